@@ -1,0 +1,35 @@
+# The two commands a newcomer needs are `make demo` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check bench soak clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt build_rpc.py $(wildcard proto/aggservice/v1/*.proto)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/aggservice demo
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m pytest --doctest-modules src --ignore=src/aggservice/rpc -p no:cacheprovider
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+bench: setup
+	@for name in $$($(BIN)/aggservice bench --names); do $(BIN)/aggservice bench $$name || exit 1; done
+
+soak: setup
+	$(BIN)/python -m pytest -m soak -o addopts="-v --import-mode=importlib"
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

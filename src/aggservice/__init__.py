@@ -1,0 +1,1 @@
+"""The aggregation service: wire format, engine, service, client and commands."""

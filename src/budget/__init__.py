@@ -1,0 +1,1 @@
+"""Privacy budgets: amounts, filters, the ledger and its audit."""

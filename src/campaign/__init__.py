@@ -1,0 +1,1 @@
+"""Example ad campaigns: populations, ground truth, metrics and plots."""

@@ -1,0 +1,1 @@
+"""Longitudinal local differential privacy: clients, estimators and tracking."""

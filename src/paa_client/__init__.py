@@ -1,0 +1,1 @@
+"""A browser's Private Aggregation and Shared Storage."""
