@@ -75,7 +75,7 @@ class _Keystream:
     def fill(self, count: int) -> NDArray[np.uint8]:
         """Return ``count`` bytes as an array, written in place a chunk at a time."""
         out = np.empty(count, dtype=np.uint8)
-        view = memoryview(out)
+        view = out.data
         for start in range(0, count, _CHUNK):
             stop = min(start + _CHUNK, count)
             self._cipher.update_into(_ZEROS if stop - start == _CHUNK else _ZEROS[: stop - start], view[start:stop])

@@ -1,17 +1,15 @@
 """The ``aggservice`` program: one module a group of commands.
 
-Each group lives in its own module here and exposes ``register(app)``, which adds its commands to the program.
-A module is imported only when its command is asked for or help is shown, so that a quick command stays quick.
+Every module of this package exposes ``register(app)``, which adds its commands to the program. Modules import what
+is heavy inside their commands, so that a quick command stays quick.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 
 import typer
-
-#: The modules that hold commands, in the order in which ``--help`` shows them.
-GROUPS: tuple[str, ...] = ()
 
 app = typer.Typer(
     name="aggservice",
@@ -29,6 +27,6 @@ def _program() -> None:
 
 def main() -> None:
     """Run the program."""
-    for group in GROUPS:
-        import_module(f"aggservice.commands.{group}").register(app)
+    for module in sorted(iter_modules(__path__), key=lambda found: found.name):
+        import_module(f"{__name__}.{module.name}").register(app)
     app()
