@@ -61,12 +61,12 @@ class DiscreteGaussian:
     def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
         """Return ``size`` independent samples, exact to the last bit."""
         shape = shape_of(Fraction(self.variance_parameter))
-        digits = shape.digits
+        digits, numbers, powers = shape.digits, shape.numbers, shape.powers
         out = np.empty(size, dtype=np.int64)
 
         def kernel(words: NDArray[np.uint64], into: NDArray[np.int64]) -> Progress:
             return gaussian_kernel(
-                words, digits.thresholds, digits.guide, digits.shifts, digits.guide_bits, shape.numbers, shape.powers, into
+                words, digits.thresholds, digits.guide, digits.shifts, digits.guide_bits, numbers, powers, into
             )
 
         fill(bits, out, kernel, lambda tape: gaussian_twin(tape, shape), (digits.shifts.size + 1) * 1.6)

@@ -59,7 +59,7 @@ class RandomizedResponse:
 
     def respond(self, bits: Bits, truths: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return one answer for each truth in [0, k)."""
-        if truths.size and not (0 <= int(truths.min()) and int(truths.max()) < self.k):
+        if truths.size and not (int(truths.min()) >= 0 and int(truths.max()) < self.k):
             raise ParameterError(f"every value must lie in [0, {self.k})")
         if self.k == 1:
             return truths.copy()

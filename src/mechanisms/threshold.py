@@ -62,9 +62,9 @@ def truncated_delta(noise: TruncatedDiscreteLaplace, shift: int, epsilon: Fracti
     """Return the exact δ(ε) between truncated noise and the same noise moved by ``shift``, from its pmf.
 
     ε defaults to the noise's own at this shift, a·shift; then only the mass that the moved support does not reach
-    counts. For a smaller ε the part where the likelihood ratio exceeds e^ε is added (ALGORITHMS A7).
+    counts. For a smaller ε the part where the likelihood ratio exceeds e^ε is added.
     """
-    if not 0 <= shift:
+    if not shift >= 0:
         raise ParameterError(f"a shift must not be negative, not {shift}")
     if shift > 2 * noise.tau:
         return Real.of(1)
