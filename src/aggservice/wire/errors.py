@@ -1,0 +1,102 @@
+"""The errors of ``aggservice.wire``: each carries the counter under which the report is counted.
+
+A message says what was wrong with public text (a key id, a JSON field, a file). Of sealed bytes it says only that
+they could not be opened, and of what was inside only the kind of flaw: never bytes, positions or values.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from aggservice.wire.status import ReportStatus
+
+
+class WireError(ValueError):
+    """The base of every error this package raises; ``status`` names the counter of a report that fails so."""
+
+    status: ReportStatus = ReportStatus.REPORT_PARSING_ERROR
+
+
+class EncodingError(WireError):
+    """A value that we were asked to write has no encoding: a bucket over 128 bits, too many contributions."""
+
+    status = ReportStatus.INTERNAL_ERROR
+
+
+class SharedInfoError(WireError):
+    """``shared_info`` is not the JSON it must be; ``status`` depends on the field that is wrong."""
+
+    def __init__(self, status: ReportStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KeyNotFoundError(WireError):
+    """No private key has the id that a report names."""
+
+    status = ReportStatus.DECRYPTION_KEY_NOT_FOUND
+
+
+class DecryptionError(WireError):
+    """A sealed payload does not open: truncated, altered, for another key or another ``shared_info``.
+
+    Which of these it was is not said: HPKE cannot tell them apart and neither should an observer.
+    """
+
+    status = ReportStatus.DECRYPTION_ERROR
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the payload does not open: it, its key or its shared_info is not what the client sealed; "
+            "check that shared_info is passed on byte for byte"
+        )
+
+
+class PayloadFlaw(StrEnum):
+    """What is wrong with an opened payload."""
+
+    NOT_CBOR = "not one CBOR item"
+    WRONG_SHAPE = "not a map of data and operation as the specification has it"
+    OVERSIZED = "more bytes or contributions than a report may have"
+    DUPLICATE_KEY = "a map that has a key twice"
+    NEGATIVE_VALUE = "a contribution with a negative value"
+
+
+class PayloadError(WireError):
+    """An opened payload is not a list of contributions; ``flaw`` says in what way."""
+
+    status = ReportStatus.REPORT_PARSING_ERROR
+
+    def __init__(self, flaw: PayloadFlaw) -> None:
+        super().__init__(f"the payload is malformed: {flaw.value}")
+        self.flaw = flaw
+
+
+class UnsupportedOperationError(WireError):
+    """A well-formed payload asks for an operation that the decoder at hand does not know."""
+
+    status = ReportStatus.UNSUPPORTED_OPERATION
+
+    def __init__(self) -> None:
+        super().__init__("the payload's operation is not supported by this decoder")
+
+
+class KeySetError(WireError):
+    """A key set, or the file or document that holds one, cannot be used."""
+
+    status = ReportStatus.DECRYPTION_KEY_FETCH_ERROR
+
+
+class ReportBodyError(WireError):
+    """The JSON body of a report is not what a browser sends."""
+
+    status = ReportStatus.REPORT_PARSING_ERROR
+
+
+class AvroError(WireError):
+    """An Avro file is malformed; the message names the file and the byte at which reading stopped."""
+
+    def __init__(self, source: str, position: int, message: str) -> None:
+        super().__init__(f"{source}, byte {position}: {message}")
+        self.source = source
+        self.position = position

@@ -1,0 +1,42 @@
+"""Private key sets on disk: readable by their owner only, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from aggservice.wire.errors import KeySetError
+from aggservice.wire.keys import KeySet
+
+
+def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
+    """Write ``keys`` to ``path`` with permissions 0600; refuse to overwrite unless ``replace``."""
+    if path.exists() and not replace:
+        raise KeySetError(f"{path} exists already: rotate it with `aggservice keys rotate`, or name another file")
+    handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(keys.serialise())
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(staged, path)
+    except BaseException:
+        os.unlink(staged)
+        raise
+
+
+def read_key_set(path: Path) -> KeySet:
+    """Return the set in ``path``; refuse a file that others can read."""
+    try:
+        mode = path.stat().st_mode
+        document = path.read_bytes()
+    except OSError as error:
+        raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise KeySetError(f"{path} holds private keys and others can read it: run `chmod 600 {path}`")
+    try:
+        return KeySet.parse(document)
+    except KeySetError as error:
+        raise KeySetError(f"{path}: {error}") from None

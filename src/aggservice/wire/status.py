@@ -1,0 +1,32 @@
+"""What became of a report, as the deployed service counts it.
+
+The names are the deployed Aggregation Service's own counters (2.14, ``ErrorCounter``). The numbers are ours: a
+column of them says what became of each row of a batch.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ReportStatus(IntEnum):
+    """The fate of one report: ``OK``, or the counter of the first thing that was wrong with it."""
+
+    OK = 0
+    DECRYPTION_ERROR = 1
+    DECRYPTION_KEY_NOT_FOUND = 2
+    DECRYPTION_KEY_FETCH_ERROR = 3
+    REPORT_PARSING_ERROR = 4
+    UNSUPPORTED_OPERATION = 5
+    UNSUPPORTED_REPORT_API_TYPE = 6
+    UNSUPPORTED_SHAREDINFO_VERSION = 7
+    REQUIRED_SHAREDINFO_FIELD_INVALID = 8
+    INVALID_REPORT_ID = 9
+    ATTRIBUTION_REPORT_TO_MALFORMED = 10
+    ATTRIBUTION_REPORT_TO_MISMATCH = 11
+    REPORTING_SITE_MISMATCH = 12
+    DEBUG_NOT_ENABLED = 13
+    ORIGINAL_REPORT_TIME_TOO_OLD = 14
+    INTERNAL_ERROR = 15
+    UNSUPPORTED_REPORT_VERSION = 16
+    """A major version above the newest we know: the deployed service fails the whole job with this return code."""
