@@ -1,0 +1,106 @@
+"""What happened: a release, its mechanisms and their parameters. What it costs is the filter's to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from budget.amounts import Delta, Epsilon, Rho
+from budget.errors import BudgetError, FormatError, ZeroAmountError
+
+_NAME_MAX = 64
+_VALUE_MAX = 4096
+_PARAMETERS_MAX = 64
+_MECHANISMS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceNoise:
+    """Discrete Laplace noise over keys that were known beforehand: ε-DP (ALGORITHMS A1, A7)."""
+
+    name: ClassVar[str] = "discrete_laplace"
+    epsilon: Epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceDiscovery:
+    """Truncated discrete Laplace noise and a strict threshold over keys that occur: (ε, δ)-DP, δ > 0 (A1, A7)."""
+
+    name: ClassVar[str] = "truncated_discrete_laplace"
+    epsilon: Epsilon
+    delta: Delta
+
+    def __post_init__(self) -> None:
+        if not self.delta.atto > 0:
+            raise ZeroAmountError("delta must be above 0 for key discovery: without it no threshold hides a key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise:
+    """Discrete Gaussian noise: ρ-zCDP, or δ-approximate ρ-zCDP when a threshold also hides keys (A8)."""
+
+    name: ClassVar[str] = "discrete_gaussian"
+    rho: Rho
+    delta: Delta = field(default_factory=lambda: Delta(atto=0))
+
+
+Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One release: every mechanism that ran on the same units, and whatever else an auditor should know.
+
+    ``parameters`` are names and texts (Λ₁, Λ₀, τ, the privacy unit, filtering IDs…); they are logged, never priced.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.mechanisms) <= _MECHANISMS_MAX:
+            raise BudgetError(f"a release has 1 to {_MECHANISMS_MAX} mechanisms, not {len(self.mechanisms)}")
+        if not len(self.parameters) <= _PARAMETERS_MAX:
+            raise BudgetError(f"a release has at most {_PARAMETERS_MAX} parameters")
+        for name, value in self.parameters.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise BudgetError("parameters of a release are text; amounts cross as decimal text")
+            if not 0 < len(name) <= _NAME_MAX or not len(value) <= _VALUE_MAX:
+                raise BudgetError(f"parameter {name[:_NAME_MAX]!r} is too long to log")
+        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+
+
+def release_to_plain(release: Release) -> dict[str, Any]:
+    """Return the release as the plain values that go into a log entry."""
+    mechanisms: list[dict[str, str]] = []
+    for mechanism in release.mechanisms:
+        plain = {"name": mechanism.name}
+        if isinstance(mechanism, GaussianNoise):
+            plain |= {"rho": str(mechanism.rho), "delta": str(mechanism.delta)}
+        else:
+            plain["epsilon"] = str(mechanism.epsilon)
+            if isinstance(mechanism, LaplaceDiscovery):
+                plain["delta"] = str(mechanism.delta)
+        mechanisms.append(plain)
+    return {"mechanisms": mechanisms, "parameters": dict(release.parameters)}
+
+
+def _mechanism(plain: dict[str, str]) -> Mechanism:
+    match plain:
+        case {"name": "discrete_laplace", "epsilon": epsilon, **rest} if not rest:
+            return LaplaceNoise(epsilon=Epsilon.parse(epsilon))
+        case {"name": "truncated_discrete_laplace", "epsilon": epsilon, "delta": delta, **rest} if not rest:
+            return LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta))
+        case {"name": "discrete_gaussian", "rho": rho, "delta": delta, **rest} if not rest:
+            return GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
+        case _:
+            raise FormatError(f"no such mechanism: {plain!r}")
+
+
+def release_from_plain(plain: dict[str, Any]) -> Release:
+    """Read back what ``release_to_plain`` wrote; anything else is a FormatError or an AmountError."""
+    if set(plain) != {"mechanisms", "parameters"}:
+        raise FormatError("a release has mechanisms and parameters")
+    return Release(mechanisms=tuple(_mechanism(one) for one in plain["mechanisms"]), parameters=plain["parameters"])
