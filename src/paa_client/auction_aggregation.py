@@ -1,0 +1,91 @@
+"""``privateAggregation`` in Protected Audience's functions: contributions that wait for the auction's outcome."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from paa_client.aggregation import RESERVED, PrivateAggregation
+from paa_client.contributions import BUCKETS, INTERNAL_ERROR_EVENTS, check_filtering_id, to_bigint, to_long
+from paa_client.errors import WorkletError, WorkletTypeError
+from paa_client.isolation import Emit
+from paa_client.signals import Signal
+
+WIN = "reserved.win"
+LOSS = "reserved.loss"
+ALWAYS = "reserved.always"
+ONCE = "reserved.once"
+_RESERVED_EVENTS = frozenset({WIN, LOSS, ALWAYS, ONCE})
+
+
+class Function(StrEnum):
+    """The functions of an auction (Protected Audience specification, "Worklet function")."""
+
+    GENERATE_BID = "generate-bid"
+    SCORE_AD = "score-ad"
+    REPORT_RESULT = "report-result"
+    REPORT_WIN = "report-win"
+
+
+class AuctionAggregation(PrivateAggregation):
+    """``privateAggregation`` in one call of one of an auction's functions."""
+
+    def __init__(self, emit: Emit, function: Function, *, filtering_id_max_bytes: int = 1, allowed: bool = True) -> None:
+        super().__init__(emit, filtering_id_max_bytes=filtering_id_max_bytes, allowed=allowed)
+        self._function = function
+
+    def contribute_to_histogram_on_event(
+        self,
+        event: str,
+        *,
+        bucket: int | Signal,
+        value: int | Signal,
+        filtering_id: int = 0,
+        named_budget: str | None = None,
+    ) -> None:
+        """Contribute if ``event`` happens: ``reserved.win``, ``loss``, ``always``, ``once``, an error event, or an
+        event of the buyer's own that the ad's frame reports.
+
+        Protected Audience specification, "determine whether to perform default processing": what is wrong throws a
+        TypeError; unknown reserved events, and a seller's own events, are ignored.
+        """
+        emit = self._live()
+        try:
+            filled_bucket = _bucket(bucket)
+            filled_value = _value(value)
+            filled_id = check_filtering_id(to_bigint(filtering_id, "filtering_id"), self._max_bytes)
+            self._check_named(named_budget)
+            if not isinstance(event, str):
+                raise WorkletTypeError("an event is a string")
+            if event == ONCE and self._function in (Function.REPORT_RESULT, Function.REPORT_WIN):
+                raise WorkletTypeError(f"{ONCE} is not available when reporting: use {ALWAYS}")
+        except WorkletError as error:
+            raise self._refused(WorkletTypeError(str(error))) from None
+        name = event.removeprefix(RESERVED)
+        if event.startswith(RESERVED):
+            if name in INTERNAL_ERROR_EVENTS and isinstance(filled_bucket, int) and isinstance(filled_value, int):
+                emit(("contribute", filled_bucket, filled_value, filled_id, named_budget, name))
+                return
+            if event not in _RESERVED_EVENTS:
+                return
+        elif self._function in (Function.SCORE_AD, Function.REPORT_RESULT):
+            return
+        emit(("on-event", event, filled_bucket, filled_value, filled_id, named_budget))
+
+
+def _bucket(bucket: object) -> int | list[Any]:
+    if isinstance(bucket, Signal):
+        return [bucket.base_value, bucket.scale, bucket.offset]
+    whole = to_bigint(bucket, "bucket")
+    if not 0 <= whole < BUCKETS:
+        raise WorkletTypeError(f"bucket {whole} is negative or does not fit in 128 bits")
+    return whole
+
+
+def _value(value: object) -> int | list[Any]:
+    if isinstance(value, Signal):
+        return [value.base_value, value.scale, value.offset]
+    whole = to_long(value, "value")
+    if whole < 0:
+        raise WorkletTypeError(f"value {whole} is negative")
+    return whole

@@ -1,0 +1,112 @@
+"""What a browser vendor chooses: limits, delays, coordinators, and which rules decide a report's contributions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from paa_client.errors import ConfigError
+
+AWS_COORDINATOR = "https://publickeyservice.msmt.aws.privacysandboxservices.com"
+GCP_COORDINATOR = "https://publickeyservice.msmt.gcp.privacysandboxservices.com"
+
+MINUTE_MS = 60_000
+DAY_MS = 86_400_000
+
+SMALLER_WINDOW_MINUTES = 10
+LARGER_WINDOW_MINUTES = 1_440
+
+
+class Api(StrEnum):
+    """Which API's worklet made the contributions (the specification's context type)."""
+
+    SHARED_STORAGE = "shared-storage"
+    PROTECTED_AUDIENCE = "protected-audience"
+
+
+class Rules(StrEnum):
+    """How contributions become the contents of a report.
+
+    ``SPECIFICATION``: each contribution is tested against the budget and only those denied are dropped
+    (Private Aggregation specification, "Scheduling reports"). ``CHROMIUM``: contributions are merged and sorted
+    first and the report is approved or denied as a whole, as Chromium does without error reporting.
+    """
+
+    SPECIFICATION = "specification"
+    CHROMIUM = "chromium"
+
+
+_DEFAULT_MAX_CONTRIBUTIONS: Mapping[Api, int] = MappingProxyType({Api.SHARED_STORAGE: 20, Api.PROTECTED_AUDIENCE: 100})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The implementation-defined values of the specifications, with Chromium's as defaults.
+
+    ``operation_deadline_ms`` runs each operation in a child process and ends it when that much real time has passed;
+    without it operations run in this process. ``pending_report_limit`` counts reports of one origin that are
+    scheduled and not yet sent. ``merging`` off and ``report_version`` "0.1" are older browsers.
+    """
+
+    smaller_budget: int = 1 << 16
+    larger_budget: int = 1 << 20
+    default_max_contributions: Mapping[Api, int] = field(default_factory=lambda: _DEFAULT_MAX_CONTRIBUTIONS)
+    maximum_max_contributions: int = 1_000
+    minimum_delay_ms: int = 10 * MINUTE_MS
+    randomized_delay_ms: int = 50 * MINUTE_MS
+    local_processing_ms: int = 0
+    deterministic_timeout_ms: int = 5_000
+    local_testing_mode: bool = False
+    debug_mode_allowed: bool = True
+    private_aggregation_allowed: bool = True
+    rules: Rules = Rules.SPECIFICATION
+    merging: bool = True
+    report_version: str = "1.0"
+    coordinators: tuple[str, ...] = (AWS_COORDINATOR, GCP_COORDINATOR)
+    default_coordinator: str = AWS_COORDINATOR
+    pending_report_limit: int | None = None
+    storage_lifetime_ms: int = 30 * DAY_MS
+    storage_bytes_per_origin: int = 5 * 1024 * 1024
+    operation_deadline_ms: int | None = None
+    keep_losses: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.smaller_budget <= self.larger_budget:
+            raise ConfigError(
+                f"budgets must satisfy 0 < smaller <= larger, not {self.smaller_budget} and {self.larger_budget}"
+            )
+        for api in Api:
+            limit = self.default_max_contributions.get(api, 0)
+            if not 0 < limit <= self.maximum_max_contributions:
+                raise ConfigError(
+                    f"default_max_contributions[{api}] is {limit}: it must be between 1 and "
+                    f"maximum_max_contributions ({self.maximum_max_contributions})"
+                )
+        for name in ("minimum_delay_ms", "local_processing_ms"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")
+        for name in ("randomized_delay_ms", "deterministic_timeout_ms", "storage_lifetime_ms", "storage_bytes_per_origin"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} must be positive: {getattr(self, name)}")
+        for name in ("pending_report_limit", "operation_deadline_ms"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"{name} must be positive or None: {value}")
+        if self.report_version not in ("0.1", "1.0"):
+            raise ConfigError(f"report_version must be '0.1' or '1.0', not {self.report_version!r}")
+        if self.default_coordinator not in self.coordinators:
+            raise ConfigError(f"default_coordinator {self.default_coordinator!r} is not among the allowed coordinators")
+
+    def max_contributions(self, api: Api, asked: int | None) -> int:
+        """Return the number of contributions of a report (specification: determine the max contributions)."""
+        if asked is None:
+            return self.default_max_contributions[api]
+        return min(asked, self.maximum_max_contributions)
+
+
+def chromium(**changes: object) -> Config:
+    """Return Chromium's behaviour where it differs from the specification: whole reports are approved or denied, and
+    a tenth of a second is added to report times so that they do not show how long budgeting took."""
+    return Config(**{"rules": Rules.CHROMIUM, "local_processing_ms": 100, **changes})  # type: ignore[arg-type]

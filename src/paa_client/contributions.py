@@ -1,0 +1,85 @@
+"""One histogram contribution, the events it may wait for, and the conversions of its fields."""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paa_client.errors import WorkletRangeError, WorkletTypeError
+
+BUCKETS = 1 << 128
+DEFAULT_FILTERING_ID_MAX_BYTES = 1
+MAX_FILTERING_ID_MAX_BYTES = 8
+
+
+class ErrorEvent(StrEnum):
+    """The specification's error events, in the order in which their contributions enter a report."""
+
+    REPORT_SUCCESS = "report-success"
+    TOO_MANY_CONTRIBUTIONS = "too-many-contributions"
+    EMPTY_REPORT_DROPPED = "empty-report-dropped"
+    PENDING_REPORT_LIMIT_REACHED = "pending-report-limit-reached"
+    INSUFFICIENT_BUDGET = "insufficient-budget"
+    CONTRIBUTION_TIMEOUT_REACHED = "contribution-timeout-reached"
+    ALREADY_TRIGGERED_EXTERNAL_ERROR = "already triggered external error"
+
+
+INTERNAL_ERROR_EVENTS = {event.value: event for event in ErrorEvent if event != ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR}
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A value added to a bucket. ``named_budget`` says which reservation pays (None: what is not reserved)."""
+
+    bucket: int
+    value: int
+    filtering_id: int = 0
+    named_budget: str | None = None
+
+    @property
+    def merge_key(self) -> tuple[int, int]:
+        """Contributions of a report with the same merge key become one."""
+        return (self.bucket, self.filtering_id)
+
+
+def to_bigint(value: object, name: str) -> int:
+    """Convert as Web IDL's ``bigint``: whole numbers of any size, nothing else."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise WorkletTypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+
+
+def to_long(value: object, name: str) -> int:
+    """Convert as Web IDL's ``long`` (ECMAScript ToInt32): truncate, then wrap modulo 2³²; NaN and infinities are 0."""
+    if isinstance(value, float):
+        value = math.trunc(value) if math.isfinite(value) else 0
+    whole = to_bigint(value, name)
+    return (whole + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
+def check_filtering_id(filtering_id: int, max_bytes: int) -> int:
+    """Refuse a filtering ID that does not fit in ``max_bytes`` bytes."""
+    if not 0 <= filtering_id < 256**max_bytes:
+        raise WorkletRangeError(
+            f"filtering_id {filtering_id} does not fit in {max_bytes} byte(s): ask for more with filtering_id_max_bytes"
+        )
+    return filtering_id
+
+
+def validate(bucket: object, value: object, filtering_id: object, max_bytes: int) -> Contribution:
+    """Return the contribution, or throw (specification: validate a histogram contribution).
+
+    >>> validate(5, 2**32 + 7, 0, 1).value
+    7
+    """
+    whole_bucket = to_bigint(bucket, "bucket")
+    whole_value = to_long(value, "value")
+    whole_id = to_bigint(filtering_id, "filtering_id")
+    if not 0 <= whole_bucket < BUCKETS:
+        raise WorkletRangeError(f"bucket {whole_bucket} is negative or does not fit in 128 bits")
+    if whole_value < 0:
+        raise WorkletRangeError(f"value {whole_value} is negative")
+    return Contribution(whole_bucket, whole_value, check_filtering_id(whole_id, max_bytes))

@@ -1,0 +1,82 @@
+"""Shared Storage operations: running one, and taking what it does into its batching scope."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from mechanisms import Clock
+from paa_client.aggregation import PrivateAggregation
+from paa_client.contributions import Contribution, ErrorEvent
+from paa_client.isolation import Effect, Emit, Outcome, execute
+from paa_client.journal import Cause
+from paa_client.scopes import BatchingScope, Context, Entry
+from paa_client.storage import Database, WorkletStorage, replay
+
+Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
+"""An operation: what a module's class with a ``run`` method is on the platform. Whatever it returns is dropped."""
+
+Lose = Callable[[Cause, Contribution], None]
+
+
+class OperationRun:
+    """One run of an operation: its scope, its context, and the contributions that wait for an exception."""
+
+    def __init__(
+        self, *, scope: BatchingScope, database: Database, clock: Clock, lose: Lose, allowed: bool = True
+    ) -> None:
+        self._scope = scope
+        self._database = database
+        self._clock = clock
+        self._lose = lose
+        self._allowed = allowed
+        self._context = Context()
+        self._on_exception: list[Contribution] = []
+
+    def run(self, operation: Operation, data: object, deadline_ms: int | None) -> Outcome:
+        """Run ``operation`` on a copy of ``data`` to its end or to the deadline; its result is dropped."""
+        argument = data if data is None or isinstance(data, str | int | float) else copy.deepcopy(data)
+        in_child = deadline_ms is not None
+
+        def work(emit: Emit) -> None:
+            storage = WorkletStorage(self._database, emit if in_child else None)
+            aggregation = PrivateAggregation(
+                emit, filtering_id_max_bytes=self._scope.parameters.filtering_id_max_bytes, allowed=self._allowed
+            )
+            try:
+                operation(storage, aggregation, argument)
+            finally:
+                storage.close()
+                aggregation.close()
+
+        outcome = execute(work, self._apply, deadline_ms)
+        if outcome.message is not None and not outcome.deadline_reached:
+            for contribution in self._on_exception:
+                self._accept(contribution, ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR)
+        timeout_ms = self._scope.parameters.timeout_ms
+        self._scope.timed_out = timeout_ms is not None and (
+            outcome.deadline_reached or self._clock.now_ms() >= timeout_ms
+        )
+        return outcome
+
+    def _apply(self, effect: Effect) -> None:
+        match effect:
+            case ("contribute", bucket, value, filtering_id, name, event):
+                made = Contribution(bucket, value, filtering_id, name)
+                self._accept(made, None if event is None else ErrorEvent(event))
+            case ("contribute-on-exception", bucket, value, filtering_id, name):
+                self._on_exception.append(Contribution(bucket, value, filtering_id, name))
+            case ("refuse", _):
+                self._lose(Cause.INVALID, Contribution(0, 0))
+            case _:
+                if not self._context.apply(effect):
+                    replay(self._database, effect)
+
+    def _accept(self, contribution: Contribution, event: ErrorEvent | None) -> None:
+        """Put a contribution in the scope; after the scope's timeout it is in no report."""
+        timeout_ms = self._scope.parameters.timeout_ms
+        if timeout_ms is not None and self._clock.now_ms() >= timeout_ms:
+            self._lose(Cause.AFTER_TIMEOUT, contribution)
+        else:
+            self._scope.entries.append(Entry(contribution, self._context, event))
