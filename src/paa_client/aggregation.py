@@ -5,7 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 from paa_client.contributions import INTERNAL_ERROR_EVENTS, Contribution, to_bigint, validate
-from paa_client.errors import WorkletDataError, WorkletError, WorkletNotAllowedError, WorkletRangeError, WorkletTypeError
+from paa_client.errors import (
+    WorkletDataError,
+    WorkletError,
+    WorkletNotAllowedError,
+    WorkletRangeError,
+    WorkletTypeError,
+)
 from paa_client.isolation import Emit
 
 RESERVED = "reserved."

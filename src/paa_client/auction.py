@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mechanisms import Bits, uniform_below
-from paa_client.auction_aggregation import LOSS, ONCE, RESERVED, WIN, AuctionAggregation, Function
+from paa_client.aggregation import RESERVED
+from paa_client.auction_aggregation import LOSS, ONCE, WIN, AuctionAggregation, Function
 from paa_client.auction_types import Auction, Bid, BidSignals, ResultSignals, Score, ScoreSignals
 from paa_client.config import Api
 from paa_client.contributions import Contribution, ErrorEvent
@@ -241,9 +242,9 @@ class _Run:
                     made = Contribution(bucket, value, filtering_id, name)
                     scope.entries.append(Entry(made, context, None if event is None else ErrorEvent(event)))
                 case ("on-event", event, bucket, value, filtering_id, name):
-                    measurements = self._measure(function, bidder)
+                    times = self._measure(function, bidder)
                     self._waiting.append(
-                        _Waiting(event, bucket, value, filtering_id, name, function, context, scope, bidder, measurements)
+                        _Waiting(event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
                     )
                 case ("refuse", _):
                     self._browser.lose(scope, Cause.INVALID, Contribution(0, 0))

@@ -30,7 +30,9 @@ class Function(StrEnum):
 class AuctionAggregation(PrivateAggregation):
     """``privateAggregation`` in one call of one of an auction's functions."""
 
-    def __init__(self, emit: Emit, function: Function, *, filtering_id_max_bytes: int = 1, allowed: bool = True) -> None:
+    def __init__(
+        self, emit: Emit, function: Function, *, filtering_id_max_bytes: int = 1, allowed: bool = True
+    ) -> None:
         super().__init__(emit, filtering_id_max_bytes=filtering_id_max_bytes, allowed=allowed)
         self._function = function
 

@@ -21,8 +21,8 @@ from paa_client.contributions import (
 )
 from paa_client.errors import CallError, ConfigError
 from paa_client.journal import Cause, Journal
-from paa_client.origins import serialize_origin, site_of
 from paa_client.operations import Operation, OperationRun
+from paa_client.origins import serialize_origin, site_of
 from paa_client.reports import Delivery, SentReport, make_report
 from paa_client.scopes import NO_DEBUG, BatchingScope, DebugDetails, Entry, ReportParameters
 from paa_client.selection import Setting, select
@@ -192,7 +192,8 @@ class Browser:
         aggregation_coordinator_origin: str | None = None,
     ) -> ReportParameters:
         """Check and return what a page decides about a report (obtain the pre-specified report parameters)."""
-        if context_id is not None and (not isinstance(context_id, str) or code_units(context_id) > MAX_CONTEXT_ID_LENGTH):
+        named = context_id is not None
+        if named and not (isinstance(context_id, str) and code_units(context_id) <= MAX_CONTEXT_ID_LENGTH):
             raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
         if not 1 <= filtering_id_max_bytes <= MAX_FILTERING_ID_MAX_BYTES:
             raise CallError("DataError", f"filtering_id_max_bytes is 1 to {MAX_FILTERING_ID_MAX_BYTES}")
@@ -205,7 +206,7 @@ class Browser:
                 raise CallError("DataError", f"{coordinator} is not an allowed aggregation coordinator")
         size = self.config.max_contributions(api, max_contributions)
         deterministic = (
-            context_id is not None
+            named
             or filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
             or size != self.config.default_max_contributions[api]
         )

@@ -87,7 +87,8 @@ class Config:
         for name in ("minimum_delay_ms", "local_processing_ms"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")
-        for name in ("randomized_delay_ms", "deterministic_timeout_ms", "storage_lifetime_ms", "storage_bytes_per_origin"):
+        storage = ("storage_lifetime_ms", "storage_bytes_per_origin")
+        for name in ("randomized_delay_ms", "deterministic_timeout_ms", *storage):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive: {getattr(self, name)}")
         for name in ("pending_report_limit", "operation_deadline_ms"):

@@ -26,7 +26,9 @@ class ErrorEvent(StrEnum):
     ALREADY_TRIGGERED_EXTERNAL_ERROR = "already triggered external error"
 
 
-INTERNAL_ERROR_EVENTS = {event.value: event for event in ErrorEvent if event != ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR}
+INTERNAL_ERROR_EVENTS = {
+    event.value: event for event in ErrorEvent if event != ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Report:
 
     @property
     def shared_info(self) -> str:
-        """The text of ``shared_info`` (specification: obtain a report's shared info; ``debug_mode`` as Chrome adds it)."""
+        """The text of ``shared_info`` (obtain a report's shared info; ``debug_mode`` as Chrome adds it)."""
         return self._shared_info().serialise()
 
     @property
@@ -71,7 +71,7 @@ class Report:
         return f"{self.reporting_origin}{_WELL_KNOWN}{'debug/' if debug else ''}report-{self.api.value}"
 
     def seal(self, keys: wire.PublicKeySet, bits: Bits) -> wire.AggregatableReport:
-        """Return the report as it is posted, sealed to one of ``keys`` (specification: serialize an aggregatable report)."""
+        """Return the report as it is posted, sealed to one of ``keys`` (serialize an aggregatable report)."""
         text, payload = wire.seal_payload(self.cleartext, shared_info=self._shared_info(), keys=keys, bits=bits)
         return wire.AggregatableReport(
             shared_info=text,

@@ -67,10 +67,9 @@ def _compile(entries: Sequence[Entry], budgeter: Budgeter, setting: Setting, los
         ErrorEvent.REPORT_SUCCESS: not (empty or too_many or denied or setting.pending_limit_reached),
         ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR: True,
     }
-    conditional = [entry for entry in entries if entry.event is not None]
-    if conditional:
-        conditional = [entry for event in ErrorEvent for entry in conditional if entry.event == event and triggered[event]]
-    return [entry.request for entry in conditional] + kept
+    waiting = [entry for entry in entries if entry.event is not None]
+    happened = [event for event in ErrorEvent if triggered[event]] if waiting else []
+    return [entry.request for event in happened for entry in waiting if entry.event is event] + kept
 
 
 def _approved(
