@@ -25,6 +25,7 @@ from aggservice.wire.errors import (
 )
 from aggservice.wire.key_files import read_key_set, write_key_set
 from aggservice.wire.keys import KeyPair, KeySet, PublicKey, PublicKeySet
+from aggservice.wire.open_batch import OpenedBatch, ReportBatch, open_batch
 from aggservice.wire.payload import (
     HISTOGRAM,
     MAX_CONTRIBUTIONS,
@@ -33,11 +34,15 @@ from aggservice.wire.payload import (
     decode_payload,
     encode_payload,
 )
+from aggservice.wire.payload_batch import ContributionColumns, decode_batch
 from aggservice.wire.report import AggregatableReport, SealedPayload, make_report, open_report, seal_payload
 from aggservice.wire.sealing import open_sealed, seal
 from aggservice.wire.shared_info import LATEST_VERSION, UNVERSIONED, Api, SharedInfo
+from aggservice.wire.shared_info_batch import SharedInfoColumns, parse_shared_info_batch
+from aggservice.wire.spans import Spans
 from aggservice.wire.status import ReportStatus
 from aggservice.wire.units import UNIT_BYTES, report_unit, shared_id, shared_id_text, shared_id_unit
+from aggservice.wire.units_batch import report_units, shared_id_units
 
 __all__ = [
     "HISTOGRAM",
@@ -49,22 +54,27 @@ __all__ = [
     "Api",
     "AvroError",
     "Contribution",
+    "ContributionColumns",
     "DecryptionError",
     "EncodingError",
     "KeyNotFoundError",
     "KeyPair",
     "KeySet",
     "KeySetError",
+    "OpenedBatch",
     "Payload",
     "PayloadError",
     "PayloadFlaw",
     "PublicKey",
     "PublicKeySet",
+    "ReportBatch",
     "ReportBodyError",
     "ReportStatus",
     "SealedPayload",
     "SharedInfo",
+    "SharedInfoColumns",
     "SharedInfoError",
+    "Spans",
     "UnsupportedOperationError",
     "WireError",
     "bucket_from_base64",
@@ -75,17 +85,22 @@ __all__ = [
     "bucket_to_bytes",
     "bucket_to_hex",
     "bucket_to_short_bytes",
+    "decode_batch",
     "decode_payload",
     "encode_payload",
     "make_report",
+    "open_batch",
     "open_report",
     "open_sealed",
+    "parse_shared_info_batch",
     "read_key_set",
     "report_unit",
+    "report_units",
     "seal",
     "seal_payload",
     "shared_id",
     "shared_id_text",
     "shared_id_unit",
+    "shared_id_units",
     "write_key_set",
 ]

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from aggservice.wire.errors import KeyNotFoundError, KeySetError
 from aggservice.wire.hpke import KEY_BYTES, derive_private_key
-from mechanisms import Bits, Clock
+from mechanisms import Bits, Clock, uniform_below
 
 WELL_KNOWN_PATH = "/.well-known/aggregation-service/v1/public-keys"
 DAY_MS = 86_400_000
@@ -29,7 +29,6 @@ RETENTION_MS = 90 * DAY_MS
 
 MAX_KEYS = 10_000
 MAX_KEY_ID_CHARACTERS = 128
-_WORD_RANGE = 1 << 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +72,7 @@ class PublicKeySet:
 
     def pick(self, bits: Bits) -> PublicKey:
         """Return one of the keys, each with the same probability."""
-        count = len(self.keys)
-        word = bits.word()
-        while word >= _WORD_RANGE - _WORD_RANGE % count:
-            word = bits.word()
-        return self.keys[word % count]
+        return self.keys[uniform_below(bits, len(self.keys))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

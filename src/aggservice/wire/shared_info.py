@@ -47,9 +47,11 @@ _ARA = frozenset(api for api in Api if api.has_destination)
 _REPORT_ID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 _ORIGIN = re.compile(
     r"(?:https://[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
-    r"|http://(?:localhost|(?:[a-z0-9-]+\.)+localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}))(?::[1-9]\d{0,4})?"
+    r"|http://(?:localhost|(?:[a-z0-9-]+\.)+localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}))(?::[1-9]\d{0,4})?",
+    re.ASCII,
 )
-_VERSION = re.compile(r"(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})")
+_VERSION = re.compile(r"(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})", re.ASCII)
+_PRINTABLE = re.compile(r"[!-~]+")
 _SECONDS = re.compile(r"0|[1-9]\d{0,11}", re.ASCII)
 
 
@@ -111,6 +113,11 @@ class SharedInfo:
         return self.version != UNVERSIONED and not self.version.startswith("0.")
 
 
+def is_reporting_origin(text: str) -> bool:
+    """Return whether ``text`` is an origin that a browser reports to: https, or http on the same machine."""
+    return _ORIGIN.fullmatch(text) is not None
+
+
 def _refuse(status: ReportStatus, message: str) -> SharedInfoError:
     return SharedInfoError(status, f"shared_info: {message}")
 
@@ -137,13 +144,15 @@ def _check(info: SharedInfo) -> None:
     if info.version == UNVERSIONED:
         if info.api is not None or info.privacy_budget_key is None:
             raise _refuse(invalid, "a report without a version has a privacy_budget_key and no api")
+        if _PRINTABLE.fullmatch(info.privacy_budget_key) is None:
+            raise _refuse(invalid, "privacy_budget_key is not base64")
     elif info.api is None or info.privacy_budget_key is not None:
         raise _refuse(invalid, "api is missing" if info.api is None else "privacy_budget_key is of unversioned reports")
     if _REPORT_ID.fullmatch(info.report_id) is None:
         raise _refuse(ReportStatus.INVALID_REPORT_ID, "report_id is not a UUID")
     if not info.reporting_origin:
         raise _refuse(invalid, "reporting_origin is empty")
-    if _ORIGIN.fullmatch(info.reporting_origin) is None:
+    if not is_reporting_origin(info.reporting_origin):
         raise _refuse(
             ReportStatus.ATTRIBUTION_REPORT_TO_MALFORMED,
             "reporting_origin is not a secure origin such as https://adtech.example",
@@ -151,8 +160,8 @@ def _check(info: SharedInfo) -> None:
     if not 0 <= info.scheduled_report_time_s <= MAX_TIME_S:
         raise _refuse(invalid, "scheduled_report_time is not a time in seconds")
     has_destination = info.api in _ARA
-    if has_destination and not info.attribution_destination:
-        raise _refuse(invalid, "attribution_destination is missing")
+    if has_destination and not _PRINTABLE.fullmatch(info.attribution_destination or ""):
+        raise _refuse(invalid, "attribution_destination is missing or not a site")
     if not has_destination and (
         info.attribution_destination is not None or info.source_registration_time_s is not None
     ):
@@ -180,7 +189,7 @@ def _parse(cls: type[SharedInfo], text: str | bytes) -> SharedInfo:
     if len(text) > MAX_SHARED_INFO_BYTES:
         raise _refuse(ReportStatus.REPORT_PARSING_ERROR, f"longer than {MAX_SHARED_INFO_BYTES} bytes")
     try:
-        fields = json.loads(text)
+        fields = json.loads(text.decode() if isinstance(text, bytes) else text)
     except (ValueError, RecursionError):
         raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "not JSON") from None
     if not isinstance(fields, dict):
