@@ -1,0 +1,297 @@
+"""Many browsers at once, in columns: millions of sources and triggers in, aggregatable reports out.
+
+A fleet covers what campaigns mostly do: sources with one destination, top-level filters, priorities, expiry and report
+windows, aggregation keys, dedup keys, the contribution budget Λ₁ and the cap on reports. What it leaves out, and
+``Browser`` has, is in docs/event_level.md; above all rate limits and event-level reports. Within that subset it sends
+what as many browsers would (form ``deployed``), or what as many Algorithms 2 would (form ``paper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ara_client import fleet_kernels as kernels
+from ara_client.fleet_columns import Flags, FleetReports, Ints, SourceColumns, TriggerColumns
+from mechanisms import Bits, ParameterError, bernoulli_batch, uniform_below_batch
+
+_SMALLEST_TABLE = 1 << 10
+#: A deployed value is at least 1 and at most Λ₁ of the specification.
+_MAX_DEPLOYED_VALUE = 65_536
+
+SourceFilter = TypeVar("SourceFilter")
+TriggerFilter = TypeVar("TriggerFilter")
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class Outcome(IntEnum):
+    """What became of a trigger. The paper's form sends a null report for each but the first."""
+
+    ATTRIBUTED = kernels.ATTRIBUTED
+    NO_SOURCE = kernels.NO_SOURCE
+    FILTERED = kernels.FILTERED
+    WINDOW_PASSED = kernels.WINDOW_PASSED
+    DEDUPLICATED = kernels.DEDUPLICATED
+    NO_CONTRIBUTIONS = kernels.NO_CONTRIBUTIONS
+    TOO_MANY_REPORTS = kernels.TOO_MANY_REPORTS
+    BUDGET_SPENT = kernels.BUDGET_SPENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRules:
+    """What holds for every browser of a fleet.
+
+    ``max_reports`` is the cap on counted reports of a source (``deployed``) or Λ₀ (``paper``). Reports without a
+    context ID leave after ``min_delay_ms`` and up to ``delay_span_ms`` more, uniformly; a trigger without a report
+    sends a null one with probability ``null_rate``.
+    """
+
+    form: Literal["deployed", "paper"] = "deployed"
+    contribution_budget: int = 65_536
+    max_reports: int = 20
+    min_delay_ms: int = 0
+    delay_span_ms: int = 600_000
+    null_rate: Fraction = Fraction(1, 20)
+
+    def __post_init__(self) -> None:
+        if self.form not in ("deployed", "paper"):
+            raise ParameterError(f"form is 'deployed' or 'paper', got {self.form!r}")
+        if not (1 <= self.contribution_budget < 1 << 40 and 1 <= self.max_reports < 1 << 40):
+            raise ParameterError("contribution_budget and max_reports must be at least 1 and below 2^40")
+        if not (self.min_delay_ms >= 0 and self.delay_span_ms >= 0):
+            raise ParameterError("delays must not be negative")
+        if not 0 <= self.null_rate <= 1:
+            raise ParameterError(f"null_rate is a probability, got {self.null_rate}")
+
+    @classmethod
+    def paper(cls, *, contribution_budget: int, sparsity_budget: int) -> FleetRules:
+        """Return the rules of Algorithm 2 with Λ₁ and Λ₀: every trigger sends a report, at once."""
+        return cls(
+            form="paper",
+            contribution_budget=contribution_budget,
+            max_reports=sparsity_budget,
+            delay_span_ms=0,
+            null_rate=Fraction(1),
+        )
+
+
+def match_table(
+    source_filters: Sequence[SourceFilter],
+    trigger_filters: Sequence[TriggerFilter],
+    matches: Callable[[SourceFilter, TriggerFilter], bool],
+) -> Flags:
+    """Return the table that a fleet filters by: does source filter i let trigger filter j pass?
+
+    The columns ``filter`` of sources and triggers are places in these two lists. Any rule for filters works, because a
+    fleet only looks the answer up.
+    """
+    return np.array([[bool(matches(s, t)) for t in trigger_filters] for s in source_filters], dtype=np.bool_).reshape(
+        len(source_filters), len(trigger_filters)
+    )
+
+
+#: The table of a fleet without filters: number 0 matches number 0.
+NO_FILTERS: Flags = np.ones((1, 1), dtype=np.bool_)
+
+
+class Fleet:
+    """Browsers side by side, one a ``device``. State is kept from batch to batch.
+
+    Registering costs O(1) a source and O(log n) a trigger, amortized, for n live sources of one device, reporter and
+    destination (``paper``: O(n) where filters turn many sources away). A source takes about 150 bytes, and is never
+    freed.
+    """
+
+    def __init__(self, *, bits: Bits, rules: FleetRules | None = None, matches: Flags = NO_FILTERS) -> None:
+        self.rules = FleetRules() if rules is None else rules
+        self._bits = bits
+        self._matches = np.require(matches, dtype=np.bool_, requirements=["C", "W"])
+        if self._matches.ndim != 2:
+            raise ParameterError(f"the match table has two dimensions, source by trigger; got {self._matches.ndim}")
+        self._numbers = {name: _Growing(np.int64) for name in ("priority", "expiry_ms", "report_until_ms", "filter")}
+        self._state = {name: _Growing(np.int64) for name in ("spent", "counted", "child", "sibling")}
+        self._offset, self._name = _Growing(np.int64), _Growing(np.int64)
+        self._key_high, self._key_low = _Growing(np.uint64), _Growing(np.uint64)
+        self._offset.extend(np.zeros(1, dtype=np.int64))
+        self._groups = _empty_groups(_SMALLEST_TABLE)
+        self._dedup = _empty_dedup(_SMALLEST_TABLE)
+        self._dedup_used = 0
+        self._last = (-(1 << 62), -(1 << 62))
+
+    def __len__(self) -> int:
+        """Return the number of sources registered so far."""
+        return self._state["spent"].size
+
+    @property
+    def spent(self) -> Ints:
+        """What each source has contributed so far, of Λ₁."""
+        return self._state["spent"].view().copy()
+
+    @property
+    def counted(self) -> Ints:
+        """How many reports (``paper``: contributions) of each source were counted so far."""
+        return self._state["counted"].view().copy()
+
+    def register(self, sources: SourceColumns, triggers: TriggerColumns) -> FleetReports:
+        """Register a batch of sources and triggers, interleaved by their ``order``, and return the reports.
+
+        ``order`` goes on increasing from batch to batch, and time never goes back.
+        """
+        self._check(sources, triggers)
+        first = len(self)
+        self._keep(sources)
+        self._make_room(len(sources), int(triggers.has_dedup_key.sum()))
+        capacity = int(triggers.offset[-1])
+        out = kernels.Out(
+            np.empty(len(triggers), dtype=np.int8),
+            np.empty(len(triggers), dtype=np.int64),
+            np.empty(len(triggers), dtype=np.int64),
+            np.empty(capacity, dtype=np.uint64),
+            np.empty(capacity, dtype=np.uint64),
+            np.empty(capacity, dtype=np.int64),
+            np.empty(capacity, dtype=np.uint64),
+        )
+        written = kernels.run(
+            self.rules.form == "paper",
+            kernels.NewSources(first, sources.order, sources.device, sources.reporter, sources.destination),
+            kernels.Triggers(*(getattr(triggers, name) for name in kernels.Triggers._fields)),
+            self._store(),
+            self._groups,
+            self._dedup,
+            self._matches,
+            kernels.Caps(self.rules.contribution_budget, self.rules.max_reports),
+            out,
+        )
+        self._dedup_used += int((triggers.has_dedup_key & (out.outcome == Outcome.ATTRIBUTED)).sum())
+        return self._reports(triggers, out, int(written))
+
+    def _reports(self, triggers: TriggerColumns, out: kernels.Out, written: int) -> FleetReports:
+        real = out.outcome == Outcome.ATTRIBUTED
+        null = ~real
+        if self.rules.form == "deployed":
+            null &= triggers.has_context_id | bernoulli_batch(self._bits, self.rules.null_rate, null.size)
+        rows = np.flatnonzero(real | null)
+        made = rows.size
+        ids = np.frombuffer(self._bits.read(16 * made) if made else b"", dtype=np.uint8).reshape(made, 16).copy()
+        if self.rules.form == "deployed":
+            ids[:, 6] = ids[:, 6] & 0x0F | 0x40
+            ids[:, 8] = ids[:, 8] & 0x3F | 0x80
+        delays = np.full(made, self.rules.min_delay_ms, dtype=np.int64)
+        if self.rules.delay_span_ms and made:
+            delays += uniform_below_batch(self._bits, self.rules.delay_span_ms + 1, made)
+        delays[triggers.has_context_id[rows]] = 0
+        return FleetReports(
+            outcome=out.outcome,
+            trigger=rows,
+            source=out.source[rows],
+            report_id=ids,
+            scheduled_ms=triggers.time_ms[rows] + delays,
+            # A null report writes nothing, so its end is that of the report before it.
+            offset=np.concatenate((np.zeros(1, dtype=np.int64), out.end[rows])),
+            key_high=out.key_high[:written].copy(),
+            key_low=out.key_low[:written].copy(),
+            value=out.value[:written].copy(),
+            filtering_id=out.filtering_id[:written].copy(),
+        )
+
+    def _check(self, sources: SourceColumns, triggers: TriggerColumns) -> None:
+        order, time = self._last
+        for columns in (sources, triggers):
+            if len(columns) and not (columns.order[0] > self._last[0] and columns.time_ms[0] >= self._last[1]):
+                raise ParameterError("a batch must come after the batches before it, in order and in time")
+            if len(columns):
+                order, time = max(order, int(columns.order[-1])), max(time, int(columns.time_ms[-1]))
+        # The newest source before each trigger must not be later than it, nor the next one earlier.
+        place = np.searchsorted(sources.order, triggers.order)
+        before, after = place > 0, place < len(sources)
+        if (
+            not (sources.time_ms[place[before] - 1] <= triggers.time_ms[before]).all()
+            or not (sources.time_ms[place[after]] >= triggers.time_ms[after]).all()
+            or (sources.order[place[after]] == triggers.order[after]).any()
+        ):
+            raise ParameterError("order and time_ms disagree: sources and triggers share one sequence of registrations")
+        for filters, limit in zip((sources.filter, triggers.filter), self._matches.shape, strict=True):
+            if filters.size and not (filters.min() >= 0 and filters.max() < limit):
+                raise ParameterError(f"column filter must lie in the match table, below {limit}")
+        if self.rules.form == "deployed":
+            if triggers.value.size and not (triggers.value.min() >= 1 and triggers.value.max() <= _MAX_DEPLOYED_VALUE):
+                raise ParameterError(f"the value of a deployed contribution lies in [1, {_MAX_DEPLOYED_VALUE}]")
+        elif not ((np.diff(sources.offset) == 1).all() and (np.diff(triggers.offset) == 1).all()):
+            raise ParameterError("in the paper's form every source has one key and every trigger one contribution")
+        elif sources.name.any() or triggers.name.any() or triggers.has_dedup_key.any():
+            raise ParameterError("in the paper's form keys have no names (use 0) and triggers no dedup keys")
+        self._last = (order, time)
+
+    def _keep(self, sources: SourceColumns) -> None:
+        for name, column in self._numbers.items():
+            column.extend(getattr(sources, name))
+        for name, column in self._state.items():
+            column.extend(np.full(len(sources), 0 if name in ("spent", "counted") else kernels.NONE, dtype=np.int64))
+        self._offset.extend(sources.offset[1:] + self._offset.view()[-1])
+        self._name.extend(sources.name)
+        self._key_high.extend(sources.key_high)
+        self._key_low.extend(sources.key_low)
+
+    def _store(self) -> kernels.Store:
+        return kernels.Store(
+            **{name: column.view() for name, column in (self._numbers | self._state).items()},
+            offset=self._offset.view(),
+            name=self._name.view(),
+            key_high=self._key_high.view(),
+            key_low=self._key_low.view(),
+        )
+
+    def _make_room(self, groups: int, dedup_keys: int) -> None:
+        """Keep both hash tables at most half full after this batch."""
+        wanted = _power_of_two(2 * (int(self._groups.used[0]) + groups))
+        if wanted > self._groups.table.size:
+            old = self._groups
+            self._groups = _empty_groups(wanted)
+            self._groups.used[0] = count = int(old.used[0])
+            for name in ("device", "reporter", "destination", "head"):
+                getattr(self._groups, name)[:count] = getattr(old, name)[:count]
+            kernels.refill_groups(self._groups)
+        wanted = _power_of_two(2 * (self._dedup_used + dedup_keys))
+        if wanted > self._dedup.source.size:
+            old_keys, self._dedup = self._dedup, _empty_dedup(wanted)
+            kernels.refill_dedup(old_keys, self._dedup)
+
+
+class _Growing(Generic[Scalar]):
+    """A column that is appended to: capacity doubles, so that n rows cost O(n) copies in all."""
+
+    def __init__(self, kind: type[Scalar]) -> None:
+        self._array: NDArray[Scalar] = np.empty(_SMALLEST_TABLE, dtype=kind)
+        self.size = 0
+
+    def extend(self, rows: NDArray[Scalar]) -> None:
+        wanted = self.size + rows.size
+        if wanted > self._array.size:
+            grown = np.empty(max(wanted, 2 * self._array.size), dtype=self._array.dtype)
+            grown[: self.size] = self._array[: self.size]
+            self._array = grown
+        self._array[self.size : wanted] = rows
+        self.size = wanted
+
+    def view(self) -> NDArray[Scalar]:
+        return self._array[: self.size]
+
+
+def _power_of_two(least: int) -> int:
+    return max(_SMALLEST_TABLE, 1 << (least - 1).bit_length() if least > 1 else 1)
+
+
+def _empty_groups(size: int) -> kernels.Groups:
+    rows = size // 2 + 1
+    columns = {name: np.empty(rows, dtype=np.int64) for name in ("device", "reporter", "destination", "head")}
+    return kernels.Groups(table=np.full(size, -1, dtype=np.int64), used=np.zeros(1, dtype=np.int64), **columns)
+
+
+def _empty_dedup(size: int) -> kernels.DedupKeys:
+    return kernels.DedupKeys(np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.uint64))
