@@ -1,0 +1,98 @@
+"""The data sets of the LOLOHA paper's evaluation (§5.1): Syn, made here, and DB_MT and DB_DE, read from files."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ldp_client.errors import DataError
+from mechanisms import Bits, Real, bernoulli_batch, uniform_below_batch
+
+_FILES = {"DB_MT": ("PWGTP_Montana.csv", 10_336, 1_412), "DB_DE": ("PWGTP_Delaware.csv", 9_123, 1_234)}
+_COLLECTIONS = 80
+
+NAMES = ("Syn", *_FILES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Values 0, …, k − 1 of each user (row) at each collection (column), and b for dBitFlipPM (§5.2)."""
+
+    name: str
+    k: int
+    buckets: int
+    values: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 2 or not self.values.size or not 0 <= self.values.min() <= self.values.max() < self.k:
+            raise DataError(f"{self.name}: values must be a table of whole numbers in [0, {self.k})")
+        if not 2 <= self.buckets <= self.k:
+            raise DataError(f"{self.name}: between 2 and {self.k} buckets, not {self.buckets}")
+
+    @property
+    def users(self) -> int:
+        """n."""
+        return self.values.shape[0]
+
+    @property
+    def collections(self) -> int:
+        """τ."""
+        return self.values.shape[1]
+
+    def part(self, users: int, collections: int) -> Dataset:
+        """Return the first ``users`` users and ``collections`` collections, over the same values."""
+        part = self.values[:users, :collections]
+        return Dataset(name=self.name, k=self.k, buckets=self.buckets, values=part)
+
+
+def synthetic(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int = 120) -> Dataset:
+    """Return Syn: a uniform value first, and at each later collection a fresh uniform one with probability ¼."""
+    values = np.empty((users, collections), dtype=np.int64)
+    values[:, 0] = uniform_below_batch(bits, k, users)
+    quarter = Real.of(Fraction(1, 4))
+    for t in range(1, collections):
+        change = bernoulli_batch(bits, quarter, users)
+        values[:, t] = np.where(change, uniform_below_batch(bits, k, users), values[:, t - 1])
+    return Dataset(name="Syn", k=k, buckets=k, values=values)
+
+
+def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
+    """Return a table of counters with a header line, a row a user and a column a collection.
+
+    The distinct numbers, in order, become the values 0, …, k − 1, as in the paper; buckets are ⌊k/width⌋.
+    """
+    try:
+        with path.open(newline="", encoding="ascii") as file:
+            rows = csv.reader(file)
+            next(rows)
+            table = np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
+    except (OSError, StopIteration, ValueError) as error:
+        raise DataError(f"{path} is not a table of whole numbers with a header line: {error}") from error
+    if table.ndim != 2 or not table.size:
+        raise DataError(f"{path} holds no table of users and collections")
+    found, values = np.unique(table, return_inverse=True)
+    buckets = max(2, found.size // bucket_width)
+    return Dataset(name=name, k=int(found.size), buckets=buckets, values=values.reshape(table.shape).astype(np.int64))
+
+
+def load(name: str, bits: Bits, folder: Path | None) -> Dataset:
+    """Return a data set of the paper by name; ``bits`` make Syn, ``folder`` holds the census files."""
+    if name == "Syn":
+        return synthetic(bits)
+    if name not in _FILES:
+        raise DataError(f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a file")
+    file, users, k = _FILES[name]
+    if folder is None or not (folder / file).is_file():
+        raise DataError(f"{name} is read from {file}: give the folder that holds it (--data), not {folder}")
+    data = counters(folder / file, name)
+    if (data.users, data.k, data.collections) != (users, k, _COLLECTIONS):
+        raise DataError(
+            f"{folder / file} is not {name} of the paper: n = {data.users}, k = {data.k}, τ = {data.collections} "
+            f"instead of {users}, {k}, {_COLLECTIONS}"
+        )
+    return data

@@ -1,0 +1,190 @@
+"""Direct encoding: GRR, which reports a value itself, and the longitudinal L-GRR (§2.3.1, §2.4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ldp_client.draws import Draws, respond, respond_batch
+from ldp_client.errors import ReportError
+from ldp_client.memo import MemoTable
+from ldp_client.protocol import (
+    Privacy,
+    as_draws,
+    check_users,
+    check_value,
+    check_values,
+    load_state,
+    memo_int,
+    save_state,
+)
+from ldp_client.steps import Calibration, Chain, check_size, epsilon, epsilon_pair, grr, instant_grr
+from ldp_client.support import Estimate, Support
+from mechanisms import Bits, exp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """GRR over 0, …, k − 1, or L-GRR where ``epsilon_first_micro`` is given.
+
+    L-GRR's ``paper`` calibration leaves out the paths through a third value: for k = 360, ε∞ = 1 and ε₁ = 0.5 its
+    first report truly has ε = 0.0106. ``exact`` has the ε₁ asked for.
+    """
+
+    k: int
+    epsilon_permanent_micro: int
+    epsilon_first_micro: int | None = None
+    calibration: Calibration = "paper"
+    chain: Chain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_size(self.k, "the number of values k")
+        permanent = grr(self.k, exp(epsilon(self.epsilon_permanent_micro)))
+        instant = None
+        if self.epsilon_first_micro is not None:
+            pair = epsilon_pair(self.epsilon_permanent_micro, self.epsilon_first_micro)
+            instant = instant_grr(self.k, *pair, self.calibration)
+        object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
+
+    @property
+    def kind(self) -> str:
+        """GRR or L-GRR."""
+        return "GRR" if self.chain.instant is None else "L-GRR"
+
+    @property
+    def cells(self) -> int:
+        """How many frequencies are estimated."""
+        return self.k
+
+    @property
+    def support(self) -> Support:
+        """The estimator's probabilities."""
+        return Support.of(self.chain)
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
+        first = self.chain.first_grr()
+        permanent = Chain(permanent=self.chain.permanent).first_grr()
+        if self.epsilon_first_micro is None:
+            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
+        asked = float(epsilon(self.epsilon_first_micro))
+        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=self.k * permanent)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and parameters."""
+        return {
+            "kind": self.kind,
+            "k": self.k,
+            "epsilon_permanent_micro": self.epsilon_permanent_micro,
+            "epsilon_first_micro": self.epsilon_first_micro,
+            "calibration": self.calibration,
+        }
+
+    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the values: each is counted as itself."""
+        return values
+
+    def client(self, bits: Bits | Draws) -> DirectClient:
+        """Return a new device."""
+        return DirectClient(self, as_draws(bits), {})
+
+    def restore(self, saved: bytes, bits: Bits | Draws) -> DirectClient:
+        """Return a device that goes on from a saved state."""
+        stored = load_state(saved, self.describe())
+        memo = {
+            memo_int(value, self.k, "a value"): memo_int(kept, self.k, "an answer") for value, kept in stored.items()
+        }
+        return DirectClient(self, as_draws(bits), memo)
+
+    def fleet(self, users: int, bits: Bits) -> DirectFleet:
+        """Return ``users`` new devices in columns."""
+        return DirectFleet(self, check_users(users), bits)
+
+    def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
+        """Return clients' reports as an array."""
+        return check_values(np.asarray(reports, dtype=np.int64), self.k, len(reports))
+
+    def estimate(self, columns: NDArray[np.int64]) -> Estimate:
+        """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
+        if columns.ndim != 1 or not columns.size or not 0 <= columns.min() <= columns.max() < self.k:
+            raise ReportError(f"reports of {self.kind} are whole numbers in [0, {self.k}), at least one")
+        return self.support.estimate(np.bincount(columns, minlength=self.k), columns.size)
+
+
+class DirectClient:
+    """One device: a report is a value."""
+
+    def __init__(self, protocol: Direct, draws: Draws, memo: dict[int, int]) -> None:
+        self.protocol = protocol
+        self._draws = draws
+        self._memo = memo
+
+    @property
+    def memoized(self) -> int:
+        """How many values have a memoized answer."""
+        return len(self._memo)
+
+    def report(self, value: int) -> int:
+        """Return a report of ``value``: the permanent answer, memoized at its first use, randomized once more."""
+        k, chain = self.protocol.k, self.protocol.chain
+        value = check_value(value, k)
+        if chain.instant is None:
+            return respond(self._draws, value, k, chain.permanent.p)
+        kept = self._memo.get(value)
+        if kept is None:
+            kept = self._memo[value] = respond(self._draws, value, k, chain.permanent.p)
+        return respond(self._draws, kept, k, chain.instant.p)
+
+    def save(self) -> bytes:
+        """Return the state as JSON."""
+        return save_state(self.protocol.describe(), {str(value): kept for value, kept in self._memo.items()})
+
+
+class DirectFleet:
+    """Many devices in columns: one memoized answer a (user, value) that occurred."""
+
+    def __init__(self, protocol: Direct, users: int, bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        self._bits = bits
+        self._table = MemoTable()
+        self._memo: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+
+    def report(self, values: ArrayLike) -> NDArray[np.int64]:
+        """Return one collection's reports."""
+        k, chain = self.protocol.k, self.protocol.chain
+        held = check_values(values, k, self.users)
+        if chain.instant is None:
+            return respond_batch(self._bits, held, k, chain.permanent.p)
+        rows, fresh = self._table.rows(np.arange(self.users) * k + held)
+        if fresh.size:
+            made = respond_batch(self._bits, held[fresh], k, chain.permanent.p)
+            self._memo = np.concatenate((self._memo, made))
+        return respond_batch(self._bits, self._memo[rows], k, chain.instant.p)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many answers each user has memoized."""
+        return np.bincount(self._table.keys() // self.protocol.k, minlength=self.users)
+
+
+def randomized_response(*, k: int, epsilon_micro: int) -> Direct:
+    """Return GRR, generalized randomized response, one report (§2.3.1)."""
+    return Direct(k=k, epsilon_permanent_micro=epsilon_micro)
+
+
+def l_grr(
+    *, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int, calibration: Calibration = "paper"
+) -> Direct:
+    """Return L-GRR: GRR twice (§2.4.3)."""
+    return Direct(
+        k=k,
+        epsilon_permanent_micro=epsilon_permanent_micro,
+        epsilon_first_micro=epsilon_first_micro,
+        calibration=calibration,
+    )

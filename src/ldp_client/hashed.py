@@ -1,0 +1,256 @@
+"""Local hashing: BLH and OLH, and the longitudinal LOLOHA (§2.3.2, §3).
+
+Each user draws one hash function from values to [0, g) and reports randomized hash values. LOLOHA memoizes one
+answer a hash value, so that no user ever leaks more than g·ε∞ on his values (Theorem 3.5).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ldp_client.draws import Draws, respond, respond_batch
+from ldp_client.errors import ReportError, StateError
+from ldp_client.hash_range import best_range, printed_range
+from ldp_client.hashing import UniversalHash, Words, count_matches, draw_hash, draw_hashes, hash_values
+from ldp_client.protocol import (
+    Privacy,
+    as_draws,
+    check_users,
+    check_value,
+    check_values,
+    load_state,
+    memo_int,
+    save_state,
+)
+from ldp_client.steps import Calibration, Chain, check_size, epsilon, epsilon_pair, grr, instant_grr
+from ldp_client.support import Estimate, Support
+from mechanisms import Bits, exp
+
+_ABSENT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedReport:
+    """A randomized hash value and the function it belongs to (public; LOLOHA's client sends it once)."""
+
+    function: UniversalHash
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedColumns:
+    """One collection's reports: each user's function and randomized hash value."""
+
+    multipliers: Words
+    addends: Words
+    values: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """Local hashing of 0, …, k − 1 to g values; LOLOHA where ``epsilon_first_micro`` is given (Algorithms 1, 2)."""
+
+    k: int
+    g: int
+    epsilon_permanent_micro: int
+    epsilon_first_micro: int | None = None
+    calibration: Calibration = "paper"
+    chain: Chain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_size(self.k, "the number of values k")
+        check_size(self.g, "the number of hash values g")
+        permanent = grr(self.g, exp(epsilon(self.epsilon_permanent_micro)))
+        instant = None
+        if self.epsilon_first_micro is not None:
+            pair = epsilon_pair(self.epsilon_permanent_micro, self.epsilon_first_micro)
+            instant = instant_grr(self.g, *pair, self.calibration)
+        object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
+
+    @property
+    def kind(self) -> str:
+        """LH or LOLOHA."""
+        return "LH" if self.chain.instant is None else "LOLOHA"
+
+    @property
+    def cells(self) -> int:
+        """How many frequencies are estimated."""
+        return self.k
+
+    @property
+    def support(self) -> Support:
+        """The estimator's probabilities; a user without the value supports it with probability 1/g."""
+        return Support.of(self.chain, self.g)
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
+        first = self.chain.first_grr()
+        permanent = Chain(permanent=self.chain.permanent).first_grr()
+        if self.epsilon_first_micro is None:
+            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
+        asked = float(epsilon(self.epsilon_first_micro))
+        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=self.g * permanent)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and parameters."""
+        return {
+            "kind": self.kind,
+            "k": self.k,
+            "g": self.g,
+            "epsilon_permanent_micro": self.epsilon_permanent_micro,
+            "epsilon_first_micro": self.epsilon_first_micro,
+            "calibration": self.calibration,
+        }
+
+    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the values: each is counted as itself."""
+        return values
+
+    def client(self, bits: Bits | Draws, function: UniversalHash | None = None) -> HashedClient:
+        """Return a new device, with a hash function drawn for it unless one is given."""
+        draws = as_draws(bits)
+        chosen = draw_hash(draws, self.g) if function is None else function
+        if chosen.g != self.g:
+            raise ReportError(f"the protocol hashes to {self.g} values, the function given to {chosen.g}")
+        return HashedClient(self, draws, chosen, {})
+
+    def restore(self, saved: bytes, bits: Bits | Draws) -> HashedClient:
+        """Return a device that goes on from a saved state."""
+        stored = load_state(saved, self.describe())
+        try:
+            words, answers = stored["function"], stored["answers"]
+            function = UniversalHash(multiplier=int(words[0], 16), addend=int(words[1], 16), g=self.g)
+            pairs = list(answers.items())
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise StateError(f"not a saved client of {self.kind}: {error}") from error
+        memo = {memo_int(x, self.g, "a hash value"): memo_int(kept, self.g, "an answer") for x, kept in pairs}
+        return HashedClient(self, as_draws(bits), function, memo)
+
+    def fleet(self, users: int, bits: Bits) -> HashedFleet:
+        """Return ``users`` new devices in columns."""
+        return HashedFleet(self, check_users(users), bits)
+
+    def columns(self, reports: Sequence[HashedReport]) -> HashedColumns:
+        """Return clients' reports as columns."""
+        if any(report.function.g != self.g for report in reports):
+            raise ReportError(f"a report was hashed to another number of values than {self.g}")
+        return HashedColumns(
+            multipliers=np.array([report.function.multiplier for report in reports], dtype=np.uint64),
+            addends=np.array([report.function.addend for report in reports], dtype=np.uint64),
+            values=check_values(np.array([report.value for report in reports], np.int64), self.g, len(reports)),
+        )
+
+    def estimate(self, columns: HashedColumns) -> Estimate:
+        """Return the frequencies behind one collection (Algorithm 2): n·k hash tests."""
+        if not columns.multipliers.shape == columns.addends.shape == columns.values.shape:
+            raise ReportError("the columns of a collection must have one entry a user")
+        counts = count_matches(columns.multipliers, columns.addends, columns.values, self.g, self.k)
+        return self.support.estimate(counts, columns.values.size)
+
+
+class HashedClient:
+    """One device (Algorithm 1)."""
+
+    def __init__(self, protocol: Hashed, draws: Draws, function: UniversalHash, memo: dict[int, int]) -> None:
+        self.protocol = protocol
+        self.function = function
+        self._draws = draws
+        self._memo = memo
+
+    @property
+    def memoized(self) -> int:
+        """How many hash values have a memoized answer."""
+        return len(self._memo)
+
+    def report(self, value: int) -> HashedReport:
+        """Return a report of ``value``: hashed, answered permanently, and (LOLOHA) randomized once more."""
+        g, chain = self.protocol.g, self.protocol.chain
+        hashed = self.function(check_value(value, self.protocol.k))
+        if chain.instant is None:
+            return HashedReport(function=self.function, value=respond(self._draws, hashed, g, chain.permanent.p))
+        kept = self._memo.get(hashed)
+        if kept is None:
+            kept = self._memo[hashed] = respond(self._draws, hashed, g, chain.permanent.p)
+        return HashedReport(function=self.function, value=respond(self._draws, kept, g, chain.instant.p))
+
+    def save(self) -> bytes:
+        """Return the state as JSON."""
+        words = [f"{self.function.multiplier:016x}", f"{self.function.addend:016x}"]
+        answers = {str(hashed): kept for hashed, kept in self._memo.items()}
+        return save_state(self.protocol.describe(), {"function": words, "answers": answers})
+
+
+class HashedFleet:
+    """Many devices in columns: each user's function, and one memoized answer a (user, hash value)."""
+
+    def __init__(self, protocol: Hashed, users: int, bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        self._bits = bits
+        self._multipliers, self._addends = draw_hashes(bits, users)
+        self._memo = np.full((users, protocol.g if protocol.chain.instant else 0), _ABSENT, dtype=np.int32)
+
+    def report(self, values: ArrayLike) -> HashedColumns:
+        """Return one collection's reports."""
+        g, chain = self.protocol.g, self.protocol.chain
+        held = check_values(values, self.protocol.k, self.users)
+        hashed = hash_values(self._multipliers, self._addends, held, g)
+        if chain.instant is None:
+            sent = respond_batch(self._bits, hashed, g, chain.permanent.p)
+        else:
+            sent = respond_batch(self._bits, self._permanent(hashed), g, chain.instant.p)
+        return HashedColumns(multipliers=self._multipliers, addends=self._addends, values=sent)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many answers each user has memoized."""
+        return np.count_nonzero(self._memo != _ABSENT, axis=1)
+
+    def _permanent(self, hashed: NDArray[np.int64]) -> NDArray[np.int64]:
+        users = np.arange(self.users)
+        fresh = np.flatnonzero(self._memo[users, hashed] == _ABSENT)
+        if fresh.size:
+            keep = self.protocol.chain.permanent.p
+            self._memo[fresh, hashed[fresh]] = respond_batch(self._bits, hashed[fresh], self.protocol.g, keep)
+        return self._memo[users, hashed].astype(np.int64)
+
+
+def binary_hashing(*, k: int, epsilon_micro: int) -> Hashed:
+    """Return BLH: local hashing to two values, one report (§2.3.2)."""
+    return Hashed(k=k, g=2, epsilon_permanent_micro=epsilon_micro)
+
+
+def optimal_hashing(*, k: int, epsilon_micro: int) -> Hashed:
+    """Return OLH: local hashing to round(e^ε + 1) values, one report (§2.3.2)."""
+    g = (exp(epsilon(epsilon_micro)) * 2 + 3).floor() // 2
+    return Hashed(k=k, g=g, epsilon_permanent_micro=epsilon_micro)
+
+
+def loloha(
+    *,
+    k: int,
+    epsilon_permanent_micro: int,
+    epsilon_first_micro: int,
+    g: int | None = None,
+    calibration: Calibration = "paper",
+) -> Hashed:
+    """Return LOLOHA: BiLOLOHA with g = 2; without g, OLOLOHA.
+
+    OLOLOHA's g is Eq. 6's for the ``paper`` calibration, and the one of least V* for ``exact``.
+    """
+    pair = epsilon_pair(epsilon_permanent_micro, epsilon_first_micro)
+    if g is None:
+        g = printed_range(*pair) if calibration == "paper" else best_range(*pair, calibration)
+    return Hashed(
+        k=k,
+        g=g,
+        epsilon_permanent_micro=epsilon_permanent_micro,
+        epsilon_first_micro=epsilon_first_micro,
+        calibration=calibration,
+    )

@@ -1,0 +1,83 @@
+"""Which (user, value) pairs a fleet has answered before: an open-addressing table from pair to row."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+_EMPTY = -1
+_SMALLEST = 1 << 10
+
+
+class MemoTable:
+    """Numbers distinct keys 0, 1, 2, … in the order they are first met. Amortized O(1) a key.
+
+    Keys are whole numbers in [0, 2^62).
+    """
+
+    def __init__(self) -> None:
+        self._table = _empty(_SMALLEST)
+        self.size = 0
+
+    def rows(self, keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row of each key and, in the order of their rows, the positions of keys that were new."""
+        if 2 * (self.size + keys.size) > self._table.shape[1]:
+            self._grow(2 * (self.size + keys.size))
+        rows = np.empty(keys.size, dtype=np.int64)
+        fresh = np.empty(keys.size, dtype=np.int64)
+        found = _find_kernel(keys, self._table, self.size, rows, fresh)
+        self.size += found
+        return rows, fresh[:found]
+
+    def keys(self) -> NDArray[np.int64]:
+        """Return the key of each row."""
+        keys, rows = self._table
+        used = keys != _EMPTY
+        out = np.empty(self.size, dtype=np.int64)
+        out[rows[used]] = keys[used]
+        return out
+
+    def _grow(self, least: int) -> None:
+        keys = self.keys()
+        self._table = _empty(1 << (2 * least - 1).bit_length())
+        scratch = np.empty(keys.size, dtype=np.int64)
+        _find_kernel(keys, self._table, 0, scratch, scratch.copy())
+
+    def _check(self) -> None:
+        """Assert the invariants: each row once, no key twice, at most half full."""
+        keys, rows = self._table
+        used = keys[keys != _EMPTY]
+        assert used.size == self.size == np.unique(used).size
+        assert np.array_equal(np.sort(rows[keys != _EMPTY]), np.arange(self.size))
+        assert 2 * self.size <= keys.size
+
+
+def _empty(capacity: int) -> NDArray[np.int64]:
+    """Return a table without keys: a line of keys over a line of their rows."""
+    table = np.zeros((2, capacity), dtype=np.int64)
+    table[0] = _EMPTY
+    return table
+
+
+@njit(cache=True)
+def _find_kernel(
+    keys: NDArray[np.int64], table: NDArray[np.int64], known: int, rows: NDArray[np.int64], fresh: NDArray[np.int64]
+) -> int:  # pragma: no cover - compiled
+    """Write each key's row, adding those not there; linear probing from a multiplicative hash of the key."""
+    mask = np.uint64(table.shape[1] - 1)
+    table_keys, table_rows = table[0], table[1]
+    found = 0
+    for index in range(keys.size):
+        key = keys[index]
+        mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+        place = (mixed ^ (mixed >> np.uint64(32))) & mask
+        while table_keys[place] != _EMPTY and table_keys[place] != key:
+            place = (place + np.uint64(1)) & mask
+        if table_keys[place] == _EMPTY:
+            table_keys[place] = key
+            table_rows[place] = known + found
+            fresh[found] = index
+            found += 1
+        rows[index] = table_rows[place]
+    return found

@@ -1,0 +1,237 @@
+"""Unary encoding: SUE and OUE, and the longitudinal L-SUE (RAPPOR) and L-OSUE.
+
+A value is a row of k bits with one set; a report is a row of randomized bits (§2.3.3, §2.4.1, §2.4.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ldp_client.draws import Draws
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.lanes import LaneCoins
+from ldp_client.memo import MemoTable
+from ldp_client.packed import RowStore, Words, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
+from ldp_client.protocol import (
+    Privacy,
+    as_draws,
+    check_users,
+    check_value,
+    check_values,
+    load_state,
+    memo_int,
+    save_state,
+)
+from ldp_client.steps import Chain, Step, chained_ratio, check_size, epsilon, epsilon_pair, oue, symmetric
+from ldp_client.support import Estimate, Support
+from mechanisms import Bits, Real, exp
+
+UnaryKind = Literal["SUE", "OUE", "L-SUE", "L-OSUE"]
+
+#: The instantaneous step of RAPPOR as deployed: p₂ = ¾, q₂ = ¼ (§2.4.1).
+DEPLOYED_STEP = Step(p=Real.of(Fraction(3, 4)), q=Real.of(Fraction(1, 4)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unary:
+    """A unary protocol over the values 0, …, k − 1.
+
+    ``epsilon_first_micro`` is ε₁ of the longitudinal kinds; L-SUE without it uses RAPPOR's deployed second step.
+    """
+
+    kind: UnaryKind
+    k: int
+    epsilon_permanent_micro: int
+    epsilon_first_micro: int | None = None
+    chain: Chain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_size(self.k, "the number of values k")
+        object.__setattr__(self, "chain", self._chain())
+
+    def _chain(self) -> Chain:
+        limit = epsilon(self.epsilon_permanent_micro)
+        once = self.epsilon_first_micro
+        match self.kind:
+            case "SUE" | "OUE":
+                if once is not None:
+                    raise ProtocolError(f"{self.kind} reports once: it has no first-report ε of its own")
+                return Chain(permanent=symmetric(exp(limit / 2)) if self.kind == "SUE" else oue(limit))
+            case "L-SUE":
+                permanent = symmetric(exp(limit / 2))
+                if once is None:
+                    return Chain(permanent=permanent, instant=DEPLOYED_STEP)
+                _, first = epsilon_pair(self.epsilon_permanent_micro, once)
+                # Two symmetric steps are one: its odds must be e^{ε₁/2}, because two bits differ between two values.
+                return Chain(permanent=permanent, instant=symmetric(chained_ratio(exp(limit / 2), exp(first / 2))))
+            case "L-OSUE":
+                if once is None:
+                    raise ProtocolError("L-OSUE needs the ε of a first report")
+                _, first = epsilon_pair(self.epsilon_permanent_micro, once)
+                return Chain(permanent=oue(limit), instant=symmetric(chained_ratio(exp(limit), exp(first))))
+        raise ProtocolError(f"the unary protocols are SUE, OUE, L-SUE and L-OSUE, not {self.kind!r}")
+
+    @property
+    def cells(self) -> int:
+        """How many frequencies are estimated."""
+        return self.k
+
+    @property
+    def support(self) -> Support:
+        """The estimator's probabilities."""
+        return Support.of(self.chain)
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
+        first = self.chain.first_unary()
+        permanent = Chain(permanent=self.chain.permanent).first_unary()
+        once = self.epsilon_first_micro
+        if self.chain.instant is None:
+            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
+        asked = first if once is None else float(epsilon(once))
+        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=self.k * permanent)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and parameters."""
+        return {
+            "kind": self.kind,
+            "k": self.k,
+            "epsilon_permanent_micro": self.epsilon_permanent_micro,
+            "epsilon_first_micro": self.epsilon_first_micro,
+        }
+
+    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the values: each is counted as itself."""
+        return values
+
+    def client(self, bits: Bits | Draws) -> UnaryClient:
+        """Return a new device."""
+        return UnaryClient(self, as_draws(bits), {})
+
+    def restore(self, saved: bytes, bits: Bits | Draws) -> UnaryClient:
+        """Return a device that goes on from a saved state."""
+        memo: dict[int, bytes] = {}
+        for value, row in load_state(saved, self.describe()).items():
+            try:
+                memo[memo_int(value, self.k, "a value")] = kept = bytes.fromhex(row)
+                unpack(kept, self.k)
+            except (TypeError, ValueError) as error:
+                raise StateError(f"not a memoized row of bits: {error}") from error
+        return UnaryClient(self, as_draws(bits), memo)
+
+    def fleet(self, users: int, bits: Bits) -> UnaryFleet:
+        """Return ``users`` new devices in columns."""
+        return UnaryFleet(self, check_users(users), bits)
+
+    def columns(self, reports: Sequence[bytes]) -> Words:
+        """Return clients' reports as rows of words."""
+        return rows_from_bytes(list(reports), self.k)
+
+    def estimate(self, columns: Words) -> Estimate:
+        """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
+        if columns.ndim != 2 or columns.shape[1] != words_of(self.k):
+            raise ReportError(f"reports over {self.k} values have {words_of(self.k)} words, not shape {columns.shape}")
+        return self.support.estimate(count_bits(columns, self.k), columns.shape[0])
+
+
+class UnaryClient:
+    """One device: a report is the packed row of randomized bits."""
+
+    def __init__(self, protocol: Unary, draws: Draws, memo: dict[int, bytes]) -> None:
+        self.protocol = protocol
+        self._draws = draws
+        self._memo = memo
+
+    @property
+    def memoized(self) -> int:
+        """How many values have a memoized row."""
+        return len(self._memo)
+
+    def report(self, value: int) -> bytes:
+        """Return a report of ``value``: the permanent row, memoized at its first use, randomized once more."""
+        value = check_value(value, self.protocol.k)
+        instant = self.protocol.chain.instant
+        if instant is None:
+            return self._permanent(value)
+        kept = self._memo.get(value)
+        if kept is None:
+            kept = self._memo[value] = self._permanent(value)
+        return self._flip(unpack(kept, self.protocol.k), instant)
+
+    def save(self) -> bytes:
+        """Return the state as JSON."""
+        return save_state(self.protocol.describe(), {str(value): row.hex() for value, row in self._memo.items()})
+
+    def _permanent(self, value: int) -> bytes:
+        return self._flip(np.arange(self.protocol.k) == value, self.protocol.chain.permanent)
+
+    def _flip(self, bits: NDArray[np.bool_], step: Step) -> bytes:
+        coin = self._draws.coin
+        return pack(np.array([coin(step.p if bit else step.q) for bit in bits], dtype=np.bool_))
+
+
+class UnaryFleet:
+    """Many devices in columns: one memoized row of words a (user, value) that occurred."""
+
+    def __init__(self, protocol: Unary, users: int, bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        self._bits = bits
+        self._table = MemoTable()
+        self._memo = RowStore(protocol.k)
+        self._permanent = LaneCoins(protocol.chain.permanent)
+        instant = protocol.chain.instant
+        self._instant = None if instant is None else LaneCoins(instant)
+
+    def report(self, values: ArrayLike) -> Words:
+        """Return one collection's reports, a row of words a user."""
+        k = self.protocol.k
+        held = check_values(values, k, self.users)
+        if self._instant is None:
+            return self._permanent.flip(self._bits, one_hot(held, k), k)
+        rows, fresh = self._table.rows(np.arange(self.users) * k + held)
+        if fresh.size:
+            self._memo.append(self._permanent.flip(self._bits, one_hot(held[fresh], k), k))
+        return self._instant.flip(self._bits, self._memo.take(rows), k)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many rows each user has memoized."""
+        return np.bincount(self._table.keys() // self.protocol.k, minlength=self.users)
+
+
+def sue(*, k: int, epsilon_micro: int) -> Unary:
+    """Return symmetric unary encoding, one report (§2.3.3)."""
+    return Unary(kind="SUE", k=k, epsilon_permanent_micro=epsilon_micro)
+
+
+def optimized_unary(*, k: int, epsilon_micro: int) -> Unary:
+    """Return OUE, optimized unary encoding, one report (§2.3.3)."""
+    return Unary(kind="OUE", k=k, epsilon_permanent_micro=epsilon_micro)
+
+
+def l_sue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int | None = None) -> Unary:
+    """Return RAPPOR in its utility-oriented form (§2.4.1); without ε₁, with the deployed second step."""
+    return Unary(
+        kind="L-SUE",
+        k=k,
+        epsilon_permanent_micro=epsilon_permanent_micro,
+        epsilon_first_micro=epsilon_first_micro,
+    )
+
+
+def l_osue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int) -> Unary:
+    """Return L-OSUE: OUE, then SUE (§2.4.2)."""
+    return Unary(
+        kind="L-OSUE",
+        k=k,
+        epsilon_permanent_micro=epsilon_permanent_micro,
+        epsilon_first_micro=epsilon_first_micro,
+    )
