@@ -1,0 +1,116 @@
+"""Mechanism chaining: the bounds of Theorems 19 and 20, their tightness, and k mechanisms by iterating."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from decimal import Decimal, localcontext
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechanisms import ParameterError
+from mechanisms.chaining import basic_chain, chain, channel_epsilon, second_step, small_chain, tight_chain
+
+EPSILON = st.floats(min_value=1e-6, max_value=30)
+
+
+def binary_response(epsilon: float) -> np.ndarray:
+    keep = 1 / (1 + math.exp(-epsilon))
+    flip = 1 / (1 + math.exp(epsilon))
+    return np.array([[keep, flip], [flip, keep]])
+
+
+def printed_chain(first: float, second: float) -> float:
+    """Theorem 20 as printed, in fifty digits."""
+    with localcontext() as context:
+        context.prec = 60
+        a, b = Decimal(first), Decimal(second)
+        return float((((a + b).exp() + 1) / (a.exp() + b.exp())).ln())
+
+
+@given(EPSILON, EPSILON)
+def test_the_tight_chain_is_the_printed_formula(first: float, second: float) -> None:
+    assert tight_chain(first, second) == pytest.approx(printed_chain(first, second), rel=1e-12)
+    assert tight_chain(first, second) == tight_chain(second, first)
+
+
+@pytest.mark.parametrize("first, second", [(1e-9, 1e-9), (1e-4, 25.0), (0.1, 0.1), (1.0, 2.0), (30.0, 30.0)])
+def test_the_bound_is_attained_by_two_binary_responses(first: float, second: float) -> None:
+    if min(first, second) < 1e-6:
+        pytest.skip("a matrix of floats cannot hold so small a difference")
+    chained = binary_response(first) @ binary_response(second)
+    assert channel_epsilon(chained) == pytest.approx(tight_chain(first, second), rel=1e-9)
+
+
+@given(st.floats(min_value=0.05, max_value=6), st.floats(min_value=0.05, max_value=6))
+def test_tight_on_every_pair(first: float, second: float) -> None:
+    chained = binary_response(first) @ binary_response(second)
+    assert channel_epsilon(chained) == pytest.approx(tight_chain(first, second), rel=1e-11, abs=1e-12)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 4), st.integers(2, 5), st.integers(2, 4))
+def test_no_chain_of_random_channels_exceeds_it(seed: int, inputs: int, middle: int, outputs: int) -> None:
+    generator = np.random.default_rng(seed)
+    first = generator.dirichlet(np.ones(middle), size=inputs) + 1e-3
+    second = generator.dirichlet(np.ones(outputs), size=middle) + 1e-3
+    first /= first.sum(axis=1, keepdims=True)
+    second /= second.sum(axis=1, keepdims=True)
+    one, two = channel_epsilon(first), channel_epsilon(second)
+    exact = channel_epsilon(first @ second)
+    assert exact <= tight_chain(one, two) + 1e-12 <= basic_chain(one, two) + 2e-12
+
+
+@given(EPSILON, EPSILON)
+def test_the_small_bound_lies_above(first: float, second: float) -> None:
+    assert tight_chain(first, second) <= small_chain(first, second) * (1 + 1e-12)
+
+
+def test_the_small_bound_is_close_where_both_are_small() -> None:
+    assert tight_chain(0.1, 0.1) == pytest.approx(small_chain(0.1, 0.1), rel=2e-3)
+
+
+@given(st.lists(st.floats(min_value=0.05, max_value=5), min_size=1, max_size=6))
+def test_k_mechanisms_are_the_product_of_k_binary_responses(epsilons: list[float]) -> None:
+    product = np.eye(2)
+    for epsilon in epsilons:
+        product = product @ binary_response(epsilon)
+    assert chain(epsilons) == pytest.approx(channel_epsilon(product), rel=1e-10, abs=1e-12)
+    for order in itertools.islice(itertools.permutations(epsilons), 8):
+        assert chain(order) == pytest.approx(chain(epsilons), rel=1e-12)
+
+
+def test_a_chain_of_none_protects_nothing() -> None:
+    assert chain([]) == math.inf
+    assert chain([0.7]) == 0.7
+
+
+@given(EPSILON, st.floats(min_value=1e-3, max_value=1 - 1e-3))
+def test_the_second_step_makes_the_chain_asked_for(first: float, share: float) -> None:
+    total = first * share
+    assert tight_chain(first, second_step(total, first)) == pytest.approx(total, rel=1e-9)
+
+
+def test_the_second_step_is_lolohas() -> None:
+    first, total = 2.0, 1.2
+    asked = math.log((math.exp(first + total) - 1) / (math.exp(first) - math.exp(total)))
+    assert second_step(total, first) == pytest.approx(asked, rel=1e-12)
+    assert second_step(first, first) == math.inf
+
+
+@pytest.mark.parametrize("bad", [math.nan, -0.1])
+def test_nonsense_is_refused(bad: float) -> None:
+    for function in (basic_chain, tight_chain, small_chain):
+        with pytest.raises(ParameterError):
+            function(bad, 1.0)
+        with pytest.raises(ParameterError):
+            function(1.0, bad)
+    with pytest.raises(ParameterError):
+        second_step(bad, 1.0)
+    with pytest.raises(ParameterError):
+        second_step(2.0, 1.0)
+    with pytest.raises(ParameterError):
+        channel_epsilon([[0.5, 0.6], [0.5, 0.5]])
+    assert channel_epsilon([[1.0, 0.0], [0.5, 0.5]]) == math.inf
