@@ -2,8 +2,8 @@
 
 A fleet covers what campaigns mostly do: sources with one destination, top-level filters, priorities, expiry and report
 windows, aggregation keys, dedup keys, the contribution budget Λ₁ and the cap on reports. What it leaves out, and
-``Browser`` has, is in docs/event_level.md; above all rate limits and event-level reports. Within that subset it sends
-what as many browsers would (form ``deployed``), or what as many Algorithms 2 would (form ``paper``).
+``Browser`` has, is in docs/fleet.md; above all rate limits and event-level reports. Within that subset it sends what
+as many browsers would (form ``deployed``), or what as many Algorithms 2 would (form ``paper``).
 """
 
 from __future__ import annotations
