@@ -1,5 +1,15 @@
 """Reports as Chrome makes them: ``shared_info``, CBOR payloads, HPKE, key sets, JSON bodies, Avro, unit keys."""
 
+from aggservice.wire.avro_buckets import (
+    BucketRows,
+    BucketWriter,
+    read_debug_summary,
+    read_domain,
+    read_summary,
+    write_buckets,
+)
+from aggservice.wire.avro_reports import ReportWriter, read_reports, write_reports
+from aggservice.wire.avro_schemas import IN_DOMAIN, IN_REPORTS
 from aggservice.wire.buckets import (
     bucket_from_base64,
     bucket_from_bytes,
@@ -37,6 +47,7 @@ from aggservice.wire.payload import (
 from aggservice.wire.payload_batch import ContributionColumns, decode_batch
 from aggservice.wire.report import AggregatableReport, SealedPayload, make_report, open_report, seal_payload
 from aggservice.wire.sealing import open_sealed, seal
+from aggservice.wire.shards import find_shards, shard_name
 from aggservice.wire.shared_info import LATEST_VERSION, UNVERSIONED, Api, SharedInfo
 from aggservice.wire.shared_info_batch import SharedInfoColumns, parse_shared_info_batch
 from aggservice.wire.spans import Spans
@@ -46,6 +57,8 @@ from aggservice.wire.units_batch import report_units, shared_id_units
 
 __all__ = [
     "HISTOGRAM",
+    "IN_DOMAIN",
+    "IN_REPORTS",
     "LATEST_VERSION",
     "MAX_CONTRIBUTIONS",
     "UNIT_BYTES",
@@ -53,6 +66,8 @@ __all__ = [
     "AggregatableReport",
     "Api",
     "AvroError",
+    "BucketRows",
+    "BucketWriter",
     "Contribution",
     "ContributionColumns",
     "DecryptionError",
@@ -70,6 +85,7 @@ __all__ = [
     "ReportBatch",
     "ReportBodyError",
     "ReportStatus",
+    "ReportWriter",
     "SealedPayload",
     "SharedInfo",
     "SharedInfoColumns",
@@ -88,19 +104,27 @@ __all__ = [
     "decode_batch",
     "decode_payload",
     "encode_payload",
+    "find_shards",
     "make_report",
     "open_batch",
     "open_report",
     "open_sealed",
     "parse_shared_info_batch",
+    "read_debug_summary",
+    "read_domain",
     "read_key_set",
+    "read_reports",
+    "read_summary",
     "report_unit",
     "report_units",
     "seal",
     "seal_payload",
+    "shard_name",
     "shared_id",
     "shared_id_text",
     "shared_id_unit",
     "shared_id_units",
+    "write_buckets",
     "write_key_set",
+    "write_reports",
 ]

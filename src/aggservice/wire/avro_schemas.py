@@ -1,0 +1,68 @@
+"""The Avro schemas of the deployed service: reports, output domains, summaries and debug summaries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from aggservice.wire.errors import WireError
+
+_TAGS = {"type": "enum", "name": "bucket_tags", "symbols": ["in_domain", "in_reports"]}
+IN_DOMAIN, IN_REPORTS = 1, 2
+"""The annotations of a debug summary's row, as bits: the symbols above in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordSchema:
+    """A record's name and its fields in order, each a name and a type."""
+
+    name: str
+    fields: tuple[tuple[str, Any], ...]
+
+    def to_json(self) -> str:
+        """Return the schema as it stands in a file's header."""
+        fields = [{"name": name, "type": kind} for name, kind in self.fields]
+        return json.dumps({"type": "record", "name": self.name, "fields": fields}, separators=(",", ":"))
+
+    def check(self, text: bytes) -> None:
+        """Raise ``WireError`` unless ``text`` is this schema, whatever its documentation and namespaces say."""
+        try:
+            found = json.loads(text)
+            fields = tuple((field["name"], _plain(field["type"])) for field in found["fields"])
+            kind = found["type"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise WireError("its schema is not that of a record") from None
+        if kind != "record" or fields != tuple((name, _plain(wanted)) for name, wanted in self.fields):
+            raise WireError(f"its schema is {_brief(found)}, not {_brief(json.loads(self.to_json()))}")
+
+
+def _plain(kind: Any) -> Any:
+    """Return a type without what does not change its encoding."""
+    if isinstance(kind, dict):
+        inner = kind["type"]
+        if inner == "array":
+            return ("array", _plain(kind["items"]))
+        if inner == "enum":
+            return ("enum", tuple(kind["symbols"]))
+        return _plain(inner)
+    return kind
+
+
+def _brief(schema: Any) -> str:
+    names = ", ".join(f"{field['name']}: {_plain(field['type'])}" for field in schema["fields"])
+    return f"{schema.get('name')}{{{names}}}"
+
+
+REPORT = RecordSchema("AggregatableReport", (("payload", "bytes"), ("key_id", "string"), ("shared_info", "string")))
+BUCKET = RecordSchema("AggregationBucket", (("bucket", "bytes"),))
+FACT = RecordSchema("AggregatedFact", (("bucket", "bytes"), ("metric", "long")))
+DEBUG_FACT = RecordSchema(
+    "DebugAggregatedFact",
+    (
+        ("bucket", "bytes"),
+        ("unnoised_metric", "long"),
+        ("noise", "long"),
+        ("annotations", {"type": "array", "items": _TAGS}),
+    ),
+)
