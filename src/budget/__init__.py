@@ -31,6 +31,7 @@ from budget.explain import JobUse, Shortfall
 from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter, spend_to_plain
 from budget.ledger import Check, Committed, JobKey, Ledger, Remaining
 from budget.memory import MemoryStore
+from budget.postgres import PostgresStore
 from budget.proofs import Checkpoint, Receipt, Signer
 from budget.release import GaussianNoise, LaplaceDiscovery, LaplaceNoise, Mechanism, Release
 from budget.sqlite import SqliteStore
@@ -74,6 +75,7 @@ __all__ = [
     "NegativeAmountError",
     "NotANumberError",
     "OffGridError",
+    "PostgresStore",
     "Receipt",
     "RecoveryEntry",
     "RecoveryForbiddenError",

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from budget.connections import Connections
 from budget.errors import LedgerMismatchError, StoreError
 from budget.merkle import HASH_BYTES
 from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction
@@ -137,16 +137,6 @@ class _SqliteTransaction(Transaction):
         return iter(self._db.execute("SELECT first_key, records FROM balances ORDER BY first_key"))
 
 
-class _Process:
-    """The connections of one process, and the lock that lets its writing threads queue instead of polling the file."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self.lock = threading.Lock()
-        self.writer = threading.Lock()
-        self.idle: list[sqlite3.Connection] = []
-
-
 class SqliteStore(Store):
     """A ledger in one SQLite file.
 
@@ -159,7 +149,7 @@ class SqliteStore(Store):
         self.path = Path(path)
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
-        self._process = _Process()
+        self._connections = Connections(self._open)
         if read_only:
             if not self.path.is_file():
                 raise StoreError(f"there is no ledger at {self.path}")
@@ -174,7 +164,7 @@ class SqliteStore(Store):
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection)
+        self._connections.give_back(connection)
 
     def _open(self) -> sqlite3.Connection:
         mode = "ro" if self._read_only else "rw"
@@ -227,26 +217,8 @@ class SqliteStore(Store):
                 " use a newer program"
             )
 
-    def _here(self) -> _Process:
-        """Return this process's connections; a forked child must not touch, not even close, its parent's."""
-        if self._process.pid != os.getpid():
-            self._inherited, self._process = self._process, _Process()
-        return self._process
-
-    def _take(self) -> sqlite3.Connection:
-        here = self._here()
-        with here.lock:
-            if here.idle:
-                return here.idle.pop()
-        return self._open()
-
-    def _give_back(self, connection: sqlite3.Connection) -> None:
-        here = self._here()
-        with here.lock:
-            here.idle.append(connection)
-
     def _run(self, name: str, begin: str, work: Callable[[Transaction], T]) -> T:
-        connection = self._take()
+        connection = self._connections.take()
         try:
             connection.execute(begin)
             result = work(_SqliteTransaction(connection))
@@ -260,22 +232,19 @@ class SqliteStore(Store):
             except sqlite3.Error:
                 connection.close()  # which also rolls back
             else:
-                self._give_back(connection)
+                self._connections.give_back(connection)
             raise
-        self._give_back(connection)
+        self._connections.give_back(connection)
         return result
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
         if self._read_only:
             raise StoreError(f"{self.path} is open for reading only")
-        with self._here().writer:
+        with self._connections.writer:
             return self._run(name, "BEGIN IMMEDIATE", work)
 
     def read(self, name: str, work: Callable[[Transaction], T]) -> T:
         return self._run(name, "BEGIN", work)
 
     def close(self) -> None:
-        here = self._here()
-        with here.lock:
-            while here.idle:
-                here.idle.pop().close()
+        self._connections.close()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,21 +16,12 @@ from budget import (
     LaplaceNoise,
     Ledger,
     LedgerMismatchError,
-    MemoryStore,
     Release,
     Signer,
-    SqliteStore,
     Store,
     ZcdpFilter,
 )
 from mechanisms import ManualClock, SeededBits
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "ledger.db")
-    yield made
-    made.close()
 
 
 def units(first: int, count: int) -> np.ndarray:

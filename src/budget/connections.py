@@ -1,0 +1,65 @@
+"""Connections of one process to a database: idle ones are kept, and a forked child never touches its parent's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
+
+class _Process(Generic[C]):
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.writer = threading.Lock()
+        self.idle: list[C] = []
+
+
+class Connections(Generic[C]):
+    """Idle connections, opened by ``connect`` when there is none. Thread-safe."""
+
+    def __init__(self, connect: Callable[[], C]) -> None:
+        self._connect = connect
+        self._process: _Process[C] = _Process()
+        self._inherited: list[_Process[C]] = []
+
+    def _here(self) -> _Process[C]:
+        if self._process.pid != os.getpid():
+            # Kept, not dropped: closing a parent's connection in the child would end it for the parent too.
+            self._inherited.append(self._process)
+            self._process = _Process()
+        return self._process
+
+    @property
+    def writer(self) -> threading.Lock:
+        """A lock for the process's writers, so that threads queue here instead of polling the database."""
+        return self._here().writer
+
+    def take(self) -> C:
+        """Return an idle connection or a new one."""
+        here = self._here()
+        with here.lock:
+            if here.idle:
+                return here.idle.pop()
+        return self._connect()
+
+    def give_back(self, connection: C) -> None:
+        """Keep a connection that is in no transaction."""
+        here = self._here()
+        with here.lock:
+            here.idle.append(connection)
+
+    def close(self) -> None:
+        """Close this process's idle connections."""
+        here = self._here()
+        with here.lock:
+            while here.idle:
+                here.idle.pop().close()
