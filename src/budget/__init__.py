@@ -4,6 +4,7 @@ Budgets that cannot be overspent, survive a crash, and can be checked by someone
 """
 
 from budget.amounts import Delta, Epsilon, Rho, decimal_text, zcdp_of_pure
+from budget.audit import AuditReport, Disagreement, verify_log, verify_store
 from budget.balances import Spent
 from budget.entries import Entry, FileDigest, Genesis, RecoveryEntry, ReleaseEntry
 from budget.errors import (
@@ -28,8 +29,10 @@ from budget.errors import (
     ZeroAmountError,
 )
 from budget.explain import JobUse, Shortfall
+from budget.export import ExportedLog, is_log, write_log
 from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter, spend_to_plain
-from budget.ledger import Check, Committed, JobKey, Ledger, Remaining
+from budget.jobs import Check, Committed, JobKey, Remaining
+from budget.ledger import Ledger
 from budget.memory import MemoryStore
 from budget.postgres import PostgresStore
 from budget.proofs import Checkpoint, Receipt, Signer
@@ -45,15 +48,18 @@ __all__ = [
     "AmountTooLargeError",
     "AmountTooLongError",
     "Attempt",
+    "AuditReport",
     "BudgetError",
     "BudgetExhaustedError",
     "Check",
     "Checkpoint",
     "Committed",
     "Delta",
+    "Disagreement",
     "Entry",
     "Epsilon",
     "EpsilonDeltaFilter",
+    "ExportedLog",
     "FileDigest",
     "Filter",
     "FormatError",
@@ -97,6 +103,10 @@ __all__ = [
     "ZcdpFilter",
     "ZeroAmountError",
     "decimal_text",
+    "is_log",
     "spend_to_plain",
+    "verify_log",
+    "verify_store",
+    "write_log",
     "zcdp_of_pure",
 ]

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from budget.balances import Region, Spent, read_region
 from budget.entries import (
@@ -38,6 +34,7 @@ from budget.errors import (
 )
 from budget.explain import FIRST_SHOWN, PAGE_MAX, Shortfall, explain_page, refusal_text
 from budget.filters import Filter, Spend
+from budget.jobs import Check, Committed, JobKey, Remaining
 from budget.merkle import extend
 from budget.proofs import Checkpoint, Receipt, Signer, issue
 from budget.release import Release
@@ -48,61 +45,6 @@ from mechanisms import Bits, Clock
 
 RESULT_MAX_BYTES: Final = 256 << 20
 """The largest result that is kept in the ledger itself; larger ones are files."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobKey:
-    """Whose job, and which: taken once, for one request."""
-
-    caller: str
-    job_id: str
-
-    def __post_init__(self) -> None:
-        check_name("the caller", self.caller)
-        check_name("the job id", self.job_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
-    """A job that was paid for: its entry, its result and the receipt. ``repeated`` when it had been before."""
-
-    entry: ReleaseEntry
-    result: bytes
-    receipt: bytes
-    repeated: bool
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """The manifest, when the result is files; ``result`` is then its bytes."""
-        return Manifest.from_bytes(self.result) if self.entry.result.files else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Check:
-    """The answer of a dry run: would the units pay, and if not, which lack how much. Nothing was charged."""
-
-    total: int
-    asked: Spend
-    lacking: NDArray[np.uint8]
-    first: tuple[Shortfall, ...]
-
-    @property
-    def payable(self) -> bool:
-        """Whether every unit can pay."""
-        return self.count == 0
-
-    @property
-    def count(self) -> int:
-        """How many units cannot pay; ``lacking`` holds their keys, sorted."""
-        return int(self.lacking.shape[0])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Remaining:
-    """What is left for a set of units: of the unit that has spent most, and of the one that has spent least."""
-
-    least: Spend
-    most: Spend
 
 
 def _parts(seq: int, units: UnitSet) -> Iterator[PartRow]:

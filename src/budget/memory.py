@@ -76,8 +76,11 @@ class _MemoryTransaction(Transaction):
         self._tables.jobs[key] = job
         self.undo.append(lambda: self._tables.jobs.pop(key))
 
-    def jobs(self) -> Iterator[JobRow]:
-        return iter(sorted(self._tables.jobs.values(), key=lambda job: job.seq))
+    def count_jobs(self) -> int:
+        return len(self._tables.jobs)
+
+    def schema(self) -> tuple[int, set[str], set[str]]:
+        return 0, set(), set()
 
     def block_index(self, low: bytes, high: bytes) -> list[bytes]:
         blocks = self._tables.blocks

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 from budget.connections import Connections
 from budget.errors import BudgetError, LedgerMismatchError, StoreError
 from budget.merkle import HASH_BYTES
-from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction
+from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction, created_by
 
 if TYPE_CHECKING:
     import psycopg
@@ -131,6 +131,9 @@ class _PostgresTransaction(Transaction):
     def count_parts(self) -> int:
         return int(self._rows("SELECT count(*) FROM units")[0][0])
 
+    def count_jobs(self) -> int:
+        return int(self._rows("SELECT count(*) FROM jobs")[0][0])
+
     def job(self, caller: str, job_id: str) -> JobRow | None:
         rows = self._rows(
             "SELECT caller, job_id, seq, result FROM jobs WHERE caller = %s AND job_id = %s", (caller, job_id)
@@ -139,10 +142,6 @@ class _PostgresTransaction(Transaction):
 
     def add_job(self, job: JobRow) -> None:
         self._db.execute("INSERT INTO jobs VALUES (%s, %s, %s, %b)", (job.caller, job.job_id, job.seq, job.result))
-
-    def jobs(self) -> Iterator[JobRow]:
-        rows = self._stream("SELECT caller, job_id, seq, result FROM jobs ORDER BY seq")
-        return (JobRow(caller=row[0], job_id=row[1], seq=row[2], result=row[3]) for row in rows)
 
     def block_index(self, low: bytes, high: bytes) -> list[bytes]:
         below = self._rows(
@@ -164,6 +163,14 @@ class _PostgresTransaction(Transaction):
         if first_keys:
             self._db.execute("DELETE FROM balances WHERE first_key = ANY(%b)", (first_keys,))
         self._copy("COPY balances FROM STDIN (FORMAT BINARY)", ["bytea", "bytea"], blocks)
+
+    def schema(self) -> tuple[int, set[str], set[str]]:
+        version = int(self._rows("SELECT version FROM schema_version")[0][0])
+        rows = self._rows(
+            "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+            " AND relkind IN ('r', 'i') AND relname <> 'schema_version' AND relname NOT LIKE '%%_pkey'"
+        )
+        return version, {row[0] for row in rows}, created_by(MIGRATIONS[:version])
 
     def blocks(self) -> Iterator[tuple[bytes, bytes]]:
         return self._stream("SELECT first_key, records FROM balances ORDER BY first_key")

@@ -17,7 +17,7 @@ from typing import Final
 from budget.connections import Connections
 from budget.errors import LedgerMismatchError, StoreError
 from budget.merkle import HASH_BYTES
-from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction
+from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction, created_by
 
 _IN_CHUNK: Final = 500
 _APPLICATION_ID: Final = 0x41474C47  # "AGLG"
@@ -30,7 +30,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
         " last_key BLOB NOT NULL, keys BLOB NOT NULL, UNIQUE (seq, part))",
         "CREATE TABLE jobs (caller TEXT NOT NULL, job_id TEXT NOT NULL, seq INTEGER NOT NULL, result BLOB NOT NULL,"
         " UNIQUE (caller, job_id))",
-        "CREATE TABLE balances (id INTEGER PRIMARY KEY, first_key BLOB NOT NULL UNIQUE, records BLOB NOT NULL)",
+        "CREATE TABLE balances (first_key BLOB NOT NULL UNIQUE, records BLOB NOT NULL)",
     ),
     (
         # Finding the entries that charged a unit, and the job of an entry, without a scan.
@@ -94,6 +94,9 @@ class _SqliteTransaction(Transaction):
     def count_parts(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM units").fetchone()[0])
 
+    def count_jobs(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM jobs").fetchone()[0])
+
     def job(self, caller: str, job_id: str) -> JobRow | None:
         row = self._db.execute(
             "SELECT caller, job_id, seq, result FROM jobs WHERE caller = ? AND job_id = ?", (caller, job_id)
@@ -102,10 +105,6 @@ class _SqliteTransaction(Transaction):
 
     def add_job(self, job: JobRow) -> None:
         self._db.execute("INSERT INTO jobs VALUES (?, ?, ?, ?)", (job.caller, job.job_id, job.seq, job.result))
-
-    def jobs(self) -> Iterator[JobRow]:
-        rows = self._db.execute("SELECT caller, job_id, seq, result FROM jobs ORDER BY seq")
-        return (JobRow(caller=row[0], job_id=row[1], seq=row[2], result=row[3]) for row in rows)
 
     def block_index(self, low: bytes, high: bytes) -> list[bytes]:
         below = self._db.execute("SELECT max(first_key) FROM balances WHERE first_key <= ?", (low,)).fetchone()[0]
@@ -132,6 +131,11 @@ class _SqliteTransaction(Transaction):
     def replace_blocks(self, first_keys: list[bytes], blocks: Iterable[tuple[bytes, bytes]]) -> None:
         self._db.executemany("DELETE FROM balances WHERE first_key = ?", ((key,) for key in first_keys))
         self._db.executemany("INSERT INTO balances (first_key, records) VALUES (?, ?)", blocks)
+
+    def schema(self) -> tuple[int, set[str], set[str]]:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        rows = self._db.execute("SELECT name FROM sqlite_master WHERE sql IS NOT NULL")
+        return version, {row[0] for row in rows}, created_by(MIGRATIONS[:version])
 
     def blocks(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(self._db.execute("SELECT first_key, records FROM balances ORDER BY first_key"))

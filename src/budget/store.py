@@ -14,6 +14,7 @@ they are serial by nature, and two charges can never read the same balance.
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,14 @@ T = TypeVar("T")
 
 PART_UNITS: Final = 1 << 16
 """Units in one row of the units table: 1.25 MiB."""
+
+
+_CREATED = re.compile(r"CREATE (?:UNIQUE )?(?:TABLE|INDEX) (\w+)")
+
+
+def created_by(migrations: Iterable[Iterable[str]]) -> set[str]:
+    """Return the names of the tables and indexes that these migrations create."""
+    return {found[1] for step in migrations for text in step if (found := _CREATED.match(text)) is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +119,12 @@ class Transaction(ABC):
         """Take a (caller, job id)."""
 
     @abstractmethod
-    def jobs(self) -> Iterator[JobRow]:
-        """Yield every job in order of its entry."""
+    def count_jobs(self) -> int:
+        """Return how many jobs there are in all."""
+
+    @abstractmethod
+    def schema(self) -> tuple[int, set[str], set[str]]:
+        """Return the schema version, the tables and indexes that exist, and those that this version has."""
 
     @abstractmethod
     def block_index(self, low: bytes, high: bytes) -> list[bytes]:

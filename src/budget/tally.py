@@ -1,0 +1,147 @@
+"""Balances worked out afresh from the log alone: a hash table over unit keys, independent of the packed balances.
+
+It exists for the audit, which must not trust the code that charges. About 45 bytes a unit, one memory access or two
+for each charge.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from budget.filters import Spend
+from budget.units import Columns, Places, Words
+
+_START: Final = 1 << 12
+_MIX_A: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX_B: Final = np.uint64(0xD6E8FEB86659FD93)
+_HALF: Final = np.uint64(32)
+_LOW: Final = np.uint64(0xFFFFFFFF)
+
+Rows = NDArray[np.uint64]
+"""One row a unit: high, middle, low ‖ uses (32 bits each), loss, delta."""
+Slots = NDArray[np.int32]
+Amounts = NDArray[np.int64]
+
+
+@njit(cache=True)
+def _slot_of(hi: np.uint64, mid: np.uint64, lo: np.uint64, mask: np.uint64) -> np.uint64:
+    mixed = (hi ^ (mid * _MIX_A) ^ (lo * _MIX_B)) * _MIX_A
+    return (mixed ^ (mixed >> _HALF)) & mask
+
+
+@njit(cache=True)
+def _find(slots: Slots, rows: Rows, hi: np.uint64, mid: np.uint64, lo: np.uint64) -> np.uint64:
+    """Return the slot that holds the key, or the empty one where it would go. The table is never full."""
+    mask = np.uint64(slots.size - 1)
+    slot = _slot_of(hi, mid, lo, mask)
+    while slots[slot] >= 0:
+        row = slots[slot]
+        if rows[row, 0] == hi and rows[row, 1] == mid and (rows[row, 2] >> _HALF) == lo:
+            break
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(cache=True)
+def rehash(slots: Slots, rows: Rows, used: int) -> None:
+    """Put the first ``used`` rows into an empty table of slots."""
+    for row in range(used):
+        slots[_find(slots, rows, rows[row, 0], rows[row, 1], rows[row, 2] >> _HALF)] = row
+
+
+@njit(cache=True)
+def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, limit: Amounts) -> tuple[int, int]:
+    """Add ``cost`` (loss, delta, uses; each may be negative) to every key; return (rows used, first key out of range).
+
+    Out of range is below 0 or above ``limit``; −1 when none is. Sums stay below 2⁶² because amounts and limits do.
+    """
+    hi, mid, lo = keys
+    for i in range(hi.size):
+        low = np.uint64(lo[i])
+        slot = _find(slots, rows, hi[i], mid[i], low)
+        row = slots[slot]
+        if row < 0:
+            row = used
+            used += 1
+            slots[slot] = row
+            rows[row, 0] = hi[i]
+            rows[row, 1] = mid[i]
+            rows[row, 2] = low << _HALF
+        uses = np.int64(rows[row, 2] & _LOW) + cost[2]
+        loss = np.int64(rows[row, 3]) + cost[0]
+        delta = np.int64(rows[row, 4]) + cost[1]
+        if loss < 0 or delta < 0 or uses < 0 or loss > limit[0] or delta > limit[1] or uses > limit[2]:
+            return used, i
+        rows[row, 2] = (low << _HALF) | np.uint64(uses)
+        rows[row, 3] = np.uint64(loss)
+        rows[row, 4] = np.uint64(delta)
+    return used, -1
+
+
+@njit(cache=True)
+def look_up(slots: Slots, rows: Rows, keys: Columns, found: Places) -> None:
+    """Write the row of each key, −1 where there is none."""
+    hi, mid, lo = keys
+    for i in range(hi.size):
+        found[i] = slots[_find(slots, rows, hi[i], mid[i], np.uint64(lo[i]))]
+
+
+class Tally:
+    """The balances that a log implies. ``charge`` in order of the log; ``amounts`` to compare."""
+
+    def __init__(self, limit: Spend) -> None:
+        self._limit = np.array([limit.loss_micro, limit.delta_atto, limit.uses], dtype=np.int64)
+        self._rows: Rows = np.zeros((_START, 5), dtype=np.uint64)
+        self._slots: Slots = np.full(2 * _START, -1, dtype=np.int32)
+        self.used = 0
+
+    def _reserve(self, more: int) -> None:
+        size = self._rows.shape[0]
+        while size < self.used + more:
+            size *= 2
+        if size != self._rows.shape[0]:
+            rows = np.zeros((size, 5), dtype=np.uint64)
+            rows[: self.used] = self._rows[: self.used]
+            self._rows = rows
+            self._slots = np.full(2 * size, -1, dtype=np.int32)
+            rehash(self._slots, self._rows, self.used)
+
+    def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
+        """Charge every key (or, sign −1, give back); return the first key that leaves [0, limit], or −1."""
+        self._reserve(keys[0].size)
+        step = sign * np.array([cost.loss_micro, cost.delta_atto, cost.uses], dtype=np.int64)
+        self.used, bad = apply(self._slots, self._rows, self.used, keys, step, self._limit)
+        return bad
+
+    def amounts(self, keys: Columns) -> tuple[NDArray[np.bool_], Words, Words, Words]:
+        """Return for each key whether the log charged it, and its loss, delta and uses (0 where not)."""
+        found = np.empty(keys[0].size, dtype=np.int64)
+        look_up(self._slots, self._rows, keys, found)
+        known = found >= 0
+        rows = self._rows[np.maximum(found, 0)]
+        rows[~known] = 0
+        return known, rows[:, 3], rows[:, 4], rows[:, 2] & _LOW
+
+
+class TallyPlain:
+    """The plain twin of ``Tally``: a dictionary."""
+
+    def __init__(self, limit: Spend) -> None:
+        self._limit = (limit.loss_micro, limit.delta_atto, limit.uses)
+        self.spent: dict[tuple[int, int, int], tuple[int, int, int]] = {}
+
+    def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
+        """As ``Tally.charge``."""
+        step = (sign * cost.loss_micro, sign * cost.delta_atto, sign * cost.uses)
+        triples = zip(keys[0].tolist(), keys[1].tolist(), keys[2].tolist(), strict=True)
+        for index, key in enumerate(triples):
+            before = self.spent.setdefault(key, (0, 0, 0))
+            after = (before[0] + step[0], before[1] + step[1], before[2] + step[2])
+            if not all(0 <= have <= most for have, most in zip(after, self._limit, strict=True)):
+                return index
+            self.spent[key] = after
+        return -1
