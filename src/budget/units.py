@@ -120,10 +120,12 @@ def _sorted(keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
     if ascending((hi, mid, lo)):
         return np.ascontiguousarray(keys)
     order = np.argsort(hi)
-    ordered = hi[order]
-    if bool((ordered[1:] == ordered[:-1]).any()):
-        # Ties in the first eight bytes are repeated keys or very rare: only then is the slower full sort needed.
-        order = np.lexsort((lo, mid, hi))
+    ties = np.flatnonzero(hi[order[1:]] == hi[order[:-1]])
+    if ties.size:
+        # Keys of one hour share four bytes, so that a few of a million tie in eight: only those need the slower sort.
+        tied = np.union1d(ties, ties + 1)
+        among = order[tied]
+        order[tied] = among[np.lexsort((lo[among], mid[among], hi[among]))]
         hi, mid, lo = hi[order], mid[order], lo[order]
         fresh = np.ones(hi.size, dtype=bool)
         fresh[1:] = (hi[1:] != hi[:-1]) | (mid[1:] != mid[:-1]) | (lo[1:] != lo[:-1])
