@@ -6,6 +6,7 @@ is heavy inside their commands, so that a quick command stays quick.
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -29,4 +30,18 @@ def main() -> None:
     """Run the program."""
     for module in sorted(iter_modules(__path__), key=lambda found: found.name):
         import_module(f"{__name__}.{module.name}").register(app)
-    app()
+    try:
+        app()
+    except Exception as error:
+        if not isinstance(error, _explained()):
+            raise
+        print(f"aggservice: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def _explained() -> tuple[type[Exception], ...]:
+    """Return the errors whose message says what to do: they end the program without a traceback."""
+    from aggservice.wire import WireError
+    from mechanisms import MechanismError
+
+    return (WireError, MechanismError, OSError)
