@@ -1,0 +1,138 @@
+"""The structured headers: ``Attribution-Reporting-Eligible``, ``-Info`` and the two that go to the operating system.
+
+Parsed by ``http-sf`` (RFC 9651). Also: which of the registration headers of a response counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import http_sf
+
+from ara_client.origins import Url, parse_url
+
+SOURCE_HEADER = "Attribution-Reporting-Register-Source"
+TRIGGER_HEADER = "Attribution-Reporting-Register-Trigger"
+OS_SOURCE_HEADER = "Attribution-Reporting-Register-OS-Source"
+OS_TRIGGER_HEADER = "Attribution-Reporting-Register-OS-Trigger"
+INFO_HEADER = "Attribution-Reporting-Info"
+
+Registrar = Literal["web", "os"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eligibility:
+    """What a response to the request may register."""
+
+    source_type: Literal["navigation", "event"] | None
+    trigger: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationInfo:
+    """``Attribution-Reporting-Info``: the platform a response prefers, and whether it wants to hear of errors."""
+
+    preferred_platform: Registrar | None = None
+    report_header_errors: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsRegistration:
+    """One registration that is handed to the operating system."""
+
+    url: Url
+    debug_reporting: bool
+
+
+def parse_eligible(text: str | None) -> Eligibility | None:
+    """Return what ``Attribution-Reporting-Eligible`` allows; None if no browser would send this header.
+
+    A request without the header may register triggers (WICG, eligibility "unset"). Only keys count: values and
+    parameters are there to keep parsers honest.
+    """
+    if text is None:
+        return Eligibility(source_type=None, trigger=True)
+    keys = _dictionary(text)
+    if keys is None:
+        return None
+    navigation, event, trigger = ("navigation-source" in keys, "event-source" in keys, "trigger" in keys)
+    if navigation and (event or trigger):
+        return None
+    return Eligibility(source_type="navigation" if navigation else "event" if event else None, trigger=trigger)
+
+
+def parse_info(text: str | None) -> RegistrationInfo | None:
+    """Return what ``Attribution-Reporting-Info`` says, None if it is malformed (WICG, "get registration info")."""
+    if text is None:
+        return RegistrationInfo()
+    keys = _dictionary(text)
+    if keys is None:
+        return None
+    platform, errors = None, False
+    if "preferred-platform" in keys:
+        value = _bare(keys["preferred-platform"])
+        if not isinstance(value, http_sf.Token) or str(value) not in ("web", "os"):
+            return None
+        platform = str(value)
+    if "report-header-errors" in keys:
+        errors = _bare(keys["report-header-errors"])
+        if not isinstance(errors, bool):
+            return None
+    return RegistrationInfo(
+        preferred_platform=platform,  # type: ignore[arg-type]
+        report_header_errors=errors,
+    )
+
+
+def parse_os_registrations(text: str) -> tuple[OsRegistration, ...] | None:
+    """Return the registrations of an OS header, None if it has none (WICG, "get OS registrations")."""
+    try:
+        items = http_sf.parse(text.encode(), tltype="list")
+    except (ValueError, UnicodeError):
+        return None
+    found = []
+    for value, parameters in items:
+        if isinstance(value, str) and not isinstance(value, http_sf.Token) and (url := parse_url(value)) is not None:
+            found.append(OsRegistration(url=url, debug_reporting=parameters.get("debug-reporting") is True))
+    return tuple(found) or None
+
+
+def choose_platform(
+    web: str | None, os: str | None, preferred: Registrar | None, *, os_supported: bool
+) -> Registrar | None:
+    """Return who handles a registration, None if nobody does (WICG, "get the registration platform")."""
+    if preferred is None:
+        if (web is None) == (os is None):
+            return None
+        return "web" if web is not None else "os" if os_supported else None
+    if preferred == "web":
+        return None if web is None else "web"
+    if os is None:
+        return None
+    return "os" if os_supported else None if web is None else "web"
+
+
+def normalise_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
+    """Return the headers under lower-case names, values without surrounding white space.
+
+    Bytes that are not UTF-8 become replacement characters, which no registration survives.
+    """
+    out: dict[str, str] = {}
+    for name, value in headers.items():
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        key = name.lower()
+        out[key] = f"{out[key]}, {text.strip()}" if key in out else text.strip()
+    return out
+
+
+def _dictionary(text: str) -> dict[str, Any] | None:
+    try:
+        return http_sf.parse(text.encode(), tltype="dictionary")
+    except (ValueError, UnicodeError):
+        return None
+
+
+def _bare(member: Any) -> Any:
+    return member[0] if isinstance(member, tuple) else member
