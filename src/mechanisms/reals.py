@@ -13,7 +13,7 @@ from fractions import Fraction
 from mechanisms.errors import ParameterError
 
 #: Comparisons give up here: two numbers that agree to this many bits are taken for a mistake in the formula.
-MAX_PRECISION = 1 << 16
+MAX_PRECISION = 1 << 13
 
 Bounds = tuple[int, int]
 
@@ -178,7 +178,7 @@ def _exp_negative(x: Fraction, precision: int) -> Bounds:
     index = 0
     while term:
         index += 1
-        term = term * step // (index << working)
+        term = ((term * step) >> working) // index
         total += -term if index & 1 else term
     # Each term is short by at most 2, the remainder is below the last term, and `step` is short by at most 1.
     slack = 2 * index + 4
