@@ -21,10 +21,13 @@ NAMES = ("Syn", *_FILES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Values 0, …, k − 1 of each user (row) at each collection (column), and b for dBitFlipPM (§5.2)."""
+    """Values 0, …, k − 1 of each user (row) at each collection (column), and b for dBitFlipPM (§5.2).
+
+    ``labels`` are the k numbers that the values stand for, in order.
+    """
 
     name: str
-    k: int
+    labels: NDArray[np.int64]
     buckets: int
     values: NDArray[np.int64]
 
@@ -33,6 +36,11 @@ class Dataset:
             raise DataError(f"{self.name}: values must be a table of whole numbers in [0, {self.k})")
         if not 2 <= self.buckets <= self.k:
             raise DataError(f"{self.name}: between 2 and {self.k} buckets, not {self.buckets}")
+
+    @property
+    def k(self) -> int:
+        """How many values there are."""
+        return self.labels.size
 
     @property
     def users(self) -> int:
@@ -47,7 +55,7 @@ class Dataset:
     def part(self, users: int, collections: int) -> Dataset:
         """Return the first ``users`` users and ``collections`` collections, over the same values."""
         part = self.values[:users, :collections]
-        return Dataset(name=self.name, k=self.k, buckets=self.buckets, values=part)
+        return Dataset(name=self.name, labels=self.labels, buckets=self.buckets, values=part)
 
 
 def synthetic(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int = 120) -> Dataset:
@@ -58,7 +66,7 @@ def synthetic(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int
     for t in range(1, collections):
         change = bernoulli_batch(bits, quarter, users)
         values[:, t] = np.where(change, uniform_below_batch(bits, k, users), values[:, t - 1])
-    return Dataset(name="Syn", k=k, buckets=k, values=values)
+    return Dataset(name="Syn", labels=np.arange(k), buckets=k, values=values)
 
 
 def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
@@ -77,7 +85,9 @@ def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
         raise DataError(f"{path} holds no table of users and collections")
     found, values = np.unique(table, return_inverse=True)
     buckets = max(2, found.size // bucket_width)
-    return Dataset(name=name, k=int(found.size), buckets=buckets, values=values.reshape(table.shape).astype(np.int64))
+    if found.size < 2:
+        raise DataError(f"{path} holds one number over and over: there is no frequency to estimate")
+    return Dataset(name=name, labels=found, buckets=buckets, values=values.reshape(table.shape).astype(np.int64))
 
 
 def load(name: str, bits: Bits, folder: Path | None) -> Dataset:

@@ -13,7 +13,7 @@ from ldp_client.bitflip import BitFlipColumns, BitFlipFleet
 from ldp_client.datasets import Dataset
 from ldp_client.protocol import FrequencyProtocol
 from ldp_client.steps import MICRO
-from ldp_client.support import Floats
+from ldp_client.support import Estimate, Floats
 from mechanisms import Bits
 
 
@@ -36,8 +36,13 @@ class Outcome:
     injective: float
 
 
-def run(data: Dataset, protocol: FrequencyProtocol, bits: Bits, each: Callable[[int], None] | None = None) -> Outcome:
-    """Return the outcome of all collections of ``data``; ``each`` is called after each with its number."""
+def run(
+    data: Dataset,
+    protocol: FrequencyProtocol,
+    bits: Bits,
+    each: Callable[[int, Estimate], object] | None = None,
+) -> Outcome:
+    """Return the outcome of all collections of ``data``; ``each`` is called after each with its number and estimate."""
     fleet = protocol.fleet(data.users, bits)
     watch = ChangeWatch(data.users) if isinstance(fleet, BitFlipFleet) else None
     mse, normalised, expected = [], [], []
@@ -52,7 +57,7 @@ def run(data: Dataset, protocol: FrequencyProtocol, bits: Bits, each: Callable[[
         if watch is not None:
             watch.see(cells, columns)
         if each is not None:
-            each(t)
+            each(t, estimate)
     detected = injective = math.nan
     if watch is not None:
         detected = watch.detected()
@@ -62,10 +67,16 @@ def run(data: Dataset, protocol: FrequencyProtocol, bits: Bits, each: Callable[[
         mse=float(np.mean(mse)),
         mse_normalised=float(np.mean(normalised)),
         expected_mse=float(np.mean(expected)),
-        loss=float(np.mean(fleet.memoized())) * protocol.epsilon_permanent_micro / MICRO,
+        loss=_loss(protocol, fleet.memoized(), data.collections),
         detected=detected,
         injective=injective,
     )
+
+
+def _loss(protocol: FrequencyProtocol, memoized: NDArray[np.int64], collections: int) -> float:
+    """Return ε̌_avg (Eq. 8): ε∞ for each memoized answer; without memory, ε for each collection."""
+    each = protocol.epsilon_permanent_micro / MICRO
+    return each * (collections if math.isinf(protocol.privacy.worst_case) else float(np.mean(memoized)))
 
 
 def expected_mse(protocol: FrequencyProtocol, truth: Floats, users: int) -> float:
