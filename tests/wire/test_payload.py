@@ -1,4 +1,4 @@
-"""The single payload codec, through ``cbor2``."""
+"""The single payload codec, against ``cbor2``."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def test_a_payload_comes_back_with_its_padding(
 ) -> None:
     maximum = len(contributions) + padding
     data = encode_payload(contributions, filtering_id_bytes=filtering_id_bytes, maximum=maximum)
+    assert data == cbor2.dumps(cbor2.loads(data), canonical=True)
     decoded = decode_payload(data)
     assert list(decoded.contributions) == contributions + [Contribution(bucket=0, value=0)] * padding
     assert decoded.filtering_id_bytes == (filtering_id_bytes if maximum else 0)
@@ -39,8 +40,13 @@ def test_a_payload_comes_back_with_its_padding(
 
 
 def test_the_bytes_are_canonical_and_of_constant_length() -> None:
+    for maximum in (1, 20, 23, 24, 255, 256, 1000):
+        data = encode_payload([Contribution(bucket=0x123, value=5, filtering_id=3)], maximum=maximum)
+        null = {"id": b"\x00", "value": bytes(4), "bucket": bytes(16)}
+        one = {"id": b"\x03", "value": bytes([0, 0, 0, 5]), "bucket": bytes(14) + b"\x01\x23"}
+        item = {"data": [one] + [null] * (maximum - 1), "operation": "histogram"}
+        assert data == cbor2.dumps(item, canonical=True)
     data = encode_payload([Contribution(bucket=0x123, value=5, filtering_id=3)], maximum=20)
-    assert data == cbor2.dumps(cbor2.loads(data), canonical=True)
     assert len(data) == len(encode_payload([], maximum=20))
     old = encode_payload([Contribution(bucket=1, value=1)], filtering_id_bytes=0, maximum=2)
     assert cbor2.loads(old)["data"][0] == {"value": bytes([0, 0, 0, 1]), "bucket": bytes(15) + b"\x01"}

@@ -1,4 +1,4 @@
-"""The histogram payload: contributions as CBOR, one payload at a time through ``cbor2``.
+"""The histogram payload: contributions as CBOR, one payload at a time; ``cbor2`` reads it.
 
 ``{"data": [{"id": bytes, "value": 4 bytes, "bucket": 16 bytes}, ...], "operation": "histogram"}``, integers
 big-endian, keys in canonical order, padded with null contributions so that the length tells nothing (WICG
@@ -79,21 +79,34 @@ def encode_payload(
             f"{len(contributions)} contributions do not fit in a report of {size}; at most {MAX_CONTRIBUTIONS} ever do"
         )
     limit = 1 << (8 * filtering_id_bytes)
-    data = []
+    parts = [_HEAD, _array_head(size)]
+    opening = _ENTRY_WITH_ID + bytes([0x40 + filtering_id_bytes]) if filtering_id_bytes else _ENTRY
     for contribution in contributions:
         if contribution.filtering_id >= limit:
             raise EncodingError(f"a filtering ID does not fit in {filtering_id_bytes} bytes: ask for more bytes")
-        data.append(_entry(contribution.bucket, contribution.value, contribution.filtering_id, filtering_id_bytes))
-    if size > len(data):
-        data += [_entry(0, 0, 0, filtering_id_bytes)] * (size - len(data))
-    return cbor2.dumps({"data": data, "operation": HISTOGRAM})
+        parts += (
+            opening,
+            contribution.filtering_id.to_bytes(filtering_id_bytes, "big"),
+            _VALUE,
+            contribution.value.to_bytes(4, "big"),
+            _BUCKET,
+            contribution.bucket.to_bytes(16, "big"),
+        )
+    null = opening + bytes(filtering_id_bytes) + _VALUE + bytes(4) + _BUCKET + bytes(16)
+    parts += (null * (size - len(contributions)), _TAIL)
+    return b"".join(parts)
 
 
-def _entry(bucket: int, value: int, filtering_id: int, filtering_id_bytes: int) -> dict[str, bytes]:
-    entry = {"id": filtering_id.to_bytes(filtering_id_bytes, "big")} if filtering_id_bytes else {}
-    entry["value"] = value.to_bytes(4, "big")
-    entry["bucket"] = bucket.to_bytes(16, "big")
-    return entry
+# The fixed parts of the canonical encoding: maps of two and three entries, and their keys with the type that follows.
+_HEAD, _TAIL = b"\xa2ddata", b"ioperationi" + HISTOGRAM.encode()
+_ENTRY, _ENTRY_WITH_ID, _VALUE, _BUCKET = b"\xa2", b"\xa3bid", b"evalueD", b"fbucketP"
+
+
+def _array_head(size: int) -> bytes:
+    """Return the head of a CBOR array of up to 65,535 items (RFC 8949, section 3)."""
+    if size < 24:
+        return bytes([0x80 + size])
+    return bytes([0x98, size]) if size < 256 else b"\x99" + size.to_bytes(2, "big")
 
 
 def decode_payload(data: bytes) -> Payload:
