@@ -22,6 +22,7 @@ from paa_client.errors import (
     WorkletRangeError,
     WorkletTypeError,
 )
+from paa_client.fleet import Fleet, FleetReports
 from paa_client.journal import Cause, ConsoleLine, Journal, Loss
 from paa_client.operations import Operation
 from paa_client.origins import serialize_origin, site_of
@@ -52,6 +53,8 @@ __all__ = [
     "Denial",
     "ErrorEvent",
     "FencedFrame",
+    "Fleet",
+    "FleetReports",
     "Function",
     "InterestGroup",
     "Journal",

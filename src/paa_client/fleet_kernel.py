@@ -1,0 +1,166 @@
+"""The loop behind ``Fleet``: storage and budgets of many devices, event by event, with a plain-Python twin."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES
+
+SENT = 0
+NOT_ASKED = 1
+CUT_TEN_MINUTES = 2
+CUT_DAY = 3
+
+_EMPTY = -1
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+
+
+@njit(cache=True)
+def group_by_device(
+    device: NDArray[np.int64], devices: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
+    """Return the events in order of device, otherwise as they came, and where each device's begin; linear time."""
+    starts = np.zeros(devices + 1, dtype=np.int64)
+    for index in range(device.size):
+        starts[device[index] + 1] += 1
+    for index in range(devices):
+        starts[index + 1] += starts[index]
+    place = starts[:-1].copy()
+    order = np.empty(device.size, dtype=np.int64)
+    for index in range(device.size):
+        at = place[device[index]]
+        order[at] = index
+        place[device[index]] = at + 1
+    return order, starts
+
+
+@njit(cache=True)
+def run_kernel(
+    order: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    time_ms: NDArray[np.int64],
+    slices: NDArray[np.int64],
+    threshold_index: NDArray[np.int64],
+    refresh: bool,
+    lifetime_ms: int,
+    value: int,
+    smaller_budget: int,
+    larger_budget: int,
+    outcome: NDArray[np.int8],
+    reached: NDArray[np.int64],
+) -> None:  # pragma: no cover - compiled
+    """Write for each event whether it contributes, and if so which threshold it reached.
+
+    ``threshold_index[c]`` is the index of the threshold that a count of c reaches, or -1; counts beyond its end reach
+    none. ``refresh`` says that every view is a write. Times of a device do not decrease and are not negative; sums
+    stay below ``larger_budget`` + ``value`` < 2⁶².
+    """
+    devices = starts.size - 1
+    most = 0
+    for owner in range(devices):
+        most = max(most, starts[owner + 1] - starts[owner])
+    room = 2
+    while room < 2 * most:
+        room *= 2
+    keys = np.empty(room, dtype=np.int64)
+    counts = np.empty(room, dtype=np.int64)
+    written = np.empty(room, dtype=np.int64)
+    minutes = np.empty(max(most, 1), dtype=np.int64)
+    used = np.empty(max(most, 1), dtype=np.int64)
+    for owner in range(devices):
+        first, last = starts[owner], starts[owner + 1]
+        if first == last:
+            continue
+        size = 2
+        while size < 2 * (last - first):
+            size *= 2
+        mask = np.uint64(size - 1)
+        for blank in range(size):
+            counts[blank] = _EMPTY
+        head, tail, day = 0, 0, 0
+        for position in range(first, last):
+            event = order[position]
+            now = time_ms[event]
+            name = slices[event]
+            hashed = np.uint64(name) * _HASH
+            slot = np.int64((hashed ^ (hashed >> np.uint64(32))) & mask)
+            while counts[slot] != _EMPTY and keys[slot] != name:
+                slot = np.int64(np.uint64(slot + 1) & mask)
+            if counts[slot] == _EMPTY or written[slot] + lifetime_ms <= now:
+                keys[slot] = name
+                counts[slot] = 1
+                written[slot] = now
+            else:
+                counts[slot] += 1
+                if refresh:
+                    written[slot] = now
+            count = counts[slot]
+            index = threshold_index[count] if count < threshold_index.size else np.int64(-1)
+            reached[event] = index
+            if index < 0:
+                outcome[event] = NOT_ASKED
+                continue
+            minute = now // MINUTE_MS
+            while head < tail and minutes[head] <= minute - LARGER_WINDOW_MINUTES:
+                day -= used[head]
+                head += 1
+            recent = 0
+            back = tail - 1
+            while back >= head and minutes[back] > minute - SMALLER_WINDOW_MINUTES:
+                recent += used[back]
+                back -= 1
+            if recent + value > smaller_budget:
+                outcome[event] = CUT_TEN_MINUTES
+            elif day + value > larger_budget:
+                outcome[event] = CUT_DAY
+            else:
+                outcome[event] = SENT
+                day += value
+                if tail > head and minutes[tail - 1] == minute:
+                    used[tail - 1] += value
+                else:
+                    minutes[tail] = minute
+                    used[tail] = value
+                    tail += 1
+
+
+def run_twin(
+    device: list[int],
+    time_ms: list[int],
+    slices: list[int],
+    thresholds: tuple[int, ...],
+    *,
+    refresh: bool,
+    lifetime_ms: int,
+    value: int,
+    smaller_budget: int,
+    larger_budget: int,
+) -> tuple[list[int], list[int]]:
+    """Return what ``run_kernel`` writes, event by event in plain Python."""
+    stored: dict[tuple[int, int], tuple[int, int]] = {}
+    sent: dict[int, list[int]] = {}
+    outcomes, reached = [], []
+    for owner, now, name in zip(device, time_ms, slices, strict=True):
+        count, written = stored.get((owner, name), (0, 0))
+        if count and written + lifetime_ms <= now:
+            count = 0
+        stored[owner, name] = (count + 1, now if refresh or count == 0 else written)
+        index = thresholds.index(count + 1) if count + 1 in thresholds else -1
+        reached.append(index)
+        if index < 0:
+            outcomes.append(NOT_ASKED)
+            continue
+        past = sent.setdefault(owner, [])
+        minute = now // MINUTE_MS
+        recent = sum(value for at in past if at > minute - SMALLER_WINDOW_MINUTES)
+        day = sum(value for at in past if at > minute - LARGER_WINDOW_MINUTES)
+        if recent + value > smaller_budget:
+            outcomes.append(CUT_TEN_MINUTES)
+        elif day + value > larger_budget:
+            outcomes.append(CUT_DAY)
+        else:
+            outcomes.append(SENT)
+            past.append(minute)
+    return outcomes, reached
