@@ -1,0 +1,283 @@
+"""Reports: when there is one, when it leaves, what stands in the clear, and where it goes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from aggservice import wire
+from mechanisms import ManualClock, SecureBits, SeededBits
+from paa_client import (
+    AWS_COORDINATOR,
+    GCP_COORDINATOR,
+    Api,
+    Browser,
+    Config,
+    ConfigError,
+    Contribution,
+    Rules,
+    chromium,
+)
+
+ORIGIN = "https://sub.ad.example:8443"
+START_MS = 1_700_000_040_000
+MINUTE_MS = 60_000
+
+
+def contribute(storage: Any, aggregation: Any, data: Any) -> None:
+    for bucket, value in data or []:
+        aggregation.contribute_to_histogram(bucket=bucket, value=value)
+
+
+def debug(storage: Any, aggregation: Any, data: Any) -> None:
+    contribute(storage, aggregation, [(1, 1)])
+    aggregation.enable_debug_mode(debug_key=data)
+
+
+def make_browser(config: Config | None = None, **arguments: Any) -> tuple[Browser, ManualClock]:
+    clock = ManualClock(START_MS)
+    arguments.setdefault("bits", SeededBits("reports"))
+    browser = Browser(clock=clock, config=config, **arguments)
+    browser.register(ORIGIN, "contribute", contribute)
+    browser.register(ORIGIN, "debug", debug)
+    return browser, clock
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ({}, 0),
+        ({"context_id": ""}, 1),
+        ({"context_id": "x" * 64}, 1),
+        ({"filtering_id_max_bytes": 1}, 0),
+        ({"filtering_id_max_bytes": 2}, 1),
+        ({"max_contributions": 20}, 0),
+        ({"max_contributions": 21}, 1),
+        ({"max_contributions": 1}, 1),
+    ],
+)
+def test_a_run_that_contributes_nothing_sends_a_null_report_only_if_the_page_asked_for_something(
+    arguments: dict[str, Any], sent: int
+) -> None:
+    """A context ID, another width of filtering IDs, another number of contributions: all chosen outside."""
+    browser, clock = make_browser()
+    browser.run(ORIGIN, "contribute", None, **arguments)
+    browser.run(ORIGIN, "contribute", [(1, 0)], **arguments)
+    assert browser.next_report_time_ms() == (START_MS + 5_000 if sent else None)
+    clock.advance(5_000)
+    deliveries = browser.take_due()
+    assert len(deliveries) == 2 * sent
+    assert all(delivery.report.is_null for delivery in deliveries)
+
+
+def test_delays_are_uniform_between_ten_and_sixty_minutes_without_a_context_id() -> None:
+    """Mean within 6 standard errors, for a false-alarm rate below 10⁻⁸; the bounds always."""
+    browser, clock = make_browser(bits=SecureBits())
+    runs = 4_000
+    for _ in range(runs):
+        browser.run(ORIGIN, "contribute", [(1, 1)])
+    clock.advance(3 * 60 * MINUTE_MS)
+    deliveries = browser.take_due()
+    delays = [delivery.time_ms - START_MS for delivery in deliveries]
+    assert len(delays) == runs
+    assert delays == sorted(delays)
+    assert min(delays) >= 10 * MINUTE_MS and max(delays) < 60 * MINUTE_MS
+    error = 50 * MINUTE_MS / math.sqrt(12 * runs)
+    assert abs(sum(delays) / runs - 35 * MINUTE_MS) < 6 * error
+    assert len({delivery.report.report_id for delivery in deliveries}) == runs
+    assert all(UUID(delivery.report.report_id).version == 4 for delivery in deliveries)
+    assert all(delivery.report.scheduled_report_time_ms == delivery.time_ms for delivery in deliveries)
+
+
+def test_chromium_adds_a_tenth_of_a_second_and_local_testing_no_delay_at_all() -> None:
+    browser, _ = make_browser(chromium())
+    browser.run(ORIGIN, "contribute", [(1, 1)], context_id="c")
+    assert browser.next_report_time_ms() == START_MS + 5_100
+    browser, _ = make_browser(Config(local_testing_mode=True))
+    browser.run(ORIGIN, "contribute", [(1, 1)])
+    assert browser.next_report_time_ms() == START_MS
+
+
+def test_contributions_after_the_timeout_are_in_no_report_and_the_report_is_on_time() -> None:
+    """An operation that takes simulated time: the clock moves while it runs."""
+    browser, clock = make_browser()
+
+    def slow(storage: Any, aggregation: Any, data: Any) -> None:
+        aggregation.contribute_to_histogram(bucket=1, value=1)
+        aggregation.contribute_to_histogram_on_event("reserved.contribution-timeout-reached", bucket=3, value=1)
+        clock.advance(data)
+        aggregation.contribute_to_histogram(bucket=2, value=1)
+
+    browser.register(ORIGIN, "slow", slow)
+    for duration_ms, expected in ((4_999, [1, 2]), (5_000, [3, 1]), (60_000, [3, 1])):
+        started_ms = clock.now_ms()
+        browser.run(ORIGIN, "slow", duration_ms, context_id="c")
+        clock.advance_to(max(clock.now_ms(), started_ms + 5_000))
+        (delivery,) = browser.take_due()
+        assert delivery.time_ms == started_ms + 5_000
+        assert [made.bucket for made in delivery.report.contributions] == expected
+    browser.run(ORIGIN, "slow", 60_000)
+    clock.advance(60 * MINUTE_MS)
+    (delivery,) = browser.take_due()
+    assert [made.bucket for made in delivery.report.contributions] == [1, 2], "no timeout without a context ID"
+
+
+def test_sealed_reports_open_and_say_in_the_clear_only_what_they_must() -> None:
+    clock = ManualClock(START_MS)
+    keys = {
+        AWS_COORDINATOR: wire.KeySet.create(SeededBits("aws"), clock, count=3),
+        GCP_COORDINATOR: wire.KeySet.create(SeededBits("gcp"), clock),
+    }
+    public = {origin: pairs.public(clock) for origin, pairs in keys.items()}
+    for bits in (SecureBits(), SeededBits("sealed")):
+        browser, clock = make_browser(bits=bits, keys=public)
+        browser.run(ORIGIN, "contribute", [(2**100, 7), (3, 8)], context_id="abc")
+        browser.run(
+            ORIGIN,
+            "contribute",
+            [(1, 1)],
+            context_id="gcp",
+            filtering_id_max_bytes=8,
+            max_contributions=2,
+            aggregation_coordinator_origin=GCP_COORDINATOR + "/some/path",
+        )
+        clock.advance(5_000)
+        first, second = browser.send_due()
+        assert browser.send_due() == []
+        assert first.url == second.url == f"{ORIGIN}/.well-known/private-aggregation/report-shared-storage"
+        assert set(first.body.to_dict()) == {
+            "aggregation_coordinator_origin",
+            "aggregation_service_payloads",
+            "context_id",
+            "shared_info",
+        }
+        assert first.body.context_id == "abc"
+        info = wire.SharedInfo.parse(first.body.shared_info)
+        assert (info.api, info.reporting_origin, info.version) == (wire.Api.SHARED_STORAGE, ORIGIN, "1.0")
+        assert info.scheduled_report_time_s == (START_MS + 5_000) // 1000
+        opened = wire.decode_payload(wire.open_report(first.body, keys[AWS_COORDINATOR]))
+        assert len(opened.contributions) == 20
+        assert [(c.bucket, c.value) for c in opened.contributions[:3]] == [(2**100, 7), (3, 8), (0, 0)]
+        assert second.body.aggregation_coordinator_origin == GCP_COORDINATOR
+        opened = wire.decode_payload(wire.open_report(second.body, keys[GCP_COORDINATOR]))
+        assert (len(opened.contributions), opened.filtering_id_bytes) == (2, 8)
+        parsed = wire.AggregatableReport.from_json(first.body.to_json())
+        assert parsed == first.body
+
+
+def test_reports_need_the_keys_of_their_coordinator() -> None:
+    browser, clock = make_browser()
+    browser.run(ORIGIN, "contribute", [(1, 1)], context_id="c")
+    clock.advance(5_000)
+    with pytest.raises(ConfigError, match="pass them as Browser"):
+        browser.send_due()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool) -> None:
+    clock = ManualClock(START_MS)
+    pairs = wire.KeySet.create(SeededBits("debug"), clock)
+    browser, clock = make_browser(
+        Config(debug_mode_allowed=allowed), keys={AWS_COORDINATOR: pairs.public(clock)}
+    )
+    browser.run(ORIGIN, "debug", 2**64 - 1)
+    browser.run(ORIGIN, "debug", None)
+    immediate = browser.send_due()
+    clock.advance(60 * MINUTE_MS)
+    later = browser.send_due()
+    assert len(immediate) == (2 if allowed else 0)
+    assert len(later) == 2
+    for sent in immediate + later:
+        (payload,) = sent.body.payloads
+        assert wire.SharedInfo.parse(sent.body.shared_info).debug_mode is allowed
+        assert (payload.debug_cleartext_payload is not None) is allowed
+        if allowed:
+            assert payload.debug_cleartext_payload == wire.open_report(sent.body, pairs)
+    assert {sent.body.debug_key for sent in later} == ({2**64 - 1, None} if allowed else {None})
+    assert {"/debug/report-shared-storage" in sent.url for sent in immediate} <= {True}
+    assert not any("/debug/" in sent.url for sent in later)
+    copies = {sent.body.shared_info for sent in immediate}
+    assert copies <= {sent.body.shared_info for sent in later}, "the copy is of the same report"
+
+
+@pytest.mark.parametrize("rules", list(Rules))
+def test_a_null_report_of_an_operation_that_contributed_nothing_is_not_a_debug_report(rules: Rules) -> None:
+    """Chromium counts a contribution of 0 as nothing; the specification as something."""
+    for values, zero_counts in (([], False), ([0], True)):
+        browser, clock = make_browser(Config(rules=rules))
+
+        def operation(storage: Any, aggregation: Any, data: list[int]) -> None:
+            aggregation.enable_debug_mode()
+            for value in data:
+                aggregation.contribute_to_histogram(bucket=1, value=value)
+
+        browser.register(ORIGIN, "null", operation)
+        browser.run(ORIGIN, "null", values, context_id="c")
+        clock.advance(5_000)
+        enabled = zero_counts and rules is Rules.SPECIFICATION
+        assert [d.report.debug.enabled for d in browser.take_due()] == [enabled] * (2 if enabled else 1)
+
+
+def test_a_report_of_the_first_version_has_no_filtering_ids() -> None:
+    browser, clock = make_browser(Config(report_version="0.1"))
+    browser.run(ORIGIN, "contribute", [(1, 1)], context_id="c")
+    clock.advance(5_000)
+    (delivery,) = browser.take_due()
+    assert '"version":"0.1"' in delivery.report.shared_info
+    assert wire.decode_payload(delivery.report.cleartext).filtering_id_bytes == 0
+
+
+def test_clearing_forgets_storage_reports_and_the_sites_budget() -> None:
+    browser, clock = make_browser()
+    other = "https://other.ad.example"
+    elsewhere = "https://elsewhere.example"
+    for origin in (other, elsewhere):
+        browser.register(origin, "contribute", contribute)
+    for origin in (ORIGIN, other, elsewhere):
+        browser.storage(origin).set("a", "b")
+        browser.run(origin, "contribute", [(1, 100)])
+    assert browser.budget_used(ORIGIN) == (200, 200)
+    browser.clear(ORIGIN)
+    assert browser.budget_used(other) == (0, 0), "the site's"
+    assert browser.budget_used(elsewhere) == (100, 100)
+    assert browser.budget_used(elsewhere, Api.PROTECTED_AUDIENCE) == (0, 0)
+    clock.advance(60 * MINUTE_MS)
+    assert {d.report.reporting_origin for d in browser.take_due()} == {other, elsewhere}
+    browser.run(elsewhere, "contribute", [(1, 100)])
+    browser.clear()
+    assert browser.next_report_time_ms() is None
+
+
+def test_configurations_that_no_browser_has_are_refused() -> None:
+    bad: list[dict[str, Any]] = [
+        {"smaller_budget": 0},
+        {"smaller_budget": 1 << 21},
+        {"default_max_contributions": {Api.SHARED_STORAGE: 20}},
+        {"default_max_contributions": {Api.SHARED_STORAGE: 20, Api.PROTECTED_AUDIENCE: 1001}},
+        {"minimum_delay_ms": -1},
+        {"randomized_delay_ms": 0},
+        {"deterministic_timeout_ms": 0},
+        {"storage_lifetime_ms": float("nan")},
+        {"storage_bytes_per_origin": 0},
+        {"pending_report_limit": 0},
+        {"operation_deadline_ms": 0},
+        {"report_version": "2.0"},
+        {"default_coordinator": "https://coordinator.example"},
+    ]
+    for arguments in bad:
+        with pytest.raises(ConfigError):
+            Config(**arguments)
+
+
+def test_journals_answer_what_was_cut_and_why() -> None:
+    browser, _ = make_browser(Config(keep_losses=True))
+    browser.run(ORIGIN, "contribute", [(1, 65_536), (2, 5), (3, 0)])
+    counts = {cause.value: numbers for (_, _, cause), numbers in browser.journal.counts().items()}
+    assert counts == {"ten-minute-budget": (1, 5), "zero-value": (1, 0)}
+    assert browser.journal.count() == 2
+    assert browser.journal.count(site="https://ad.example", api=Api.SHARED_STORAGE) == 2
+    assert browser.journal.count(api=Api.PROTECTED_AUDIENCE) == 0
+    assert [loss.contribution for loss in browser.journal.losses] == [Contribution(2, 5), Contribution(3, 0)]
