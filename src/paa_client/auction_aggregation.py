@@ -86,7 +86,7 @@ def _bucket(bucket: object) -> int | list[Any]:
 
 def _value(value: object) -> int | list[Any]:
     if isinstance(value, Signal):
-        return [value.base_value, value.scale, value.offset]
+        return [value.base_value, value.scale, to_long(value.offset, "offset")]
     whole = to_long(value, "value")
     if whole < 0:
         raise WorkletTypeError(f"value {whole} is negative")

@@ -87,7 +87,7 @@ class CrossSiteConversion:
         aggregation.contribute_to_histogram(
             bucket=self.bucket(campaign), value=self.count_value, filtering_id=self.count_filtering_id
         )
-        amount = int(min(max(data["amount"], 0), self.max_amount) * self.amount_scale)
+        amount = round(min(max(data["amount"], 0), self.max_amount) * self.amount_scale)
         aggregation.contribute_to_histogram(
             bucket=self.bucket(campaign, amount=True), value=amount, filtering_id=self.amount_filtering_id
         )
@@ -102,6 +102,6 @@ class CrossSiteConversion:
     def estimate_amount(
         self, amounts: Summary, campaign: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> Estimate:
-        """Return what the campaign's conversions were worth, each rounded down to a unit of the scale and clipped."""
+        """Return what the campaign's conversions were worth, each clipped and rounded to a unit of the scale."""
         noisy = amounts[self.bucket(campaign, amount=True)]
         return estimate(noisy, float(self.amount_scale), noise, level=confidence)

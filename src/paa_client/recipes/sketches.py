@@ -42,8 +42,8 @@ class ReachSketch:
 
     def __post_init__(self) -> None:
         share(self.budget, self.cap)
-        if not self.size > 1:
-            raise ConfigError(f"a sketch has at least two cells, not {self.size}")
+        if not self.size > 2:
+            raise ConfigError(f"a sketch has at least three cells, not {self.size}")
 
     @property
     def value(self) -> int:
@@ -126,7 +126,7 @@ class Readout:
         slope = a * some * math.exp(n * some) + b * none * math.exp(n * none)
         both = math.log1p(-2.0 * p * (1.0 - self.ratio))
         mixed = math.log1p(-p * (2.0 - self.ratio))
-        neither = math.log1p(-2.0 * p) if self.size > 2 else -math.inf
+        neither = math.log1p(-2.0 * p)
         pair = a * a * math.exp(n * both) + 2.0 * a * b * math.exp(n * mixed) + b * b * math.exp(n * neither)
         return one, slope, pair
 

@@ -66,7 +66,7 @@ class WinningBidPrice:
             bucket=self.bucket(buyer), value=self.value, filtering_id=self.filtering_id
         )
         aggregation.contribute_to_histogram(
-            bucket=self.bucket(buyer, price=True), value=int(price * self.price_scale), filtering_id=self.filtering_id
+            bucket=self.bucket(buyer, price=True), value=round(price * self.price_scale), filtering_id=self.filtering_id
         )
 
     def estimate(
