@@ -15,6 +15,7 @@ from ara_client.aggregatable import (
     store_aggregatable,
 )
 from ara_client.event_level import EventCandidate, create_event_report, store_event_report
+from ara_client.flexible import attribute_flexibly
 from ara_client.pending import PendingReport
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport
 from ara_client.sources import StoredSource
@@ -38,7 +39,8 @@ def attribute(state: BrowserState, trigger: Trigger) -> None:
         return
     for other in others:
         state.sources.remove(other)
-    event = create_event_report(state, trigger, source, subject)
+    flexible = source.registration.specs is not None
+    event = NOT_REGISTERED if flexible else create_event_report(state, trigger, source, subject)
     summed = create_aggregatable(state, trigger, source, subject)
     stored_event: PendingReport | None = None
     stored_sum: PendingReport | None = None
@@ -49,6 +51,8 @@ def attribute(state: BrowserState, trigger: Trigger) -> None:
         blocked = Verdict(type="trigger-reporting-origin-limit", limit=limit)
         event = blocked if isinstance(event, EventCandidate) else event
         summed = blocked if isinstance(summed, AggregatableCandidate) else summed
+    if flexible:
+        event = attribute_flexibly(state, trigger, source, subject)
     if isinstance(event, EventCandidate):
         event, stored_event = store_event_report(state, trigger, source, event)
     if isinstance(summed, AggregatableCandidate):

@@ -83,6 +83,12 @@ def parse_url(text: str) -> Url | None:
     return Url(Origin(scheme, parsed, number), _rest(parts[2]))
 
 
+def is_other_url(text: str) -> bool:
+    """Return whether ``text`` is an absolute URL with a scheme other than http and https."""
+    match = _SCHEME.fullmatch(text.strip(_TRIMMED))
+    return match is not None and match[1].lower() not in _DEFAULT_PORTS
+
+
 @lru_cache(maxsize=65_536)
 def parse_origin(text: str) -> Origin | None:
     """Return the origin of the URL that ``text`` is, or None if it is not an http or https URL."""
@@ -105,8 +111,9 @@ def same_site(a: Origin, b: Origin) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _site(scheme: str, host: str) -> str:
-    domain = None if _is_address(host) else _SUFFIXES.privatesuffix(host)
-    return f"{scheme}://{domain or host}"
+    name = host.removesuffix(".")
+    domain = None if _is_address(name) else _SUFFIXES.privatesuffix(name)
+    return f"{scheme}://{host if domain is None else host[len(name) - len(domain) :]}"
 
 
 def _is_local(host: str) -> bool:

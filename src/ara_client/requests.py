@@ -218,10 +218,10 @@ class Registrar:
     def _delegate(self, exchange: Exchange, registrations: Sequence[OsRegistration], kind: str) -> None:
         """Send the debug reports of registrations that the operating system takes over."""
         for registration in registrations:
-            origin = registration.url.origin
-            if registration.debug_reporting and not exchange.fenced and origin.suitable:
-                body = {"context_site": exchange.context.site, "registration_url": str(registration.url)}
-                self._tell(origin, kind, body)
+            url = registration.url
+            if registration.debug_reporting and not exchange.fenced and url is not None and url.origin.suitable:
+                body = {"context_site": exchange.context.site, "registration_url": str(url)}
+                self._tell(url.origin, kind, body)
 
     def _report_error(
         self,

@@ -8,6 +8,7 @@ from typing import Literal
 from sortedcontainers import SortedDict, SortedList
 
 from ara_client.constants import AGGREGATABLE_BUDGET
+from ara_client.flexible_ledger import FlexibleLedger
 from ara_client.matching import FilterSubject
 from ara_client.origins import Origin
 from ara_client.registration.scopes import AttributionScopes
@@ -36,6 +37,7 @@ class StoredSource:
         "event_reports",
         "expiry_time_ms",
         "fenced",
+        "flexible",
         "id",
         "named_budgets",
         "origin",
@@ -47,7 +49,6 @@ class StoredSource:
         "scopes",
         "site",
         "source_type",
-        "sums",
         "time_ms",
     )
 
@@ -87,7 +88,11 @@ class StoredSource:
         self.remaining_budget = AGGREGATABLE_BUDGET - registration.debug.budget
         self.aggregatable_reports = 0
         self.named_budgets = dict(registration.named_budgets)
-        self.sums: dict[int, int] = {}
+        self.flexible = (
+            None
+            if registration.specs is None
+            else FlexibleLedger(registration.specs, registration.max_event_level_reports)
+        )
 
     @property
     def attributed(self) -> bool:

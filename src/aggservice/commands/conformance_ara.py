@@ -52,7 +52,10 @@ def ara(
     passed = sum(result.passed for result in results)
     failed = len(results) - passed
     if as_json:
-        cases = [{"name": r.name, "passed": r.passed, "reports": r.reports, "diff": r.diff} for r in results]
+        cases = [
+            {"name": r.name, "passed": r.passed, "reports": r.reports, "diff": r.diff, "ignored": list(r.ignored)}
+            for r in results
+        ]
         typer.echo(json.dumps({"passed": passed, "failed": failed, "cases": cases}, indent=2))
     else:
         typer.echo(f"{passed} passed, {failed} failed")
@@ -61,6 +64,8 @@ def ara(
 
 
 def _print(result: CaseResult) -> None:
+    if result.ignored:
+        typer.echo(f"note  {result.name}: unknown configuration ignored: {', '.join(result.ignored)}", err=True)
     if result.passed:
         typer.echo(f"ok    {result.name} ({result.reports} reports)")
     else:

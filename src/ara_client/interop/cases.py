@@ -79,19 +79,23 @@ class CaseEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One case: what to run, with which vendor values, and the reports that must come of it."""
+    """One case: what to run, with which vendor values, and the reports that must come of it.
+
+    ``ignored`` are configuration fields that nobody knows: Chromium ignores them, we do and say so.
+    """
 
     name: str
     description: str
     config: VendorValues
     events: tuple[CaseEvent, ...]
     expected: tuple[dict[str, Any], ...]
+    ignored: tuple[str, ...] = ()
 
 
 def load_config(path: Path) -> VendorValues:
     """Return the vendor values of a configuration file, with the offline delay of Chromium's own runner."""
     base = replace(VendorValues(), offline_delay_ms=(5 * MINUTE_MS, 5 * MINUTE_MS))
-    return merge_config(base, _read(path), path.name)
+    return merge_config(base, _read(path), path.name)[0]
 
 
 def load_case(path: Path, default: VendorValues) -> Case:
@@ -102,18 +106,23 @@ def load_case(path: Path, default: VendorValues) -> Case:
         expected = tuple(dict(report) for report in fields["output"]["reports"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InteropCaseError(f"{path.name}: {type(error).__name__}: {error}") from error
+    config, ignored = merge_config(default, fields.get("api_config", {}), path.name)
     return Case(
         name=path.stem,
         description=str(fields.get("description", "")),
-        config=merge_config(default, fields.get("api_config", {}), path.name),
+        config=config,
         events=events,
         expected=expected,
+        ignored=ignored,
     )
 
 
-def merge_config(base: VendorValues, fields: Mapping[str, Any], where: str) -> VendorValues:
-    """Return vendor values with the given ones changed; a field that nobody knows is an error, not a silence."""
+def merge_config(
+    base: VendorValues, fields: Mapping[str, Any], where: str
+) -> tuple[VendorValues, tuple[str, ...]]:
+    """Return vendor values with the given ones changed, and the names of fields that nobody knows."""
     changes: dict[str, Any] = {}
+    ignored = []
     for name, value in fields.items():
         try:
             if name in _INTEGERS:
@@ -126,12 +135,12 @@ def merge_config(base: VendorValues, fields: Mapping[str, Any], where: str) -> V
             elif name == "needs_cross_app_web":
                 changes["os_registration_supported"] = bool(value)
             elif name == "retry_after_new_navigation":
-                changes["navigation_retry_attempt"] = _RETRIES[value]
+                changes["navigation_retry_attempt"] = _RETRIES.get(value)
             elif not name.startswith("needs_"):
-                raise InteropCaseError(f"{where}: unknown configuration field {name}")
-        except (TypeError, ValueError, KeyError) as error:
+                ignored.append(name)
+        except (TypeError, ValueError) as error:
             raise InteropCaseError(f"{where}: configuration field {name} cannot be {value!r}") from error
-    return replace(base, **changes)
+    return replace(base, **changes), tuple(ignored)
 
 
 def _read(path: Path) -> dict[str, Any]:

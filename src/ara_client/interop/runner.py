@@ -27,11 +27,15 @@ JsonMap = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """What a case came to: no difference, or a unified diff of expected and actual reports."""
+    """What a case came to: no difference, or a unified diff of expected and actual reports.
+
+    ``ignored`` are fields of its configuration that nobody knows.
+    """
 
     name: str
     reports: int
     diff: str
+    ignored: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -81,7 +85,7 @@ def run_case(case: Case) -> CaseResult:
     )
     if not diff and any(map(ne, _times(case.expected), _times(expected))):
         diff = "the expected reports are not in order of time\n"
-    return CaseResult(name=case.name, reports=len(actual), diff=diff)
+    return CaseResult(name=case.name, reports=len(actual), diff=diff, ignored=case.ignored)
 
 
 class _Run:

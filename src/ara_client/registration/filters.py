@@ -20,7 +20,7 @@ from ara_client.registration.nodes import Node
 FilterMap = Mapping[str, frozenset[str]]
 SOURCE_TYPE = "source_type"
 _LOOKBACK = "_lookback_window"
-_FOREVER_S = 1 << 62
+_FOREVER_S = 10**309
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

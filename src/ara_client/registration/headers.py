@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import http_sf
 
-from ara_client.origins import Url, parse_url
+from ara_client.origins import Url, is_other_url, parse_url
 
 SOURCE_HEADER = "Attribution-Reporting-Register-Source"
 TRIGGER_HEADER = "Attribution-Reporting-Register-Trigger"
@@ -40,9 +40,9 @@ class RegistrationInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsRegistration:
-    """One registration that is handed to the operating system."""
+    """One registration that is handed to the operating system; ``url`` is None for one that no report can go to."""
 
-    url: Url
+    url: Url | None
     debug_reporting: bool
 
 
@@ -94,8 +94,10 @@ def parse_os_registrations(text: str) -> tuple[OsRegistration, ...] | None:
         return None
     found = []
     for value, parameters in items:
-        if isinstance(value, str) and not isinstance(value, http_sf.Token) and (url := parse_url(value)) is not None:
-            found.append(OsRegistration(url=url, debug_reporting=parameters.get("debug-reporting") is True))
+        if isinstance(value, str) and not isinstance(value, http_sf.Token):
+            url = parse_url(value)
+            if url is not None or is_other_url(value):
+                found.append(OsRegistration(url=url, debug_reporting=parameters.get("debug-reporting") is True))
     return tuple(found) or None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ara_client.constants import MAX_EVENT_REPORT_WINDOWS, MIN_REPORT_WINDOW_MS, NAVIGATION_WINDOWS_MS, SECOND_MS
 from ara_client.registration.nodes import Node
 
-_FOREVER_S = 1 << 62
+_FOREVER_S = 10**309
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,163 @@
+"""Android's full-flexible event cases, where their behaviour is the web's, and the ledger against Algorithm 4."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggservice.wire import KeySet, decode_payload, open_report
+from ara_client import Browser, EventLevelReport, Report, Request, Response, SettledDraws, VendorValues
+from ara_client.interop.jsonc import loads
+from ara_client.reports import AggregatableAttributionReport, VerboseDebugReport
+from mechanisms import ManualClock, SecureBits
+
+CASES = 19
+NOT_THE_WEBS = {
+    "flex_event_value_sum_event_no_trigger_dedup_key": "a deduplication_key of null, which the web refuses",
+    "flex_event_with_coarse_destinations": "destinations in apps and on the web at once, reported coarsely",
+}
+EVENT_LEVEL_ONLY = {
+    "flex_event_attribution_rate_limits_aggregate_and_v1_interplay": "two limits on attributions where the web has one",
+}
+FLAGS = {
+    "measurement_flex_api_max_information_gain_event": "max_channel_capacity_event",
+    "measurement_flex_api_max_information_gain_navigation": "max_channel_capacity_navigation",
+    "measurement_max_event_attribution_per_rate_limit_window": "max_attributions",
+}
+
+
+def _cases(shared: Path) -> list[Path]:
+    return sorted((shared / "vectors" / "android-flex-event").glob("*.json"))
+
+
+def _web(value: Any) -> Any:
+    """Turn apps into sites: what Android calls android-app://x is https://x here."""
+    return json.loads(json.dumps(value).replace("android-app://", "https://"))
+
+
+def _run(case: dict[str, Any]) -> tuple[list[Report], KeySet]:
+    """Run a case: its registrations in order of time, then until nothing waits."""
+    changes: dict[str, Any] = {
+        FLAGS[name]: float(value) if "gain" in name else int(value)
+        for name, value in case["phflags_override"].items()
+        if name in FLAGS
+    }
+    config = replace(
+        VendorValues(),
+        full_flexible_events=True,
+        aggregatable_min_delay_ms=600_000,
+        aggregatable_delay_span_ms=3_000_000,
+        **changes,
+    )
+    clock = ManualClock(0)
+    keys = KeySet.create(SecureBits(), clock, lifetime_ms=1 << 50)
+    browser = Browser(
+        clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config), keys=keys.public(clock)
+    )
+    entries = [entry for kind in case["input"].values() for entry in kind]
+    sent: list[Report] = []
+    for entry in sorted(entries, key=lambda entry: int(entry["timestamp"])):
+        wanted = entry["registration_request"]
+        source_type = wanted.get("source_type")
+        request = Request(
+            context=f"https://{wanted['registrant']}",
+            eligible=None if source_type is None else f"{source_type}-source",
+        )
+        sent += browser.advance(int(entry["timestamp"]))
+        for response in entry["responses"]:
+            headers = {
+                name: json.dumps(_web(value)) for name, value in response["response"].items() if value is not None
+            }
+            allowed = bool(response.get("has_ad_id_permission", False))
+            sent += browser.register(
+                request, Response(url=response["url"], headers=headers, debug_allowed=allowed)
+            )
+    while pending := browser.pending:
+        sent += browser.advance(max(report.time_ms or 0 for report in pending))
+    browser.check()
+    return sent, keys
+
+
+def _actual(report: Report, keys: KeySet) -> dict[str, Any]:
+    payload = report.to_dict()
+    if isinstance(report, EventLevelReport):
+        del payload["report_id"]
+    elif isinstance(report, AggregatableAttributionReport):
+        assert report.sealed is not None
+        contributions = decode_payload(open_report(report.sealed, keys)).contributions
+        payload = {
+            "histograms": [{"key": f"{c.bucket:#x}", "value": c.value} for c in contributions if c.value],
+            "attribution_destination": json.loads(payload["shared_info"])["attribution_destination"],
+        }
+    return {"url": report.url, "time": str(report.time_ms), "payload": payload}
+
+
+def _expected(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the expected reports in the web's words: each replacement is a documented difference."""
+    out = []
+    for report in [report for kind in _web(case["output"]).values() for report in kind]:
+        payload = report["payload"]
+        if isinstance(payload, list):
+            for entry in payload:
+                body = entry["body"]
+                if entry["type"] == "source-channel-capacity-limit":
+                    body["limit"] = float(body["limit"])
+                for name in ("source_site", "attribution_destination"):
+                    body[name] = _site(body[name])
+        elif "histograms" in payload:
+            destination = _site(payload["shared_info"]["attribution_destination"])
+            payload = {"histograms": payload["histograms"], "attribution_destination": destination}
+        else:
+            payload["attribution_destination"] = _site(payload["attribution_destination"])
+            if isinstance(payload.get("trigger_summary_bucket"), str):
+                payload["trigger_summary_bucket"] = json.loads(payload["trigger_summary_bucket"])
+            if "trigger_debug_keys" not in payload:
+                payload.pop("source_debug_key", None)
+        out.append({"url": report["report_url"], "time": report["report_time"], "payload": payload})
+    return out
+
+
+def _site(origin: str | list[str]) -> str:
+    """Return the site of an origin: an app is one, the web has registrable domains."""
+    if isinstance(origin, list):
+        return str(origin)
+    return "https://" + ".".join(origin.removeprefix("https://").split(".")[-2:])
+
+
+def _key(report: dict[str, Any]) -> tuple[int, str]:
+    return int(report["time"]), json.dumps(report, sort_keys=True)
+
+
+def test_there_are_as_many_cases_as_were_read(shared: Path) -> None:
+    names = {path.stem for path in _cases(shared)}
+    assert len(names) == CASES
+    assert names > set(NOT_THE_WEBS)
+
+
+def test_cases_whose_behaviour_is_the_webs(shared: Path) -> None:
+    ran = 0
+    for path in _cases(shared):
+        if path.stem in NOT_THE_WEBS:
+            continue
+        case = loads(path.read_text())
+        sent, keys = _run(case)
+        expected = sorted(_expected(case), key=_key)
+        if path.stem in EVENT_LEVEL_ONLY:
+            sent = [report for report in sent if isinstance(report, EventLevelReport)]
+            expected = [report for report in expected if report["url"].endswith("report-event-attribution")]
+        assert sorted((_actual(report, keys) for report in sent), key=_key) == expected, path.stem
+        ran += 1
+    assert ran == CASES - len(NOT_THE_WEBS)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_THE_WEBS))
+def test_the_other_cases_do_differ(shared: Path, name: str) -> None:
+    case = loads((shared / "vectors" / "android-flex-event" / f"{name}.json").read_text())
+    sent, keys = _run(case)
+    actual = sorted((_actual(report, keys) for report in sent), key=_key)
+    assert not any(isinstance(report, VerboseDebugReport) for report in sent)
+    assert actual != sorted(_expected(case), key=_key)
