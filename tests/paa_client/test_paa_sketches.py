@@ -96,7 +96,7 @@ def test_the_law_of_reading_is_exact(size: int, users: int, value: int, epsilon:
     assert readout.expected(users) == pytest.approx(size * (1 - one), rel=1e-9)
 
 
-SIZES = [(300, 1_000, 1), (1_500, 1_000, 1), (500, 1_000, 4), (2_000, 500, 2)]
+SIZES = [(300, 1_000, 1), (1_500, 1_000, 1), (500, 1_000, 4), (800, 500, 2)]
 
 
 @pytest.mark.parametrize(("users", "size", "cap"), SIZES)
