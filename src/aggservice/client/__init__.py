@@ -1,1 +1,8 @@
-"""The typed client library."""
+"""The typed client library of the aggregation service."""
+
+from aggservice.client.client import Client, Credentials, balance_left
+from aggservice.client.errors import ClientError
+from aggservice.client.parameters import JobParameters
+from aggservice.client.summary import Statement, Summary
+
+__all__ = ["Client", "ClientError", "Credentials", "JobParameters", "Statement", "Summary", "balance_left"]

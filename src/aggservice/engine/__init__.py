@@ -1,1 +1,110 @@
-"""The aggregation engine."""
+"""The aggregation engine: from sealed reports to noisy summaries that somebody paid for."""
+
+from aggservice.engine.charging import Charge, Receipted, find_result
+from aggservice.engine.columns import JudgedBatch
+from aggservice.engine.counts import DESCRIPTIONS, NUM_REPORTS_WITH_ERRORS, REPEATED_REPORT_ID, ReportCounts
+from aggservice.engine.errors import (
+    CancelledError,
+    DomainError,
+    EngineError,
+    InputReadError,
+    InvalidJobError,
+    JobIdTakenError,
+    ReportVersionError,
+    ResultWriteError,
+    ReturnCode,
+    SumOverflowError,
+    TooManyBadReportsError,
+    UnpaidError,
+    WorkerLostError,
+)
+from aggservice.engine.local import EngineSettings, LocalEngine, Outcome, Scope, Session
+from aggservice.engine.opening import Opener, OpeningSpec, PrivacyUnit
+from aggservice.engine.output import AvroShards, Destination, InLedger
+from aggservice.engine.pool import BatchOpener, InlineOpener, WorkerPool
+from aggservice.engine.release import (
+    ExactNoise,
+    Noise,
+    NoiseSource,
+    ReleasePlan,
+    Sensitivity,
+    Summary,
+    release,
+)
+from aggservice.engine.request import (
+    Discovery,
+    JobRequest,
+    check_job_id,
+    parse_discovery,
+    parse_epsilon,
+    parse_filtering_ids,
+    parse_noise,
+    parse_percentage,
+)
+from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_result, result_head
+from aggservice.engine.sites import site_of
+from aggservice.engine.statement import Statement, state
+from aggservice.engine.sums import KeyMask, KeySums
+
+__all__ = [
+    "DESCRIPTIONS",
+    "NUM_REPORTS_WITH_ERRORS",
+    "REPEATED_REPORT_ID",
+    "AvroShards",
+    "BatchOpener",
+    "CancelledError",
+    "Charge",
+    "Destination",
+    "Discovery",
+    "DomainError",
+    "EngineError",
+    "EngineSettings",
+    "ExactNoise",
+    "InLedger",
+    "InlineOpener",
+    "InputReadError",
+    "InvalidJobError",
+    "JobIdTakenError",
+    "JobRequest",
+    "JudgedBatch",
+    "KeyMask",
+    "KeySums",
+    "LocalEngine",
+    "Noise",
+    "NoiseSource",
+    "Opener",
+    "OpeningSpec",
+    "Outcome",
+    "PrivacyUnit",
+    "Receipted",
+    "ReleasePlan",
+    "ReportCounts",
+    "ReportVersionError",
+    "ResultHeader",
+    "ResultWriteError",
+    "ReturnCode",
+    "Rows",
+    "Scope",
+    "Sensitivity",
+    "Session",
+    "Statement",
+    "SumOverflowError",
+    "Summary",
+    "TooManyBadReportsError",
+    "UnpaidError",
+    "WorkerLostError",
+    "WorkerPool",
+    "check_job_id",
+    "decode_result",
+    "encode_result",
+    "find_result",
+    "parse_discovery",
+    "parse_epsilon",
+    "parse_filtering_ids",
+    "parse_noise",
+    "parse_percentage",
+    "release",
+    "result_head",
+    "site_of",
+    "state",
+]

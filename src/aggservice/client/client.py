@@ -1,0 +1,341 @@
+"""The client library: a typed, synchronous client of both services, with retries that cannot charge twice.
+
+A job id belongs to one request: asked again after a lost connection, the service gives the same summary, so that the
+library may retry whatever it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.client.errors import ClientError, error_from_detail, error_of
+from aggservice.client.parameters import JobParameters
+from aggservice.client.summary import Summary, amounts
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
+from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
+from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
+from aggservice.rpc.v1 import common_pb2
+from aggservice.wire import AggregatableReport, PublicKeySet, ReportBatch
+
+T = TypeVar("T")
+Progress = Callable[[int, str], None]
+Reports = Iterable[AggregatableReport] | Iterable[ReportBatch]
+Domain = Iterable[int] | tuple[NDArray[np.uint64], NDArray[np.uint64]]
+
+_MESSAGE_BYTES = 1 << 20
+_MESSAGE_REPORTS = 1024
+_DOMAIN_KEYS = 1 << 16
+_MAX_RECEIVED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """How to prove who calls. ``root_certificates`` (PEM) turns on TLS; certificate and key are the client's own."""
+
+    token: str | None = None
+    root_certificates: bytes | None = None
+    certificate: bytes | None = None
+    private_key: bytes | None = None
+
+    @classmethod
+    def from_files(
+        cls,
+        *,
+        token_file: Path | None = None,
+        root_certificates: Path | None = None,
+        certificate: Path | None = None,
+        private_key: Path | None = None,
+    ) -> Credentials:
+        """Read credentials from files."""
+        return cls(
+            token=token_file.read_text().strip() if token_file else None,
+            root_certificates=root_certificates.read_bytes() if root_certificates else None,
+            certificate=certificate.read_bytes() if certificate else None,
+            private_key=private_key.read_bytes() if private_key else None,
+        )
+
+
+class Client:
+    """A connection to a service. Close it, or use it in a ``with`` statement."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        credentials: Credentials | None = None,
+        attempts: int = 5,
+        first_wait_s: float = 0.2,
+        timeout_s: float | None = None,
+    ) -> None:
+        if not attempts >= 1:
+            raise ClientError("attempts must be at least 1", return_code="INVALID_JOB")
+        self._attempts = attempts
+        self._first_wait_s = first_wait_s
+        self._timeout_s = timeout_s
+        credentials = credentials or Credentials()
+        options = [("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES)]
+        if credentials.root_certificates is None:
+            self._channel = grpc.insecure_channel(address, options=options)
+        else:
+            tls = grpc.ssl_channel_credentials(
+                credentials.root_certificates, credentials.private_key, credentials.certificate
+            )
+            self._channel = grpc.secure_channel(address, tls, options=options)
+        self._metadata = (("authorization", f"Bearer {credentials.token}"),) if credentials.token else ()
+        self._aggregation: Any = aggregation_grpc.AggregationServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._budget: Any = budget_grpc.BudgetServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._channel.close()
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        """Call, and call again while that can help, waiting twice as long each time."""
+        wait = self._first_wait_s
+        for attempt in range(self._attempts):
+            try:
+                return call()
+            except grpc.RpcError as problem:
+                error = error_of(problem)
+                if not error.may_retry or attempt + 1 == self._attempts:
+                    raise error from problem
+            time.sleep(wait)
+            wait *= 2
+        raise AssertionError("unreachable")
+
+    def _call(self, method: Any, request: Any) -> Any:
+        return self._retry(lambda: method(request, metadata=self._metadata, timeout=self._timeout_s))
+
+    def public_keys(self) -> PublicKeySet:
+        """Return the keys under which reports are sealed."""
+        response = self._call(self._aggregation.ListPublicKeys, aggregation_pb2.ListPublicKeysRequest())
+        return PublicKeySet.parse(response.document)
+
+    def aggregate(
+        self,
+        job_request_id: str,
+        parameters: JobParameters,
+        reports: Reports,
+        *,
+        domain: Domain = (),
+        progress: Progress | None = None,
+    ) -> Summary:
+        """Stream a job and return its summary.
+
+        ``reports`` and ``domain`` are read again for each attempt; an iterator, which can be read once, is not
+        retried. ``progress`` is called with the number of reports opened and the stage.
+        """
+        once = isinstance(reports, Iterator) or isinstance(domain, Iterator)
+
+        def attempt() -> Summary:
+            requests = _requests(parameters.message(job_request_id), domain, reports)
+            responses = self._aggregation.Aggregate(requests, metadata=self._metadata, timeout=self._timeout_s)
+            header: common_pb2.SummaryHeader | None = None
+            pages: list[common_pb2.SummaryRows] = []
+            for response in responses:
+                part = response.WhichOneof("part")
+                if part == "progress" and progress is not None:
+                    progress(response.progress.reports_read, response.progress.stage)
+                elif part == "header":
+                    header = response.header
+                elif part == "rows":
+                    pages.append(response.rows)
+            if header is None:
+                raise ClientError("the service ended the stream without a summary")
+            return Summary.of(header, pages)
+
+        if not once:
+            return self._retry(attempt)
+        try:
+            return attempt()
+        except grpc.RpcError as problem:
+            raise error_of(problem) from problem
+
+    def create_job(
+        self,
+        job_request_id: str,
+        parameters: JobParameters,
+        *,
+        input_data_blob_prefix: str | Sequence[str],
+        output_data_blob_prefix: str,
+        output_domain_blob_prefix: str = "",
+    ) -> aggregation_pb2.Job:
+        """Begin a job over files that the service can read, or find it if it was begun already."""
+        single = isinstance(input_data_blob_prefix, str)
+        request = aggregation_pb2.CreateJobRequest(
+            job_request_id=job_request_id,
+            input_data_blob_prefix=input_data_blob_prefix if isinstance(input_data_blob_prefix, str) else "",
+            input_data_blob_prefixes=() if single else list(input_data_blob_prefix),
+            output_data_blob_prefix=output_data_blob_prefix,
+            output_domain_blob_prefix=output_domain_blob_prefix,
+            job_parameters=parameters.message(job_request_id),
+        )
+        return self._call(self._aggregation.CreateJob, request)
+
+    def get_job(self, job_request_id: str) -> aggregation_pb2.Job:
+        """Return a job as it is now."""
+        return self._call(self._aggregation.GetJob, aggregation_pb2.GetJobRequest(job_request_id=job_request_id))
+
+    def cancel_job(self, job_request_id: str) -> aggregation_pb2.Job:
+        """End a job that has not been paid for yet."""
+        return self._call(self._aggregation.CancelJob, aggregation_pb2.GetJobRequest(job_request_id=job_request_id))
+
+    def watch_job(self, job_request_id: str, progress: Progress | None = None) -> aggregation_pb2.Job:
+        """Wait until a job has finished and return it; raise ``ClientError`` when it failed."""
+        request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
+
+        def watch() -> aggregation_pb2.Job:
+            last = None
+            for last in self._aggregation.WatchJob(request, metadata=self._metadata, timeout=self._timeout_s):
+                if progress is not None:
+                    progress(last.progress.reports_read, last.progress.stage)
+            if last is None:
+                raise ClientError("the service said nothing about the job")
+            return last
+
+        job = self._retry(watch)
+        if not job.HasField("summary"):
+            raise error_from_detail(job.result_info.return_message, job.result_info.detail)
+        return job
+
+    def summary(self, job_request_id: str) -> Summary:
+        """Return the summary of a finished job."""
+        request = aggregation_pb2.GetSummaryRequest(job_request_id=job_request_id)
+
+        def fetch() -> Summary:
+            header: common_pb2.SummaryHeader | None = None
+            pages: list[common_pb2.SummaryRows] = []
+            for chunk in self._aggregation.GetSummary(request, metadata=self._metadata, timeout=self._timeout_s):
+                if chunk.WhichOneof("part") == "header":
+                    header = chunk.header
+                else:
+                    pages.append(chunk.rows)
+            if header is None:
+                raise ClientError("the service ended the stream without a summary")
+            return Summary.of(header, pages)
+
+        return self._retry(fetch)
+
+    def balances(self, shared_infos: Sequence[str], filtering_ids: Sequence[int] = ()) -> list[budget_pb2.Balance]:
+        """Return what the units of these reports have spent and have left, report by report."""
+        request = budget_pb2.GetBalanceRequest(
+            shared_infos=shared_infos, filtering_ids=",".join(map(str, filtering_ids))
+        )
+        return list(self._call(self._budget.GetBalance, request).balances)
+
+    def unit_balances(self, units: Sequence[bytes]) -> list[budget_pb2.Balance]:
+        """Return what units have spent, by key: for auditors and operators."""
+        return list(self._call(self._budget.GetBalance, budget_pb2.GetBalanceRequest(units=units)).balances)
+
+    def check_budget(self, parameters: JobParameters, shared_infos: Sequence[str]) -> budget_pb2.CheckBudgetResponse:
+        """Say whether a job over these reports would be paid. Nothing is charged."""
+        request = budget_pb2.CheckBudgetRequest(
+            job_parameters=parameters.message("dry-run"), shared_infos=list(shared_infos)
+        )
+        return self._call(self._budget.CheckBudget, request)
+
+    def unpaid_units(self, job_request_id: str, page_size: int = 1000) -> Iterator[common_pb2.UnpaidUnit]:
+        """Yield every unit that could not pay for a refused job."""
+        token = ""
+        while True:
+            request = budget_pb2.ListUnpaidUnitsRequest(
+                job_request_id=job_request_id, page_size=page_size, page_token=token
+            )
+            page = self._call(self._budget.ListUnpaidUnits, request)
+            yield from page.units
+            token = page.next_page_token
+            if not token:
+                return
+
+    def entries(self, **filters: Any) -> Iterator[budget_pb2.LedgerEntry]:
+        """Yield the entries of the log that this caller may see; filters are those of ``ListEntriesRequest``."""
+        token = ""
+        while True:
+            page = self._call(self._budget.ListEntries, budget_pb2.ListEntriesRequest(page_token=token, **filters))
+            yield from page.entries
+            token = page.next_page_token
+            if not token:
+                return
+
+    def verify_ledger(self, receipts: Sequence[bytes] = ()) -> budget_pb2.VerifyLedgerResponse:
+        """Have the service replay its ledger. Whoever trusts nobody exports the log and runs the audit himself."""
+        return self._call(self._budget.VerifyLedger, budget_pb2.VerifyLedgerRequest(receipts=list(receipts)))
+
+
+def _requests(
+    parameters: aggregation_pb2.JobParameters, domain: Domain, reports: Reports
+) -> Iterator[aggregation_pb2.AggregateRequest]:
+    """Yield the messages of a stream, each of bounded size."""
+    yield aggregation_pb2.AggregateRequest(job_parameters=parameters)
+    for part in _domain_parts(domain):
+        yield aggregation_pb2.AggregateRequest(domain=part)
+    for message in _report_messages(reports):
+        yield aggregation_pb2.AggregateRequest(reports=message)
+
+
+def _domain_parts(domain: Domain) -> Iterator[bytes]:
+    if isinstance(domain, tuple) and len(domain) == 2 and isinstance(domain[0], np.ndarray):
+        high, low = domain
+        for start in range(0, len(high), _DOMAIN_KEYS):
+            both = np.empty((min(_DOMAIN_KEYS, len(high) - start), 2), dtype=">u8")
+            both[:, 0], both[:, 1] = high[start : start + _DOMAIN_KEYS], low[start : start + _DOMAIN_KEYS]
+            yield both.tobytes()
+        return
+    held: list[bytes] = []
+    for bucket in domain:
+        held.append(int(bucket).to_bytes(16, "big"))
+        if len(held) == _DOMAIN_KEYS:
+            yield b"".join(held)
+            held = []
+    if held:
+        yield b"".join(held)
+
+
+def _report_messages(reports: Reports) -> Iterator[aggregation_pb2.ReportBatch]:
+    payloads: list[bytes] = []
+    key_ids: list[str] = []
+    shared_infos: list[str] = []
+    size = 0
+    for payload, key_id, shared_info in _fields(reports):
+        payloads.append(payload)
+        key_ids.append(key_id)
+        shared_infos.append(shared_info)
+        size += len(payload) + len(key_id) + len(shared_info)
+        if size >= _MESSAGE_BYTES or len(payloads) == _MESSAGE_REPORTS:
+            yield aggregation_pb2.ReportBatch(payloads=payloads, key_ids=key_ids, shared_infos=shared_infos)
+            payloads, key_ids, shared_infos, size = [], [], [], 0
+    if payloads:
+        yield aggregation_pb2.ReportBatch(payloads=payloads, key_ids=key_ids, shared_infos=shared_infos)
+
+
+def _fields(reports: Reports) -> Iterator[tuple[bytes, str, str]]:
+    for one in reports:
+        if isinstance(one, ReportBatch):
+            for payload, key_id, info in zip(one.payloads, one.key_ids, one.shared_infos, strict=True):
+                yield payload, key_id.decode(), info.decode()
+        else:
+            sealed = one.payloads[0]
+            yield sealed.payload, sealed.key_id, one.shared_info
+
+
+def balance_left(balance: budget_pb2.Balance) -> Mapping[str, str]:
+    """Return what a balance has left, by name of the amount."""
+    return amounts(balance.remaining)

@@ -1,0 +1,79 @@
+"""The error of the client library: what the service said, in a form that code can look into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import grpc
+from grpc_status import rpc_status
+
+from aggservice.rpc.v1 import common_pb2
+
+#: Statuses after which asking again with the same job id can help and cannot charge twice.
+RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED})
+
+
+class ClientError(Exception):
+    """A call that the service refused, or that did not reach it.
+
+    ``return_code`` is the deployed service's name for it; ``units`` are the first of the units that could not pay;
+    ``error_counts`` says why reports were left out; ``remedy`` what to do.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: grpc.StatusCode = grpc.StatusCode.UNKNOWN,
+        return_code: str = "INTERNAL_ERROR",
+        count: int = 0,
+        units: tuple[bytes, ...] = (),
+        error_counts: Mapping[str, int] | None = None,
+        remedy: str = "",
+    ) -> None:
+        super().__init__(f"{return_code}: {message}")
+        self.message = message
+        self.status = status
+        self.return_code = return_code
+        self.count = count
+        self.units = units
+        self.error_counts = dict(error_counts or {})
+        self.remedy = remedy
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether asking again can help."""
+        return self.status in RETRIED
+
+
+def error_of(problem: grpc.RpcError) -> ClientError:
+    """Return a gRPC error as a ``ClientError``, with the details that the service sent along."""
+    code = problem.code() if hasattr(problem, "code") else grpc.StatusCode.UNKNOWN
+    text = (problem.details() if hasattr(problem, "details") else None) or str(code)
+    detail = common_pb2.ErrorDetail()
+    try:
+        status = rpc_status.from_call(problem)
+    except ValueError:
+        status = None
+    if status is not None:
+        for packed in status.details:
+            if packed.Is(common_pb2.ErrorDetail.DESCRIPTOR):
+                packed.Unpack(detail)
+    if detail.return_code == common_pb2.ReturnCode.RETURN_CODE_UNSPECIFIED:
+        return ClientError(text, status=code, remedy="Is the address right, and the service running?")
+    return error_from_detail(text, detail, code)
+
+
+def error_from_detail(
+    text: str, detail: common_pb2.ErrorDetail, status: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION
+) -> ClientError:
+    """Return the error that a detail describes."""
+    return ClientError(
+        text,
+        status=status,
+        return_code=common_pb2.ReturnCode.Code.Name(detail.return_code),
+        count=detail.count,
+        units=tuple(detail.units),
+        error_counts={one.category: one.count for one in detail.error_counts},
+        remedy=detail.remedy,
+    )

@@ -1,0 +1,53 @@
+"""The parameters of a job as the client library takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobParameters:
+    """What a job asks for. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
+
+    Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` is Laplace noise's, ``rho`` Gaussian
+    noise's. ``discovery_delta`` asks for keys that nobody declared, within ``key_mask``; ``others_epsilon`` for the
+    total of what the summary leaves out.
+    """
+
+    attribution_report_to: str = ""
+    reporting_site: str = ""
+    epsilon: str = ""
+    rho: str = ""
+    discovery_delta: str = ""
+    key_mask: int | None = None
+    others_epsilon: str = ""
+    filtering_ids: Sequence[int] = ()
+    report_error_threshold_percentage: str = ""
+    input_report_count: int = 0
+    debug_run: bool = False
+
+    def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
+        """Return the message that asks for this under a job id."""
+        message = aggregation_pb2.JobParameters(
+            job_request_id=job_request_id,
+            attribution_report_to=self.attribution_report_to,
+            reporting_site=self.reporting_site,
+            report_error_threshold_percentage=self.report_error_threshold_percentage,
+            input_report_count=self.input_report_count,
+            filtering_ids=",".join(map(str, self.filtering_ids)),
+            debug_run=self.debug_run,
+        )
+        if self.epsilon:
+            message.privacy_params.laplace_dp_params.job_epsilon = self.epsilon
+        if self.rho:
+            message.privacy_params.gaussian_dp_params.job_rho = self.rho
+        if self.discovery_delta:
+            message.key_discovery.delta = self.discovery_delta
+            if self.key_mask is not None:
+                message.key_discovery.key_mask = self.key_mask.to_bytes(16, "big")
+        if self.others_epsilon:
+            message.others.epsilon = self.others_epsilon
+        return message

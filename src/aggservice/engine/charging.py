@@ -1,0 +1,151 @@
+"""Charging a job and keeping its result: one call of the ledger, exactly once (DESIGN "Semantics" 3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.errors import EngineError, JobIdTakenError, UnpaidError
+from aggservice.engine.opening import PrivacyUnit
+from aggservice.engine.output import AvroShards, Destination
+from aggservice.engine.release import ReleasePlan
+from aggservice.engine.request import JobRequest
+from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_result
+from budget import (
+    Attempt,
+    BudgetExhaustedError,
+    Check,
+    Committed,
+    JobConflictError,
+    JobKey,
+    Ledger,
+    Release,
+    Remaining,
+    UnitSet,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipted:
+    """A result that the ledger has: the entry that paid, its signed receipt, and what its units have left."""
+
+    header: ResultHeader
+    rows: Rows | None
+    committed: Committed
+    remaining: Remaining | None
+    repeated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one job asks of the ledger."""
+
+    ledger: Ledger
+    caller: str
+    request: JobRequest
+    digest: bytes
+    plan: ReleasePlan
+
+    @property
+    def job(self) -> JobKey:
+        """The job, as the ledger knows it."""
+        return JobKey(caller=self.caller, job_id=self.request.job_request_id)
+
+    def release(self, unit: PrivacyUnit) -> Release:
+        """Return what is logged: the mechanisms that cost, and what an auditor should know beside them."""
+        ids = ",".join(map(str, self.request.filtering_ids))
+        return Release(
+            mechanisms=self.plan.mechanisms(),
+            parameters={
+                "l1": str(self.plan.sensitivity.l1),
+                "l0": str(self.plan.sensitivity.l0),
+                "threshold": str(self.plan.threshold),
+                "privacy_unit": unit.value,
+                "filtering_ids": ids if len(ids) <= 4000 else f"{len(self.request.filtering_ids)} ids",
+                "scope": self.request.attribution_report_to or self.request.reporting_site or "",
+            },
+        )
+
+    def check(self, units: NDArray[np.uint8], unit: PrivacyUnit) -> Check:
+        """Say whether the units could pay; nothing is charged."""
+        return self.ledger.check(caller=self.caller, release=self.release(unit), units=UnitSet(units))
+
+    def commit(
+        self,
+        *,
+        header: ResultHeader,
+        rows: Rows,
+        units: NDArray[np.uint8],
+        unit: PrivacyUnit,
+        destination: Destination,
+    ) -> Receipted:
+        """Charge ``units`` (distinct, ascending) and keep the result in one transaction; then publish files.
+
+        When the same request was committed in the meantime, its first result is returned and this one forgotten.
+        """
+        paying = UnitSet(units)
+        release = self.release(unit)
+        if isinstance(destination, AvroShards):
+            header = replace(header, files=destination.names(len(rows)))
+            attempt = self.ledger.stage(self.job)
+            try:
+                destination.write(attempt, header, rows)
+                attempt.seal(destination.folder)
+            except BaseException:
+                attempt.discard()
+                raise
+            result: bytes | Attempt = attempt
+        else:
+            result = encode_result(header, rows)
+        try:
+            committed = self.ledger.commit(
+                job=self.job,
+                request_digest=self.digest,
+                release=release,
+                units=paying,
+                result=result,
+            )
+        except BudgetExhaustedError as problem:
+            raise UnpaidError(problem, release) from problem
+        except JobConflictError as problem:
+            raise JobIdTakenError(str(problem)) from problem
+        remaining = self.ledger.remaining(paying)
+        if committed.repeated:
+            return _receipted(committed, remaining)
+        kept = None if committed.manifest else rows
+        return Receipted(header=header, rows=kept, committed=committed, remaining=remaining, repeated=False)
+
+    @staticmethod
+    def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
+        """Return the result of this request if it has been paid for; refuse the id if another request has it."""
+        committed = ledger.job(caller, request.job_request_id)
+        if committed is None:
+            return None
+        if committed.entry.request_digest != digest:
+            raise JobIdTakenError(f"job id {request.job_request_id!r} was used for another request")
+        return _receipted(committed, None)
+
+
+def find_result(ledger: Ledger, caller: str, job_request_id: str) -> Receipted | None:
+    """Return what a caller's job released, if it was paid for. Another caller's job does not exist."""
+    committed = ledger.job(caller, job_request_id)
+    return None if committed is None else _receipted(committed, None)
+
+
+def _receipted(committed: Committed, remaining: Remaining | None) -> Receipted:
+    manifest = committed.manifest
+    if manifest is None:
+        header, rows = decode_result(committed.result)
+        return Receipted(header=header, rows=rows, committed=committed, remaining=remaining, repeated=True)
+    named = [one.name for one in manifest.files if one.name.endswith("-statement.json")]
+    path = Path(manifest.destination) / (named[0] if named else "")
+    try:
+        raw = path.read_bytes()
+    except OSError as problem:
+        raise EngineError(f"the job is paid for, but {path} cannot be read: {problem.strerror}") from problem
+    return Receipted(
+        header=ResultHeader.from_bytes(raw), rows=None, committed=committed, remaining=remaining, repeated=True
+    )

@@ -1,0 +1,89 @@
+"""Counting what became of a job's reports, and the error threshold that ends a bad job before any charge."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.errors import ReportVersionError, TooManyBadReportsError
+from aggservice.wire import ReportStatus
+
+NUM_REPORTS_WITH_ERRORS = "NUM_REPORTS_WITH_ERRORS"
+REPEATED_REPORT_ID = "REPEATED_REPORT_ID"
+"""Our own name: reports whose id the job had seen already. They are left out but are no error."""
+
+DESCRIPTIONS = {
+    "DECRYPTION_ERROR": "The payload does not open. Pass shared_info on byte for byte as the browser sent it.",
+    "DECRYPTION_KEY_NOT_FOUND": "No private key has this key_id. Was the report sealed for this service?",
+    "DECRYPTION_KEY_FETCH_ERROR": "The private key could not be loaded. Tell the operator.",
+    "REPORT_PARSING_ERROR": "The report is not what a browser sends: malformed JSON, CBOR or an impossible size.",
+    "UNSUPPORTED_OPERATION": "The payload asks for another operation than histogram.",
+    "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is none of the supported APIs.",
+    "UNSUPPORTED_SHAREDINFO_VERSION": "shared_info.version is not 0.1 or 1.x.",
+    "REQUIRED_SHAREDINFO_FIELD_INVALID": "A field of shared_info that the budget needs is missing or invalid.",
+    "INVALID_REPORT_ID": "shared_info.report_id is missing or no UUID.",
+    "ATTRIBUTION_REPORT_TO_MALFORMED": "shared_info.reporting_origin is not a secure origin with a registrable domain.",
+    "ATTRIBUTION_REPORT_TO_MISMATCH": "shared_info.reporting_origin is not the job's attribution_report_to.",
+    "REPORTING_SITE_MISMATCH": "shared_info.reporting_origin is not of the job's reporting_site, or not yours.",
+    "DEBUG_NOT_ENABLED": "A debug run reads only reports whose shared_info has debug_mode enabled.",
+    "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
+    "INTERNAL_ERROR": "The service failed on this report.",
+    NUM_REPORTS_WITH_ERRORS: "Reports left out because of an error.",
+    REPEATED_REPORT_ID: "Reports left out because an earlier one of this job had the same report_id. Not an error.",
+}
+"""What each counter means and what to do."""
+
+
+class ReportCounts:
+    """The counters of one job."""
+
+    def __init__(self, *, threshold_percent: Fraction, announced: int | None) -> None:
+        self._threshold = threshold_percent
+        self._announced = announced
+        self._by_status = np.zeros(256, dtype=np.int64)
+        self.repeated = 0
+
+    def add(self, statuses: NDArray[np.uint8]) -> None:
+        """Count a batch; a report of a newer major version ends the job at once."""
+        self._by_status += np.bincount(statuses, minlength=256)
+        if self._by_status[ReportStatus.UNSUPPORTED_REPORT_VERSION]:
+            raise ReportVersionError("a report's shared_info.version is newer than this service knows (newest: 1.x)")
+        if self._announced is not None and self.bad > self._allowed(self._announced):
+            self._refuse(max(self.read, self._announced))
+
+    def _allowed(self, read: int) -> Fraction:
+        return self._threshold * read / 100
+
+    @property
+    def read(self) -> int:
+        """Reports read so far, good and bad."""
+        return int(self._by_status.sum())
+
+    @property
+    def bad(self) -> int:
+        """Reports with an error so far."""
+        return self.read - int(self._by_status[ReportStatus.OK])
+
+    def check(self) -> None:
+        """Raise ``TooManyBadReportsError`` when the share of bad reports is above the threshold."""
+        if self.bad > self._allowed(self.read):
+            self._refuse(self.read)
+
+    def _refuse(self, read: int) -> None:
+        text = f"{float(self._threshold):g}"
+        raise TooManyBadReportsError(bad=self.bad, read=read, threshold=text, counts=self.to_dict())
+
+    def to_dict(self) -> dict[str, int]:
+        """Return the counters that are not 0 by their name, the total last, as the deployed service does."""
+        counts = {
+            status.name: int(self._by_status[status])
+            for status in ReportStatus
+            if status != ReportStatus.OK and self._by_status[status]
+        }
+        if self.bad:
+            counts[NUM_REPORTS_WITH_ERRORS] = self.bad
+        if self.repeated:
+            counts[REPEATED_REPORT_ID] = self.repeated
+        return counts

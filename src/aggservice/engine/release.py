@@ -1,0 +1,198 @@
+"""From sums to a summary: noise, the threshold of key discovery, and the total of what is left out.
+
+This is phase 3 of the paper's Algorithm 1, and the only place where noise meets sums. Noise comes from a
+``NoiseSource`` that is passed in, so that a test can put every possible draw through the same decisions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.errors import InvalidJobError, SumOverflowError
+from aggservice.engine.request import JobRequest
+from aggservice.engine.sums import KeySums
+from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Mechanism, Rho
+from mechanisms import (
+    Bits,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    TruncatedDiscreteLaplace,
+    discovery_threshold,
+)
+
+_LARGEST = (1 << 63) - 1
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sensitivity:
+    """What one privacy unit can contribute: Λ₁ in all, in at most Λ₀ contributions. The operator's, per API."""
+
+    l1: int = 65_536
+    l0: int = 65_536
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.l1 <= 1 << 32:
+            raise InvalidJobError(f"l1 must be a whole number from 1 to 2^32, not {self.l1}")
+        if not 1 <= self.l0 <= self.l1:
+            raise InvalidJobError(f"l0 counts contributions of at least 1 each: from 1 to l1, not {self.l0}")
+
+    def cover(self, other: Sensitivity) -> Sensitivity:
+        """Return the bounds that hold for units of either kind."""
+        return Sensitivity(l1=max(self.l1, other.l1), l0=max(self.l0, other.l0))
+
+
+class NoiseSource(Protocol):
+    """Where noise comes from."""
+
+    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent draws of ``noise``."""
+
+
+Noise = DiscreteLaplace | TruncatedDiscreteLaplace | DiscreteGaussian
+
+
+class ExactNoise:
+    """Noise drawn from random bits by ``mechanisms``."""
+
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+
+    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+        return noise.sample(self._bits, size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePlan:
+    """How a job's sums become a summary, and what that costs each unit."""
+
+    noise: Epsilon | Rho
+    delta: Delta
+    others: Epsilon | None
+    sensitivity: Sensitivity
+    discover: bool
+
+    @classmethod
+    def of(cls, request: JobRequest, sensitivity: Sensitivity) -> ReleasePlan:
+        """Return the plan of a request under the operator's Λ₁ and Λ₀."""
+        return cls(
+            noise=request.noise,
+            delta=request.discovery.delta if request.discovery else Delta(atto=0),
+            others=request.others,
+            sensitivity=sensitivity,
+            discover=request.discovery is not None,
+        )
+
+    @property
+    def threshold(self) -> int:
+        """τ of key discovery; 0 without it."""
+        if not self.discover or isinstance(self.noise, Rho):
+            return 0
+        return discovery_threshold(
+            epsilon_micro=self.noise.micro,
+            delta_atto=self.delta.atto,
+            l0=self.sensitivity.l0,
+            l1=self.sensitivity.l1,
+        )
+
+    @property
+    def declared_noise(self) -> Noise:
+        """The noise of declared keys: pure, with or without discovery beside it."""
+        if isinstance(self.noise, Rho):
+            return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+        return DiscreteLaplace(epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+
+    @property
+    def discovered_noise(self) -> TruncatedDiscreteLaplace:
+        """The noise of discovered keys, truncated at τ."""
+        if isinstance(self.noise, Rho) or not self.discover:
+            raise InvalidJobError("this job does not discover keys")
+        return TruncatedDiscreteLaplace(
+            epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1, tau=self.threshold
+        )
+
+    @property
+    def others_noise(self) -> DiscreteLaplace | None:
+        """The noise of the total of what is left out."""
+        if self.others is None:
+            return None
+        return DiscreteLaplace(epsilon_micro=self.others.micro, sensitivity=self.sensitivity.l1)
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """Return what the ledger charges for."""
+        first: Mechanism
+        if isinstance(self.noise, Rho):
+            first = GaussianNoise(rho=self.noise)
+        elif self.discover:
+            first = LaplaceDiscovery(epsilon=self.noise, delta=self.delta)
+        else:
+            first = LaplaceNoise(epsilon=self.noise)
+        return (first,) if self.others is None else (first, LaplaceNoise(epsilon=self.others))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Noisy rows: declared keys in the order in which they were declared, then discovered keys in ascending order.
+
+    ``others`` is the noisy total of what the rows leave out; ``undeclared`` the noisy total of all keys that were
+    not declared, from which it was computed. A summary holds no true value.
+    """
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    metrics: NDArray[np.int64]
+    others: int | None = None
+    undeclared: int | None = None
+
+    def __len__(self) -> int:
+        return self.metrics.size
+
+
+def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
+    """Return the noisy summary of ``sums`` (ALGORITHMS A1, phase 3). The sums are used up: noise is added in place.
+
+    Declared keys get noise whatever their sum. Discovered keys get truncated noise and are kept when the noisy sum is
+    strictly greater than τ. The total of what is left out is the noisy total of undeclared keys less the discovered
+    rows, so that it says nothing more than they and its own noise do.
+    """
+    undeclared = None
+    if plan.others_noise is not None:
+        total = sums.outside + sum(int(part.sum()) for part in _parts(sums.sums[sums.declared :]))
+        if total > _LARGEST:
+            raise SumOverflowError()
+        undeclared = total + int(noise.draw(plan.others_noise, 1)[0])
+    declared = sums.sums[: sums.declared]
+    _add_noise(declared, plan.declared_noise, noise)
+    if not plan.discover:
+        others = undeclared
+        high, low, metrics = sums.high[: sums.declared], sums.low[: sums.declared], declared
+        return Summary(high=high, low=low, metrics=metrics, others=others, undeclared=undeclared)
+    found = sums.sums[sums.declared :]
+    _add_noise(found, plan.discovered_noise, noise)
+    kept = np.flatnonzero(found > plan.threshold) + sums.declared
+    kept = kept[np.lexsort((sums.low[kept], sums.high[kept]))]
+    rows = np.concatenate((np.arange(sums.declared), kept))
+    others = None if undeclared is None else undeclared - sum(sums.sums[kept].tolist())
+    return Summary(
+        high=sums.high[rows], low=sums.low[rows], metrics=sums.sums[rows], others=others, undeclared=undeclared
+    )
+
+
+def _parts(values: NDArray[np.int64]) -> list[NDArray[np.object_]]:
+    """Return pieces as Python integers, whose sum cannot overflow."""
+    return [values[start : start + _CHUNK].astype(object) for start in range(0, values.size, _CHUNK)]
+
+
+def _add_noise(sums: NDArray[np.int64], noise: Noise, source: NoiseSource) -> None:
+    """Add a draw to each sum, a piece at a time; a sum that would leave 64 bits is refused, never wrapped."""
+    for start in range(0, sums.size, _CHUNK):
+        piece = sums[start : start + _CHUNK]
+        draws = source.draw(noise, piece.size)
+        wraps = (draws > 0) & (piece > _LARGEST - np.maximum(draws, 0))
+        if wraps.any():
+            raise SumOverflowError()
+        piece += draws

@@ -1,0 +1,294 @@
+"""The servicer of ``AggregationService``: streams, jobs over files, summaries and public keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import grpc
+
+from aggservice.engine import (
+    AvroShards,
+    CancelledError,
+    InvalidJobError,
+    JobIdTakenError,
+    JobRequest,
+    LocalEngine,
+    Outcome,
+    Rows,
+    Session,
+    check_job_id,
+    find_result,
+)
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
+from aggservice.service.callers import Caller
+from aggservice.service.config import Limits
+from aggservice.service.convert import (
+    ROWS_A_MESSAGE,
+    ContentDigest,
+    batch_of,
+    header_message,
+    keys_of,
+    outcome_header,
+    request_of,
+    rows_message,
+)
+from aggservice.service.errors import NoSuchJobError, PathRefusedError, ProtocolError, StalledError
+from aggservice.service.folders import Folder
+from aggservice.service.gate import current_caller
+from aggservice.service.jobs import FINISHED, IN_PROGRESS, JobRecord, finish_message
+from aggservice.service.keyring import KeyRing
+from aggservice.service.runner import FileJob, JobRunner, scope_of
+
+T = TypeVar("T")
+
+_MAX_PREFIXES = 50
+_PROGRESS_EVERY_S = 0.5
+
+
+class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
+    """Answers calls; the gate has already decided who calls and that he may."""
+
+    def __init__(
+        self,
+        *,
+        engine: LocalEngine,
+        runner: JobRunner,
+        keys: KeyRing,
+        limits: Limits,
+        inputs: Folder | None,
+        outputs: Folder | None,
+    ) -> None:
+        self._engine = engine
+        self._runner = runner
+        self._keys = keys
+        self._limits = limits
+        self._inputs = inputs
+        self._outputs = outputs
+
+    async def _timely(self, waiting: Awaitable[T], what: str) -> T:
+        """Wait for the other side, but not for ever."""
+        try:
+            return await asyncio.wait_for(waiting, self._limits.stall_s)
+        except TimeoutError:
+            raise StalledError(f"{what} for more than {self._limits.stall_s} s") from None
+
+    async def _read(self, context: grpc.aio.ServicerContext) -> Any:
+        return await self._timely(context.read(), "nothing was sent")
+
+    async def _write(self, context: grpc.aio.ServicerContext, message: Any) -> None:
+        await self._timely(context.write(message), "nothing was read")
+
+    async def Aggregate(self, _: Any, context: grpc.aio.ServicerContext) -> None:
+        """One job over one stream."""
+        caller = current_caller()
+        first = await self._read(context)
+        if first is grpc.aio.EOF or first.WhichOneof("part") != "job_parameters":
+            raise ProtocolError("the first message of a stream holds the job's parameters")
+        request = request_of(first.job_parameters)
+        caller.check_scope(
+            attribution_report_to=request.attribution_report_to, reporting_site=request.reporting_site
+        )
+        known = await self._runner.blocking(find_result, self._engine.ledger, caller.name, request.job_request_id)
+        if known is not None:
+            outcome = await self._again(context, caller, request)
+        else:
+            record = self._open(caller, request, aggregation_pb2.CreateJobRequest(job_parameters=first.job_parameters))
+            outcome = await self._stream(context, caller, record)
+        await self._write(
+            context, aggregation_pb2.AggregateResponse(header=outcome_header(outcome, self._engine.ledger.filter))
+        )
+        if outcome.rows is not None:
+            for page in outcome.rows.pages(ROWS_A_MESSAGE):
+                await self._write(context, aggregation_pb2.AggregateResponse(rows=rows_message(page)))
+
+    def _open(self, caller: Caller, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
+        """Enter a job into the book, unless one of the same id is under way."""
+        found = self._runner.book.find(caller.name, request.job_request_id)
+        if found is not None and found.status != FINISHED:
+            raise JobIdTakenError(f"job {request.job_request_id!r} is under way: wait for it with WatchJob")
+        return self._runner.book.open(caller.name, request, asked)
+
+    async def _stream(self, context: grpc.aio.ServicerContext, caller: Caller, record: JobRecord) -> Outcome:
+        """Take a stream through the engine; whatever goes wrong, the book says how it ended."""
+        try:
+            async with self._runner.places.take():
+                session = self._engine.begin(scope_of(caller), record.request)
+                record.session = session
+                self._runner.book.change(record, status=IN_PROGRESS, stage="reading")
+                digest = await self._receive(context, session)
+                self._runner.book.change(record, stage="charging")
+                outcome = await self._runner.step(session, session.finish, content=digest.digest())
+        except BaseException as problem:
+            ended = CancelledError("the stream ended early") if isinstance(problem, asyncio.CancelledError) else problem
+            self._runner.book.close(record, problem=ended)
+            raise
+        self._runner.finished(record, outcome)
+        return outcome
+
+    async def _receive(self, context: grpc.aio.ServicerContext, session: Session) -> ContentDigest:
+        digest = ContentDigest()
+        loop = asyncio.get_running_loop()
+        told = loop.time()
+        while (message := await self._read(context)) is not grpc.aio.EOF:
+            part = message.WhichOneof("part")
+            if part == "domain":
+                high, low = keys_of(message.domain)
+                digest.add_domain(message.domain)
+                await self._runner.step(session, session.declare, high, low)
+            elif part == "reports":
+                batch = batch_of(message.reports)
+                digest.add_reports(batch)
+                await self._runner.step(session, session.add, batch)
+            else:
+                raise ProtocolError("a job's parameters come once, and nothing comes empty")
+            if loop.time() - told >= _PROGRESS_EVERY_S:
+                told = loop.time()
+                progress = aggregation_pb2.Progress(reports_read=session.reports_read, stage="reading")
+                await self._write(context, aggregation_pb2.AggregateResponse(progress=progress))
+        return digest
+
+    async def _again(self, context: grpc.aio.ServicerContext, caller: Caller, request: JobRequest) -> Outcome:
+        """Read a stream whose job is paid for, without opening it, and give the same summary if it is the same."""
+        digest = ContentDigest()
+        while (message := await self._read(context)) is not grpc.aio.EOF:
+            if message.WhichOneof("part") == "domain":
+                digest.add_domain(message.domain)
+            else:
+                digest.add_reports(batch_of(message.reports))
+        found = await self._runner.blocking(self._engine.repeated, scope_of(caller), request, digest.digest())
+        assert found is not None
+        return found
+
+    async def CreateJob(
+        self, request: aggregation_pb2.CreateJobRequest, context: grpc.aio.ServicerContext
+    ) -> aggregation_pb2.Job:
+        """Begin a job over files, or find the one that was begun with the same request."""
+        caller = current_caller()
+        if self._inputs is None or self._outputs is None:
+            raise PathRefusedError("this service has no folders for jobs over files: stream the reports instead")
+        prefixes = tuple(request.input_data_blob_prefixes) or (request.input_data_blob_prefix,)
+        if bool(request.input_data_blob_prefix) == bool(request.input_data_blob_prefixes):
+            raise InvalidJobError("give exactly one of input_data_blob_prefix and input_data_blob_prefixes")
+        if len(prefixes) > _MAX_PREFIXES:
+            raise InvalidJobError(f"input_data_blob_prefixes has at most {_MAX_PREFIXES} entries")
+        parameters = aggregation_pb2.JobParameters()
+        parameters.CopyFrom(request.job_parameters)
+        parameters.job_request_id = request.job_request_id or parameters.job_request_id
+        domain = request.output_domain_blob_prefix or None
+        asked = request_of(parameters, (*prefixes, "->", request.output_data_blob_prefix, "domain", domain or ""))
+        caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
+        if domain is None and asked.discovery is None and not asked.debug_run:
+            raise InvalidJobError("give output_domain_blob_prefix, or key_discovery")
+        found = self._runner.book.find(caller.name, asked.job_request_id)
+        if found is not None and (found.status != FINISHED or found.summary is not None):
+            if found.request != asked:
+                raise JobIdTakenError(f"job id {asked.job_request_id!r} was used for another request")
+            return found.message()
+        again = await self._runner.blocking(self._engine.repeated, scope_of(caller), asked)
+        if again is not None:
+            return self._committed_message(asked.job_request_id, again)
+        job = await self._runner.blocking(self._file_job, caller, prefixes, domain, request.output_data_blob_prefix)
+        record = self._open(caller, asked, request)
+        self._runner.start(record, caller, job)
+        return record.message()
+
+    def _file_job(self, caller: Caller, prefixes: tuple[str, ...], domain: str | None, output: str) -> FileJob:
+        """Check every path before the job begins, so that a mistake is told at once."""
+        assert self._inputs is not None and self._outputs is not None
+        inputs, outputs = self._inputs.below(caller.folder), self._outputs.below(caller.folder)
+        for prefix in prefixes + ((domain,) if domain is not None else ()):
+            inputs.files(prefix)
+        return FileJob(
+            inputs=inputs, prefixes=prefixes, domain=domain, output=AvroShards(prefix=outputs.prepare(output))
+        )
+
+    def _committed_message(self, job_request_id: str, outcome: Outcome) -> aggregation_pb2.Job:
+        message = aggregation_pb2.Job(job_request_id=job_request_id, job_status=FINISHED)
+        finish_message(message, outcome_header(outcome, self._engine.ledger.filter))
+        message.request_updated_at.CopyFrom(message.summary.finished_at)
+        return message
+
+    async def _find(self, job_request_id: str) -> JobRecord | aggregation_pb2.Job:
+        caller = current_caller()
+        check_job_id(job_request_id)
+        record = self._runner.book.find(caller.name, job_request_id)
+        if record is not None:
+            return record
+        found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, job_request_id)
+        if found is None:
+            raise NoSuchJobError(f"you have no job {job_request_id!r}")
+        outcome = Outcome(header=found.header, rows=found.rows, receipted=found, repeated=True)
+        return self._committed_message(job_request_id, outcome)
+
+    async def GetJob(
+        self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext
+    ) -> aggregation_pb2.Job:
+        """The job now."""
+        found = await self._find(request.job_request_id)
+        return found.message() if isinstance(found, JobRecord) else found
+
+    async def WatchJob(self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext) -> None:
+        """The job now, and again at every change until it has finished."""
+        found = await self._find(request.job_request_id)
+        if not isinstance(found, JobRecord):
+            await self._write(context, found)
+            return
+        while True:
+            changed = found.changed
+            await self._write(context, found.message())
+            if found.status == FINISHED:
+                return
+            try:
+                await asyncio.wait_for(changed.wait(), _PROGRESS_EVERY_S)
+            except TimeoutError:
+                continue
+
+    async def CancelJob(
+        self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext
+    ) -> aggregation_pb2.Job:
+        """End a job that has not been committed; one that has been is left as it is."""
+        found = await self._find(request.job_request_id)
+        if not isinstance(found, JobRecord):
+            return found
+        if found.session is not None:
+            found.session.cancel()
+        return found.message()
+
+    async def GetSummary(
+        self, request: aggregation_pb2.GetSummaryRequest, context: grpc.aio.ServicerContext
+    ) -> None:
+        """The summary of a finished job: its header, then its rows."""
+        caller = current_caller()
+        check_job_id(request.job_request_id)
+        if not request.first_row >= 0:
+            raise InvalidJobError("first_row is not negative")
+        found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, request.job_request_id)
+        rows: Rows | None
+        if found is not None:
+            header, rows = header_message(found.header, found, self._engine.ledger.filter, repeated=True), found.rows
+        else:
+            record = self._runner.book.find(caller.name, request.job_request_id)
+            if record is None:
+                raise NoSuchJobError(f"you have no job {request.job_request_id!r}")
+            if record.problem is not None:
+                raise record.problem
+            if record.summary is None:
+                raise NoSuchJobError(f"job {request.job_request_id!r} has not finished")
+            header, rows = record.summary, record.debug_rows
+        await self._write(context, aggregation_pb2.SummaryChunk(header=header))
+        if rows is not None:
+            for page in rows.pages(ROWS_A_MESSAGE, request.first_row):
+                await self._write(context, aggregation_pb2.SummaryChunk(rows=rows_message(page)))
+
+    async def ListPublicKeys(
+        self, request: aggregation_pb2.ListPublicKeysRequest, context: grpc.aio.ServicerContext
+    ) -> aggregation_pb2.ListPublicKeysResponse:
+        """The keys under which reports are sealed. Open to everybody."""
+        public = self._keys.public()
+        return aggregation_pb2.ListPublicKeysResponse(
+            keys=[aggregation_pb2.PublicKey(id=key.id, key=key.key.public_bytes_raw()) for key in public.keys],
+            document=public.serialise(),
+        )

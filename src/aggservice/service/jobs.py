@@ -1,0 +1,200 @@
+"""The jobs of a service: which are waiting, running and finished, and who may see them.
+
+The book lives in memory and is bounded. What was paid for is in the ledger, and is found there after a restart; what
+was not, is gone with the service, as if it had never been asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aggservice.engine import JobRequest, Rows, Session, UnpaidError
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import common_pb2
+from aggservice.service.convert import timestamp
+from aggservice.service.errors import BusyError, NoSuchJobError
+from aggservice.service.metrics import Metrics
+from aggservice.service.status import detail_of, message_of
+from mechanisms import Clock
+
+_REFUSALS_KEPT = 64
+_DEBUG_ROWS_KEPT = 10_000
+_REFUSED_UNITS_KEPT = 5_000_000
+
+RECEIVED = aggregation_pb2.Job.RECEIVED
+IN_PROGRESS = aggregation_pb2.Job.IN_PROGRESS
+FINISHED = aggregation_pb2.Job.FINISHED
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class JobRecord:
+    """One job as its owner sees it. Changed only from the event loop."""
+
+    caller: str
+    request: JobRequest
+    asked: aggregation_pb2.CreateJobRequest
+    received_ms: int
+    updated_ms: int
+    started_ms: int | None = None
+    status: aggregation_pb2.Job.Status = RECEIVED
+    stage: str = "queued"
+    session: Session | None = None
+    summary: common_pb2.SummaryHeader | None = None
+    debug_rows: Rows | None = None
+    problem: BaseException | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Whose job, and which."""
+        return self.caller, self.request.job_request_id
+
+    @property
+    def reports_read(self) -> int:
+        """How many reports have been opened."""
+        return self.session.reports_read if self.session else 0
+
+    def message(self) -> aggregation_pb2.Job:
+        """Return the job as getJob shows it."""
+        job = aggregation_pb2.Job(
+            job_request_id=self.request.job_request_id,
+            job_status=self.status,
+            request_received_at=timestamp(self.received_ms),
+            request_updated_at=timestamp(self.updated_ms),
+            request=self.asked,
+            progress=aggregation_pb2.Progress(reports_read=self.reports_read, stage=self.stage),
+        )
+        if self.started_ms is not None:
+            job.request_processing_started_at.CopyFrom(timestamp(self.started_ms))
+        if self.problem is not None:
+            detail = detail_of(self.problem, self.request.job_request_id)
+            job.result_info.return_code = detail.return_code
+            job.result_info.return_message = message_of(self.problem)
+            job.result_info.finished_at.CopyFrom(timestamp(self.updated_ms))
+            job.result_info.detail.CopyFrom(detail)
+            job.result_info.error_summary.error_counts.extend(detail.error_counts)
+        if self.summary is not None:
+            finish_message(job, self.summary)
+        return job
+
+
+def finish_message(job: aggregation_pb2.Job, summary: common_pb2.SummaryHeader) -> None:
+    """Fill in what getJob shows of a job that finished with a summary."""
+    job.result_info.return_code = summary.return_code
+    job.result_info.return_message = "the summary is ready"
+    job.result_info.error_summary.CopyFrom(summary.error_summary)
+    job.result_info.finished_at.CopyFrom(summary.finished_at)
+    job.summary.CopyFrom(summary)
+
+
+class JobBook:
+    """Jobs by caller and id. Finished ones are kept up to a number; running ones always."""
+
+    def __init__(self, clock: Clock, *, finished_kept: int) -> None:
+        self._clock = clock
+        self._kept = finished_kept
+        self._jobs: dict[tuple[str, str], JobRecord] = {}
+        self._finished: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._refusals: OrderedDict[tuple[str, str], UnpaidError] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def find(self, caller: str, job_request_id: str) -> JobRecord | None:
+        """Return a caller's job, or None."""
+        return self._jobs.get((caller, job_request_id))
+
+    def running(self) -> list[JobRecord]:
+        """Return the jobs that have not finished."""
+        return [record for record in self._jobs.values() if record.status != FINISHED]
+
+    def open(self, caller: str, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
+        """Enter a new job, in the place of a finished one of the same id."""
+        now = self._clock.now_ms()
+        record = JobRecord(caller=caller, request=request, asked=asked, received_ms=now, updated_ms=now)
+        self._finished.pop(record.key, None)
+        self._jobs[record.key] = record
+        return record
+
+    def change(
+        self, record: JobRecord, *, status: aggregation_pb2.Job.Status | None = None, stage: str | None = None
+    ) -> None:
+        """Note that a job has gone on, and wake those who watch it."""
+        record.updated_ms = self._clock.now_ms()
+        if status is not None:
+            record.status = status
+            if status == IN_PROGRESS and record.started_ms is None:
+                record.started_ms = record.updated_ms
+        if stage is not None:
+            record.stage = stage
+        record.changed.set()
+        record.changed = asyncio.Event()
+
+    def close(
+        self,
+        record: JobRecord,
+        *,
+        summary: common_pb2.SummaryHeader | None = None,
+        debug_rows: Rows | None = None,
+        problem: BaseException | None = None,
+    ) -> None:
+        """Note how a job ended. Rows are in the ledger or in files; only a small debug run's are kept here."""
+        record.session = None
+        record.summary, record.problem = summary, problem
+        if debug_rows is not None and len(debug_rows) <= _DEBUG_ROWS_KEPT:
+            record.debug_rows = debug_rows
+        self.change(record, status=FINISHED, stage="finished")
+        self._finished[record.key] = None
+        while len(self._finished) > self._kept:
+            key, _ = self._finished.popitem(last=False)
+            del self._jobs[key]
+        if isinstance(problem, UnpaidError):
+            self._refusals[record.key] = problem
+            self._refusals.move_to_end(record.key)
+            while len(self._refusals) > _REFUSALS_KEPT or self._refused_units() > _REFUSED_UNITS_KEPT:
+                if len(self._refusals) == 1:
+                    break
+                self._refusals.popitem(last=False)
+
+    def _refused_units(self) -> int:
+        return sum(problem.count for problem in self._refusals.values())
+
+    def refusal(self, caller: str, job_request_id: str) -> UnpaidError:
+        """Return why a job was not paid for, with every unit that could not pay."""
+        found = self._refusals.get((caller, job_request_id))
+        if found is None:
+            raise NoSuchJobError(f"no job {job_request_id!r} of yours was refused for its budget lately")
+        return found
+
+
+class Places:
+    """A bounded number of jobs at once, and a bounded number that wait for a place."""
+
+    def __init__(self, *, jobs: int, waiting: int, metrics: Metrics) -> None:
+        self._free = asyncio.Semaphore(jobs)
+        self._waiting = 0
+        self._limit = waiting
+        self._metrics = metrics
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Wait for a place and hold it; refuse when too many wait already."""
+        if self._free.locked() and self._waiting >= self._limit:
+            raise BusyError(f"{self._waiting} jobs wait already")
+        self._waiting += 1
+        self._metrics.move("jobs_waiting", 1)
+        try:
+            await self._free.acquire()
+        finally:
+            self._waiting -= 1
+            self._metrics.move("jobs_waiting", -1)
+        self._metrics.move("jobs_running", 1)
+        try:
+            yield
+        finally:
+            self._metrics.move("jobs_running", -1)
+            self._free.release()

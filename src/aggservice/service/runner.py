@@ -1,0 +1,138 @@
+"""Running jobs: from the event loop into threads and back, with cancellation that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from aggservice.engine import (
+    AvroShards,
+    Destination,
+    InputReadError,
+    LocalEngine,
+    Outcome,
+    Scope,
+    Session,
+)
+from aggservice.service.callers import Caller
+from aggservice.service.convert import outcome_header
+from aggservice.service.folders import Folder
+from aggservice.service.jobs import IN_PROGRESS, JobBook, JobRecord, Places
+from aggservice.service.log import EventLog
+from aggservice.service.status import KNOWN_ERRORS, return_code_of
+from aggservice.wire import AvroError, read_domain, read_reports
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def scope_of(caller: Caller) -> Scope:
+    """Return a caller as the engine knows him."""
+    return Scope(caller=caller.name, origins=caller.origins, sites=caller.sites)
+
+
+class JobRunner:
+    """Takes jobs through the engine. Everything that blocks runs in a thread of its own pool."""
+
+    def __init__(
+        self, *, engine: LocalEngine, book: JobBook, places: Places, executor: ThreadPoolExecutor, log: EventLog
+    ) -> None:
+        self.engine = engine
+        self.book = book
+        self.places = places
+        self._executor = executor
+        self._log = log
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run something that blocks in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: call(*args, **kwargs))
+
+    async def step(self, session: Session, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run one step of a job in a thread. A cancelled caller cancels the job, and is let go once the step ended."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor, lambda: call(*args, **kwargs))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            session.cancel()
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()
+            raise
+
+    def start(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
+        """Run a job over files in the background."""
+        task = asyncio.get_running_loop().create_task(self._run(record, caller, job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
+        try:
+            async with self.places.take():
+                session = self.engine.begin(scope_of(caller), record.request)
+                record.session = session
+                self.book.change(record, status=IN_PROGRESS, stage="reading")
+                outcome = await self.step(session, job.run, session)
+            self.finished(record, outcome)
+        except KNOWN_ERRORS as problem:
+            self.book.close(record, problem=problem)
+            self._note(record, return_code_of(problem).value)
+        except asyncio.CancelledError as problem:
+            self.book.close(record, problem=problem)
+            raise
+        except Exception as problem:  # a fault of ours must end the job, not the service
+            self._log.fault("job_failed", problem, caller=record.caller, job=record.request.job_request_id)
+            self.book.close(record, problem=problem)
+
+    def finished(self, record: JobRecord, outcome: Outcome) -> None:
+        """Note a job that ended with a summary."""
+        summary = outcome_header(outcome, self.engine.ledger.filter)
+        self.book.close(record, summary=summary, debug_rows=outcome.rows if outcome.receipted is None else None)
+        self._note(record, outcome.header.return_code.value)
+
+    def _note(self, record: JobRecord, code: str) -> None:
+        self._log.event("job", caller=record.caller, job=record.request.job_request_id, return_code=code)
+
+    async def stop(self) -> None:
+        """End every job that has not been committed."""
+        for record in self.book.running():
+            if record.session is not None:
+                record.session.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+class FileJob:
+    """A job over files below a caller's folders."""
+
+    def __init__(self, *, inputs: Folder, prefixes: tuple[str, ...], domain: str | None, output: AvroShards) -> None:
+        self._inputs = inputs
+        self._prefixes = prefixes
+        self._domain = domain
+        self._output: Destination = output
+
+    def run(self, session: Session) -> Outcome:
+        """Read domain and reports, and finish. Runs in a thread."""
+        try:
+            if self._domain is not None:
+                for path in self._inputs.files(self._domain):
+                    with self._inputs.open(path) as file:
+                        for rows in read_domain(file):
+                            session.declare(rows.key_high, rows.key_low)
+            seen: set[str] = set()
+            for prefix in self._prefixes:
+                for path in self._inputs.files(prefix):
+                    if path in seen:
+                        continue
+                    seen.add(path)
+                    with self._inputs.open(path) as file:
+                        for batch in read_reports(file):
+                            session.add(batch)
+        except AvroError as problem:
+            raise InputReadError(str(problem)) from problem
+        return session.finish(self._output)

@@ -1,0 +1,366 @@
+"""Jobs through the local engine: counters, dedupe, threshold, charge, release."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aggservice.engine import (
+    CancelledError,
+    Discovery,
+    EngineSettings,
+    InvalidJobError,
+    JobIdTakenError,
+    JobRequest,
+    LocalEngine,
+    Outcome,
+    PrivacyUnit,
+    ReportVersionError,
+    ReturnCode,
+    Sensitivity,
+    TooManyBadReportsError,
+    UnpaidError,
+)
+from aggservice.wire import Api, Contribution, KeySet
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, ZcdpFilter
+from mechanisms import SeededBits
+
+NOW_S = 1_700_000_000
+ORIGIN = "https://adtech.example"
+
+
+class NoNoise:
+    """Noise of zero, so that sums can be read."""
+
+    def draw(self, noise: object, size: int) -> np.ndarray:
+        return np.zeros(size, dtype=np.int64)
+
+
+def request(job: str = "job", **changes: Any) -> JobRequest:
+    fields: dict[str, Any] = {"job_request_id": job, "attribution_report_to": ORIGIN}
+    return JobRequest(**{**fields, **changes})
+
+
+def run(
+    engine: LocalEngine, maker: Any, asked: JobRequest, reports: list[Any], domain: tuple[int, ...] = (1, 2)
+) -> Outcome:
+    from aggservice.engine import Scope
+
+    session = engine.begin(Scope(caller="adtech"), asked)
+    session.declare(np.zeros(len(domain), dtype=np.uint64), np.array(domain, dtype=np.uint64))
+    session.add(maker.batch(reports))
+    return session.finish()
+
+
+def test_sums_over_a_declared_domain(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker, noise=NoNoise())
+    outcome = run(engine, maker, request(), [maker.report({1: 5, 3: 9}), maker.report({1: 7}), maker.report()], (1, 2))
+    assert outcome.rows is not None
+    assert outcome.rows.to_dict() == {1: 12, 2: 0}
+    assert outcome.header.return_code == ReturnCode.SUCCESS
+    assert outcome.header.error_counts == {}
+    # A report of nulls only pays as well: three units.
+    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 3
+
+
+def test_a_repeated_report_id_counts_once_under_our_own_name(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    report = maker.report({1: 5})
+    outcome = run(engine_of(maker, noise=NoNoise()), maker, request(), [report, maker.report({1: 1}), report, report])
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 6, 2: 0}
+    assert outcome.header.error_counts == {"REPEATED_REPORT_ID": 2}
+    assert outcome.header.return_code == ReturnCode.SUCCESS
+    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 2
+
+
+def broken(maker: Any) -> dict[str, Any]:
+    """One report for every counter that a report alone can have."""
+    from dataclasses import replace
+
+    good = maker.report({1: 1})
+    sealed = good.payloads[0]
+
+    def with_payload(payload: bytes, key_id: str | None = None) -> Any:
+        return replace(good, payloads=(replace(sealed, payload=payload, key_id=key_id or sealed.key_id),))
+
+    def with_info(old: str, new: str) -> Any:
+        assert old in good.shared_info
+        return replace(good, shared_info=good.shared_info.replace(old, new))
+
+    import cbor2
+
+    from aggservice.wire import seal
+
+    info = maker.info().serialise()
+    key = maker.keys.public(maker.clock).keys[0]
+    operation = seal(cbor2.dumps({"data": [], "operation": "sum"}), shared_info=info, key=key.key)
+    not_cbor = seal(b"\xff\xff", shared_info=info, key=key.key)
+    return {
+        "DECRYPTION_ERROR": with_payload(sealed.payload[:-1] + bytes([sealed.payload[-1] ^ 1])),
+        "DECRYPTION_KEY_NOT_FOUND": with_payload(sealed.payload, "no-such-key"),
+        "REPORT_PARSING_ERROR": replace(with_payload(not_cbor), shared_info=info),
+        "UNSUPPORTED_OPERATION": replace(with_payload(operation), shared_info=info),
+        "UNSUPPORTED_REPORT_API_TYPE": with_info('"attribution-reporting"', '"topics"'),
+        "UNSUPPORTED_SHAREDINFO_VERSION": with_info('"version":"1.0"', '"version":"0.0"'),
+        "REQUIRED_SHAREDINFO_FIELD_INVALID": with_info('"attribution_destination"', '"destination"'),
+        "INVALID_REPORT_ID": with_info('"report_id"', '"identifier"'),
+        "ATTRIBUTION_REPORT_TO_MALFORMED": with_info(ORIGIN, "adtech"),
+        "ATTRIBUTION_REPORT_TO_MISMATCH": maker.report({1: 1}, reporting_origin="https://other.example"),
+        "ORIGINAL_REPORT_TIME_TOO_OLD": maker.report({1: 1}, scheduled_report_time_s=NOW_S - 90 * 86_400),
+    }
+
+
+def test_every_counter_of_a_report(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    cases = broken(maker)
+    good = [maker.report({1: 1}) for _ in range(3)]
+    outcome = run(
+        engine_of(maker, noise=NoNoise()),
+        maker,
+        request(error_threshold_percent=Fraction(100)),
+        good + list(cases.values()),
+    )
+    expected = dict.fromkeys(cases, 1) | {"NUM_REPORTS_WITH_ERRORS": len(cases)}
+    assert dict(outcome.header.error_counts) == expected
+    assert len(cases) == 11
+    assert outcome.header.return_code == ReturnCode.SUCCESS_WITH_ERRORS
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 3, 2: 0}
+    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 3
+
+
+def test_debug_and_site_counters(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    reports = [maker.report({1: 1}, debug_mode=True), maker.report({1: 1})]
+    outcome = run(
+        engine_of(maker, noise=NoNoise()),
+        maker,
+        request(debug_run=True, error_threshold_percent=Fraction(100)),
+        reports,
+    )
+    assert dict(outcome.header.error_counts) == {"DEBUG_NOT_ENABLED": 1, "NUM_REPORTS_WITH_ERRORS": 1}
+    site = request(
+        "site",
+        attribution_report_to=None,
+        reporting_site="https://adtech.example",
+        error_threshold_percent=Fraction(100),
+    )
+    mixed = [
+        maker.report({1: 1}, reporting_origin="https://ads.adtech.example"),
+        maker.report({1: 1}, reporting_origin="https://adtech.other"),
+        maker.report({1: 1}, reporting_origin="https://192.0.2.1"),
+    ]
+    outcome = run(engine_of(maker, noise=NoNoise()), maker, site, mixed)
+    assert outcome.header.error_counts["REPORTING_SITE_MISMATCH"] >= 1
+    assert outcome.header.error_counts["NUM_REPORTS_WITH_ERRORS"] == 2
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 1, 2: 0}
+
+
+def test_too_many_bad_reports_end_a_job_before_any_charge(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker, noise=NoNoise())
+    good = [maker.report({1: 1}) for _ in range(9)]
+    bad = [maker.report({1: 1}, reporting_origin="https://other.example") for _ in range(2)]
+    with pytest.raises(TooManyBadReportsError) as caught:
+        run(engine, maker, request(), good + bad)
+    assert caught.value.code == ReturnCode.REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD
+    assert caught.value.counts["NUM_REPORTS_WITH_ERRORS"] == 2
+    # Exactly ten in a hundred is not too many: one of ten.
+    outcome = run(engine, maker, request(), good + bad[:1])
+    assert outcome.receipted is not None and outcome.receipted.committed.entry.seq == 1
+
+
+def test_an_announced_count_lets_a_bad_job_fail_early(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    from aggservice.engine import Scope
+
+    session = engine_of(maker).begin(Scope(caller="adtech"), request(input_report_count=20))
+    bad = [maker.report({1: 1}, reporting_origin="https://other.example") for _ in range(3)]
+    with pytest.raises(TooManyBadReportsError):
+        session.add(maker.batch(bad))
+
+
+def test_a_newer_major_version_fails_the_whole_job(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    from dataclasses import replace
+
+    good = maker.report({1: 1})
+    newer = replace(good, shared_info=good.shared_info.replace('"version":"1.0"', '"version":"2.0"'))
+    with pytest.raises(ReportVersionError) as caught:
+        run(engine_of(maker), maker, request(), [maker.report({1: 1}) for _ in range(50)] + [newer])
+    assert caught.value.code == ReturnCode.UNSUPPORTED_REPORT_VERSION
+
+
+def test_a_job_pays_for_every_filtering_id_it_asks_for(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker, noise=NoNoise())
+    report = maker.report([Contribution(bucket=1, value=3), Contribution(bucket=1, value=40, filtering_id=7)])
+    first = run(engine, maker, request("a", filtering_ids=(0, 5), noise=Epsilon.parse("64")), [report])
+    assert first.rows is not None and first.rows.to_dict() == {1: 3, 2: 0}
+    assert first.receipted is not None and first.receipted.committed.entry.units.count == 2
+    # The same report may be aggregated once for each disjoint set of ids, and 5 was paid for although absent.
+    second = run(engine, maker, request("b", filtering_ids=(7,), noise=Epsilon.parse("64")), [report])
+    assert second.rows is not None and second.rows.to_dict() == {1: 40, 2: 0}
+    for job, ids in (("c", (5,)), ("d", (0, 9)), ("e", (7,))):
+        with pytest.raises(UnpaidError) as caught:
+            run(engine, maker, request(job, filtering_ids=ids, noise=Epsilon.parse("0.01")), [report])
+        assert (caught.value.count, caught.value.total) == (1, len(ids))
+
+
+def test_shared_id_mode_charges_what_reports_share(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker, noise=NoNoise(), settings=EngineSettings(unit=PrivacyUnit.SHARED_ID))
+    reports = [maker.report({1: 1}) for _ in range(20)]
+    outcome = run(engine, maker, request("a", noise=Epsilon.parse("64")), reports)
+    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 1
+    # Another report of the same hour shares the budget.
+    with pytest.raises(UnpaidError):
+        run(engine, maker, request("b"), [maker.report({1: 1})])
+    # One of another hour does not.
+    later = maker.report({1: 1}, scheduled_report_time_s=NOW_S - 10_000)
+    run(engine, maker, request("c"), [later])
+
+
+def test_requerying_until_the_budget_is_gone(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker)
+    reports = [maker.report({1: 1}) for _ in range(30)]
+    for job, epsilon in (("a", "16"), ("b", "32"), ("c", "16")):
+        run(engine, maker, request(job, noise=Epsilon.parse(epsilon)), reports)
+    before = engine.ledger.checkpoint()
+    with pytest.raises(UnpaidError) as caught:
+        run(engine, maker, request("d", noise=Epsilon.parse("0.01")), reports)
+    assert (caught.value.count, caught.value.total, len(caught.value.first)) == (30, 30, 20)
+    assert engine.ledger.checkpoint() == before
+
+
+def test_uses_and_deltas_run_out_like_epsilon(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    from .conftest import new_ledger  # type: ignore[import-not-found]
+
+    ledger = new_ledger(EpsilonDeltaFilter.parse(epsilon="64", delta="0.00001", uses=3))
+    engine = engine_of(maker, ledger=ledger)
+    reports = [maker.report({1: 1})]
+    discovery = Discovery(delta=Delta.parse("0.000006"))
+    run(engine, maker, request("a", noise=Epsilon.parse("1"), discovery=discovery), reports)
+    with pytest.raises(UnpaidError):
+        run(engine, maker, request("b", noise=Epsilon.parse("1"), discovery=discovery), reports)
+    run(engine, maker, request("c", noise=Epsilon.parse("1")), reports)
+    run(engine, maker, request("d", noise=Epsilon.parse("1")), reports)
+    with pytest.raises(UnpaidError):
+        run(engine, maker, request("e", noise=Epsilon.parse("1")), reports)
+
+
+def test_the_same_job_id_gives_the_same_summary_and_another_request_is_refused(
+    maker: Any, engine_of: Callable[..., LocalEngine]
+) -> None:
+    engine = engine_of(maker)
+    reports = [maker.report({1: 1})]
+    first = run(engine, maker, request(), reports)
+    again = run(engine, maker, request(), reports)
+    assert again.repeated and not first.repeated
+    assert again.rows is not None and first.rows is not None
+    assert again.rows.to_dict() == first.rows.to_dict()
+    assert again.header == first.header
+    with pytest.raises(JobIdTakenError):
+        run(engine, maker, request(noise=Epsilon.parse("1")), reports)
+
+
+def test_a_cancelled_job_leaves_nothing(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    from aggservice.engine import Scope
+
+    engine = engine_of(maker)
+    before = engine.ledger.checkpoint()
+    session = engine.begin(Scope(caller="adtech"), request())
+    session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
+    session.add(maker.batch([maker.report({1: 1})]))
+    session.cancel()
+    with pytest.raises(CancelledError):
+        session.finish()
+    assert engine.ledger.checkpoint() == before
+    assert engine.ledger.job("adtech", "job") is None
+
+
+def test_each_api_has_the_operators_sensitivity(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    limits = {
+        Api.ATTRIBUTION_REPORTING: Sensitivity(l1=100, l0=10),
+        Api.SHARED_STORAGE: Sensitivity(l1=50, l0=20),
+    }
+    engine = engine_of(maker, settings=EngineSettings(sensitivities=limits))
+    outcome = run(engine, maker, request("a"), [maker.report({1: 1})])
+    assert (outcome.header.statement.l1, outcome.header.statement.l0) == (100, 10)
+    both = [maker.report({1: 1}), maker.report({1: 1}, api=Api.SHARED_STORAGE, attribution_destination=None)]
+    outcome = run(engine, maker, request("b"), both)
+    assert (outcome.header.statement.l1, outcome.header.statement.l0) == (100, 20)
+
+
+def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker, noise=NoNoise())
+    reports = [maker.report({1: 5, 3: 9, 4: 2})]
+    outcome = run(engine, maker, request("a", others=Epsilon.parse("2.5")), reports)
+    assert outcome.header.others == 11
+    assert outcome.receipted is not None
+    assert outcome.receipted.committed.entry.cost.loss_micro == 12_500_000
+    small = EngineSettings(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=1, l0=1)})
+    engine = engine_of(maker, noise=NoNoise(), settings=small)
+    discovery = Discovery(delta=Delta.parse("0.000001"))
+    asked = request("b", others=Epsilon.parse("1"), discovery=discovery)
+    outcome = run(engine, maker, asked, [maker.report({1: 5, 3: 900, 4: 1})])
+    tau = outcome.header.statement.threshold
+    assert 1 < tau < 900
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 5, 2: 0, 3: 900}
+    assert (outcome.header.undeclared, outcome.header.others) == (901, 1)
+
+
+def test_gaussian_noise_needs_a_zcdp_ledger(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    from budget import MechanismNotAllowedError
+
+    from .conftest import new_ledger  # type: ignore[import-not-found]
+
+    reports = [maker.report({1: 1})]
+    with pytest.raises(MechanismNotAllowedError):
+        run(engine_of(maker), maker, request(noise=Rho.parse("0.5")), reports)
+    engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2")))
+    outcome = run(engine, maker, request("g", noise=Rho.parse("0.5")), reports)
+    assert outcome.header.statement.mechanism == "discrete_gaussian"
+    assert float(outcome.header.statement.noise_standard_deviation) == pytest.approx(65_536, rel=1e-5)
+    run(engine, maker, request("l", noise=Epsilon.parse("1.5")), reports)  # costs 1.125
+    with pytest.raises(UnpaidError):
+        run(engine, maker, request("m", noise=Epsilon.parse("1")), reports)
+
+
+def test_a_debug_run_shows_true_values_and_charges_nothing(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker)
+    before = engine.ledger.checkpoint()
+    reports = [maker.report({1: 5, 3: 9}, debug_mode=True)]
+    outcome = run(engine, maker, request(debug_run=True), reports)
+    assert outcome.rows is not None and outcome.rows.unnoised is not None and outcome.rows.annotations is not None
+    shown = dict(zip(outcome.rows.low.tolist(), outcome.rows.unnoised.tolist(), strict=True))
+    assert shown == {1: 5, 2: 0, 3: 9}
+    assert dict(zip(outcome.rows.low.tolist(), outcome.rows.annotations.tolist(), strict=True)) == {1: 3, 2: 1, 3: 2}
+    assert engine.ledger.checkpoint() == before
+    assert not outcome.header.statement.private
+    run(engine, maker, request("spend", noise=Epsilon.parse("64")), reports)
+    again = run(engine, maker, request("debug", debug_run=True), reports)
+    assert again.header.return_code == ReturnCode.DEBUG_SUCCESS_WITH_PRIVACY_BUDGET_EXHAUSTED
+
+
+def test_a_seeded_run_is_the_same_to_the_byte_and_says_that_it_is_not_private(
+    maker: Any, engine_of: Callable[..., LocalEngine]
+) -> None:
+    reports = [maker.report({1: 5})]
+    runs = [run(engine_of(maker, bits=SeededBits("s")), maker, request(), reports) for _ in range(2)]
+    assert runs[0].rows is not None and runs[1].rows is not None
+    assert runs[0].rows.to_dict() == runs[1].rows.to_dict()
+    assert not runs[0].header.statement.private
+    assert "NOT PRIVATE" in runs[0].header.statement.text
+
+
+def test_a_job_that_could_release_nothing_is_refused(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    with pytest.raises(InvalidJobError, match="nothing to release"):
+        run(engine_of(maker), maker, request(), [maker.report({1: 1})], ())
+
+
+def test_an_unknown_key_id_is_counted_until_the_key_comes(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    engine = engine_of(maker, noise=NoNoise())
+    report = maker.report({1: 4})
+    engine.opener.use_keys(KeySet.create(maker.bits, maker.clock))
+    loose = request("a", error_threshold_percent=Fraction(100))
+    outcome = run(engine, maker, loose, [report])
+    assert outcome.header.error_counts["DECRYPTION_KEY_NOT_FOUND"] == 1
+    engine.opener.use_keys(maker.keys.rotate(maker.bits, maker.clock))
+    outcome = run(engine, maker, request("b"), [report])
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 4, 2: 0}
