@@ -10,6 +10,7 @@ from ldp_client.hashed import Hashed, HashedColumns, HashedReport, binary_hashin
 from ldp_client.hashing import UniversalHash, collision_bound, collision_probability
 from ldp_client.methods import METHODS, build
 from ldp_client.protocol import FrequencyProtocol, Privacy
+from ldp_client.reports import decode_report, encode_report, randomizer_id, report_bytes
 from ldp_client.steps import Calibration
 from ldp_client.support import Estimate, Support
 from ldp_client.unary import Unary, l_osue, l_sue, optimized_unary, sue
@@ -43,7 +44,9 @@ __all__ = [
     "build",
     "collision_bound",
     "collision_probability",
+    "decode_report",
     "distribution",
+    "encode_report",
     "l_grr",
     "l_osue",
     "l_sue",
@@ -53,5 +56,7 @@ __all__ = [
     "printed_range",
     "privacy_loss",
     "randomized_response",
+    "randomizer_id",
+    "report_bytes",
     "sue",
 ]

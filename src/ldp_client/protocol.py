@@ -103,7 +103,7 @@ def as_draws(source: Bits | Draws) -> Draws:
     return source if isinstance(source, Draws) else Draws(source)
 
 
-def check_value(value: int, k: int) -> int:
+def check_value(value: int | np.integer[Any], k: int) -> int:
     """Return ``value`` as an int, refusing one outside [0, k)."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < k:
         raise ReportError(f"a value must be a whole number in [0, {k}), not {value!r}")

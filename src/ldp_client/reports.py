@@ -1,0 +1,84 @@
+"""Reports as bytes, and a name for the randomizer that made them: what travels inside an encrypted report.
+
+Every form has a fixed length for its protocol, so that the length of a report tells nothing. Amplification by
+shuffling counts only reports of the same randomizer; ``randomizer_id`` is how the two ends say which that is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from typing import Any
+
+import numpy as np
+
+from ldp_client.bitflip import BitFlip, BitFlipReport
+from ldp_client.direct import Direct
+from ldp_client.errors import ReportError
+from ldp_client.hashed import Hashed, HashedReport
+from ldp_client.hashing import UniversalHash
+from ldp_client.packed import unpack
+from ldp_client.protocol import check_value
+from ldp_client.unary import Unary
+
+AnyProtocol = Unary | Direct | Hashed | BitFlip
+
+
+def randomizer_id(protocol: AnyProtocol) -> str:
+    """Return 32 hexadecimal digits that are the same for, and only for, the same protocol and parameters."""
+    text = json.dumps(protocol.describe(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(b"aggservice ldp randomizer\0" + text.encode()).hexdigest()[:32]
+
+
+def report_bytes(protocol: AnyProtocol) -> int:
+    """Return the length of every report of ``protocol``."""
+    match protocol:
+        case Unary():
+            return -(-protocol.k // 8)
+        case Direct():
+            return 4
+        case Hashed():
+            return 20
+        case BitFlip():
+            return 4 * protocol.sampled + -(-protocol.sampled // 8)
+
+
+def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
+    """Return a client's report as bytes: big-endian numbers, packed bits first bit lowest."""
+    match protocol, report:
+        case Unary(), bytes():
+            unpack(report, protocol.k)
+            return report
+        case Direct(), int() | np.integer():
+            return struct.pack(">I", check_value(report, protocol.k))
+        case Hashed(), HashedReport(function=function, value=value) if function.g == protocol.g:
+            return struct.pack(">QQI", function.multiplier, function.addend, check_value(value, protocol.g))
+        case BitFlip(), BitFlipReport(sampled=sampled, bits=bits) if len(sampled) == protocol.sampled:
+            unpack(bits, protocol.sampled)
+            checked = [check_value(bucket, protocol.buckets) for bucket in sampled]
+            return struct.pack(f">{len(checked)}I", *checked) + bits
+    raise ReportError(f"not a report of {protocol.kind}: {report!r}")
+
+
+def decode_report(protocol: AnyProtocol, data: bytes) -> Any:
+    """Return the report that ``data`` holds, refusing any that no client of ``protocol`` can have made."""
+    if len(data) != report_bytes(protocol):
+        raise ReportError(f"a report of {protocol.kind} has {report_bytes(protocol)} bytes here, not {len(data)}")
+    match protocol:
+        case Unary():
+            unpack(data, protocol.k)
+            return data
+        case Direct():
+            return check_value(struct.unpack(">I", data)[0], protocol.k)
+        case Hashed():
+            multiplier, addend, value = struct.unpack(">QQI", data)
+            function = UniversalHash(multiplier=multiplier, addend=addend, g=protocol.g)
+            return HashedReport(function=function, value=check_value(value, protocol.g))
+        case BitFlip():
+            split = 4 * protocol.sampled
+            sampled = struct.unpack(f">{protocol.sampled}I", data[:split])
+            if list(sampled) != sorted(set(sampled)) or sampled[-1] >= protocol.buckets:
+                raise ReportError("a report of dBitFlipPM names its sampled buckets once each, in order")
+            unpack(data[split:], protocol.sampled)
+            return BitFlipReport(sampled=sampled, bits=data[split:])
