@@ -206,7 +206,7 @@ def _curves(request: FigureRequest, what: str, name: str, label: str) -> Made:
     figure, panels = grid_of_panels(len(datasets), len(ALPHAS))
     places = [(dataset, alpha) for dataset in datasets for alpha in ALPHAS]
     for (dataset, alpha), axes in zip(places, panels, strict=True):
-        for method in METHODS:
+        for index, method in enumerate(METHODS):
             mine = [
                 (cell.epsilon_micro / MICRO, Interval.over([getattr(each, what) for each in outcomes]))
                 for cell, outcomes in found.items()
@@ -216,12 +216,14 @@ def _curves(request: FigureRequest, what: str, name: str, label: str) -> Made:
             if mine and not (what == "mse" and method.endswith("BitFlipPM") and dataset != "Syn"):
                 means = [interval.mean for _, interval in mine]
                 halves = [0.0 if math.isnan(interval.half) else interval.half for _, interval in mine]
-                axes.errorbar([x for x, _ in mine], means, halves, marker=".", capsize=2, label=method)
+                low = [min(half, 0.9 * mean) for half, mean in zip(halves, means, strict=True)]  # the axis has no zero
+                places_x = [x for x, _ in mine]
+                axes.errorbar(places_x, means, (low, halves), color=f"C{index}", marker=".", capsize=2, label=method)
         axes.set_yscale("log")
         axes.set_title(f"{dataset}, α = {float(alpha)}")
         axes.set_xlabel("ε∞")
         axes.set_ylabel(label)
-    panels[0].legend(fontsize=7)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(METHODS))
     return Made(files=(table, save(figure, request.out / f"{name}.png")), lines=_said(found))
 
 
