@@ -83,7 +83,8 @@ def command(
         rates.append(rate)
         ratios.append(rate / browser_rate)
         name = type(recipe).__name__
-        print(f"{name}: Fleet {made:,} contributions in {times['fleet']:.3f} s, Browser {made_few:,} in {times['browsers']:.3f} s")
+        taken = f"Fleet {made:,} contributions in {times['fleet']:.3f} s"
+        print(f"{name}: {taken}, Browser {made_few:,} in {times['browsers']:.3f} s")
         figures.append(f"{name} {rate:,.0f}/s over {browser_rate:,.0f}/s")
     print(f"slowest Fleet: {min(rates):,.0f} contributions/s on one core; asked for: 1,000,000")
     conclude(min(ratios), "Fleet over Browser, contributions a second, the worse of two recipes", "; ".join(figures))
