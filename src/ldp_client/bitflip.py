@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
-from ldp_client.memo import MemoTable
-from ldp_client.packed import RowStore, Words, bits_of, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
+from ldp_client.memo import Answers
+from ldp_client.packed import Words, bits_of, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
 from ldp_client.protocol import (
     Privacy,
     as_draws,
@@ -197,17 +197,14 @@ class BitFlipFleet:
         self._bits = bits
         self._coins = LaneCoins(protocol.chain.permanent)
         self._sampled = sample_batch(bits, users, protocol.buckets, protocol.sampled)
-        self._table = MemoTable()
-        self._memo = RowStore(protocol.sampled)
+        self._memo = Answers(users, protocol.sampled + 1, words_of(protocol.sampled))
 
     def report(self, values: ArrayLike) -> BitFlipColumns:
         """Return one collection's reports."""
         d = self.protocol.sampled
         place = self.places(check_values(values, self.protocol.k, self.users))
-        rows, fresh = self._table.rows(np.arange(self.users) * (d + 1) + place + 1)
-        if fresh.size:
-            self._memo.append(self._coins.flip(self._bits, one_hot(place[fresh], d), d))
-        return BitFlipColumns(sampled=self._sampled, rows=self._memo.take(rows))
+        rows = self._memo.get(place + 1, lambda fresh: self._coins.flip(self._bits, one_hot(place[fresh], d), d))
+        return BitFlipColumns(sampled=self._sampled, rows=rows)
 
     def places(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where each user's bucket stands in his sample, or −1."""
@@ -219,13 +216,11 @@ class BitFlipFleet:
 
     def memoized(self) -> NDArray[np.int64]:
         """Return how many rows each user has memoized."""
-        return np.bincount(self._table.keys() // (self.protocol.sampled + 1), minlength=self.users)
+        return self._memo.counts()
 
     def distinct_answers(self) -> NDArray[np.int64]:
         """Return how many different rows each user has memoized: two places may have drawn the same bits."""
-        users = self._table.keys() // (self.protocol.sampled + 1)
-        rows = np.column_stack((users.astype(np.uint64), self._memo.all()))
-        return np.bincount(np.unique(rows, axis=0)[:, 0].astype(np.int64), minlength=self.users)
+        return self._memo.distinct_counts()
 
 
 def sample(draws: Draws, buckets: int, sampled: int) -> tuple[int, ...]:

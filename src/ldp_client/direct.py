@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ldp_client.draws import Draws, respond, respond_batch
 from ldp_client.errors import ReportError
-from ldp_client.memo import MemoTable
+from ldp_client.memo import Answers
 from ldp_client.protocol import (
     Privacy,
     as_draws,
@@ -25,7 +25,7 @@ from ldp_client.protocol import (
 )
 from ldp_client.steps import Calibration, Chain, check_size, epsilon, epsilon_pair, grr, instant_grr
 from ldp_client.support import Estimate, Support
-from mechanisms import Bits, exp
+from mechanisms import Bits, Real, exp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +146,14 @@ class DirectClient:
         return save_state(self.protocol.describe(), {str(value): kept for value, kept in self._memo.items()})
 
 
+def memoized_responses(
+    memo: Answers, bits: Bits, values: NDArray[np.int64], size: int, keep: Real
+) -> NDArray[np.int64]:
+    """Return each user's permanent answer to his value, drawing by GRR those that are new."""
+    rows = memo.get(values, lambda fresh: respond_batch(bits, values[fresh], size, keep).astype(np.uint64)[:, None])
+    return rows[:, 0].astype(np.int64)
+
+
 class DirectFleet:
     """Many devices in columns: one memoized answer a (user, value) that occurred."""
 
@@ -153,8 +161,7 @@ class DirectFleet:
         self.protocol = protocol
         self.users = users
         self._bits = bits
-        self._table = MemoTable()
-        self._memo: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._memo = Answers(users, protocol.k, 1)
 
     def report(self, values: ArrayLike) -> NDArray[np.int64]:
         """Return one collection's reports."""
@@ -162,15 +169,12 @@ class DirectFleet:
         held = check_values(values, k, self.users)
         if chain.instant is None:
             return respond_batch(self._bits, held, k, chain.permanent.p)
-        rows, fresh = self._table.rows(np.arange(self.users) * k + held)
-        if fresh.size:
-            made = respond_batch(self._bits, held[fresh], k, chain.permanent.p)
-            self._memo = np.concatenate((self._memo, made))
-        return respond_batch(self._bits, self._memo[rows], k, chain.instant.p)
+        kept = memoized_responses(self._memo, self._bits, held, k, chain.permanent.p)
+        return respond_batch(self._bits, kept, k, chain.instant.p)
 
     def memoized(self) -> NDArray[np.int64]:
         """Return how many answers each user has memoized."""
-        return np.bincount(self._table.keys() // self.protocol.k, minlength=self.users)
+        return self._memo.counts()
 
 
 def randomized_response(*, k: int, epsilon_micro: int) -> Direct:

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.direct import memoized_responses
 from ldp_client.draws import Draws, respond, respond_batch
 from ldp_client.errors import ReportError, StateError
 from ldp_client.hash_range import best_range, printed_range
 from ldp_client.hashing import UniversalHash, Words, count_matches, draw_hash, draw_hashes, hash_values
+from ldp_client.memo import Answers
 from ldp_client.protocol import (
     Privacy,
     as_draws,
@@ -31,8 +33,6 @@ from ldp_client.protocol import (
 from ldp_client.steps import Calibration, Chain, check_size, epsilon, epsilon_pair, grr, instant_grr
 from ldp_client.support import Estimate, Support
 from mechanisms import Bits, exp
-
-_ABSENT = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +195,7 @@ class HashedFleet:
         self.users = users
         self._bits = bits
         self._multipliers, self._addends = draw_hashes(bits, users)
-        self._memo = np.full((users, protocol.g if protocol.chain.instant else 0), _ABSENT, dtype=np.int32)
+        self._memo = Answers(users, protocol.g, 1)
 
     def report(self, values: ArrayLike) -> HashedColumns:
         """Return one collection's reports."""
@@ -205,20 +205,13 @@ class HashedFleet:
         if chain.instant is None:
             sent = respond_batch(self._bits, hashed, g, chain.permanent.p)
         else:
-            sent = respond_batch(self._bits, self._permanent(hashed), g, chain.instant.p)
+            kept = memoized_responses(self._memo, self._bits, hashed, g, chain.permanent.p)
+            sent = respond_batch(self._bits, kept, g, chain.instant.p)
         return HashedColumns(multipliers=self._multipliers, addends=self._addends, values=sent)
 
     def memoized(self) -> NDArray[np.int64]:
         """Return how many answers each user has memoized."""
-        return np.count_nonzero(self._memo != _ABSENT, axis=1)
-
-    def _permanent(self, hashed: NDArray[np.int64]) -> NDArray[np.int64]:
-        users = np.arange(self.users)
-        fresh = np.flatnonzero(self._memo[users, hashed] == _ABSENT)
-        if fresh.size:
-            keep = self.protocol.chain.permanent.p
-            self._memo[fresh, hashed[fresh]] = respond_batch(self._bits, hashed[fresh], self.protocol.g, keep)
-        return self._memo[users, hashed].astype(np.int64)
+        return self._memo.counts()
 
 
 def binary_hashing(*, k: int, epsilon_micro: int) -> Hashed:

@@ -1,10 +1,14 @@
-"""Which (user, value) pairs a fleet has answered before: an open-addressing table from pair to row."""
+"""What a fleet has answered before: an open-addressing table from (user, value) to row, and stores of rows."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from ldp_client.errors import ReportError
 
 _EMPTY = -1
 _SMALLEST = 1 << 10
@@ -51,6 +55,62 @@ class MemoTable:
         assert used.size == self.size == np.unique(used).size
         assert np.array_equal(np.sort(rows[keys != _EMPTY]), np.arange(self.size))
         assert 2 * self.size <= keys.size
+
+
+class RowStore:
+    """Rows of 64-bit words that only grow, found by number. Amortized O(1) a row."""
+
+    def __init__(self, width: int) -> None:
+        self._rows: NDArray[np.uint64] = np.empty((_SMALLEST, width), dtype=np.uint64)
+        self.count = 0
+
+    def append(self, rows: NDArray[np.uint64]) -> None:
+        """Add rows at the end."""
+        needed = self.count + rows.shape[0]
+        if needed > self._rows.shape[0]:
+            # In place: a copy of a store of hundreds of megabytes costs more than the coins that filled it.
+            self._rows.resize((needed + needed // 2, self._rows.shape[1]), refcheck=False)
+        self._rows[self.count : needed] = rows
+        self.count = needed
+
+    def take(self, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Return a copy of the rows with these numbers."""
+        return self._rows[numbers]
+
+    def all(self) -> NDArray[np.uint64]:
+        """Return a copy of every row, in order."""
+        return self._rows[: self.count].copy()
+
+
+class Answers:
+    """The memoized answers of a fleet: a row of words for each (user, key) that has occurred, keys below ``span``."""
+
+    def __init__(self, users: int, span: int, width: int) -> None:
+        if users * span >= 1 << 62:
+            raise ReportError(f"a fleet of {users} users with {span} possible answers each is too large for one table")
+        self._table = MemoTable()
+        self._store = RowStore(width)
+        self._users, self._span = users, span
+        self._base = np.arange(users, dtype=np.int64) * span
+
+    def get(
+        self, keys: NDArray[np.int64], draw: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
+    ) -> NDArray[np.uint64]:
+        """Return each user's answer to his key; ``draw`` makes those of users whose key is new to them."""
+        rows, fresh = self._table.rows(self._base + keys)
+        if fresh.size:
+            self._store.append(draw(fresh))
+        return self._store.take(rows)
+
+    def counts(self) -> NDArray[np.int64]:
+        """Return how many answers each user has."""
+        return np.bincount(self._table.keys() // self._span, minlength=self._users)
+
+    def distinct_counts(self) -> NDArray[np.int64]:
+        """Return how many different answers each user has: two keys may have drawn the same."""
+        owners = (self._table.keys() // self._span).astype(np.uint64)
+        rows = np.unique(np.column_stack((owners, self._store.all())), axis=0)
+        return np.bincount(rows[:, 0].astype(np.int64), minlength=self._users)
 
 
 def _empty(capacity: int) -> NDArray[np.int64]:

@@ -85,31 +85,6 @@ def count_bits_twin(rows: Words, size: int) -> NDArray[np.int64]:
     return np.array([sum((int(row[v // 64]) >> (v % 64)) & 1 for row in rows) for v in range(size)], dtype=np.int64)
 
 
-class RowStore:
-    """Rows of words that only grow, found by number. Amortized O(1) a row."""
-
-    def __init__(self, size: int) -> None:
-        self._rows: Words = np.empty((1024, words_of(size)), dtype=np.uint64)
-        self.count = 0
-
-    def append(self, rows: Words) -> None:
-        """Add rows at the end."""
-        needed = self.count + rows.shape[0]
-        if needed > self._rows.shape[0]:
-            # In place: a copy of a store of hundreds of megabytes costs more than the coins that filled it.
-            self._rows.resize((needed + needed // 2, self._rows.shape[1]), refcheck=False)
-        self._rows[self.count : needed] = rows
-        self.count = needed
-
-    def take(self, numbers: NDArray[np.int64]) -> Words:
-        """Return a copy of the rows with these numbers."""
-        return self._rows[numbers]
-
-    def all(self) -> Words:
-        """Return a copy of every row, in order."""
-        return self._rows[: self.count].copy()
-
-
 @njit(cache=True)
 def _count_kernel(rows: Words, counts: NDArray[np.int64]) -> None:  # pragma: no cover - compiled
     """Add rows into eight bit-planes of counters with carries, a word of 64 counters at a time.

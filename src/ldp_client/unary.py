@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
-from ldp_client.memo import MemoTable
-from ldp_client.packed import RowStore, Words, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
+from ldp_client.memo import Answers
+from ldp_client.packed import Words, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
 from ldp_client.protocol import (
     Privacy,
     as_draws,
@@ -185,8 +185,7 @@ class UnaryFleet:
         self.protocol = protocol
         self.users = users
         self._bits = bits
-        self._table = MemoTable()
-        self._memo = RowStore(protocol.k)
+        self._memo = Answers(users, protocol.k, words_of(protocol.k))
         self._permanent = LaneCoins(protocol.chain.permanent)
         instant = protocol.chain.instant
         self._instant = None if instant is None else LaneCoins(instant)
@@ -197,14 +196,12 @@ class UnaryFleet:
         held = check_values(values, k, self.users)
         if self._instant is None:
             return self._permanent.flip(self._bits, one_hot(held, k), k)
-        rows, fresh = self._table.rows(np.arange(self.users) * k + held)
-        if fresh.size:
-            self._memo.append(self._permanent.flip(self._bits, one_hot(held[fresh], k), k))
-        return self._instant.flip(self._bits, self._memo.take(rows), k)
+        kept = self._memo.get(held, lambda fresh: self._permanent.flip(self._bits, one_hot(held[fresh], k), k))
+        return self._instant.flip(self._bits, kept, k)
 
     def memoized(self) -> NDArray[np.int64]:
         """Return how many rows each user has memoized."""
-        return np.bincount(self._table.keys() // self.protocol.k, minlength=self.users)
+        return self._memo.counts()
 
 
 def sue(*, k: int, epsilon_micro: int) -> Unary:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from ldp_client.errors import ReportError
 from ldp_client.lanes import ROUNDS, LaneCoins, lane_twin, next_word
-from ldp_client.memo import MemoTable
+from ldp_client.memo import Answers, MemoTable, RowStore
 from ldp_client.packed import (
-    RowStore,
     bits_of,
     count_bits,
     count_bits_twin,
@@ -164,6 +163,25 @@ def test_the_memo_table_numbers_keys_as_a_dictionary_would(batches: list[list[in
         table._check()
     assert table.keys().tolist() == list(known)
     assert store.all()[:, 0].tolist() == list(known)
+
+
+def test_answers_are_drawn_once_for_each_user_and_key() -> None:
+    answers, drawn = Answers(3, 10, 1), list[list[int]]()
+
+    def draw(fresh: NDArray[np.int64]) -> NDArray[np.uint64]:
+        drawn.append(fresh.tolist())
+        return np.array([[100 * len(drawn) + user] for user in fresh], dtype=np.uint64)
+
+    assert answers.get(np.array([1, 1, 2]), draw)[:, 0].tolist() == [100, 101, 102]
+    assert answers.get(np.array([1, 9, 2]), draw)[:, 0].tolist() == [100, 201, 102]
+    assert answers.get(np.array([1, 1, 2]), draw)[:, 0].tolist() == [100, 101, 102]
+    assert drawn == [[0, 1, 2], [1]]
+    assert answers.counts().tolist() == [1, 2, 1]
+    answers.get(np.array([5, 5, 5]), lambda fresh: np.full((3, 1), 100, np.uint64))
+    assert answers.counts().tolist() == [2, 3, 2]
+    assert answers.distinct_counts().tolist() == [1, 3, 2]
+    with pytest.raises(ReportError, match="too large"):
+        Answers(1 << 30, 1 << 32, 1)
 
 
 def test_the_memo_table_grows_past_its_first_size() -> None:
