@@ -1,0 +1,186 @@
+"""Permanent-state mechanisms small enough to enumerate: exactly how trackable, detectable and private they are.
+
+A user's value draws a state once; every report is then drawn from the state alone. The probability of a stream
+depends only on how often each symbol occurs in it, so that "all streams and all ways to split them" are pairs of
+count vectors, and a two-symbol mechanism takes O(k³) steps for k reports.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ldp_client.errors import ProtocolError
+
+Floats = NDArray[np.float64]
+Counts = tuple[int, ...]
+
+_MOST_PAIRS = 20_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FiniteState:
+    """A row of state probabilities for each of the user's values, and a row of symbol probabilities for each state."""
+
+    states: Floats
+    symbols: Floats
+
+    def __post_init__(self) -> None:
+        for rows in (self.states, self.symbols):
+            if rows.ndim != 2 or not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9):
+                raise ProtocolError("states and symbols are matrices whose rows are probabilities that add up to one")
+        if self.states.shape[1] != self.symbols.shape[0]:
+            raise ProtocolError(
+                f"values lead to {self.states.shape[1]} states, but symbols are given for {self.symbols.shape[0]}"
+            )
+
+    def log_probability(self, value: int, counts: Counts) -> float:
+        """Return the log-probability of one stream with these counts from a user who holds ``value``."""
+        with np.errstate(divide="ignore"):
+            rows = np.log(self.symbols)
+            prior = np.log(self.states[value])
+        used = [symbol for symbol, count in enumerate(counts) if count]
+        terms = prior + rows[:, used] @ np.array([counts[symbol] for symbol in used], dtype=np.float64)
+        return float(np.logaddexp.reduce(terms))
+
+    def report_epsilon(self) -> float:
+        """Return the ε of a report in the state: what Theorem 13 needs."""
+        return _spread(self.symbols)
+
+    def untrackable(self, reports: int) -> float:
+        """Return the least γ for which the mechanism is γ-untrackable for ``reports`` reports (Definition 9)."""
+        worst = 0.0
+        for value, first, second in self._splits(reports):
+            worst = max(worst, abs(self._gap(value, value, first, second)))
+        return worst
+
+    def undetectable(self, reports: int) -> float:
+        """Return the least γ that hides a change of value anywhere in ``reports`` reports (Definition 11).
+
+        Definition 11 compares every pair of values, the same one twice included, in both orders.
+        """
+        worst = self.untrackable(reports)
+        for value, first, second in self._splits(reports):
+            for other in range(self.states.shape[0]):
+                if other != value:
+                    worst = max(worst, abs(self._gap(value, other, first, second)))
+                    worst = max(worst, abs(self._gap(value, other, second, first)))
+        return worst
+
+    def everlasting(self, reports: int) -> float:
+        """Return the exact ε that ``reports`` reports of one value reveal of it (Definition 10 for this k)."""
+        types = list(_compositions(reports, self.symbols.shape[1]))
+        values = range(self.states.shape[0])
+        table = np.array([[self.log_probability(value, counts) for counts in types] for value in values])
+        reached = table.max(axis=0) > -math.inf
+        return float((table[:, reached].max(axis=0) - table[:, reached].min(axis=0)).max())
+
+    def untrackable_delta(self, reports: int, gamma: float) -> float:
+        """Return the least δ for which one user and two are within e^γ on every set of streams, both ways.
+
+        The sets are of whole streams, as Theorem 14's proof reads the definition: a hockey-stick divergence between
+        the law of one user and the product of two, over the worst split.
+        """
+        worst = 0.0
+        for value in range(self.states.shape[0]):
+            for size in range(1, reports // 2 + 1):
+                one = two = 0.0
+                for first in _compositions(size, self.symbols.shape[1]):
+                    for second in _compositions(reports - size, self.symbols.shape[1]):
+                        ways = math.exp(_log_ways(first) + _log_ways(second))
+                        together = math.exp(self.log_probability(value, _sum(first, second)))
+                        apart = math.exp(self.log_probability(value, first) + self.log_probability(value, second))
+                        one += ways * max(0.0, together - math.exp(gamma) * apart)
+                        two += ways * max(0.0, apart - math.exp(gamma) * together)
+                worst = max(worst, one, two)
+        return worst
+
+    def several_untrackable(self, reports: int, users: int) -> float:
+        """Return the least γ for telling one user from ``users``, however they share the reports (Definition 15)."""
+        if not users >= 2:
+            raise ProtocolError(f"there must be at least two users to tell apart, not {users!r}")
+        symbols = self.symbols.shape[1]
+        worst = 0.0
+        every = [counts for size in range(reports + 1) for counts in _compositions(size, symbols)]
+        for value in range(self.states.shape[0]):
+            single = {counts: self.log_probability(value, counts) if any(counts) else 0.0 for counts in every}
+            most, least = dict(single), dict(single)
+            for _ in range(users - 1):
+                most, least = (
+                    {
+                        whole: choose(before[part] + single[_difference(whole, part)] for part in _parts(whole))
+                        for whole in every
+                    }
+                    for before, choose in ((most, max), (least, min))
+                )
+            for whole in _compositions(reports, symbols):
+                if single[whole] > -math.inf:
+                    worst = max(worst, most[whole] - single[whole], single[whole] - least[whole])
+                elif most[whole] > -math.inf:
+                    return math.inf
+        return worst
+
+    def _gap(self, value: int, other: int, first: Counts, second: Counts) -> float:
+        """Return ln of one user's probability over two users', or 0 where neither can send this."""
+        together = self.log_probability(value, _sum(first, second))
+        apart = self.log_probability(value, first) + self.log_probability(other, second)
+        if together == apart == -math.inf:
+            return 0.0
+        return together - apart
+
+    def _splits(self, reports: int) -> Iterator[tuple[int, Counts, Counts]]:
+        """Yield every value with every pair of count vectors that a split of ``reports`` can leave."""
+        symbols = self.symbols.shape[1]
+        if not reports >= 1:
+            raise ProtocolError(f"a stream has at least one report, not {reports!r}")
+        pairs = sum(
+            math.comb(size + symbols - 1, size) * math.comb(reports - size + symbols - 1, reports - size)
+            for size in range(1, reports // 2 + 1)
+        )
+        if pairs * self.states.shape[0] > _MOST_PAIRS:
+            raise ProtocolError(f"{pairs} pairs of count vectors are too many to enumerate: ask for fewer reports")
+        for size in range(1, reports // 2 + 1):
+            rest = reports - size
+            for first, second in itertools.product(_compositions(size, symbols), _compositions(rest, symbols)):
+                for value in range(self.states.shape[0]):
+                    yield value, first, second
+
+
+def _spread(rows: Floats) -> float:
+    reached = rows.max(axis=0) > 0
+    if (rows.min(axis=0)[reached] == 0).any():
+        return math.inf
+    return float(np.log(rows.max(axis=0)[reached] / rows.min(axis=0)[reached]).max())
+
+
+def _compositions(total: int, parts: int) -> Iterator[Counts]:
+    """Yield every vector of ``parts`` whole numbers that add up to ``total``."""
+    if parts == 1:
+        yield (total,)
+        return
+    for head in range(total + 1):
+        for tail in _compositions(total - head, parts - 1):
+            yield (head, *tail)
+
+
+def _parts(whole: Counts) -> Iterator[Counts]:
+    """Yield every count vector that fits into ``whole``."""
+    return itertools.product(*(range(count + 1) for count in whole))
+
+
+def _sum(first: Counts, second: Counts) -> Counts:
+    return tuple(a + b for a, b in zip(first, second, strict=True))
+
+
+def _difference(whole: Counts, part: Counts) -> Counts:
+    return tuple(a - b for a, b in zip(whole, part, strict=True))
+
+
+def _log_ways(counts: Counts) -> float:
+    """Return the log of how many streams have these counts."""
+    return math.lgamma(sum(counts) + 1) - sum(math.lgamma(count + 1) for count in counts)

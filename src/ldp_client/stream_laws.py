@@ -1,0 +1,202 @@
+"""The law of a permanent-state client's reports: how to draw parts of streams, and how probable they are.
+
+What tracking compares is the probability that two parts of a stream came from one user with that of two users who
+hold the same value. A law therefore draws two parts, from one state or from two, and gives the log-probability that
+some parts all come from one user.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ldp_client.direct import Direct
+from ldp_client.draws import respond_batch
+from ldp_client.errors import ProtocolError
+from ldp_client.everlasting import BitwiseEverlasting
+from ldp_client.inner_product import InnerProduct, PairColumns
+from ldp_client.lanes import LaneCoins
+from ldp_client.packed import bits_of, pack, rows_from_bytes
+from ldp_client.rappor import Rappor
+from ldp_client.steps import Chain, Step
+from ldp_client.unary import Unary
+from mechanisms import Bits, Real
+
+Floats = NDArray[np.float64]
+
+
+class StreamLaw(Protocol):
+    """What ``trackability`` needs to know of a client."""
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Return two parts of ``first`` and ``second`` reports for each of ``users``: of one user, or of two."""
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return, for each user, the log-probability that all these parts came from one."""
+
+
+class BitsLaw:
+    """Reports that are rows of bits, each randomized on its own: RAPPOR, L-SUE, L-OSUE, Bitwise Everlasting Privacy.
+
+    A part is how often each bit was set, and of how many reports.
+    """
+
+    def __init__(self, pattern: NDArray[np.bool_], chain: Chain) -> None:
+        if chain.instant is None:
+            raise ProtocolError("a client without a second step sends its state itself: every report identifies it")
+        self._pattern = pattern
+        self._permanent = LaneCoins(chain.permanent)
+        self._instant = LaneCoins(chain.instant)
+        self._row = rows_from_bytes([pack(pattern)], pattern.size)
+        self._start = _log_pair(chain.permanent)
+        self._emit = _log_pair(chain.instant)
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Draw states and flip them once for each report."""
+        state = self._state(bits, users)
+        other = state if same else self._state(bits, users)
+        return self._count(bits, state, first), self._count(bits, other, second)
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the sum over bits of the log of the two ways a bit's counts can have come about."""
+        counts = sum(part[0].astype(np.int64) for part in parts)
+        total = sum(part[1] for part in parts)
+        table = self._table(total)
+        return np.asarray(table[self._pattern.astype(np.int64), counts].sum(axis=1))
+
+    def _state(self, bits: Bits, users: int) -> NDArray[np.uint64]:
+        return self._permanent.flip(bits, np.repeat(self._row, users, axis=0), self._pattern.size)
+
+    def _count(self, bits: Bits, state: NDArray[np.uint64], reports: int) -> tuple[NDArray[np.uint8], int]:
+        counts = np.zeros((state.shape[0], self._pattern.size), dtype=np.uint8 if reports < 256 else np.int64)
+        for _ in range(reports):
+            counts += bits_of(self._instant.flip(bits, state, self._pattern.size), self._pattern.size)
+        return counts, reports
+
+    def _table(self, total: int) -> Floats:
+        """Return the log-probability of c ones in ``total`` reports, for a clear and for a set bit of the pattern."""
+        ones = np.arange(total + 1)
+        by_state = [ones * self._emit[state][0] + (total - ones) * self._emit[state][1] for state in (0, 1)]
+        return np.array(
+            [np.logaddexp(start[1] + by_state[0], start[0] + by_state[1]) for start in (self._start[0], self._start[1])]
+        )
+
+
+class SymbolLaw:
+    """Reports that are one of g symbols through two GRR steps: L-GRR, or LOLOHA with a hash that everybody shares.
+
+    A part is how often each symbol was sent.
+    """
+
+    def __init__(self, symbol: int, size: int, chain: Chain) -> None:
+        if chain.instant is None:
+            raise ProtocolError("a client without a second step sends its state itself: every report identifies it")
+        self._symbol, self._size, self._chain, self._instant = symbol, size, chain, chain.instant
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Draw states and randomize them once for each report."""
+        state = self._state(bits, users)
+        other = state if same else self._state(bits, users)
+        return self._count(bits, state, first), self._count(bits, other, second)
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the log of the sum over states."""
+        counts = sum(parts)
+        total = counts.sum(axis=1, keepdims=True)
+        keep, other = (math.log(float(chance)) for chance in (self._instant.p, self._instant.q))
+        terms = counts * keep + (total - counts) * other + math.log(float(self._chain.permanent.q))
+        terms[:, self._symbol] += math.log(float(self._chain.permanent.p / self._chain.permanent.q))
+        return np.asarray(np.logaddexp.reduce(terms, axis=1))
+
+    def _state(self, bits: Bits, users: int) -> NDArray[np.int64]:
+        return respond_batch(bits, np.full(users, self._symbol), self._size, self._chain.permanent.p)
+
+    def _count(self, bits: Bits, state: NDArray[np.int64], reports: int) -> NDArray[np.int64]:
+        counts = np.zeros((state.size, self._size), dtype=np.int64)
+        for _ in range(reports):
+            counts[np.arange(state.size), respond_batch(bits, state, self._size, self._instant.p)] += 1
+        return counts
+
+
+class StoredPairsLaw:
+    """Report Noisy Inner Product: reports are drawn from L stored pairs. A part is a row of pairs a user.
+
+    The probability of a stream sums, over which reports came from one stored pair, L(L−1)… ways to choose the places
+    times the chance of each stored pair: a polynomial in the number of places used.
+    """
+
+    def __init__(self, value: int, protocol: InnerProduct) -> None:
+        self._value, self._protocol = value, protocol
+        vectors = (1 << protocol.bits) - 1
+        self._log_right = math.log(float(protocol.keep) / vectors)
+        self._log_wrong = math.log(float(1 - protocol.keep) / vectors)
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Draw stored pairs and send some."""
+        fleet = self._protocol.fleet(users, bits)
+        other = fleet if same else self._protocol.fleet(users, bits)
+        return self._send(fleet, first, users), self._send(other, second, users)
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the log-probability of each user's pairs taken together."""
+        return np.array([self._stream([pair for part in user for pair in part]) for user in zip(*parts, strict=True)])
+
+    def _send(self, fleet: Any, reports: int, users: int) -> list[list[tuple[int, bool]]]:
+        values = np.full(users, self._value)
+        sent: list[PairColumns] = [fleet.report(values) for _ in range(reports)]
+        return [[(int(each.vectors[user]), bool(each.products[user])) for each in sent] for user in range(users)]
+
+    def _stream(self, pairs: list[tuple[int, bool]]) -> float:
+        places = np.ones(1)
+        for (vector, product), times in Counter(pairs).items():
+            truth = (vector & self._value).bit_count() & 1 == 1
+            chance = math.exp(self._log_right if truth == product else self._log_wrong)
+            ways = np.array([_stirling(times, blocks) * chance**blocks for blocks in range(times + 1)])
+            places = np.convolve(places, ways)
+        stored = self._protocol.stored
+        total = sum(math.perm(stored, used) * weight for used, weight in enumerate(places) if used <= stored)
+        return math.log(total) - len(pairs) * math.log(stored)
+
+
+def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
+    """Return the law of a protocol's client for a user who holds ``value``.
+
+    Clients that send an identifier with every report (the hash function of LOLOHA, the sampled positions of
+    dBitFlipPM) are refused: two reports tell for certain whether they come from one user.
+    """
+    match protocol:
+        case Unary():
+            return BitsLaw(np.arange(protocol.k) == value, protocol.chain)
+        case Rappor():
+            return BitsLaw(protocol.bloom(value, cohort), protocol.chain)
+        case BitwiseEverlasting():
+            return BitsLaw(np.array([bool(value)]), protocol.chain)
+        case Direct():
+            return SymbolLaw(value, protocol.k, protocol.chain)
+        case InnerProduct():
+            return StoredPairsLaw(value, protocol)
+    raise ProtocolError(
+        f"{type(protocol).__name__} has no law of streams here: its reports carry an identifier of the client, "
+        "so that any two of them tell whether they come from one user"
+    )
+
+
+def _log_pair(step: Step) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return (ln P[1], ln P[0]) from a clear bit and from a set one."""
+    return tuple((_log(chance), _log(1 - chance)) for chance in (step.q, step.p))  # type: ignore[return-value]
+
+
+def _log(chance: Real) -> float:
+    value = float(chance)
+    return math.log(value) if value > 0 else -math.inf
+
+
+def _stirling(items: int, blocks: int) -> int:
+    """Return in how many ways ``items`` fall into ``blocks`` groups, none of them empty."""
+    return sum((-1) ** out * math.comb(blocks, out) * (blocks - out) ** items for out in range(blocks + 1)) // (
+        math.factorial(blocks)
+    )

@@ -1,0 +1,88 @@
+"""How well reports hide whether they come from one user or from several: the bounds.
+
+Naor and Vexler, "Can Two Walk Together" (FORC 2020), section 3. A mechanism is (γ, δ)-untrackable for k reports
+when the law of one user's stream and the product of two users' streams, split anywhere, are within e^γ and δ of each
+other, both ways. The pure form (δ = 0) is read on single streams: over arbitrary sets of streams, as printed, the
+projections of a set lose so much that even a uniform bit without any state would fail it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ldp_client.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A pair (γ, δ), or (ε, δ): a ratio of probabilities below e^γ up to δ."""
+
+    gamma: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.gamma >= 0 or not self.delta >= 0:
+            raise ProtocolError(f"γ and δ are numbers at least 0, not {self.gamma!r} and {self.delta!r}")
+
+
+def _check(reports: int, epsilon: float = 0.0, users: int = 2) -> None:
+    if not reports >= 1:
+        raise ProtocolError(f"a stream has at least one report, not {reports!r}")
+    if not epsilon >= 0:
+        raise ProtocolError(f"ε is a number at least 0, not {epsilon!r}")
+    if not users >= 2:
+        raise ProtocolError(f"there must be at least two users to tell apart, not {users!r}")
+
+
+def permanent_untrackable(reports: int, epsilon: float) -> float:
+    """Return the γ of a permanent-state mechanism whose reports are ε-DP in the state: ⌊k/2⌋ε (Theorem 13)."""
+    _check(reports, epsilon)
+    return reports // 2 * epsilon
+
+
+def composed_untrackable(mechanisms: int, each: Bound, slack: float) -> Bound:
+    """Return the bound of a user who takes part in several mechanisms, each (γ, δ)-untrackable (Theorem 14).
+
+    γ' = √(2m ln(1/δ'))·γ + mγ(e^γ − 1) with mδ + δ', where ``slack`` is δ'; with no slack, the plain sum.
+    """
+    if not mechanisms >= 1 or not 0 <= slack < 1:
+        raise ProtocolError(f"there is at least one mechanism and the slack lies in [0, 1), not {slack!r}")
+    plain = mechanisms * each.gamma
+    if slack == 0:
+        return Bound(gamma=plain, delta=mechanisms * each.delta)
+    drift = mechanisms * each.gamma * math.expm1(each.gamma) if each.gamma < 700 else math.inf
+    advanced = math.sqrt(-2 * mechanisms * math.log(slack)) * each.gamma + drift
+    if plain <= advanced:
+        return Bound(gamma=plain, delta=mechanisms * each.delta)
+    return Bound(gamma=advanced, delta=mechanisms * each.delta + slack)
+
+
+def undetectable(untrackable: Bound, everlasting: Bound) -> Bound:
+    """Return how well a change of the user's value is hidden (Theorem 12).
+
+    (γ, δ)-untrackable and (ε, δ')-everlasting give (γ + ε, max{e^ε·δ + δ', δ + e^γ·δ'})-undetectable.
+    """
+    one = _times(everlasting.gamma, untrackable.delta) + everlasting.delta
+    two = untrackable.delta + _times(untrackable.gamma, everlasting.delta)
+    return Bound(gamma=untrackable.gamma + everlasting.gamma, delta=max(one, two))
+
+
+def _times(gamma: float, delta: float) -> float:
+    """Return e^γ·δ, which is 0 for δ = 0 however large γ is."""
+    return delta and math.exp(min(gamma, 700.0)) * delta
+
+
+def several_untrackable(users: int, gamma: float) -> float:
+    """Return the γ for telling one user from ``users``, given γ for two: (n − 1)γ (Theorem 16)."""
+    _check(1, gamma, users)
+    return (users - 1) * gamma
+
+
+def several_permanent_untrackable(users: int, reports: int, epsilon: float) -> float:
+    """Return the γ for telling one user from ``users`` of a permanent-state mechanism.
+
+    ⌈log₂ n⌉⌊k/2⌋ε (Theorem 17) or (n − 1)⌊k/2⌋ε (Theorems 13 and 16), which is never less for n ≥ 2.
+    """
+    _check(reports, epsilon, users)
+    return (users - 1).bit_length() * permanent_untrackable(reports, epsilon)

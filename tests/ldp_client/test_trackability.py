@@ -1,0 +1,153 @@
+"""The trackability variable: laws of streams against enumeration, intervals, and the tracking paper's Figure 1."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from ldp_client import ProtocolError, binary_hashing, bit_flip, distribution, l_grr, l_osue, l_sue, sue
+from ldp_client.everlasting import BitwiseEverlasting
+from ldp_client.inner_product import InnerProduct
+from ldp_client.rappor import Rappor
+from ldp_client.stream_laws import BitsLaw, SymbolLaw, stream_law
+from ldp_client.trackability import Trackability, gap, trackability
+from mechanisms import SecureBits, SeededBits
+
+
+def test_figure_1_at_seven_reports() -> None:
+    """The 90th percentile lies between 4.7 and 5.5.
+
+    The estimate from 4,000 draws has a standard deviation of about 0.045 around 5.16: the alarm is far below 10⁻⁹.
+    """
+    found = trackability(stream_law(Rappor(), "http://example.com"), 7, 4000, SecureBits())
+    ninth = found.percentile(0.9)
+    assert 4.7 <= ninth.value <= 5.5
+    assert ninth.low < ninth.value < ninth.high
+    median = found.percentile(0.5)
+    assert median.high < ninth.low
+
+
+def test_tracking_grows_with_the_reports_and_stays_below_theorem_13() -> None:
+    """BEP's τ never exceeds its exact worst case, and the worst case is met by rare streams only."""
+    protocol = BitwiseEverlasting(epsilon_permanent_micro=500_000, epsilon_report_micro=1_500_000)
+    law = stream_law(protocol, 1)
+    exact = protocol.finite_state()
+    for reports in (2, 5, 8):
+        found = trackability(law, reports, 3000, SecureBits())
+        assert found.draws[-1] <= exact.untrackable(reports) + 1e-9
+        assert found.draws[0] >= 0
+
+
+def test_the_law_of_bits_is_the_clients() -> None:
+    protocol = l_osue(k=2, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
+    law = stream_law(protocol, 1)
+
+    def program(draws):  # type: ignore[no-untyped-def]
+        client = protocol.client(draws)
+        return tuple(client.report(1)[0] for _ in range(3))
+
+    for stream, chance in distribution(program).items():
+        counts = np.array([[sum(row >> bit & 1 for row in stream) for bit in (0, 1)]])
+        assert math.exp(law.log_probability((counts, 3))[0]) == pytest.approx(float(chance), rel=1e-10)
+        first = np.array([[row >> bit & 1 for bit in (0, 1)] for row in stream[:1]])
+        joined = law.log_probability((first, 1), (counts - first, 2))
+        assert joined[0] == law.log_probability((counts, 3))[0]
+
+
+def test_the_law_of_symbols_is_the_clients() -> None:
+    protocol = l_grr(k=3, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
+    law = stream_law(protocol, 2)
+
+    def program(draws):  # type: ignore[no-untyped-def]
+        client = protocol.client(draws)
+        return tuple(client.report(2) for _ in range(3))
+
+    for stream, chance in distribution(program).items():
+        counts = np.bincount(stream, minlength=3)[None, :]
+        assert math.exp(law.log_probability(counts)[0]) == pytest.approx(float(chance), rel=1e-10)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_parts_have_the_law_they_are_drawn_from(same: bool) -> None:
+    """Of 20,000 pairs of parts of 2 and 1 reports, each outcome occurs as often as it should: alarm 10⁻⁹ in all."""
+    protocol = BitwiseEverlasting(epsilon_permanent_micro=700_000, epsilon_report_micro=900_000)
+    exact = protocol.finite_state()
+    users = 20_000
+    (first, _), (second, _) = stream_law(protocol, 0).parts(SecureBits(), 2, 1, users, same=same)
+    seen = np.bincount(first[:, 0].astype(int) * 2 + second[:, 0].astype(int), minlength=6)
+    for ones in range(3):
+        for last in range(2):
+            ways = math.comb(2, ones)
+            if same:
+                chance = ways * math.exp(exact.log_probability(0, (3 - ones - last, ones + last)))
+            else:
+                chance = ways * math.exp(
+                    exact.log_probability(0, (2 - ones, ones)) + exact.log_probability(0, (1 - last, last))
+                )
+            count = seen[ones * 2 + last]
+            assert binom.ppf(1e-10, users, chance) <= count <= binom.isf(1e-10, users, chance)
+
+
+@pytest.mark.parametrize(
+    "protocol, value",
+    [
+        (l_sue(k=5, epsilon_permanent_micro=2_000_000), 3),
+        (l_osue(k=5, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000), 0),
+        (l_grr(k=4, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000), 3),
+        (Rappor(size=16, hashes=2, cohorts=4), "word"),
+        (InnerProduct(bits=5, stored=8, epsilon_pair_micro=500_000), 21),
+    ],
+)
+def test_every_kind_of_client_has_a_variable(protocol: object, value: object) -> None:
+    found = trackability(stream_law(protocol, value), 5, 300, SeededBits("any"))
+    assert np.isfinite(found.draws).all()
+    assert (np.diff(found.draws) >= 0).all()
+    assert found.draws[-1] > 0
+    ninth = found.percentile(0.9)
+    assert ninth.low <= ninth.value <= ninth.high
+
+
+def test_one_user_shows_as_one_and_two_as_two() -> None:
+    """Kullback and Leibler: on average the evidence points the right way, for RAPPOR by many standard deviations."""
+    law = stream_law(Rappor(), "word")
+    users = 2000
+    for same in (True, False):
+        one, two = law.parts(SecureBits(), 5, 5, users, same=same)
+        evidence = law.log_probability(one, two) - law.log_probability(one) - law.log_probability(two)
+        score = evidence.mean() / (evidence.std() / math.sqrt(users))
+        assert score > 8 if same else score < -8
+    assert gap(law, SeededBits("x"), 1, 1, 3, same=True).shape == (3,)
+
+
+def test_intervals_cover_the_quantile() -> None:
+    """Of uniform draws the level itself is the quantile; an interval of 1 − 10⁻⁹ must hold it."""
+    draws = np.sort((SecureBits().words(5000) >> np.uint64(11)) * 2.0**-53)
+    found = Trackability(reports=2, draws=draws)
+    for level in (0.1, 0.5, 0.9):
+        interval = found.percentile(level, confidence=1 - 1e-9)
+        assert interval.low <= level <= interval.high
+        narrow = found.percentile(level, confidence=0.5)
+        assert interval.low < narrow.low <= narrow.high < interval.high
+    few = Trackability(reports=2, draws=draws[:5]).percentile(0.9)
+    assert few.high == math.inf
+
+
+def test_what_identifies_its_sender_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="identifier"):
+        stream_law(binary_hashing(k=5, epsilon_micro=1_000_000), 1)
+    with pytest.raises(ProtocolError, match="identifier"):
+        stream_law(bit_flip(k=5, buckets=5, sampled=1, epsilon_permanent_micro=1_000_000), 1)
+    with pytest.raises(ProtocolError, match="second step"):
+        stream_law(sue(k=5, epsilon_micro=1_000_000), 1)
+    law = stream_law(Rappor(), "word")
+    assert isinstance(law, BitsLaw)
+    assert isinstance(stream_law(l_grr(k=3, epsilon_permanent_micro=2, epsilon_first_micro=1), 0), SymbolLaw)
+    with pytest.raises(ProtocolError):
+        trackability(law, 1, 10, SeededBits("x"))
+    with pytest.raises(ProtocolError):
+        trackability(law, 2, 0, SeededBits("x"))
+    with pytest.raises(ProtocolError):
+        Trackability(reports=2, draws=np.ones(3)).percentile(1.0)

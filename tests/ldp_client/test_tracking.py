@@ -1,0 +1,163 @@
+"""Bounds on tracking against exact enumeration: Theorems 12, 13, 14, 16 and 17, and Bitwise Everlasting Privacy."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ldp_client import ProtocolError
+from ldp_client.everlasting import BitwiseEverlasting
+from ldp_client.finite_state import FiniteState
+from ldp_client.tracking import (
+    Bound,
+    composed_untrackable,
+    permanent_untrackable,
+    several_permanent_untrackable,
+    several_untrackable,
+    undetectable,
+)
+
+PAIRS = [(100_000, 1_000_000), (1_000_000, 1_000_000), (500_000, 2_000_000), (2_000_000, 300_000), (50_000, 4_000_000)]
+
+
+def bitwise(permanent: int, report: int) -> BitwiseEverlasting:
+    return BitwiseEverlasting(epsilon_permanent_micro=permanent, epsilon_report_micro=report)
+
+
+@pytest.mark.parametrize("permanent, report", PAIRS)
+def test_the_exact_value_lies_between_the_lower_bound_and_theorem_13(permanent: int, report: int) -> None:
+    protocol = bitwise(permanent, report)
+    exact = [protocol.finite_state().untrackable(k) for k in range(1, 13)]
+    for k, value in enumerate(exact, 1):
+        assert protocol.untrackable_at_least(k) <= value + 1e-12
+        assert value <= protocol.untrackable(k) + 1e-12
+    assert exact == sorted(exact)
+
+
+def test_enumeration_refutes_the_printed_lower_bound() -> None:
+    protocol = bitwise(100_000, 1_000_000)
+    exact = protocol.finite_state().untrackable(4)
+    assert exact == pytest.approx(0.866, abs=5e-4)
+    printed = 4 / 2 * 1.0 - 0.1 - math.log(2)
+    assert exact < printed
+    assert protocol.untrackable_at_least(4) == pytest.approx(2 - 0.1 - 2 * math.log(2))
+
+
+def brute_untrackable(mechanism: FiniteState, reports: int) -> float:
+    """Every stream, every set of indices, every value: Definition 9 on single streams, without counting symbols."""
+
+    def chance(value: int, stream: tuple[int, ...]) -> float:
+        return sum(
+            float(mechanism.states[value, state]) * math.prod(float(mechanism.symbols[state, s]) for s in stream)
+            for state in range(mechanism.states.shape[1])
+        )
+
+    worst = 0.0
+    for value in range(mechanism.states.shape[0]):
+        for stream in itertools.product(range(mechanism.symbols.shape[1]), repeat=reports):
+            for mask in range(1 << reports):
+                first = tuple(s for i, s in enumerate(stream) if mask >> i & 1)
+                second = tuple(s for i, s in enumerate(stream) if not mask >> i & 1)
+                ratio = chance(value, stream) / (chance(value, first) * chance(value, second))
+                worst = max(worst, abs(math.log(ratio)))
+    return worst
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32), st.integers(2, 3), st.integers(2, 3), st.integers(2, 4))
+def test_counting_symbols_is_enumerating_streams(seed: int, states: int, symbols: int, reports: int) -> None:
+    generator = np.random.default_rng(seed)
+    mechanism = FiniteState(
+        states=generator.dirichlet(np.ones(states), size=2), symbols=generator.dirichlet(np.ones(symbols), size=states)
+    )
+    assert mechanism.untrackable(reports) == pytest.approx(brute_untrackable(mechanism, reports), rel=1e-9, abs=1e-12)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 2**32), st.integers(2, 3), st.integers(2, 5))
+def test_the_theorems_hold_for_random_mechanisms(seed: int, states: int, reports: int) -> None:
+    generator = np.random.default_rng(seed)
+    mechanism = FiniteState(
+        states=generator.dirichlet(np.full(states, 0.5), size=3),
+        symbols=generator.dirichlet(np.ones(2), size=states) * 0.9 + 0.05,
+    )
+    gamma = mechanism.untrackable(reports)
+    epsilon = mechanism.report_epsilon()
+    assert gamma <= permanent_untrackable(reports, epsilon) + 1e-9
+    hidden = undetectable(Bound(gamma=gamma), Bound(gamma=mechanism.everlasting(reports)))
+    assert mechanism.undetectable(reports) <= hidden.gamma + 1e-9
+    assert hidden.delta == 0
+    for users in (2, 3, 4):
+        exact = mechanism.several_untrackable(reports, users)
+        assert exact <= several_untrackable(users, gamma) + 1e-9
+        assert exact <= several_permanent_untrackable(users, reports, epsilon) + 1e-9
+    assert mechanism.several_untrackable(reports, 2) == pytest.approx(gamma, rel=1e-9, abs=1e-12)
+
+
+def test_delta_falls_to_zero_at_the_exact_gamma() -> None:
+    mechanism = bitwise(500_000, 1_000_000).finite_state()
+    gamma = mechanism.untrackable(6)
+    deltas = [mechanism.untrackable_delta(6, share * gamma) for share in (0, 0.2, 0.5, 0.9, 1)]
+    assert deltas == sorted(deltas, reverse=True)
+    assert deltas[0] > 0.05
+    assert deltas[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_composition_of_tracking_is_that_of_a_bit() -> None:
+    each = Bound(gamma=0.05, delta=1e-9)
+    total = composed_untrackable(100, each, 1e-6)
+    assert total.gamma == pytest.approx(math.sqrt(200 * math.log(1e6)) * 0.05 + 100 * 0.05 * math.expm1(0.05))
+    assert total.delta == pytest.approx(1e-7 + 1e-6)
+    assert composed_untrackable(2, each, 1e-6) == Bound(gamma=0.1, delta=2e-9)
+    assert composed_untrackable(100, each, 0) == Bound(gamma=100 * 0.05, delta=100 * 1e-9)
+
+
+def test_two_mechanisms_together_are_within_the_composition() -> None:
+    """A user of two independent mechanisms, exactly: the product mechanism against the plain sum of the two."""
+    one, two = (bitwise(500_000, report).finite_state() for report in (700_000, 1_100_000))
+    together = FiniteState(states=np.kron(one.states, two.states), symbols=np.kron(one.symbols, two.symbols))
+    for reports in (2, 3, 4):
+        assert together.untrackable(reports) <= one.untrackable(reports) + two.untrackable(reports) + 1e-9
+
+
+def test_theorem_12_adds_the_deltas_as_printed() -> None:
+    found = undetectable(Bound(gamma=0.3, delta=1e-3), Bound(gamma=0.7, delta=1e-4))
+    assert found.gamma == pytest.approx(1.0)
+    assert found.delta == pytest.approx(max(math.exp(0.7) * 1e-3 + 1e-4, 1e-3 + math.exp(0.3) * 1e-4))
+
+
+def test_a_state_that_shows_is_tracked_for_certain() -> None:
+    shown = FiniteState(states=np.full((1, 2), 0.5), symbols=np.eye(2))
+    assert shown.untrackable(2) == math.inf
+    assert shown.report_epsilon() == math.inf
+    assert shown.several_untrackable(3, 3) == math.inf
+    stateless = FiniteState(states=np.ones((1, 1)), symbols=np.full((1, 2), 0.5))
+    assert stateless.untrackable(8) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0])
+def test_nonsense_is_refused(bad: float) -> None:
+    with pytest.raises(ProtocolError):
+        permanent_untrackable(4, bad)
+    with pytest.raises(ProtocolError):
+        Bound(gamma=bad)
+    with pytest.raises(ProtocolError):
+        Bound(gamma=1.0, delta=bad)
+    with pytest.raises(ProtocolError):
+        permanent_untrackable(0, 1.0)
+    with pytest.raises(ProtocolError):
+        several_untrackable(1, 1.0)
+    with pytest.raises(ProtocolError):
+        composed_untrackable(3, Bound(gamma=1.0), 1.0)
+    with pytest.raises(ProtocolError):
+        FiniteState(states=np.array([[0.5, 0.6]]), symbols=np.eye(2))
+    with pytest.raises(ProtocolError):
+        FiniteState(states=np.array([[0.5, 0.5]]), symbols=np.eye(3))
+    wide = FiniteState(states=np.ones((1, 1)), symbols=np.full((1, 30), 1 / 30))
+    with pytest.raises(ProtocolError, match="too many"):
+        wide.untrackable(10)
