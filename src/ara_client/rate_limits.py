@@ -80,9 +80,10 @@ class RecordIndex:
         return 0 if listed is None else len(listed) - listed.bisect_left((time_ms + 1, -1))
 
     def origin_fits(self, key: tuple[str, ...], time_ms: int, origin: Origin, most: int) -> bool:
-        """Return whether ``origin`` is among the origins of the records later than a time, or those are below ``most``.
+        """Return whether ``origin`` is met, among the records later than a time, before ``most`` others are.
 
-        O(1) while the records of all times have few origins, which is the usual case.
+        O(1) while the records of all times have few origins, which is the usual case. More than ``most`` there can be
+        only where noised sources, which ask nobody, brought them.
         """
         known = self._origins.get(key, {})
         if len(known) - (origin in known) < most:
@@ -92,7 +93,9 @@ class RecordIndex:
             if record.reporting_origin == origin:
                 return True
             others.add(record.reporting_origin)
-        return len(others) < most
+            if len(others) == most:
+                return False
+        return True
 
 
 class LivingDestinations:

@@ -25,6 +25,7 @@ from ara_client.registration.headers import (
     parse_eligible,
     parse_info,
     parse_os_registrations,
+    printable,
 )
 from ara_client.registration.problems import Problem
 from ara_client.registration.source import SourceRegistration, parse_source
@@ -235,7 +236,7 @@ class Registrar:
         """Report a malformed header to those who want to know; drop it silently otherwise."""
         if info.report_header_errors and not exchange.fenced:
             error = "; ".join(str(problem) for problem in problems)
-            body = {"context_site": exchange.context.site, "header": name, "value": header, "error": error}
+            body = {"context_site": exchange.context.site, "header": name, "value": printable(header), "error": error}
             self._tell(origin, "header-parsing-error", body)
 
     def _tell(self, origin: Origin, kind: str, body: Mapping[str, str]) -> None:

@@ -8,10 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aggservice.wire import KeySet, decode_payload, open_report
 from ara_client import Browser, EventLevelReport, Report, Request, Response, SettledDraws, VendorValues
+from ara_client.flexible_ledger import AttributedTrigger, FlexibleLedger
 from ara_client.interop.jsonc import loads
+from ara_client.model import EventClient, EventSource, TrigSpec
+from ara_client.model import Trigger as ModelTrigger
+from ara_client.registration.flexible import TriggerSpec
+from ara_client.registration.windows import ReportWindows
 from ara_client.reports import AggregatableAttributionReport, VerboseDebugReport
 from mechanisms import ManualClock, SecureBits
 
@@ -161,3 +168,74 @@ def test_the_other_cases_do_differ(shared: Path, name: str) -> None:
     actual = sorted((_actual(report, keys) for report in sent), key=_key)
     assert not any(isinstance(report, VerboseDebugReport) for report in sent)
     assert actual != sorted(_expected(case), key=_key)
+
+
+SPECS = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, 60), min_size=1, max_size=3, unique=True).map(sorted),
+        st.lists(st.integers(1, 12), min_size=1, max_size=3, unique=True).map(sorted),
+    ),
+    min_size=1,
+    max_size=3,
+)
+TRIGGERS = st.lists(st.tuples(st.integers(0, 59), st.integers(0, 2), st.integers(1, 9)), max_size=12)
+
+
+@given(SPECS, TRIGGERS)
+def test_the_ledger_is_algorithm_4_while_the_cap_does_not_bind(
+    specs: list[tuple[list[int], list[int]]], triggers: list[tuple[int, int, int]]
+) -> None:
+    """Equal priorities, and a cap as large as all buckets: a report at the end of the window that crosses."""
+    cap = sum(len(buckets) for _, buckets in specs)
+    own = [
+        TriggerSpec(
+            trigger_data=(data,),
+            windows=ReportWindows(start_ms=0, ends_ms=tuple(ends)),
+            sums_values=True,
+            buckets=tuple(buckets),
+        )
+        for data, (ends, buckets) in enumerate(specs)
+    ]
+    ledger = FlexibleLedger(own, cap)
+    model = EventClient()
+    source = EventSource(
+        src_id=1,
+        dest="d",
+        registered=0,
+        exp_date=100,
+        src_filt=frozenset("f"),
+        max_rep=cap,
+        trig_spec=tuple(TrigSpec(data, tuple(ends), tuple(buckets)) for data, (ends, buckets) in enumerate(specs)),
+    )
+    model.register_source(source)
+    expected, sent = [], []
+    planned: list[tuple[int, int, int]] = []
+    now = -1
+    for time, data, value in [*sorted(triggers), (99, 0, 0)]:
+        expected += [(end, report.trig_data, report.bucket) for end, report in model.pass_windows(now, time)]
+        sent += [plan for plan in planned if plan[0] <= time]
+        planned = [plan for plan in planned if plan[0] > time]
+        now = time
+        if not value or data >= len(specs) or time >= specs[data][0][-1]:
+            continue
+        model.register_trigger(ModelTrigger(time, "d", frozenset("f"), data, value))
+        ledger.settle(time)
+        windows = own[data].windows
+        ledger.add(
+            AttributedTrigger(
+                trigger_data=data,
+                left=value,
+                priority=0,
+                time_ms=time,
+                window_end_ms=windows.ends_ms[windows.index_at(time)],
+                debug_key=None,
+            )
+        )
+        reports = ledger.plan(time)
+        for report in reports:
+            ledger.keep(report)
+        planned = [
+            (report.due_ms, report.trigger_data, own[report.trigger_data].buckets[report.bucket_index])
+            for report in reports
+        ]
+    assert sorted(sent) == sorted(expected)

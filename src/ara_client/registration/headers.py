@@ -5,9 +5,10 @@ Parsed by ``http-sf`` (RFC 9651). Also: which of the registration headers of a r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import http_sf
 
@@ -20,6 +21,7 @@ OS_TRIGGER_HEADER = "Attribution-Reporting-Register-OS-Trigger"
 INFO_HEADER = "Attribution-Reporting-Info"
 
 Registrar = Literal["web", "os"]
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +121,19 @@ def choose_platform(
 def normalise_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
     """Return the headers under lower-case names, values without surrounding white space.
 
-    Bytes that are not UTF-8 become replacement characters, which no registration survives.
+    Bytes that are not UTF-8 become lone surrogates, which no registration survives; see ``printable``.
     """
     out: dict[str, str] = {}
     for name, value in headers.items():
-        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
         key = name.lower()
         out[key] = f"{out[key]}, {text.strip()}" if key in out else text.strip()
     return out
+
+
+def printable(text: str) -> str:
+    """Return a header's text with replacement characters for what was not UTF-8."""
+    return _SURROGATE.sub("\ufffd", text)
 
 
 def _dictionary(text: str) -> dict[str, Any] | None:

@@ -120,6 +120,7 @@ def load_json(text: str) -> Any:
     if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(text) > _MAX_DEPTH:
         raise InvalidJsonError("nests deeper than 200 levels")
     try:
+        text.encode()
         value = _DECODER.decode(text)
         if _ESCAPED_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()

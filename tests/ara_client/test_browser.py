@@ -1,0 +1,393 @@
+"""The browser from outside: delivery, retries, being offline, clearing, sealing, and what chance decides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from aggservice.wire import AggregatableReport as WireReport
+from aggservice.wire import KeySet, decode_payload, open_report
+from ara_client import (
+    AggregatableAttributionReport,
+    AggregatableDebugReport,
+    BitsDraws,
+    Browser,
+    ConfigurationError,
+    EventLevelReport,
+    Report,
+    Request,
+    RequestError,
+    Response,
+    SendResult,
+    SettledDraws,
+    UnsealedReportError,
+    VendorValues,
+    VerboseDebugReport,
+)
+from ara_client.constants import DAY_MS, HOUR_MS, MINUTE_MS
+from mechanisms import ManualClock, SecureBits, SeededBits, SystemClock
+
+SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
+REPORTER = "https://reporter.test/x"
+KEYED = {"destination": "https://shop.test", "aggregation_keys": {"a": "0x1"}, "debug_key": "7"}
+SUMMED = {"aggregatable_trigger_data": [{"key_piece": "0x10", "source_keys": ["a"]}], "aggregatable_values": {"a": 5}}
+EVENT = {"event_trigger_data": [{"trigger_data": "3"}]}
+
+
+class Net:
+    """A network that does as it is told."""
+
+    def __init__(self) -> None:
+        self.result = SendResult.SENT
+        self.tried: list[Report] = []
+
+    def __call__(self, report: Report) -> SendResult:
+        self.tried.append(report)
+        return self.result
+
+
+def make(config: VendorValues | None = None, **changes: Any) -> tuple[Browser, ManualClock, Net]:
+    config = replace(config or VendorValues(), **changes)
+    clock, net = ManualClock(0), Net()
+    browser = Browser(clock=clock, bits=SeededBits("test"), config=config, draws=SettledDraws(config), send=net)
+    return browser, clock, net
+
+
+def click(browser: Browser, fields: dict[str, Any], *, debug: bool = False, url: str = REPORTER) -> list[Report]:
+    request = Request(context="https://news.test", eligible="navigation-source")
+    return browser.register(request, Response(url=url, headers={SOURCE: json.dumps(fields)}, debug_allowed=debug))
+
+
+def buy(browser: Browser, fields: dict[str, Any], *, debug: bool = False, url: str = REPORTER) -> list[Report]:
+    request = Request(context="https://shop.test")
+    return browser.register(request, Response(url=url, headers={TRIGGER: json.dumps(fields)}, debug_allowed=debug))
+
+
+def test_a_source_and_a_trigger_make_two_reports() -> None:
+    browser, _, _ = make()
+    assert click(browser, KEYED) == []
+    assert buy(browser, SUMMED | EVENT) == []
+    summed, event = browser.advance(3 * DAY_MS)
+    assert isinstance(summed, AggregatableAttributionReport)
+    assert summed.time_ms == 10 * MINUTE_MS
+    assert [(c.bucket, c.value) for c in summed.contributions] == [(0x11, 5)]
+    assert isinstance(event, EventLevelReport)
+    assert (event.time_ms, event.trigger_data) == (2 * DAY_MS, 3)
+    assert json.loads(event.to_json())["source_type"] == "navigation"
+    assert browser.pending == []
+    browser.check()
+
+
+def test_aggregatable_reports_are_sealed_to_their_coordinator() -> None:
+    config = VendorValues()
+    clock, bits = ManualClock(1_700_000_000_000), SecureBits()
+    mine, other = (KeySet.create(bits, clock) for _ in range(2))
+    first, second = map(str, config.aggregation_coordinators)
+    keys = {first: mine.public(clock), second: other.public(clock)}
+    browser = Browser(clock=clock, bits=bits, config=config, draws=SettledDraws(config), keys=keys)
+    debug = {"aggregatable_debug_reporting": {"key_piece": "0x100", "debug_data": [
+        {"types": ["trigger-event-deduplicated"], "key_piece": "0x4", "value": 65}]}}  # fmt: skip
+    click(browser, KEYED, debug=True)
+    fields = SUMMED | debug | {"aggregation_coordinator_origin": second, "trigger_context_id": "me", "debug_key": "9"}
+    copy, told, report = buy(browser, fields, debug=True)
+    assert copy.url.endswith("/debug/report-aggregate-attribution")
+    assert isinstance(report, AggregatableAttributionReport) and report.time_ms == clock.now_ms()
+    body = WireReport.from_json(report.to_json())
+    assert body.trigger_context_id == "me"
+    assert (body.source_debug_key, body.trigger_debug_key) == (7, 9)
+    payload = decode_payload(open_report(body, other))
+    assert [(c.bucket, c.value) for c in payload.contributions if c.value] == [(0x11, 5)]
+    assert len(payload.contributions) == 20
+    assert isinstance(told, AggregatableDebugReport) and told.contributions == ()
+    assert len(decode_payload(open_report(WireReport.from_json(told.to_json()), mine)).contributions) == 2
+
+
+def test_without_keys_reports_have_contributions_but_no_body() -> None:
+    browser, _, _ = make()
+    click(browser, KEYED)
+    buy(browser, SUMMED)
+    (report,) = browser.advance(DAY_MS)
+    with pytest.raises(UnsealedReportError, match="give Browser keys"):
+        report.to_json()
+
+
+def test_a_coordinator_without_keys_is_tried_again_and_given_up() -> None:
+    config = VendorValues()
+    clock = ManualClock(0)
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config), keys={})
+    click(browser, KEYED)
+    buy(browser, SUMMED)
+    assert browser.advance(10 * MINUTE_MS) == []
+    assert [report.time_ms for report in browser.pending] == [15 * MINUTE_MS]
+    assert browser.advance(DAY_MS) == []
+    assert browser.pending == []
+
+
+def test_retries_after_five_and_fifteen_minutes_then_never() -> None:
+    browser, _, net = make()
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    net.result = SendResult.TRANSIENT_FAILURE
+    assert browser.advance(5 * DAY_MS) == []
+    times = [report.time_ms for report in net.tried]
+    assert times == [2 * DAY_MS, 2 * DAY_MS + 5 * MINUTE_MS, 2 * DAY_MS + 20 * MINUTE_MS]
+    assert browser.pending == []
+
+
+def test_a_retry_that_succeeds_sends_the_same_report() -> None:
+    browser, _, net = make()
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    net.result = SendResult.TRANSIENT_FAILURE
+    browser.advance(2 * DAY_MS)
+    net.result = SendResult.SENT
+    (report,) = browser.advance(3 * DAY_MS)
+    assert report.time_ms == 2 * DAY_MS + 5 * MINUTE_MS
+    assert report.to_dict() == net.tried[0].to_dict()
+
+
+def test_an_answer_that_is_an_error_is_final() -> None:
+    browser, _, net = make()
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    net.result = SendResult.FAILURE
+    assert browser.advance(5 * DAY_MS) == []
+    assert len(net.tried) == 1
+
+
+def test_debug_reports_are_not_tried_again() -> None:
+    browser, _, net = make()
+    net.result = SendResult.TRANSIENT_FAILURE
+    assert click(browser, KEYED | {"debug_reporting": True}, debug=True) == []
+    assert isinstance(net.tried[0], VerboseDebugReport)
+    assert browser.pending == []
+
+
+@pytest.mark.parametrize(("attempt", "tried"), [(1, [0]), (2, [0, 5]), (3, [0, 5, 20])])
+def test_the_last_attempt_may_wait_for_a_navigation(attempt: int, tried: list[int]) -> None:
+    browser, _, net = make(navigation_retry_attempt=attempt, offline_delay_ms=(MINUTE_MS, MINUTE_MS))
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    net.result = SendResult.TRANSIENT_FAILURE
+    browser.advance(3 * DAY_MS)
+    assert [report.time_ms for report in net.tried] == [2 * DAY_MS + minutes * MINUTE_MS for minutes in tried]
+    assert [report.time_ms for report in browser.pending] == [32 * DAY_MS]
+    net.result = SendResult.SENT
+    browser.navigate()
+    (report,) = browser.advance(4 * DAY_MS)
+    assert report.time_ms == 3 * DAY_MS + MINUTE_MS
+    browser.navigate()
+    assert browser.advance(40 * DAY_MS) == []
+
+
+def test_without_a_navigation_the_last_attempt_is_at_expiry() -> None:
+    browser, _, net = make(navigation_retry_attempt=1)
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    net.result = SendResult.TRANSIENT_FAILURE
+    assert browser.advance(60 * DAY_MS) == []
+    assert [report.time_ms for report in net.tried] == [2 * DAY_MS, 32 * DAY_MS]
+
+
+def test_reports_missed_while_offline_are_delayed() -> None:
+    browser, _, net = make(offline_delay_ms=(0, 30_000))
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    browser.go_offline()
+    assert browser.advance(5 * DAY_MS) == []
+    assert net.tried == []
+    browser.go_online()
+    (report,) = browser.advance(6 * DAY_MS)
+    assert report.time_ms == 5 * DAY_MS + 30_000
+    assert report.to_dict()["scheduled_report_time"] == str(2 * 86400)
+
+
+def test_reports_expire_after_a_month_offline() -> None:
+    browser, _, net = make()
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    browser.go_offline()
+    browser.advance(40 * DAY_MS)
+    browser.go_online()
+    assert browser.advance(41 * DAY_MS) == []
+    assert net.tried == []
+    assert browser.pending == []
+
+
+def test_advance_needs_a_manual_clock_for_a_time() -> None:
+    browser = Browser(clock=SystemClock(), bits=SecureBits())
+    assert browser.advance() == []
+    with pytest.raises(ConfigurationError, match="ManualClock"):
+        browser.advance(1)
+
+
+@pytest.mark.parametrize(
+    ("context", "eligible"), [("http://news.test", None), ("https://a.test", "navigation-source, trigger"), ("a", "")]
+)
+def test_requests_no_browser_makes_are_errors(context: str, eligible: str | None) -> None:
+    browser, _, _ = make()
+    with pytest.raises(RequestError):
+        browser.register(Request(context=context, eligible=eligible))
+
+
+def test_clearing_a_sites_data_keeps_its_rate_limits() -> None:
+    browser, _, _ = make(max_attributions=1)
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    browser.clear("https://other.test")
+    assert (browser.source_count, len(browser.pending)) == (1, 1)
+    browser.clear("https://reporter.test")
+    assert (browser.source_count, len(browser.pending)) == (0, 0)
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    assert browser.pending == []
+    browser.clear(rate_limits=True)
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    assert len(browser.pending) == 1
+    browser.check()
+
+
+def test_clearing_a_range_takes_the_source_of_a_cleared_report_too() -> None:
+    browser, _, _ = make()
+    click(browser, KEYED)
+    browser.advance(HOUR_MS)
+    buy(browser, EVENT)
+    browser.advance(2 * HOUR_MS)
+    buy(browser, EVENT)
+    assert len(browser.pending) == 2
+    browser.clear(begin_ms=HOUR_MS + 1, end_ms=3 * HOUR_MS)
+    assert (browser.source_count, len(browser.pending)) == (0, 0)
+
+
+def test_redirects_register_one_by_one_and_navigations_agree_on_scopes() -> None:
+    browser, _, _ = make()
+    fields = {"destination": "https://shop.test", "debug_reporting": True}
+    scoped = fields | {"attribution_scopes": {"limit": 2, "values": ["x"]}}
+
+    def response(body: dict[str, Any]) -> Response:
+        return Response(url=REPORTER, headers={SOURCE: json.dumps(body)}, debug_allowed=True)
+
+    request = Request(context="https://news.test", eligible="navigation-source")
+    told = browser.register(request, response(scoped), response(fields), response(scoped))
+    assert len(told) == 2
+    first = browser.start(replace(request, navigation="nav"))
+    second = browser.start(replace(request, navigation="nav"))
+    assert len(browser.respond(first, response(fields))) == 1
+    assert browser.finish(first) == []
+    assert browser.respond(second, response(scoped)) == []
+    assert browser.finish(second) == []
+    assert len(browser.register(replace(request, navigation="nav"), response(scoped))) == 1
+
+
+def test_sources_handed_to_the_system_wait_for_the_end_of_their_navigation() -> None:
+    browser, clock, _ = make(os_registration_supported=True)
+    header = ", ".join(f'"https://os{n}.test/x";debug-reporting' for n in range(12))
+    response = Response(url=REPORTER, headers={"Attribution-Reporting-Register-OS-Source": header})
+    exchange = browser.start(Request(context="https://news.test", eligible="navigation-source"))
+    assert browser.respond(exchange, response) == []
+    clock.advance(10)
+    assert len(browser.respond(exchange, response)) == 20
+    clock.advance(10)
+    rest = browser.finish(exchange)
+    assert [report.time_ms for report in rest] == [20] * 4
+    assert rest[0].to_dict()[0]["type"] == "os-source-delegated"
+    event = Request(context="https://news.test", eligible="event-source")
+    assert len(browser.register(event, response)) == 12
+    assert browser.register(replace(event, fenced=True), response) == []
+
+
+def test_epsilon_without_bound_means_no_noise() -> None:
+    config = VendorValues(max_event_level_epsilon=float("inf"), max_channel_capacity_navigation=20.0)
+    browser = Browser(clock=ManualClock(0), bits=SecureBits(), config=config)
+    click(browser, KEYED)
+    buy(browser, EVENT)
+    (report,) = [report for report in browser.advance(3 * DAY_MS) if isinstance(report, EventLevelReport)]
+    assert report.to_dict()["randomized_trigger_rate"] == 0
+
+
+def test_noise_is_drawn_from_bits() -> None:
+    """At ε = 0 every source is noised: 2,925 states, of which one is empty."""
+    noised = {"destination": "https://shop.test", "event_level_epsilon": 0, "debug_reporting": True}
+    runs = []
+    for _ in range(2):
+        browser = Browser(clock=ManualClock(0), bits=SeededBits("noise"))
+        for place in range(30):
+            (told,) = click(browser, noised, debug=True, url=f"https://r{place}.test/x")
+            assert told.to_dict()[0]["type"] == "source-noised"
+        runs.append(browser.pending)
+    assert {report.time_ms for report in runs[0]} == {2 * DAY_MS, 7 * DAY_MS, 30 * DAY_MS}
+    assert {report.to_dict()["trigger_data"] for report in runs[0]} == set("01234567")
+    assert [report.to_dict() for report in runs[0]] == [report.to_dict() for report in runs[1]]
+
+
+@pytest.mark.parametrize(("includes", "rate"), [(False, Fraction(1, 20)), (True, Fraction(8, 1000))])
+def test_null_reports_come_at_their_rates(includes: bool, rate: Fraction) -> None:
+    """False-alarm rate below 10⁻⁷ by Hoeffding's inequality (2·exp(−2d²/n) with d² = 8.5 n)."""
+    draws = BitsDraws(SecureBits(), VendorValues())
+    trials = 20_000
+    hits = sum(draws.null_report(day % 31, includes_source_time=includes) for day in range(trials))
+    assert abs(hits - trials * rate) <= (8.5 * trials) ** 0.5
+
+
+def test_delays_and_orders_cover_their_range() -> None:
+    """False-alarm rate below 10⁻⁴⁰: some of 4 values never drawn in 400, some of 6 orders never in 600."""
+    draws = BitsDraws(SecureBits(), VendorValues(aggregatable_delay_span_ms=4, offline_delay_ms=(2, 4)))
+    assert {draws.aggregatable_delay_ms() for _ in range(400)} == {0, 1, 2, 3}
+    assert {draws.offline_delay_ms() for _ in range(400)} == {2, 3, 4}
+    orders = set()
+    for _ in range(600):
+        items = [1, 2, 3]
+        draws.shuffle(items)
+        orders.add(tuple(items))
+    assert len(orders) == 6
+    assert draws.report_id()[14] == "4"
+
+
+def test_a_trigger_without_a_report_makes_null_reports_at_random() -> None:
+    """A rate of 1 and a rate of 0 are certain."""
+    for rate, expected in ((1.0, 1), (0.0, 0)):
+        config = VendorValues(null_rate_excluding_source_time=rate, null_rate_including_source_time=rate)
+        browser = Browser(clock=ManualClock(40 * DAY_MS), bits=SecureBits(), config=config)
+        buy(browser, SUMMED)
+        assert len(browser.pending) == expected
+        buy(browser, SUMMED | {"aggregatable_source_registration_time": "include"})
+        assert len(browser.pending) == expected * 32
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"max_attributions": 0}, {"max_event_level_epsilon": float("nan")}, {"null_rate_excluding_source_time": 1.5},
+        {"aggregatable_delay_span_ms": -1}, {"offline_delay_ms": (2, 1)}, {"navigation_retry_attempt": 4},
+        {"aggregation_coordinators": ()},
+    ],
+)  # fmt: skip
+def test_vendor_values_are_checked(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError):
+        VendorValues(**change)
+
+
+def test_indexes_agree_after_many_operations() -> None:
+    browser, clock, net = make(max_sources_per_origin=40, max_reporting_origins_per_source_reporting_site=9)
+    rng = SeededBits("operations")
+    actions: list[Callable[[], object]] = [
+        lambda: click(browser, KEYED | {"priority": str(rng.read(1)[0]), "expiry": 86400}, url=_reporter(rng)),
+        lambda: buy(browser, SUMMED | EVENT, url=_reporter(rng)),
+        lambda: browser.advance(clock.now_ms() + rng.word() % (3 * HOUR_MS)),
+        lambda: browser.clear(_reporter(rng)) if rng.read(1)[0] < 10 else None,
+        lambda: setattr(net, "result", list(SendResult)[rng.word() % 3]),
+    ]
+    for _ in range(1500):
+        actions[rng.word() % len(actions)]()
+    browser.check()
+    assert net.tried
+
+
+def _reporter(rng: SeededBits) -> str:
+    return f"https://r{rng.word() % 4}.test/x"

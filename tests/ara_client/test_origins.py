@@ -1,0 +1,91 @@
+"""URLs, origins, sites and which of them are suitable."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ara_client.errors import RequestError
+from ara_client.origins import is_other_url, parse_origin, parse_suitable_origin, parse_url, same_site
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "site", "suitable"),
+    [
+        ("https://a.shop.example/path?q#f", "https://a.shop.example", "https://shop.example", True),
+        ("HTTPS://Shop.Example:443", "https://shop.example", "https://shop.example", True),
+        ("https://shop.example:8443/", "https://shop.example:8443", "https://shop.example", True),
+        ("https://user:pass@shop.example/", "https://shop.example", "https://shop.example", True),
+        ("https:shop.example", "https://shop.example", "https://shop.example", True),
+        ("https:\\\\shop.example\\x", "https://shop.example", "https://shop.example", True),
+        ("  https://shop.exam\tple \n", "https://shop.example", "https://shop.example", True),
+        ("https://sh%6Fp.example", "https://shop.example", "https://shop.example", True),
+        ("https://bücher.example", "https://xn--bcher-kva.example", "https://xn--bcher-kva.example", True),
+        ("https://x.y.co.uk", "https://x.y.co.uk", "https://y.co.uk", True),
+        ("https://a.b.github.io", "https://a.b.github.io", "https://b.github.io", True),
+        ("https://github.io", "https://github.io", "https://github.io", True),
+        ("https://com", "https://com", "https://com", True),
+        ("https://a.shop.example.", "https://a.shop.example.", "https://shop.example.", True),
+        ("https://10.1.2.3", "https://10.1.2.3", "https://10.1.2.3", True),
+        ("https://0x7f.1", "https://127.0.0.1", "https://127.0.0.1", True),
+        ("https://[::1]:8443", "https://[::1]:8443", "https://[::1]", True),
+        ("http://shop.example", "http://shop.example", "http://shop.example", False),
+        ("http://localhost:8080", "http://localhost:8080", "http://localhost", True),
+        ("http://a.localhost", "http://a.localhost", "http://a.localhost", True),
+        ("http://127.9.9.9", "http://127.9.9.9", "http://127.9.9.9", True),
+        ("http://[::1]", "http://[::1]", "http://[::1]", True),
+        ("http://[::2]", "http://[::2]", "http://[::2]", False),
+    ],
+)
+def test_origins(text: str, origin: str, site: str, suitable: bool) -> None:
+    parsed = parse_origin(text)
+    assert parsed is not None
+    assert (str(parsed), parsed.site, parsed.suitable) == (origin, site, suitable)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "shop.example", "//shop.example", "https://", "https:///", "https://a b", "https://a..b", "https://a:b",
+        "https://a:65536", "https://[::1", "https://[zz]", "https://[::1]x", "https://%ff", "https://a%00b",
+        "https://1.2.3.4.5", "https://256.1.1.1", "https://1.2.3.09", "https://" + "a" * 64 + ".example",
+        "android-app://x", "data:text/plain,x", "https://\ud800",
+    ],
+)  # fmt: skip
+def test_what_is_not_an_http_url(text: str) -> None:
+    assert parse_url(text) is None
+
+
+def test_urls_keep_what_follows_the_origin() -> None:
+    assert str(parse_url("https://r.test")) == "https://r.test/"
+    assert str(parse_url("https://r.test/a b\\c?x=é#y")) == "https://r.test/a%20b/c?x=%C3%A9#y"
+    assert str(parse_url("https://r.test?x\\y")) == "https://r.test/?x\\y"
+
+
+def test_other_urls_are_told_from_nonsense() -> None:
+    assert is_other_url("android-app://com.example/x")
+    assert not is_other_url("https://")
+    assert not is_other_url("nonsense")
+
+
+def test_same_site_is_schemeful() -> None:
+    a, b, c = (parse_origin(text) for text in ("https://a.x.test", "https://b.x.test:8443", "http://a.x.test"))
+    assert a is not None and b is not None and c is not None
+    assert same_site(a, b)
+    assert not same_site(a, c)
+
+
+def test_a_callers_url_must_be_suitable() -> None:
+    with pytest.raises(RequestError, match="use https"):
+        parse_suitable_origin("http://shop.example")
+
+
+@given(st.text(max_size=40), st.sampled_from(["", "https://", "http:", "https://x.test/", "https://[", "https://1."]))
+def test_parsing_never_raises_and_is_idempotent(text: str, prefix: str) -> None:
+    url = parse_url(prefix + text)
+    if url is not None:
+        assert url.origin.site
+        again = parse_url(str(url))
+        assert again is not None
+        assert again.origin == url.origin
