@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
-from ldp_client.memo import MemoTable
-from ldp_client.packed import RowStore, Words, count_bits, pack, rows_from_bytes, unpack, words_of
+from ldp_client.memo import MemoTable, RowStore
+from ldp_client.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
 from ldp_client.protocol import Privacy, as_draws, check_users, check_values, load_state, memo_int, save_state
 from ldp_client.steps import Chain, Step
 from mechanisms import Bits, Real, uniform_below_batch
@@ -240,7 +240,7 @@ class RapporFleet:
         filters = [[pack(protocol.bloom(value, cohort)) for value in strings] for cohort in range(protocol.cohorts)]
         self._filters = rows_from_bytes([row for rows in filters for row in rows], protocol.size)
         self._table = MemoTable()
-        self._memo = RowStore(protocol.size)
+        self._memo = RowStore(words_of(protocol.size))
         chain = protocol.chain
         self._permanent = None if protocol.f == 0 else LaneCoins(chain.permanent)
         self._instant = None if chain.instant is None else LaneCoins(chain.instant)
