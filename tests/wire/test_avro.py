@@ -292,3 +292,8 @@ def test_shards(tmp_path: Path) -> None:
         find_shards(tmp_path, "domain")
     with pytest.raises(WireError, match="no file"):
         find_shards(tmp_path, "none")
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "link").symlink_to(tmp_path / "other")
+    for prefix in ("../other", str(tmp_path / "other"), "/etc/hosts", "link"):
+        with pytest.raises(WireError, match="leads out"):
+            find_shards(tmp_path / "inner", prefix)

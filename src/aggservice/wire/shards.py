@@ -28,6 +28,8 @@ def find_shards(folder: Path, prefix: str) -> list[Path]:
     A set of shards that says how many it has must be complete. A prefix that names one file means that file.
     """
     exact = folder / prefix
+    if not exact.resolve().is_relative_to(folder.resolve()):
+        raise WireError(f"the prefix {prefix!r} leads out of its folder")
     if exact.is_file():
         return [exact]
     parent, start = exact.parent, exact.name
