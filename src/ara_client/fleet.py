@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ara_client import fleet_kernels as kernels
+from ara_client.constants import AGGREGATABLE_BUDGET
 from ara_client.fleet_columns import Flags, FleetReports, Ints, SourceColumns, TriggerColumns
+from ara_client.vendor import VendorValues
 from mechanisms import Bits, ParameterError, bernoulli_batch, uniform_below_batch
 
 _SMALLEST_TABLE = 1 << 10
-#: A deployed value is at least 1 and at most Λ₁ of the specification.
-_MAX_DEPLOYED_VALUE = 65_536
 
 SourceFilter = TypeVar("SourceFilter")
 TriggerFilter = TypeVar("TriggerFilter")
@@ -48,12 +48,12 @@ class FleetRules:
     """What holds for every browser of a fleet.
 
     ``max_reports`` is the cap on counted reports of a source (``deployed``) or Λ₀ (``paper``). Reports without a
-    context ID leave after ``min_delay_ms`` and up to ``delay_span_ms`` more, uniformly; a trigger without a report
-    sends a null one with probability ``null_rate``.
+    context ID leave after ``min_delay_ms`` and less than ``delay_span_ms`` more, uniformly; a trigger without a
+    report sends a null one with probability ``null_rate``.
     """
 
     form: Literal["deployed", "paper"] = "deployed"
-    contribution_budget: int = 65_536
+    contribution_budget: int = AGGREGATABLE_BUDGET
     max_reports: int = 20
     min_delay_ms: int = 0
     delay_span_ms: int = 600_000
@@ -68,6 +68,17 @@ class FleetRules:
             raise ParameterError("delays must not be negative")
         if not 0 <= self.null_rate <= 1:
             raise ParameterError(f"null_rate is a probability, got {self.null_rate}")
+
+    @classmethod
+    def deployed(cls, vendor: VendorValues) -> FleetRules:
+        """Return the rules of a browser with these vendor values, as far as a fleet has them."""
+        return cls(
+            contribution_budget=AGGREGATABLE_BUDGET,
+            max_reports=vendor.max_aggregatable_reports_per_source,
+            min_delay_ms=vendor.aggregatable_min_delay_ms,
+            delay_span_ms=vendor.aggregatable_delay_span_ms,
+            null_rate=Fraction(str(vendor.null_rate_excluding_source_time)),
+        )
 
     @classmethod
     def paper(cls, *, contribution_budget: int, sparsity_budget: int) -> FleetRules:
@@ -176,6 +187,8 @@ class Fleet:
         null = ~real
         if self.rules.form == "deployed":
             null &= triggers.has_context_id | bernoulli_batch(self._bits, self.rules.null_rate, null.size)
+            # A trigger that asks for nothing registers nothing, not even a null report.
+            null &= np.diff(triggers.offset) > 0
         rows = np.flatnonzero(real | null)
         made = rows.size
         ids = np.frombuffer(self._bits.read(16 * made) if made else b"", dtype=np.uint8).reshape(made, 16).copy()
@@ -184,7 +197,7 @@ class Fleet:
             ids[:, 8] = ids[:, 8] & 0x3F | 0x80
         delays = np.full(made, self.rules.min_delay_ms, dtype=np.int64)
         if self.rules.delay_span_ms and made:
-            delays += uniform_below_batch(self._bits, self.rules.delay_span_ms + 1, made)
+            delays += uniform_below_batch(self._bits, self.rules.delay_span_ms, made)
         delays[triggers.has_context_id[rows]] = 0
         return FleetReports(
             outcome=out.outcome,
@@ -220,8 +233,8 @@ class Fleet:
             if filters.size and not (filters.min() >= 0 and filters.max() < limit):
                 raise ParameterError(f"column filter must lie in the match table, below {limit}")
         if self.rules.form == "deployed":
-            if triggers.value.size and not (triggers.value.min() >= 1 and triggers.value.max() <= _MAX_DEPLOYED_VALUE):
-                raise ParameterError(f"the value of a deployed contribution lies in [1, {_MAX_DEPLOYED_VALUE}]")
+            if triggers.value.size and not (triggers.value.min() >= 1 and triggers.value.max() <= AGGREGATABLE_BUDGET):
+                raise ParameterError(f"the value of a deployed contribution lies in [1, {AGGREGATABLE_BUDGET}]")
         elif not ((np.diff(sources.offset) == 1).all() and (np.diff(triggers.offset) == 1).all()):
             raise ParameterError("in the paper's form every source has one key and every trigger one contribution")
         elif sources.name.any() or triggers.name.any() or triggers.has_dedup_key.any():

@@ -157,7 +157,10 @@ def run(
             continue
         group = groups.table[_slot(groups, triggers.device[j], triggers.reporter[j], triggers.destination[j])]
         before = written
-        if group == _EMPTY:
+        if triggers.offset[j] == triggers.offset[j + 1]:
+            outcome = NO_CONTRIBUTIONS
+            at = NONE
+        elif group == _EMPTY:
             outcome = NO_SOURCE
             at = NONE
         elif paper:

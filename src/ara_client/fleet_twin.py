@@ -51,6 +51,8 @@ class Twin:
         return results
 
     def _attribute(self, group: list[int], triggers: TriggerColumns, row: int) -> TwinResult:
+        if triggers.offset[row] == triggers.offset[row + 1]:
+            return TwinResult(kernels.NO_CONTRIBUTIONS, kernels.NONE, ())
         now = triggers.time_ms[row]
         group[:] = [at for at in group if self._cell(at, "expiry_ms") > now]
         if self.paper:

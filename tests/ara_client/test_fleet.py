@@ -123,7 +123,7 @@ def test_fleet_equals_its_twin(events: list[Event], cut: int, table: list[list[b
         reports = fleet.register(*batch)
         expected = twin.register(*batch)
         assert reports.outcome.tolist() == [result.outcome for result in expected]
-        always_null = batch[1].has_context_id
+        always_null = batch[1].has_context_id & (np.diff(batch[1].offset) > 0)
         assert rows_of(reports) == [
             (row, result.source, result.contributions)
             for row, result in enumerate(expected)
@@ -271,7 +271,7 @@ def test_contributions_are_bounded_under_a_million_operations(form: str) -> None
 
 
 def test_deployed_reports_have_ids_delays_and_nulls() -> None:
-    """Null rate 1/20 and delays uniform on [0, 10 minutes], each rejected with probability 1e-7 when right."""
+    """Null rate 1/20 and delays uniform below 10 minutes, each rejected with probability 1e-7 when right."""
     many = 100_000
     triggers = TriggerColumns.of(
         order=np.arange(many), time_ms=0, device=0, key_high=0, key_low=0, value=1, has_context_id=np.arange(many) < 10
@@ -285,7 +285,7 @@ def test_deployed_reports_have_ids_delays_and_nulls() -> None:
     assert stats.binomtest(len(reports) - 10, many - 10, 0.05).pvalue > FALSE_ALARM
     delays = reports.scheduled_ms[10:]
     assert delays.min() >= 0
-    assert delays.max() <= 600_000
+    assert delays.max() < 600_000
     assert stats.kstest(delays, stats.uniform(0, 600_000).cdf).pvalue > FALSE_ALARM
     versions = {(int(row[6]) >> 4, int(row[8]) >> 6) for row in reports.report_id}
     assert versions == {(4, 2)}
