@@ -63,6 +63,7 @@ class Url:
         return f"{self.origin}{self.rest}"
 
 
+@lru_cache(maxsize=65_536)
 def parse_url(text: str) -> Url | None:
     """Return the URL that ``text`` is, or None if it does not parse or is not http or https."""
     text = text.strip(_TRIMMED).replace("\t", "").replace("\n", "").replace("\r", "")
@@ -89,7 +90,6 @@ def is_other_url(text: str) -> bool:
     return match is not None and match[1].lower() not in _DEFAULT_PORTS
 
 
-@lru_cache(maxsize=65_536)
 def parse_origin(text: str) -> Origin | None:
     """Return the origin of the URL that ``text`` is, or None if it is not an http or https URL."""
     url = parse_url(text)

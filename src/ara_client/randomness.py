@@ -54,6 +54,10 @@ class BitsDraws:
     def __init__(self, bits: Bits, vendor: VendorValues) -> None:
         self._bits = bits
         self._vendor = vendor
+        self._null_rates = {
+            True: Fraction(str(vendor.null_rate_including_source_time)),
+            False: Fraction(str(vendor.null_rate_excluding_source_time)),
+        }
 
     def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
         """Draw the randomized response (WICG, "obtain a randomized source response")."""
@@ -64,11 +68,7 @@ class BitsDraws:
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
         """Toss the coin for one null report."""
-        vendor = self._vendor
-        rate = (
-            vendor.null_rate_including_source_time if includes_source_time else vendor.null_rate_excluding_source_time
-        )
-        return bernoulli(self._bits, Fraction(str(rate)))
+        return bernoulli(self._bits, self._null_rates[includes_source_time])
 
     def aggregatable_delay_ms(self) -> int:
         """Draw a delay, uniform over the span."""

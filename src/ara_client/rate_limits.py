@@ -309,7 +309,10 @@ class RateLimits:
                 index.add(key, record)
             if scope == "source":
                 for key in _living_keys(record):
-                    self._living.setdefault(key, LivingDestinations()).add(record)
+                    living = self._living.get(key)
+                    if living is None:
+                        living = self._living[key] = LivingDestinations()
+                    living.add(record)
 
     def _remove(self, record: RateLimitRecord) -> None:
         del self._records[record.serial]

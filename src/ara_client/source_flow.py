@@ -7,6 +7,7 @@ used up are looked at last, after everything that the source may be told of.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import isinf
 
 from ara_client.pending import PendingReport
@@ -57,14 +58,19 @@ def state_space(registration: SourceRegistration) -> StateSpace:
     """Return the space of what a source's event-level reports can say."""
     if registration.specs is None:
         windows = len(registration.windows.ends_ms)
-        specs = [TriggerDataSpec(trigger_data=data, windows=windows) for data in registration.trigger_data]
-    else:
-        specs = [
-            TriggerDataSpec(trigger_data=data, windows=len(spec.windows.ends_ms), buckets=len(spec.buckets))
-            for spec in registration.specs
-            for data in spec.trigger_data
-        ]
+        return _plain_space(registration.trigger_data, windows, registration.max_event_level_reports)
+    specs = [
+        TriggerDataSpec(trigger_data=data, windows=len(spec.windows.ends_ms), buckets=len(spec.buckets))
+        for spec in registration.specs
+        for data in spec.trigger_data
+    ]
     return space_of(tuple(specs), registration.max_event_level_reports)
+
+
+@lru_cache(maxsize=1024)
+def _plain_space(trigger_data: tuple[int, ...], windows: int, max_reports: int) -> StateSpace:
+    specs = tuple(TriggerDataSpec(trigger_data=data, windows=windows) for data in trigger_data)
+    return space_of(specs, max_reports)
 
 
 def _judge_states(state: BrowserState, source: StoredSource, space: StateSpace) -> SourceOutcome | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 import http_sf
@@ -48,6 +49,7 @@ class OsRegistration:
     debug_reporting: bool
 
 
+@lru_cache(maxsize=1024)
 def parse_eligible(text: str | None) -> Eligibility | None:
     """Return what ``Attribution-Reporting-Eligible`` allows; None if no browser would send this header.
 
