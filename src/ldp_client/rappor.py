@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
-from ldp_client.memo import MemoTable, RowStore
+from ldp_client.memo import Answers
 from ldp_client.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
 from ldp_client.protocol import Privacy, as_draws, check_users, check_values, load_state, memo_int, save_state
 from ldp_client.steps import Chain, Step
@@ -239,8 +239,7 @@ class RapporFleet:
         self._bits = bits
         filters = [[pack(protocol.bloom(value, cohort)) for value in strings] for cohort in range(protocol.cohorts)]
         self._filters = rows_from_bytes([row for rows in filters for row in rows], protocol.size)
-        self._table = MemoTable()
-        self._memo = RowStore(words_of(protocol.size))
+        self._memo = Answers(users, len(strings), words_of(protocol.size))
         chain = protocol.chain
         self._permanent = None if protocol.f == 0 else LaneCoins(chain.permanent)
         self._instant = None if chain.instant is None else LaneCoins(chain.instant)
@@ -248,16 +247,15 @@ class RapporFleet:
     def report(self, values: NDArray[np.int64]) -> RapporColumns:
         """Return one collection: a report of the string that each number stands for."""
         held = check_values(values, len(self.strings), self.users)
-        rows, fresh = self._table.rows(np.arange(self.users) * len(self.strings) + held)
-        if fresh.size:
+
+        def permanent(fresh: NDArray[np.int64]) -> Words:
             filters = self._filters[self.cohorts[fresh] * len(self.strings) + held[fresh]]
-            if self._permanent is not None:
-                filters = self._permanent.flip(self._bits, filters, self.protocol.size)
-            self._memo.append(filters)
-        kept = self._memo.take(rows)
+            return filters if self._permanent is None else self._permanent.flip(self._bits, filters, self.protocol.size)
+
+        kept = self._memo.get(held, permanent)
         sent = kept if self._instant is None else self._instant.flip(self._bits, kept, self.protocol.size)
         return RapporColumns(cohorts=self.cohorts, rows=sent)
 
     def memoized(self) -> NDArray[np.int64]:
         """Return how many strings each user has a permanent response for."""
-        return np.bincount(self._table.keys() // len(self.strings), minlength=self.users)
+        return self._memo.counts()
