@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import inspect
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,7 @@ from paa_client.contributions import (
 )
 from paa_client.errors import CallError, ConfigError
 from paa_client.journal import Cause, Journal
-from paa_client.operations import Operation, OperationRun
+from paa_client.operations import Operation, OperationRun, clone
 from paa_client.origins import serialize_origin, site_of
 from paa_client.reports import Delivery, SentReport, make_report
 from paa_client.scopes import NO_DEBUG, BatchingScope, DebugDetails, Entry, ReportParameters
@@ -107,6 +108,7 @@ class Browser:
             max_contributions=max_contributions,
             aggregation_coordinator_origin=aggregation_coordinator_origin,
         )
+        argument = clone(data)
         known = self._origin(reporting_origin)
         found = known.operations.get(operation)
         if found is None:
@@ -120,7 +122,7 @@ class Browser:
             lose=partial(self.lose, scope),
             allowed=self.config.private_aggregation_allowed,
         )
-        outcome = run.run(found, data, self.config.operation_deadline_ms)
+        outcome = run.run(found, argument, self.config.operation_deadline_ms)
         if outcome.message is not None:
             self.log(reporting_origin, operation, outcome.message)
         self.process(scope)
@@ -176,6 +178,10 @@ class Browser:
         """Return what the site of ``origin`` has used of its ten-minute and day budgets: the simulator's view."""
         return self._budgeter.used(site_of(serialize_origin(origin)), api, self._clock.now_ms())
 
+    def set_keys(self, coordinator: str, keys: wire.PublicKeySet) -> None:
+        """Seal from now on to these keys for this coordinator: what fetching its public keys anew does."""
+        self._keys[serialize_origin(coordinator)] = keys
+
     # What worklets of this package use.
 
     def now_ms(self) -> int:
@@ -192,13 +198,17 @@ class Browser:
         aggregation_coordinator_origin: str | None = None,
     ) -> ReportParameters:
         """Check and return what a page decides about a report (obtain the pre-specified report parameters)."""
-        named = context_id is not None
-        if named and not (isinstance(context_id, str) and code_units(context_id) <= MAX_CONTEXT_ID_LENGTH):
-            raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
+        if context_id is not None:
+            if not isinstance(context_id, str) or code_units(context_id) > MAX_CONTEXT_ID_LENGTH:
+                raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
+            context_id = context_id.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        filtering_id_max_bytes = _whole(filtering_id_max_bytes, "filtering_id_max_bytes")
         if not 1 <= filtering_id_max_bytes <= MAX_FILTERING_ID_MAX_BYTES:
             raise CallError("DataError", f"filtering_id_max_bytes is 1 to {MAX_FILTERING_ID_MAX_BYTES}")
-        if max_contributions is not None and not max_contributions > 0:
-            raise CallError("DataError", "max_contributions is positive")
+        if max_contributions is not None:
+            max_contributions = _whole(max_contributions, "max_contributions")
+            if max_contributions == 0:
+                raise CallError("DataError", "max_contributions is positive")
         coordinator = self.config.default_coordinator
         if aggregation_coordinator_origin is not None:
             coordinator = serialize_origin(aggregation_coordinator_origin)
@@ -206,7 +216,7 @@ class Browser:
                 raise CallError("DataError", f"{coordinator} is not an allowed aggregation coordinator")
         size = self.config.max_contributions(api, max_contributions)
         deterministic = (
-            named
+            context_id is not None
             or filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
             or size != self.config.default_max_contributions[api]
         )
@@ -309,3 +319,14 @@ class Browser:
             )
             found = self._origins.setdefault(origin, _Origin(database))
         return found
+
+
+def _whole(value: object, name: str) -> int:
+    """Convert as Web IDL's ``[EnforceRange] unsigned long long``."""
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        whole = -1
+    if not 0 <= whole < 1 << 53:
+        raise CallError("TypeError", f"{name} is a whole number that is not negative, not {value!r}")
+    return whole

@@ -83,7 +83,10 @@ def _be_child(work: Callable[[Emit], object], writer: int) -> None:  # pragma: n
 
     try:
         outcome = _contain(work, emit)
-        emit(("end", outcome.message, outcome.result))
+        try:
+            emit(("end", outcome.message, outcome.result))
+        except (TypeError, ValueError, RecursionError):
+            emit(("end", "what the worklet returned is not plain values", None))
     finally:
         os._exit(0)
 

@@ -9,6 +9,7 @@ from typing import Any
 from mechanisms import Clock
 from paa_client.aggregation import PrivateAggregation
 from paa_client.contributions import Contribution, ErrorEvent
+from paa_client.errors import CallError
 from paa_client.isolation import Effect, Emit, Outcome, execute
 from paa_client.journal import Cause
 from paa_client.scopes import BatchingScope, Context, Entry
@@ -16,6 +17,16 @@ from paa_client.storage import Database, WorkletStorage, replay
 
 Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
 """An operation: what a module's class with a ``run`` method is on the platform. Whatever it returns is dropped."""
+
+def clone(data: object) -> object:
+    """Return a copy of what a page passes in, so that nothing comes back through it (structured clone)."""
+    if data is None or isinstance(data, str | int | float):
+        return data
+    try:
+        return copy.deepcopy(data)
+    except Exception as error:
+        raise CallError("DataCloneError", f"data cannot be copied: {error}") from error
+
 
 Lose = Callable[[Cause, Contribution], None]
 
@@ -35,8 +46,7 @@ class OperationRun:
         self._on_exception: list[Contribution] = []
 
     def run(self, operation: Operation, data: object, deadline_ms: int | None) -> Outcome:
-        """Run ``operation`` on a copy of ``data`` to its end or to the deadline; its result is dropped."""
-        argument = data if data is None or isinstance(data, str | int | float) else copy.deepcopy(data)
+        """Run ``operation`` on ``data`` to its end or to the deadline; its result is dropped."""
         in_child = deadline_ms is not None
 
         def work(emit: Emit) -> None:
@@ -45,7 +55,7 @@ class OperationRun:
                 emit, filtering_id_max_bytes=self._scope.parameters.filtering_id_max_bytes, allowed=self._allowed
             )
             try:
-                operation(storage, aggregation, argument)
+                operation(storage, aggregation, data)
             finally:
                 storage.close()
                 aggregation.close()

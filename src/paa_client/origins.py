@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from paa_client.errors import CallError
 
 _DEFAULT_PORTS = {"https": 443, "http": 80}
 _SUFFIXES = PublicSuffixList()
+_HOST = re.compile(r"[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?")
 
 
 def _is_address(host: str) -> bool:
@@ -23,9 +25,7 @@ def _is_address(host: str) -> bool:
 
 
 def _is_loopback(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    return _is_address(host) and ip_address(host).is_loopback
+    return host == "localhost" or host.endswith(".localhost") or (_is_address(host) and ip_address(host).is_loopback)
 
 
 @lru_cache(maxsize=4096)
@@ -43,10 +43,11 @@ def serialize_origin(url: str) -> str:
     host = parts.hostname
     if not host or parts.scheme not in _DEFAULT_PORTS:
         raise CallError("SyntaxError", f"{url!r} is not the URL of an https origin")
+    if _HOST.fullmatch(host) is None:
+        raise CallError("SyntaxError", f"host {host!r} is not an ASCII domain name or IPv4 address: use punycode")
     if parts.scheme == "http" and not _is_loopback(host):
         raise CallError("DataError", f"{url!r} is not a potentially trustworthy origin: use https")
-    shown = f"[{host}]" if ":" in host else host
-    return f"{parts.scheme}://{shown}" + ("" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}")
+    return f"{parts.scheme}://{host}" + ("" if port in (None, _DEFAULT_PORTS[parts.scheme]) else f":{port}")
 
 
 @lru_cache(maxsize=4096)
@@ -57,7 +58,6 @@ def site_of(origin: str) -> str:
     """
     parts = urlsplit(origin)
     host = parts.hostname or ""
-    shown = f"[{host}]" if ":" in host else host
     if _is_address(host):
-        return f"{parts.scheme}://{shown}"
-    return f"{parts.scheme}://{_SUFFIXES.privatesuffix(host) or shown}"
+        return f"{parts.scheme}://{host}"
+    return f"{parts.scheme}://{_SUFFIXES.privatesuffix(host) or host}"

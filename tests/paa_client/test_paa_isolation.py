@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -294,6 +295,14 @@ def test_the_interface_ends_with_the_operation() -> None:
         storage.get("secret")
 
 
+def test_a_context_id_is_made_of_whole_characters() -> None:
+    browser = browser_with(returns, "", None)
+    browser.run(ORIGIN, "operation", context_id="a\ud800b")
+    browser._clock.advance(5_000)  # type: ignore[attr-defined]
+    (sent,) = browser.send_due()
+    assert json.loads(sent.body.to_json().encode())["context_id"] == "a\ufffdb"
+
+
 def test_an_interrupt_from_the_keyboard_is_the_users_and_comes_through() -> None:
     def operation(storage: Any, aggregation: Any, data: Any) -> None:
         raise KeyboardInterrupt
@@ -312,13 +321,18 @@ def test_a_page_hears_of_its_own_mistakes_only() -> None:
         {"filtering_id_max_bytes": 0},
         {"filtering_id_max_bytes": 9},
         {"max_contributions": 0},
+        {"max_contributions": -1},
+        {"max_contributions": 1.5},
+        {"max_contributions": "5"},
+        {"data": threading.Lock()},
         {"aggregation_coordinator_origin": "https://coordinator.example"},
         {"aggregation_coordinator_origin": "not a url"},
     ]
     for arguments in bad:
         with pytest.raises(CallError):
             browser.run(ORIGIN, "operation", **arguments)
-    for origin in ("http://ad.example", "ftp://ad.example", "ad.example", "https://[::1", ""):
+    strange = ("https://[::1", "https://[::1]", "https://bücher.example", "https://-a.example", "https://a.example:99999")
+    for origin in ("http://ad.example", "ftp://ad.example", "ad.example", "", *strange):
         with pytest.raises(CallError):
             browser.run(origin, "operation")
     with pytest.raises(CallError, match="registered already"):
@@ -368,10 +382,10 @@ def test_auction_functions_that_misbehave_are_contained() -> None:
     ]
     reported: list[float] = []
 
-    def report_result(aggregation: Any, signals: Any) -> None:
+    def report_result(aggregation: Any, signals: Any) -> object:
         aggregation.contribute_to_histogram(bucket=3, value=int(signals.bid))
         reported.append(signals.bid)
-        raise Sneaky
+        return object()
 
     frame = browser.run_ad_auction(
         Auction(seller="https://seller.example", score_ad=score, report_result=report_result, interest_groups=groups)
@@ -388,5 +402,5 @@ def test_auction_functions_that_misbehave_are_contained() -> None:
         ("generate-bid", f"ended at the deadline of {DEADLINE_MS} ms"),
         ("generate-bid", "Sneaky"),
         ("score-ad", "Sneaky"),
-        ("report-result", "Sneaky"),
+        ("report-result", "what the worklet returned is not plain values"),
     }
