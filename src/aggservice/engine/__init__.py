@@ -3,6 +3,7 @@
 from aggservice.engine.charging import Charge, Receipted, find_result
 from aggservice.engine.columns import JudgedBatch
 from aggservice.engine.counts import DESCRIPTIONS, NUM_REPORTS_WITH_ERRORS, REPEATED_REPORT_ID, ReportCounts
+from aggservice.engine.debug import debug_avro_rows, debug_rows, regular_rows
 from aggservice.engine.errors import (
     CancelledError,
     DomainError,
@@ -20,7 +21,7 @@ from aggservice.engine.errors import (
 )
 from aggservice.engine.local import EngineSettings, LocalEngine, Outcome, Scope, Session
 from aggservice.engine.opening import Opener, OpeningSpec, PrivacyUnit
-from aggservice.engine.output import AvroShards, Destination, InLedger
+from aggservice.engine.output import AvroShards, Destination, InLedger, summary_rows
 from aggservice.engine.pool import BatchOpener, InlineOpener, WorkerPool
 from aggservice.engine.release import (
     ExactNoise,
@@ -95,6 +96,8 @@ __all__ = [
     "WorkerLostError",
     "WorkerPool",
     "check_job_id",
+    "debug_avro_rows",
+    "debug_rows",
     "decode_result",
     "encode_result",
     "find_result",
@@ -103,8 +106,10 @@ __all__ = [
     "parse_filtering_ids",
     "parse_noise",
     "parse_percentage",
+    "regular_rows",
     "release",
     "result_head",
     "site_of",
     "state",
+    "summary_rows",
 ]

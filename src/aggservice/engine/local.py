@@ -99,9 +99,21 @@ class LocalEngine:
         self.settings = settings or EngineSettings()
         self.noise_of = noise_of
 
-    def begin(self, scope: Scope, request: JobRequest, *, expected_keys: int = 0, cleartext: bool = False) -> Session:
-        """Begin a job. ``cleartext`` reads payloads that are not sealed; only a local test may ask for it."""
-        return Session(self, scope, request, expected_keys=expected_keys, cleartext=cleartext)
+    def begin(
+        self,
+        scope: Scope,
+        request: JobRequest,
+        *,
+        expected_keys: int = 0,
+        cleartext: bool = False,
+        debug_only: bool | None = None,
+    ) -> Session:
+        """Begin a job. ``cleartext`` reads payloads that are not sealed; only a local test may ask for it.
+
+        ``debug_only`` reads only reports that were marked for debugging; a debug run does unless told otherwise.
+        """
+        only = request.debug_run if debug_only is None else debug_only
+        return Session(self, scope, request, expected_keys=expected_keys, cleartext=cleartext, debug_only=only)
 
     def repeated(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Outcome | None:
         """Return the outcome of this very request when it has been paid for already; None when it has not.
@@ -116,7 +128,14 @@ class Session:
     """One job under way: ``declare``, ``add``, ``finish``, or ``cancel`` from any thread."""
 
     def __init__(
-        self, engine: LocalEngine, scope: Scope, request: JobRequest, *, expected_keys: int, cleartext: bool
+        self,
+        engine: LocalEngine,
+        scope: Scope,
+        request: JobRequest,
+        *,
+        expected_keys: int,
+        cleartext: bool,
+        debug_only: bool,
     ) -> None:
         self._engine = engine
         self._scope = scope
@@ -142,7 +161,7 @@ class Session:
             filtering_ids=request.filtering_ids,
             oldest_s=(engine.clock.now_ms() - engine.settings.max_report_age_ms) // 1000,
             unit=engine.settings.unit,
-            debug_run=request.debug_run,
+            debug_run=debug_only,
             cleartext=cleartext,
             any_origin=cleartext,
             origins=scope.origins,

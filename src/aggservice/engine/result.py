@@ -89,6 +89,16 @@ class Rows:
             annotations=None if self.annotations is None else self.annotations[start:stop],
         )
 
+    def take(self, chosen: NDArray[np.bool_]) -> Rows:
+        """Return a copy of the chosen rows."""
+        return Rows(
+            high=self.high[chosen],
+            low=self.low[chosen],
+            metrics=self.metrics[chosen],
+            unnoised=None if self.unnoised is None else self.unnoised[chosen],
+            annotations=None if self.annotations is None else self.annotations[chosen],
+        )
+
     def pages(self, size: int, first: int = 0) -> Iterator[Rows]:
         """Yield the rows from ``first`` on, ``size`` at a time."""
         for start in range(first, len(self), size):

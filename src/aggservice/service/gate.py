@@ -107,6 +107,9 @@ class Gate(grpc.aio.ServerInterceptor):
         except asyncio.CancelledError:
             ended = "CANCELLED"
             raise
+        except NotImplementedError:  # a method of a library's service that it does not offer
+            ended = "UNIMPLEMENTED"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not offered here")
         except grpc.aio.AbortError:
             ended = "ABORTED"
             raise

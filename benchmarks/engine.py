@@ -1,0 +1,254 @@
+"""The engine against bare opening: reports a second from Avro to a summary, over two processes that only open.
+
+Both run on all cores. The engine reads Avro, judges, opens, decodes, drops repeated ids, sums over the domain, draws
+noise, stages an Avro summary and charges a fresh SQLite ledger. The rounds are interleaved and medians compared.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks import conclude
+
+ORIGIN = "https://adtech.example"
+CONTRIBUTIONS = 20
+NOW_MS = 1_700_000_000_000
+_CHUNK = 2000
+_GIB = 1 << 30
+
+
+def _keys_of(count: int) -> tuple[Any, Any]:
+    """Return the domain: distinct keys, spread over the 128 bits."""
+    index = np.arange(count, dtype=np.uint64)
+    return index * np.uint64(0x9E3779B97F4A7C15), index
+
+
+def _seal_part(folder: str, part: int, start: int, stop: int, key_count: int, public: str) -> None:
+    """Seal reports ``start`` to ``stop`` into one Avro file."""
+    from aggservice.wire import Api as Apis
+    from aggservice.wire import (
+        Contribution,
+        PublicKeySet,
+        ReportBatch,
+        ReportWriter,
+        SharedInfo,
+        Spans,
+        encode_payload,
+        seal,
+    )
+
+    rng = np.random.default_rng(start)
+    high, low = _keys_of(key_count)
+    key = PublicKeySet.parse(public).keys[0]
+    with ReportWriter(Path(folder) / f"reports-{part:03d}.avro") as writer:
+        for begin in range(start, stop, _CHUNK):
+            payloads, infos = [], []
+            for row in range(begin, min(begin + _CHUNK, stop)):
+                chosen = rng.integers(0, key_count, CONTRIBUTIONS)
+                contributions = [
+                    Contribution(bucket=int(high[one]) << 64 | int(low[one]), value=1 + row % 100) for one in chosen
+                ]
+                info = SharedInfo(
+                    api=Apis.ATTRIBUTION_REPORTING,
+                    report_id=f"{row:08x}-0000-4000-8000-{rng.integers(0, 1 << 48):012x}",
+                    reporting_origin=ORIGIN,
+                    scheduled_report_time_s=NOW_MS // 1000 - int(rng.integers(600, 86_400)),
+                    attribution_destination="https://shop.example",
+                    source_registration_time_s=NOW_MS // 1000 // 86_400 * 86_400,
+                ).serialise()
+                payloads.append(seal(encode_payload(contributions), shared_info=info, key=key.key))
+                infos.append(info.encode())
+            writer.write(
+                ReportBatch(
+                    payloads=Spans.of(payloads),
+                    key_ids=Spans.of([key.id.encode()] * len(payloads)),
+                    shared_infos=Spans.of(infos),
+                )
+            )
+
+
+def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
+    """Make keys, domain and sealed reports."""
+    from aggservice.wire import BucketRows, KeySet, write_buckets, write_key_set
+    from mechanisms import ManualClock, SeededBits
+
+    clock = ManualClock(NOW_MS)
+    ring = KeySet.create(SeededBits("bench"), clock)
+    write_key_set(folder / "keys.json", ring)
+    high, low = _keys_of(keys)
+    write_buckets(
+        folder / "domain.avro", BucketRows(key_high=high, key_low=low, numbers=np.empty((keys, 0), dtype=np.int64))
+    )
+    parts = max(workers, reports // 100_000)
+    bounds = [reports * part // parts for part in range(parts + 1)]
+    public = ring.public(clock).serialise()
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.starmap(
+            _seal_part,
+            [(str(folder), part, bounds[part], bounds[part + 1], keys, public) for part in range(parts)],
+        )
+
+
+def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> None:
+    """Open every ``parts``-th batch and nothing else; reading is done before the clock starts."""
+    from aggservice.wire import read_key_set, read_reports
+    from aggservice.wire.sealing import INFO_PREFIX, SUITE
+
+    keys = read_key_set(Path(folder) / "keys.json").by_id
+    held = []
+    for path in sorted(Path(folder).glob("reports-*.avro")):
+        for number, batch in enumerate(read_reports(path, rows=500)):
+            if number % parts == part:
+                held += list(zip(batch.payloads, batch.key_ids, batch.shared_infos, strict=True))
+    work = [(payload, keys[key_id.decode()], INFO_PREFIX + info) for payload, key_id, info in held]
+    decrypt = SUITE.decrypt
+    begin.wait()
+    start = time.perf_counter()
+    for payload, key, info in work:
+        decrypt(payload, key, info)
+    times.put((start, time.perf_counter(), len(work)))
+
+
+def bare_seconds(folder: Path, workers: int) -> float:
+    """Return how long ``workers`` processes take to open every report, from the first start to the last end."""
+    context = multiprocessing.get_context("spawn")
+    begin, times = context.Barrier(workers), context.Queue()
+    processes = [
+        context.Process(target=_bare_opener, args=(str(folder), part, workers, begin, times)) for part in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    found = [times.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return max(stop for _, stop, _ in found) - min(start for start, _, _ in found)
+
+
+def _engine_child(folder: str, workers: int, out: Any) -> None:
+    """Run one job in a process of its own, so that its memory can be told from the benchmark's."""
+    from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool
+    from aggservice.service.folders import Folder
+    from aggservice.service.runner import FileJob
+    from aggservice.wire import read_key_set
+    from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
+    from mechanisms import ManualClock, SecureBits
+
+    place = Path(folder)
+    state = Path(tempfile.mkdtemp(dir=place, prefix="state-"))
+    bits, clock = SecureBits(), ManualClock(NOW_MS)
+    ledger = Ledger.create(
+        SqliteStore(state / "ledger.sqlite"),
+        filter=EpsilonDeltaFilter(),
+        signer=Signer.generate(bits),
+        clock=clock,
+        bits=bits,
+        staging=Staging(state / "staging", bits),
+    )
+    pool = WorkerPool(read_key_set(place / "keys.json"), processes=workers)
+    engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
+    job = FileJob(
+        inputs=Folder(place), prefixes=("reports-",), domain="domain.avro", output=AvroShards(prefix=state / "summary.avro")
+    )
+    _warm(engine, place)
+    out.put("ready")
+    request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
+    start = time.perf_counter()
+    outcome = job.run(engine.begin(Scope(caller="bench"), request))
+    taken = time.perf_counter() - start
+    out.put((taken, outcome.header.row_count, dict(outcome.header.error_counts)))
+    pool.close()
+    shutil.rmtree(state)
+
+
+def _warm(engine: Any, folder: Path) -> None:
+    """Let every kernel compile and every worker start before the clock does; nothing is charged."""
+    from aggservice.engine import JobRequest, Scope
+    from aggservice.wire import read_reports
+
+    batch = next(iter(read_reports(next(iter(sorted(folder.glob("reports-*.avro")))), rows=100))).slice(0, 64)
+    session = engine.begin(Scope(caller="warm"), JobRequest(job_request_id="warm", attribution_report_to=ORIGIN))
+    session.declare(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
+    for _ in range(8):
+        session.add(batch)
+    session.finish()
+
+
+def engine_seconds(folder: Path, workers: int) -> tuple[float, int]:
+    """Return how long the engine takes over the same reports, and the peak RSS of all its processes together."""
+    import psutil
+
+    context = multiprocessing.get_context("spawn")
+    out = context.Queue()
+    child = context.Process(target=_engine_child, args=(str(folder), workers, out))
+    child.start()
+    assert out.get() == "ready"
+    peak = 0
+    watched = psutil.Process(child.pid)
+    while out.empty() and child.is_alive():
+        peak = max(peak, sum(_rss(one) for one in _family(watched)))
+        time.sleep(0.05)
+    taken, rows, errors = out.get()
+    child.join()
+    if errors or not rows:
+        raise RuntimeError(f"the engine's job went wrong: {rows} rows, errors {errors}")
+    return taken, peak
+
+
+def _family(process: Any) -> Iterator[Any]:
+    yield process
+    yield from process.children(recursive=True)
+
+
+def _rss(process: Any) -> int:
+    import psutil
+
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return 0
+
+
+def command(
+    reports: Annotated[int, typer.Option(help="Sealed reports of 20 contributions.")] = 60_000,
+    keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 100_000,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians count.")] = 3,
+    full: Annotated[bool, typer.Option("--full", help="A million reports and a million keys.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Keep the sealed reports here for the next run.")] = None,
+) -> None:
+    """Measure reports a second from Avro to summary over bare opens a second, both on all cores."""
+    if full:
+        reports, keys = 1_000_000, 1_000_000
+    workers = min(2, os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory(prefix="aggservice-bench-") as scratch:
+        place = folder or Path(scratch)
+        if not (place / "domain.avro").exists():
+            place.mkdir(parents=True, exist_ok=True)
+            print(f"sealing {reports:,} reports on {workers} processes …", flush=True)
+            _prepare(place, reports, keys, workers)
+        bare: list[float] = []
+        ours: list[float] = []
+        peak = 0
+        for number in range(rounds):
+            bare.append(bare_seconds(place, workers))
+            taken, seen = engine_seconds(place, workers)
+            ours.append(taken)
+            peak = max(peak, seen)
+            print(f"round {number + 1}: bare {bare[-1]:.2f} s, engine {ours[-1]:.2f} s, peak RSS {seen / _GIB:.2f} GiB")
+    ratio = median(bare) / median(ours)
+    conclude(
+        ratio,
+        f"reports a second from Avro to a summary of {keys:,} keys over bare opens a second, {workers} processes each",
+        f"{reports / median(ours):,.0f} against {reports / median(bare):,.0f} a second; "
+        f"peak RSS of all processes {peak / _GIB:.2f} GiB",
+    )
