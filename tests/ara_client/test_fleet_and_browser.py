@@ -141,15 +141,14 @@ def header_of(row: int, event: Event) -> dict[str, object]:
 
 
 def sent_by_browsers(events: list[Event], vendor: VendorValues) -> list[Sent]:
-    browsers: dict[int, tuple[Browser, ManualClock]] = {}
+    browsers: dict[int, Browser] = {}
     sent: list[Sent] = []
     now = 0
     for row, event in enumerate(events):
         now += event.gap_ms
-        clock = ManualClock(now)
-        browser, clock = browsers.setdefault(
-            event.device, (Browser(clock=clock, bits=SeededBits(event.device), config=vendor), clock)
-        )
+        if event.device not in browsers:
+            browsers[event.device] = Browser(clock=ManualClock(now), bits=SeededBits(event.device), config=vendor)
+        browser = browsers[event.device]
         reports = browser.advance(now)
         url = f"https://reporter{event.reporter}.example/register"
         kind = "Trigger" if event.is_trigger else "Source"
