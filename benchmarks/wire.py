@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -19,10 +21,10 @@ from aggservice.wire import (
     open_batch,
 )
 from aggservice.wire.sealing import SUITE, hpke_info
-from benchmarks import conclude, interleaved
+from benchmarks import conclude, seconds
 from mechanisms import ManualClock, SeededBits
 
-_BATCH_ROWS = 4096
+_BATCH_ROWS = 2048
 _ORIGIN = "https://adtech.example"
 
 
@@ -47,61 +49,69 @@ def make_batch(count: int, contributions: int, maximum: int) -> tuple[ReportBatc
 
 
 class Opener:
-    """The two works that are compared, over one batch of reports."""
+    """The two works that are compared, over reports in batches."""
 
     def __init__(self, batch: ReportBatch, keys: KeySet) -> None:
-        self.batch = batch
         self.keys = keys
+        self.rows = len(batch)
+        self.batches = [batch.slice(start, start + _BATCH_ROWS) for start in range(0, len(batch), _BATCH_ROWS)]
         private = keys.pairs[0].private
-        payloads, infos = list(batch.payloads), [hpke_info(info) for info in batch.shared_infos]
-        self.bare_inputs = [(payload, private, info) for payload, info in zip(payloads, infos, strict=True)]
+        self.bare_inputs = [
+            [
+                (payload, private, hpke_info(info))
+                for payload, info in zip(part.payloads, part.shared_infos, strict=True)
+            ]
+            for part in self.batches
+        ]
 
-    def bare(self) -> None:
-        """Open every report with ``cryptography`` and nothing else."""
+    def bare(self, place: int) -> None:
+        """Open every report of a batch with ``cryptography`` and nothing else."""
         decrypt = SUITE.decrypt
-        for payload, private, info in self.bare_inputs:
+        for payload, private, info in self.bare_inputs[place]:
             decrypt(payload, private, info)
 
-    def whole(self) -> None:
-        """Open and decode every report into columns."""
-        for start in range(0, len(self.batch), _BATCH_ROWS):
-            opened = open_batch(self.batch.slice(start, start + _BATCH_ROWS), self.keys.by_id)
-            _, status = decode_batch(opened)
-            if status.any():
-                raise RuntimeError("a report that was sealed for this benchmark did not open")
+    def whole(self, place: int) -> None:
+        """Open and decode every report of a batch into columns."""
+        opened = open_batch(self.batches[place], self.keys.by_id)
+        _, status = decode_batch(opened)
+        if status.any():
+            raise RuntimeError("a report that was sealed for this benchmark did not open")
 
 
 def _serve(opener: Opener, connection: Connection) -> None:
     """Run what the parent asks for, and say when it is done."""
-    opener.whole()
+    opener.whole(0)
     connection.send("ready")
-    while (work := connection.recv()) != "stop":
-        getattr(opener, work)()
+    while (asked := connection.recv()) is not None:
+        work, place = asked
+        if place < len(opener.batches):
+            getattr(opener, work)(place)
         connection.send("done")
 
 
 class Workers:
     """Processes that each run a work over their share of the reports, at the same time."""
 
-    def __init__(self, opener: Opener, count: int) -> None:
+    def __init__(self, batch: ReportBatch, keys: KeySet, count: int) -> None:
         # Fork: the children find the reports and the compiled kernels in place.
         context = multiprocessing.get_context("fork")
-        share = -(-len(opener.batch) // count)
+        share = -(-len(batch) // count)
         self.connections = []
         self.processes = []
-        for start in range(0, len(opener.batch), share):
-            part = Opener(opener.batch.slice(start, start + share), opener.keys)
+        self.parts = -(-share // _BATCH_ROWS)
+        for start in range(0, len(batch), share):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(part, there), daemon=True)
+            opener = Opener(batch.slice(start, start + share), keys)
+            process = context.Process(target=_serve, args=(opener, there), daemon=True)
             process.start()
             self.connections.append(here)
             self.processes.append(process)
         self._gather()
 
-    def run(self, work: str) -> None:
-        """Run ``work`` in every process and return when the last is done."""
+    def run(self, work: str, place: int) -> None:
+        """Run ``work`` on a batch in every process and return when the last is done."""
         for connection in self.connections:
-            connection.send(work)
+            connection.send((work, place))
         self._gather()
 
     def _gather(self) -> None:
@@ -111,8 +121,27 @@ class Workers:
     def stop(self) -> None:
         """End the processes."""
         for connection, process in zip(self.connections, self.processes, strict=True):
-            connection.send("stop")
+            connection.send(None)
             process.join()
+
+
+def _alternated(
+    works: Mapping[str, tuple[Callable[[int], object], int]], rounds: int
+) -> dict[str, float]:
+    """Return the median over rounds of the time each work takes for all of its parts, alternating part by part.
+
+    A machine that is busy for a second is then busy for all the works alike.
+    """
+    totals: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        taken = dict.fromkeys(works, 0.0)
+        for place in range(max(parts for _, parts in works.values())):
+            for name, (work, parts) in works.items():
+                if place < parts:
+                    taken[name] += seconds(lambda run=work, at=place: run(at))  # type: ignore[misc]
+        for name, total in taken.items():
+            totals[name].append(total)
+    return {name: median(times) for name, times in totals.items()}
 
 
 def command(
@@ -126,14 +155,14 @@ def command(
     """Bare HPKE opens against opening and batch-decoding the same reports, in one process and in several."""
     batch, keys = make_batch(100_000 if full else reports, contributions, maximum)
     opener = Opener(batch, keys)
-    opener.whole()
-    workers = Workers(opener, processes)
-    times = interleaved(
+    opener.whole(0)
+    workers = Workers(batch, keys, processes)
+    times = _alternated(
         {
-            "bare": opener.bare,
-            "whole": opener.whole,
-            "bare, processes": lambda: workers.run("bare"),
-            "whole, processes": lambda: workers.run("whole"),
+            "bare": (opener.bare, len(opener.batches)),
+            "whole": (opener.whole, len(opener.batches)),
+            "bare, processes": (lambda place: workers.run("bare", place), workers.parts),
+            "whole, processes": (lambda place: workers.run("whole", place), workers.parts),
         },
         rounds,
     )
@@ -146,11 +175,11 @@ def command(
     whole_gain = times["whole"] / times["whole, processes"]
     print(
         f"{processes} processes speed opening and decoding up {whole_gain:.3f} times and bare opens {bare_gain:.3f} "
-        f"times: {whole_gain / bare_gain:.3f} of what bare opens gain"
+        f"times: {whole_gain / bare_gain:.3f} of what bare opens gain (at least 0.95)"
     )
     conclude(
         times["bare"] / times["whole"],
         "time of bare HPKE opens over time of open and batch decode, one process",
         f"{each['bare']:.2f} µs against {each['whole']:.2f} µs a report, "
-        f"which is {times['whole'] / times['bare']:.3f} times; limit 1.10",
+        f"which is {times['whole'] / times['bare']:.3f} times; at most 1.10",
     )
