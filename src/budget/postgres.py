@@ -230,44 +230,37 @@ class PostgresStore(Store):
     def _attempt(self, name: str, run: Callable[[psycopg.Connection[Any]], T]) -> T:
         """Run on a connection, again when the database says that a race or a connection was lost."""
         errors = self._driver.errors
-        for attempt in range(1, _ATTEMPTS + 1):
-            connection: psycopg.Connection[Any] | None = None
+        attempt = 0
+        while True:
+            attempt += 1
             try:
-                connection = self._connections.take()
-                result = run(connection)
+                return self._once(run)
             except (self._driver.OperationalError, errors.SerializationFailure, errors.DeadlockDetected) as problem:
-                if connection is not None:
-                    connection.close()
                 if attempt == _ATTEMPTS:
-                    raise StoreError(
-                        f"transaction {name!r} on PostgreSQL failed {attempt} times: {problem}"
-                    ) from problem
+                    text = f"transaction {name!r} on PostgreSQL failed {attempt} times: {problem}"
+                    raise StoreError(text) from problem
                 time.sleep(_PAUSE_S * 2**attempt)
             except self._driver.Error as problem:
-                if connection is not None:
-                    connection.close()
                 raise StoreError(f"transaction {name!r} on PostgreSQL failed: {problem}") from problem
+
+    def _once(self, run: Callable[[psycopg.Connection[Any]], T]) -> T:
+        connection = self._connections.take()
+        clean = False
+        try:
+            try:
+                result = run(connection)
             except BudgetError:
                 # An answer, not a fault: the connection is as good as before once it is rolled back.
-                assert connection is not None
-                self._roll_back(connection)
+                connection.rollback()
+                clean = True
                 raise
-            except BaseException:
-                if connection is not None:
-                    connection.close()
-                raise
-            else:
+            clean = True
+            return result
+        finally:
+            if clean:
                 self._connections.give_back(connection)
-                return result
-        raise AssertionError("unreachable")
-
-    def _roll_back(self, connection: psycopg.Connection[Any]) -> None:
-        try:
-            connection.rollback()
-        except self._driver.Error:
-            connection.close()
-        else:
-            self._connections.give_back(connection)
+            else:
+                connection.close()  # which rolls back
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
         if self._read_only:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from budget.connections import Connections
-from budget.errors import LedgerMismatchError, StoreError
+from budget.errors import BudgetError, LedgerMismatchError, StoreError
 from budget.merkle import HASH_BYTES
 from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction, created_by
 
@@ -223,22 +223,25 @@ class SqliteStore(Store):
 
     def _run(self, name: str, begin: str, work: Callable[[Transaction], T]) -> T:
         connection = self._connections.take()
+        clean = False
         try:
             connection.execute(begin)
-            result = work(_SqliteTransaction(connection))
-            connection.execute("COMMIT")
-        except sqlite3.Error as problem:
-            connection.close()
-            raise StoreError(f"transaction {name!r} on {self.path} failed: {problem}") from problem
-        except BaseException:
             try:
+                result = work(_SqliteTransaction(connection))
+            except BudgetError:
+                # An answer, not a fault: the connection is as good as before once it is rolled back.
                 connection.execute("ROLLBACK")
-            except sqlite3.Error:
-                connection.close()  # which also rolls back
-            else:
+                clean = True
+                raise
+            connection.execute("COMMIT")
+            clean = True
+        except sqlite3.Error as problem:
+            raise StoreError(f"transaction {name!r} on {self.path} failed: {problem}") from problem
+        finally:
+            if clean:
                 self._connections.give_back(connection)
-            raise
-        self._connections.give_back(connection)
+            else:
+                connection.close()  # which rolls back
         return result
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:

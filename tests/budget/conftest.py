@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,12 +15,16 @@ _schemas = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def postgres_dsn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The connection string of a PostgreSQL server that lives as long as the tests of this process."""
+def postgres_dsn() -> Iterator[str]:
+    """The connection string of a PostgreSQL server that lives as long as the tests of this process.
+
+    Its folder is not one of pytest's: those are closed to the user that the server runs as when the tests run as root.
+    """
     pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed: no PostgreSQL to test against")
-    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"))
-    yield server.get_uri()
-    server.cleanup()
+    with tempfile.TemporaryDirectory(prefix="aggservice-pg-", ignore_cleanup_errors=True) as folder:
+        server = pgserver.get_server(folder)
+        yield server.get_uri()
+        server.cleanup()
 
 
 @pytest.fixture
