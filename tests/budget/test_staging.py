@@ -1,0 +1,236 @@
+"""Result files: unreadable before they are paid for, published after, settled by the ledger after a crash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from budget import (
+    Attempt,
+    BudgetError,
+    BudgetExhaustedError,
+    Committed,
+    Epsilon,
+    EpsilonDeltaFilter,
+    FormatError,
+    JobConflictError,
+    JobKey,
+    LaplaceNoise,
+    Ledger,
+    Manifest,
+    MemoryStore,
+    Release,
+    Signer,
+    Staging,
+    StagingError,
+    Store,
+    StoreError,
+    verify_store,
+)
+from mechanisms import ManualClock, SecureBits, SeededBits
+
+KEY = JobKey(caller="adtech", job_id="job")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    bits = SeededBits("staging")
+    return Ledger.create(
+        MemoryStore(),
+        filter=EpsilonDeltaFilter(),
+        signer=Signer.generate(bits),
+        clock=ManualClock(),
+        bits=bits,
+        staging=Staging(tmp_path / "staging", SecureBits()),
+    )
+
+
+def stage(ledger: Ledger, out: Path, noise: bytes = b"noise", key: JobKey = KEY) -> Attempt:
+    attempt = ledger.stage(key)
+    for shard in (1, 2):
+        attempt.path(f"summary-{shard}-of-2").write_bytes(noise + b"%d" % shard)
+    attempt.seal(out)
+    return attempt
+
+
+def commit(ledger: Ledger, result: Any, epsilon: str = "1", request: str = "r", key: JobKey = KEY) -> Committed:
+    return ledger.commit(
+        job=key,
+        request_digest=hashlib.sha256(request.encode()).digest(),
+        release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),)),
+        units=bytes(20),
+        result=result,
+    )
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.exists() else {}
+
+
+def staged(ledger: Ledger, tmp_path: Path) -> list[str]:
+    return [path.name for path in (tmp_path / "staging").iterdir()]
+
+
+def test_files_appear_only_after_the_commit(ledger: Ledger, tmp_path: Path) -> None:
+    attempt = stage(ledger, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "staging").stat().st_mode & 0o777 == 0o700
+    done = commit(ledger, attempt)
+    assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
+    assert staged(ledger, tmp_path) == []
+    assert [one.sha256 for one in done.entry.result.files] == [hashlib.sha256(b"noise%d" % i).digest() for i in (1, 2)]
+    assert done.manifest is not None and Manifest.from_bytes(done.manifest.to_bytes()) == done.manifest
+    assert verify_store(ledger.store).ok
+
+
+def test_a_repeated_job_keeps_the_first_noise(ledger: Ledger, tmp_path: Path) -> None:
+    first = commit(ledger, stage(ledger, tmp_path / "out"))
+    again = commit(ledger, stage(ledger, tmp_path / "out", b"fresh noise"))
+    assert again.repeated and again.result == first.result
+    assert contents(tmp_path / "out")["summary-1-of-2"] == b"noise1" and staged(ledger, tmp_path) == []
+
+
+@pytest.mark.parametrize("error", [JobConflictError, BudgetExhaustedError])
+def test_a_refused_job_leaves_no_file(ledger: Ledger, tmp_path: Path, error: type[BudgetError]) -> None:
+    commit(ledger, b"", epsilon="64")
+    key = KEY if error is JobConflictError else JobKey(caller="adtech", job_id="other")
+    attempt = stage(ledger, tmp_path / "out", key=key)
+    with pytest.raises(error):
+        commit(ledger, attempt, request="another", key=key)
+    assert contents(tmp_path / "out") == {} and staged(ledger, tmp_path) == []
+
+
+def abandon(attempt: Attempt) -> None:
+    """What the death of its process does to an attempt: the lock goes, the files stay."""
+    attempt.let_go()
+
+
+def test_settling_removes_what_was_not_paid_for(ledger: Ledger, tmp_path: Path) -> None:
+    abandon(stage(ledger, tmp_path / "out"))
+    abandon(ledger.stage(KEY))
+    (tmp_path / "staging" / "half-made.new").mkdir()
+    results = ledger.settle()
+    assert [published for _, published in results] == [False, False]
+    assert contents(tmp_path / "out") == {} and staged(ledger, tmp_path) == []
+
+
+def test_settling_publishes_what_was_paid_for_and_only_that(ledger: Ledger, tmp_path: Path) -> None:
+    attempt, loser = stage(ledger, tmp_path / "out"), stage(ledger, tmp_path / "out", b"other")
+    assert attempt.manifest is not None
+    ledger._commit(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)  # and here it dies
+    abandon(attempt)
+    abandon(loser)
+    os.replace(attempt.path("summary-1-of-2"), tmp_path / "published")  # or even here, half way through
+    (tmp_path / "out").mkdir()
+    os.replace(tmp_path / "published", tmp_path / "out" / "summary-1-of-2")
+    assert dict(ledger.settle()) == {attempt.name: True, loser.name: False}
+    assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
+    assert staged(ledger, tmp_path) == [] and ledger.settle() == ()
+
+
+def release() -> Release:
+    return Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))
+
+
+def test_settling_leaves_the_living_alone(ledger: Ledger, tmp_path: Path) -> None:
+    attempt = stage(ledger, tmp_path / "out")
+    assert ledger.settle() == () and staged(ledger, tmp_path) == [attempt.name]
+    commit(ledger, attempt)
+    assert len(contents(tmp_path / "out")) == 2
+
+
+def test_a_commit_of_unknown_outcome_is_settled_by_the_ledger(ledger: Ledger, tmp_path: Path) -> None:
+    class Broken(MemoryStore):
+        def write(self, name: str, work: Callable[[Any], Any]) -> Any:
+            super().write(name, work)
+            raise StoreError("the connection was lost while committing")
+
+    store = ledger.store
+    assert isinstance(store, MemoryStore)
+    broken = Broken()
+    broken._tables = store._tables
+    other = Ledger.open(broken, clock=ManualClock(), signer=ledger._signer, staging=ledger._staging)
+    with pytest.raises(StoreError):
+        commit(other, stage(other, tmp_path / "out"))
+    assert contents(tmp_path / "out") == {}
+    assert [published for _, published in ledger.settle()] == [True]
+    assert len(contents(tmp_path / "out")) == 2
+
+
+def test_asking_again_publishes_what_could_not_be_written_the_first_time(ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file where the folder should be")
+    with pytest.raises(StagingError, match="paid for"):
+        commit(ledger, stage(ledger, tmp_path / "out"))
+    (tmp_path / "out").unlink()
+    assert commit(ledger, b"").repeated
+    assert len(contents(tmp_path / "out")) == 2 and staged(ledger, tmp_path) == []
+
+
+def test_publishing_waits_for_whoever_is_at_it(ledger: Ledger, tmp_path: Path) -> None:
+    attempt = stage(ledger, tmp_path / "out")
+    ledger._commit(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)
+    asked = threading.Thread(target=commit, args=(ledger, b""))
+    asked.start()
+    assert attempt.manifest is not None
+    attempt.publish(attempt.manifest)
+    asked.join(timeout=30)
+    assert not asked.is_alive() and len(contents(tmp_path / "out")) == 2
+
+
+def test_another_file_system_is_reached_by_a_copy(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.replace
+
+    def across(self: Path, target: Path) -> Path:
+        if (tmp_path / "staging") in self.parents:
+            raise OSError(18, "Invalid cross-device link")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", across)
+    commit(ledger, stage(ledger, tmp_path / "out"))
+    assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
+
+
+def test_a_staging_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir(mode=0o755)
+    with pytest.raises(StagingError, match="chmod 700"):
+        Staging(folder, SecureBits())
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\0b"])
+def test_a_result_file_has_a_plain_name(ledger: Ledger, name: str) -> None:
+    with pytest.raises(BudgetError):
+        ledger.stage(KEY).path(name)
+
+
+def test_an_attempt_must_be_sealed_and_hold_something(ledger: Ledger, tmp_path: Path) -> None:
+    attempt = ledger.stage(KEY)
+    with pytest.raises(StagingError, match="no result file"):
+        attempt.seal(tmp_path / "out")
+    with pytest.raises(BudgetError, match="seal"):
+        commit(ledger, attempt)
+
+
+def test_a_manifest_has_one_encoding(ledger: Ledger, tmp_path: Path) -> None:
+    raw = commit(ledger, stage(ledger, tmp_path / "out")).result
+    for bad in (raw[:-1], raw.replace(b"summary", b"summarx", 1) + b" ", b"{}", raw.replace(b'"size"', b'"sizf"')):
+        with pytest.raises(FormatError):
+            Manifest.from_bytes(bad)
+
+
+def test_without_a_staging_folder_results_are_bytes(make_store: Callable[[str], Store]) -> None:
+    bits = SeededBits("none")
+    ledger = Ledger.create(
+        make_store("memory"), filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=ManualClock(), bits=bits
+    )
+    with pytest.raises(BudgetError, match="staging folder"):
+        ledger.stage(KEY)
+    assert ledger.settle() == ()
