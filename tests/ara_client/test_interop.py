@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from aggservice.commands import conformance, conformance_ara
 from ara_client.errors import InteropCaseError
 from ara_client.interop import load_case, load_config, run_case, run_directory
 from ara_client.interop.cases import merge_config
@@ -50,27 +52,28 @@ def test_reports_out_of_order_in_a_case_are_noticed(folder: Path) -> None:
     assert not run_case(replace(case, expected=case.expected[::-1])).passed
 
 
-def test_the_command_prints_a_line_a_case_and_the_count(folder: Path) -> None:
-    import typer
-
-    from aggservice.commands import conformance_ara
-
+def test_the_command_prints_a_line_a_case_and_the_count(folder: Path, tmp_path: Path) -> None:
     app = typer.Typer()
-
-    @app.callback()
-    def program() -> None:
-        """Keep it a group."""
-
+    conformance.register(app)
     conformance_ara.register(app)
     runner = CliRunner()
     result = runner.invoke(app, ["conformance", "ara", str(folder), "--case", "basic", "--case", "fenced"])
     assert result.exit_code == 0
-    assert result.stdout.splitlines() == ["ok    basic (2 reports)", "ok    fenced (0 reports)", "2 passed, 0 failed"]
+    assert result.stdout.splitlines() == ["ok basic", "ok fenced", "2 passed, 0 failed"]
     as_json = runner.invoke(app, ["conformance", "ara", str(folder), "--case", "basic", "--json"])
     assert json.loads(as_json.stdout)["passed"] == 1
     missing = runner.invoke(app, ["conformance", "ara", str(folder), "--case", "no_such_case"])
     assert missing.exit_code == 2
     assert "no_such_case" in missing.stderr
+    (tmp_path / "default_config.json").write_text((folder / "default_config.json").read_text())
+    wrong = (folder / "basic.json").read_text().replace('"source_event_id": "123"', '"source_event_id": "124"', 1)
+    (tmp_path / "basic.json").write_text(wrong.replace("{", '{"api_config": {"novelty": "1"},', 1))
+    failing = runner.invoke(app, ["conformance", "ara", str(tmp_path)])
+    assert failing.exit_code == 1
+    assert failing.stdout.splitlines()[0] == "FAILED basic"
+    assert failing.stdout.splitlines()[-1] == "0 passed, 1 failed"
+    assert '"source_event_id": "124"' in failing.stdout
+    assert "novelty" in failing.stderr
 
 
 def test_a_broken_case_is_a_failure_and_not_a_traceback(folder: Path, tmp_path: Path) -> None:

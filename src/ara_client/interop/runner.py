@@ -42,6 +42,11 @@ class CaseResult:
         """Whether every report was as expected."""
         return not self.diff
 
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """The lines of the diff."""
+        return tuple(self.diff.splitlines())
+
 
 def run_directory(
     folder: Path, only: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
