@@ -66,8 +66,9 @@ class VendorValues:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if name.startswith(("max_", "destination_window", "rate_limit", "origins_per")) and not value > 0:
-                raise ConfigurationError(f"{name} must be positive, got {value}")
+            least = 0 if isinstance(value, float) else 1
+            if name.startswith(("max_", "destination_window", "rate_limit", "origins_per")) and not value >= least:
+                raise ConfigurationError(f"{name} must be {least} or more, got {value}")
             if name.startswith("null_rate") and not 0 <= value <= 1:
                 raise ConfigurationError(f"{name} is a probability, got {value}")
             if name.startswith("aggregatable_") and not value >= 0:

@@ -373,6 +373,15 @@ def test_vendor_values_are_checked(change: dict[str, Any]) -> None:
         VendorValues(**change)
 
 
+def test_no_capacity_at_all_refuses_every_source() -> None:
+    browser, _, _ = make(max_channel_capacity_navigation=0.0, max_event_level_epsilon=14.0)
+    (told,) = click(browser, KEYED | {"debug_reporting": True}, debug=True)
+    assert told.to_dict()[0]["type"] == "source-channel-capacity-limit"
+    silent, _, _ = make(max_channel_capacity_navigation=0.0, max_event_level_epsilon=0.0)
+    (told,) = click(silent, KEYED | {"debug_reporting": True}, debug=True)
+    assert told.to_dict()[0]["type"] == "source-success"
+
+
 def test_indexes_agree_after_many_operations() -> None:
     browser, clock, net = make(max_sources_per_origin=40, max_reporting_origins_per_source_reporting_site=9)
     rng = SeededBits("operations")

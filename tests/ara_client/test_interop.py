@@ -84,7 +84,12 @@ def test_a_broken_case_is_a_failure_and_not_a_traceback(folder: Path, tmp_path: 
     (tmp_path / "wrong.json").write_text(
         '{"input": {}, "output": {"reports": [{"report_time": "1", "report_url": "u", "payload": {}}]}}'
     )
-    broken, wrong = run_directory(tmp_path)
+    backwards = '{"timestamp": "5", "connection": true}, {"timestamp": "4", "connection": true}'
+    (tmp_path / "backwards.json").write_text(
+        f'{{"input": {{"registrations": [{backwards}]}}, "output": {{"reports": []}}}}'
+    )
+    backwards_result, broken, wrong = run_directory(tmp_path)
+    assert "time does not go back" in backwards_result.diff
     assert "could not be run" in broken.diff
     assert not wrong.passed
 

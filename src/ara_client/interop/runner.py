@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from operator import ne
 from pathlib import Path
+from traceback import format_exc
 from typing import Any
 
 from aggservice.wire import AggregatableReport, KeySet, decode_payload, open_report
@@ -74,6 +75,8 @@ def run_directory(
             yield run_case(load_case(path, default))
         except AraClientError as error:
             yield CaseResult(name=path.stem, reports=0, diff=f"could not be run: {error}\n")
+        except Exception:  # a fault of ours fails this case, loudly, and not those after it
+            yield CaseResult(name=path.stem, reports=0, diff=f"could not be run:\n{format_exc()}")
 
 
 def run_case(case: Case) -> CaseResult:
