@@ -66,6 +66,9 @@ class Interval:
     mean: float
     half: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3e} ± {self.half:.0e}"
+
     @staticmethod
     def over(values: Sequence[float]) -> Interval:
         """Return the mean of ``values`` and its interval at the confidence of these figures."""
@@ -224,7 +227,24 @@ def _curves(request: FigureRequest, what: str, name: str, label: str) -> Made:
         axes.set_xlabel("ε∞")
         axes.set_ylabel(label)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(METHODS))
-    return Made(files=(table, save(figure, request.out / f"{name}.png")), lines=_said(found))
+    lines = (*_said(found), *_printed(found, what))
+    return Made(files=(table, save(figure, request.out / f"{name}.png")), lines=lines)
+
+
+def _printed(found: dict[Cell, list[Outcome]], what: str) -> Iterator[str]:
+    """Yield a table a data set and α: a method a line, mean ± half its interval at whole ε∞."""
+    shown_micro = sorted({cell.epsilon_micro for cell in found if cell.epsilon_micro % MICRO == 0})
+    for dataset in dict.fromkeys(cell.dataset for cell in found):
+        for alpha in ALPHAS:
+            rows = [[f"{dataset}, α = {float(alpha)}", *(f"ε∞ = {micro // MICRO}" for micro in shown_micro)]]
+            for method in METHODS:
+                row = [method]
+                for micro in shown_micro:
+                    mine = alpha if has_second_step(method) else Fraction(0)
+                    outcomes = found.get(Cell(dataset=dataset, method=method, epsilon_micro=micro, alpha=mine), [])
+                    row.append(str(Interval.over([getattr(each, what) for each in outcomes])) if outcomes else "")
+                rows.append(row)
+            yield from _aligned(rows)
 
 
 def _table_2(request: FigureRequest) -> Made:
