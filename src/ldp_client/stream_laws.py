@@ -38,6 +38,9 @@ class StreamLaw(Protocol):
     def log_probability(self, *parts: Any) -> Floats:
         """Return, for each user, the log-probability that all these parts came from one."""
 
+    def report_epsilon(self) -> float:
+        """Return the ε of a report in the state, with which Theorem 13 bounds tracking."""
+
 
 class BitsLaw:
     """Reports that are rows of bits, each randomized on its own: RAPPOR, L-SUE, L-OSUE, Bitwise Everlasting Privacy.
@@ -67,6 +70,11 @@ class BitsLaw:
         total = sum(part[1] for part in parts)
         table = self._table(total)
         return np.asarray(table[self._pattern.astype(np.int64), counts].sum(axis=1))
+
+    def report_epsilon(self) -> float:
+        """Return the sum over bits of the larger log-ratio."""
+        (one_clear, zero_clear), (one_set, zero_set) = self._emit
+        return self._pattern.size * max(abs(one_set - one_clear), abs(zero_set - zero_clear))
 
     def _state(self, bits: Bits, users: int) -> NDArray[np.uint64]:
         return self._permanent.flip(bits, np.repeat(self._row, users, axis=0), self._pattern.size)
@@ -112,6 +120,10 @@ class SymbolLaw:
         terms[:, self._symbol] += math.log(float(self._chain.permanent.p / self._chain.permanent.q))
         return np.asarray(np.logaddexp.reduce(terms, axis=1))
 
+    def report_epsilon(self) -> float:
+        """Return ln(p₂/q₂)."""
+        return math.log(float(self._instant.p / self._instant.q))
+
     def _state(self, bits: Bits, users: int) -> NDArray[np.int64]:
         return respond_batch(bits, np.full(users, self._symbol), self._size, self._chain.permanent.p)
 
@@ -144,6 +156,10 @@ class StoredPairsLaw:
     def log_probability(self, *parts: Any) -> Floats:
         """Return the log-probability of each user's pairs taken together."""
         return np.array([self._stream([pair for part in user for pair in part]) for user in zip(*parts, strict=True)])
+
+    def report_epsilon(self) -> float:
+        """Return infinity: a report shows a part of the state. ``InnerProduct.untrackable`` is the bound that holds."""
+        return math.inf
 
     def _send(self, fleet: Any, reports: int, users: int) -> list[list[tuple[int, bool]]]:
         values = np.full(users, self._value)

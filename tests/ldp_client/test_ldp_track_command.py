@@ -1,0 +1,93 @@
+"""``aggservice ldp track`` and the figures of tracking, shuffling and RAPPOR, in small."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from aggservice.commands import ldp_track
+from aggservice.commands.ldp import register
+from ldp_client.figures import FigureRequest, find_figure
+from mechanisms import SystemClock
+
+APP = typer.Typer()
+register(APP)
+ldp_track.register(APP)
+
+
+def track(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(APP, ["ldp", "track", *arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.output
+
+
+def test_a_table_with_intervals() -> None:
+    text = track("--draws", "200", "--reports", "2-4", "--seed", "a")
+    assert text == track("--draws", "200", "--reports", "2-4", "--seed", "a")
+    lines = text.splitlines()
+    assert lines[0].startswith("RAPPOR (size = 128, hashes = 2, cohorts = 64, f = 1/2, p = 1/2, q = 3/4), 200 draws")
+    assert [line.split()[0] for line in lines[2:5]] == ["2", "3", "4"]
+    assert lines[2].split()[-1] == "88.723"
+
+
+@pytest.mark.parametrize(
+    "arguments, extra",
+    [
+        (["BEP", "--epsilon", "0.5", "--value", "1"], "exact_worst_case"),
+        (["RNIP", "--size", "20", "--epsilon", "0.3", "--stored", "50"], "untrackable_delta"),
+        (["L-SUE", "--k", "8"], None),
+        (["L-OSUE", "--k", "8"], None),
+        (["L-GRR", "--k", "8", "--value", "3"], None),
+    ],
+)
+def test_every_client_in_json(arguments: list[str], extra: str | None) -> None:
+    found = json.loads(track(*arguments, "--draws", "100", "--reports", "3", "--json"))
+    (row,) = found["reports"]
+    assert row["reports"] == 3
+    assert row["percentile_90"]["low"] <= row["percentile_90"]["value"]
+    if extra is not None:
+        assert row[extra] > 0
+    if arguments[0] == "BEP":
+        assert row["percentile_90"]["value"] <= row["exact_worst_case"] + 1e-9 <= row["theorem_13"]
+    if arguments[0] == "RNIP":
+        assert row["theorem_13"] is None
+
+
+def test_what_cannot_be_tracked_is_explained() -> None:
+    assert "choose RAPPOR" in track("OLOLOHA", code=1)
+    assert "below 2" in track("BEP", "--value", "2", code=1)
+    assert "holds a number" in track("L-GRR", "--value", "x", code=1)
+    assert "0 ≤ p < q ≤ 1" in track("RAPPOR", "--p", "0.8", code=1)
+    for arguments in (["--reports", "1"], ["--reports", "5-3"], ["--p", "x"], ["--confidence", "1"]):
+        track(*arguments, code=2)
+
+
+def request(folder: Path, users: int | None = None) -> FigureRequest:
+    return FigureRequest(out=folder, clock=SystemClock(), users=users, seed="test")
+
+
+def test_figures_of_tracking_are_data_and_plots(tmp_path: Path) -> None:
+    made = find_figure("tracking-1").make(request(tmp_path, users=60))
+    assert [path.name for path in made.files] == ["tracking-1.csv", "tracking-1.png"]
+    assert len(made.lines) == 14 and "90th percentile" in made.lines[0]
+    with made.files[0].open() as file:
+        assert [int(row["reports"]) for row in csv.DictReader(file)] == list(range(2, 16))
+    exact = find_figure("tracking-bitwise").make(request(tmp_path))
+    assert exact.lines == ("36 exact values by enumeration, 0 of them outside the lower bound and Theorem 13",)
+    assert all(path.stat().st_size > 500 for path in (*made.files, *exact.files))
+
+
+def test_the_figure_of_rappor_prints_the_limit_on_learning(tmp_path: Path) -> None:
+    made = find_figure("rappor-zipf").make(request(tmp_path, users=100_000))
+    assert "limit on learning: 45.4 strings (Basic One-time RAPPOR, f = 0), 22.9 with this f" in made.lines
+    with made.files[0].open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 200
+    assert rows[0]["string"] == "string 1" and rows[0]["detected"] == "1"
+    assert find_figure("shuffling").title.startswith("Shuffling")
