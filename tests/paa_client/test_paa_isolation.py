@@ -30,7 +30,7 @@ from paa_client import (
 
 ORIGIN = "https://ad.example"
 START_MS = 1_700_000_040_000
-DEADLINE_MS = 300
+DEADLINE_MS = 1_500
 CLOCK = ManualClock(START_MS)
 KEYS = wire.KeySet.create(SeededBits("isolation keys"), CLOCK)
 
