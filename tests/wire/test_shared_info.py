@@ -122,6 +122,8 @@ def test_old_and_local_reports_are_read() -> None:
     zero = SharedInfo.parse(_dump(ARA | {"version": "0.1", "source_registration_time": "0"}))
     assert zero.source_registration_time_s == 0
     assert SharedInfo.parse(_dump(ARA | {"reporting_origin": "http://localhost:8080"})).reporting_origin
+    assert SharedInfo.parse(_dump(ARA | {"reporting_origin": "https://[2001:db8::1]:8443"})).reporting_origin
+    assert SharedInfo.parse(_dump(ARA | {"reporting_origin": "http://[::1]:8080"})).reporting_origin
     assert SharedInfo.parse(_dump(ARA | {"debug_mode": "disabled"})).debug_mode is False
     paa = {name: value for name, value in ARA.items() if name != "source_registration_time"}
     assert SharedInfo.parse(_dump(paa | {"api": "shared-storage"})).attribution_destination is None

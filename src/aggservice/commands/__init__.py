@@ -42,6 +42,7 @@ def main() -> None:
 def _explained() -> tuple[type[Exception], ...]:
     """Return the errors whose message says what to do: they end the program without a traceback."""
     from aggservice.wire import WireError
+    from budget import BudgetError
     from mechanisms import MechanismError
 
-    return (WireError, MechanismError, OSError)
+    return (WireError, BudgetError, MechanismError, OSError)

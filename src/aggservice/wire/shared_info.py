@@ -46,8 +46,8 @@ _APIS = {api.value: api for api in Api}
 _ARA = frozenset(api for api in Api if api.has_destination)
 _REPORT_ID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 _ORIGIN = re.compile(
-    r"(?:https://[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?"
-    r"|http://(?:localhost|(?:[a-z0-9-]+\.)+localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}))(?::[1-9]\d{0,4})?",
+    r"(?:https://(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:]{2,39}\])"
+    r"|http://(?:localhost|(?:[a-z0-9-]+\.)+localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\]))(?::[1-9]\d{0,4})?",
     re.ASCII,
 )
 _VERSION = re.compile(r"(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})", re.ASCII)
