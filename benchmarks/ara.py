@@ -37,6 +37,7 @@ def command(
     few = _Events(shared, devices=max(1, shared // 10))
     _fleet(few)  # compile
 
+    _event_level()
     best = min(_fleet(events)[0] for _ in range(_ROUNDS))
     print(f"Fleet:   {registrations / best:12,.0f} registrations a second ({registrations:,} in {best:.2f} s)")
     same, by_fleet = min((_fleet(few) for _ in range(_ROUNDS)), key=lambda timed: timed[0])
@@ -53,6 +54,23 @@ def command(
         f"promised {_PROMISED_RATIO}; Fleet {registrations / best:,.0f} a second, promised {_PROMISED_RATE:,}; "
         f"Browser {shared / alone:,.0f} a second",
     )
+
+
+def _event_level() -> None:
+    """Print how long counting a large specification takes, and how many registrations a second can be randomized."""
+    from fractions import Fraction
+
+    from ara_client.randomized import draw_states
+    from ara_client.states import StateSpace, TriggerDataSpec
+    from mechanisms import SecureBits
+
+    large = [TriggerDataSpec(trigger_data=data, windows=5, buckets=3) for data in range(10)]
+    made: list[StateSpace] = []
+    took = min(seconds(lambda: made.append(StateSpace(large, 12))) for _ in range(_ROUNDS))
+    print(f"States:  {made[0].count:,} counted in {1000 * took:.1f} ms (promised: 10^12 within a second)")
+    draws = 10_000_000
+    took = min(seconds(lambda: draw_states(SecureBits(), 2925, Fraction(14), draws)) for _ in range(_ROUNDS))
+    print(f"Noise:   {draws / took:12,.0f} exact draws a second at epsilon 14 over 2,925 states")
 
 
 class _Events:
