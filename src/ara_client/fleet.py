@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ara_client import fleet_kernels as kernels
+from ara_client import fleet_tables as tables
 from ara_client.constants import AGGREGATABLE_BUDGET
 from ara_client.fleet_columns import Flags, FleetReports, Ints, SourceColumns, TriggerColumns
 from ara_client.vendor import VendorValues
@@ -125,29 +126,28 @@ class Fleet:
         self._matches = np.require(matches, dtype=np.bool_, requirements=["C", "W"])
         if self._matches.ndim != 2:
             raise ParameterError(f"the match table has two dimensions, source by trigger; got {self._matches.ndim}")
-        self._numbers = {name: _Growing(np.int64) for name in ("priority", "expiry_ms", "report_until_ms", "filter")}
-        self._state = {name: _Growing(np.int64) for name in ("spent", "counted", "child", "sibling")}
+        self._rows: _Growing[np.int64] = _Growing(np.int64, kernels.SOURCE_WIDTH)
         self._offset, self._name = _Growing(np.int64), _Growing(np.int64)
         self._key_high, self._key_low = _Growing(np.uint64), _Growing(np.uint64)
         self._offset.extend(np.zeros(1, dtype=np.int64))
-        self._groups = _empty_groups(_SMALLEST_TABLE)
-        self._dedup = _empty_dedup(_SMALLEST_TABLE)
-        self._dedup_used = 0
+        self._groups = tables.empty_groups(_SMALLEST_TABLE)
+        self._dedup = tables.empty_dedup_keys(_SMALLEST_TABLE)
+        self._held = np.zeros(kernels.PROGRESS_WIDTH, dtype=np.int64)
         self._last = (-(1 << 62), -(1 << 62))
 
     def __len__(self) -> int:
         """Return the number of sources registered so far."""
-        return self._state["spent"].size
+        return self._rows.size
 
     @property
     def spent(self) -> Ints:
         """What each source has contributed so far, of Λ₁."""
-        return self._state["spent"].view().copy()
+        return self._rows.view()[:, kernels.SPENT].copy()
 
     @property
     def counted(self) -> Ints:
         """How many reports (``paper``: contributions) of each source were counted so far."""
-        return self._state["counted"].view().copy()
+        return self._rows.view()[:, kernels.COUNTED].copy()
 
     def register(self, sources: SourceColumns, triggers: TriggerColumns) -> FleetReports:
         """Register a batch of sources and triggers, interleaved by their ``order``, and return the reports.
@@ -157,7 +157,6 @@ class Fleet:
         self._check(sources, triggers)
         first = len(self)
         self._keep(sources)
-        self._make_room(len(sources), int(triggers.has_dedup_key.sum()))
         capacity = int(triggers.offset[-1])
         out = kernels.Out(
             np.empty(len(triggers), dtype=np.int8),
@@ -168,19 +167,18 @@ class Fleet:
             np.empty(capacity, dtype=np.int64),
             np.empty(capacity, dtype=np.uint64),
         )
-        written = kernels.run(
-            self.rules.form == "paper",
-            kernels.NewSources(first, sources.order, sources.device, sources.reporter, sources.destination),
-            kernels.Triggers(*(getattr(triggers, name) for name in kernels.Triggers._fields)),
-            self._store(),
-            self._groups,
-            self._dedup,
-            self._matches,
-            kernels.Caps(self.rules.contribution_budget, self.rules.max_reports),
-            out,
+        new = kernels.NewSources(first, sources.order, sources.device, sources.reporter, sources.destination)
+        rows = kernels.Triggers(*(getattr(triggers, name) for name in kernels.Triggers._fields))
+        caps = kernels.Caps(self.rules.contribution_budget, self.rules.max_reports)
+        store = kernels.Store(
+            self._rows.view(), self._offset.view(), self._name.view(), self._key_high.view(), self._key_low.view()
         )
-        self._dedup_used += int((triggers.has_dedup_key & (out.outcome == Outcome.ATTRIBUTED)).sum())
-        return self._reports(triggers, out, int(written))
+        progress = self._held
+        progress[[kernels.SOURCES, kernels.TRIGGERS, kernels.WRITTEN]] = 0
+        paper = self.rules.form == "paper"
+        while not kernels.run(paper, new, rows, store, self._groups, self._dedup, self._matches, caps, out, progress):
+            self._grow()
+        return self._reports(triggers, out, int(progress[kernels.WRITTEN]))
 
     def _reports(self, triggers: TriggerColumns, out: kernels.Out, written: int) -> FleetReports:
         real = out.outcome == Outcome.ATTRIBUTED
@@ -242,69 +240,46 @@ class Fleet:
         self._last = (order, time)
 
     def _keep(self, sources: SourceColumns) -> None:
-        for name, column in self._numbers.items():
-            column.extend(getattr(sources, name))
-        for name, column in self._state.items():
-            column.extend(np.full(len(sources), 0 if name in ("spent", "counted") else kernels.NONE, dtype=np.int64))
+        rows = self._rows.extend_by(len(sources))
+        rows[:, kernels.PRIORITY] = sources.priority
+        rows[:, kernels.EXPIRY_MS] = sources.expiry_ms
+        rows[:, kernels.REPORT_UNTIL_MS] = sources.report_until_ms
+        rows[:, kernels.FILTER] = sources.filter
+        rows[:, [kernels.SPENT, kernels.COUNTED]] = 0
+        rows[:, [kernels.CHILD, kernels.SIBLING]] = tables.NONE
         self._offset.extend(sources.offset[1:] + self._offset.view()[-1])
         self._name.extend(sources.name)
         self._key_high.extend(sources.key_high)
         self._key_low.extend(sources.key_low)
 
-    def _store(self) -> kernels.Store:
-        return kernels.Store(
-            **{name: column.view() for name, column in (self._numbers | self._state).items()},
-            offset=self._offset.view(),
-            name=self._name.view(),
-            key_high=self._key_high.view(),
-            key_low=self._key_low.view(),
-        )
-
-    def _make_room(self, groups: int, dedup_keys: int) -> None:
-        """Keep both hash tables at most half full after this batch."""
-        wanted = _power_of_two(2 * (int(self._groups.used[0]) + groups))
-        if wanted > self._groups.table.size:
-            old = self._groups
-            self._groups = _empty_groups(wanted)
-            self._groups.used[0] = count = int(old.used[0])
-            for name in ("device", "reporter", "destination", "head"):
-                getattr(self._groups, name)[:count] = getattr(old, name)[:count]
-            kernels.refill_groups(self._groups)
-        wanted = _power_of_two(2 * (self._dedup_used + dedup_keys))
-        if wanted > self._dedup.source.size:
-            old_keys, self._dedup = self._dedup, _empty_dedup(wanted)
-            kernels.refill_dedup(old_keys, self._dedup)
+    def _grow(self) -> None:
+        """Give the table that is half full four times its size."""
+        if 2 * self._held[kernels.GROUPS] >= len(self._groups):
+            old, self._groups = self._groups, tables.empty_groups(4 * len(self._groups))
+            tables.move_groups(old, self._groups)
+        if 2 * self._held[kernels.DEDUP_KEYS] >= self._dedup.source.size:
+            seen, self._dedup = self._dedup, tables.empty_dedup_keys(4 * self._dedup.source.size)
+            tables.move_dedup_keys(seen, self._dedup)
 
 
 class _Growing(Generic[Scalar]):
-    """A column that is appended to: capacity doubles, so that n rows cost O(n) copies in all."""
+    """Rows that are appended to: capacity doubles, so that n rows cost O(n) copies in all."""
 
-    def __init__(self, kind: type[Scalar]) -> None:
-        self._array: NDArray[Scalar] = np.empty(_SMALLEST_TABLE, dtype=kind)
+    def __init__(self, kind: type[Scalar], *width: int) -> None:
+        self._array: NDArray[Scalar] = np.empty((_SMALLEST_TABLE, *width), dtype=kind)
         self.size = 0
 
-    def extend(self, rows: NDArray[Scalar]) -> None:
-        wanted = self.size + rows.size
-        if wanted > self._array.size:
-            grown = np.empty(max(wanted, 2 * self._array.size), dtype=self._array.dtype)
-            grown[: self.size] = self._array[: self.size]
+    def extend_by(self, count: int) -> NDArray[Scalar]:
+        """Append ``count`` rows and return them, to be filled in."""
+        start, self.size = self.size, self.size + count
+        if self.size > len(self._array):
+            grown = np.empty((max(self.size, 2 * len(self._array)), *self._array.shape[1:]), dtype=self._array.dtype)
+            grown[:start] = self._array[:start]
             self._array = grown
-        self._array[self.size : wanted] = rows
-        self.size = wanted
+        return self._array[start : self.size]
+
+    def extend(self, rows: NDArray[Scalar]) -> None:
+        self.extend_by(rows.size)[:] = rows
 
     def view(self) -> NDArray[Scalar]:
         return self._array[: self.size]
-
-
-def _power_of_two(least: int) -> int:
-    return max(_SMALLEST_TABLE, 1 << (least - 1).bit_length() if least > 1 else 1)
-
-
-def _empty_groups(size: int) -> kernels.Groups:
-    rows = size // 2 + 1
-    columns = {name: np.empty(rows, dtype=np.int64) for name in ("device", "reporter", "destination", "head")}
-    return kernels.Groups(table=np.full(size, -1, dtype=np.int64), used=np.zeros(1, dtype=np.int64), **columns)
-
-
-def _empty_dedup(size: int) -> kernels.DedupKeys:
-    return kernels.DedupKeys(np.full(size, -1, dtype=np.int64), np.zeros(size, dtype=np.uint64))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ara_client import fleet_kernels as kernels
 from ara_client.fleet_columns import Flags, SourceColumns, TriggerColumns
+from ara_client.fleet_tables import NONE
 
 Contribution = tuple[int, int, int]
 
@@ -52,16 +53,16 @@ class Twin:
 
     def _attribute(self, group: list[int], triggers: TriggerColumns, row: int) -> TwinResult:
         if triggers.offset[row] == triggers.offset[row + 1]:
-            return TwinResult(kernels.NO_CONTRIBUTIONS, kernels.NONE, ())
+            return TwinResult(kernels.NO_CONTRIBUTIONS, NONE, ())
         now = triggers.time_ms[row]
         group[:] = [at for at in group if self._cell(at, "expiry_ms") > now]
         if self.paper:
             return self._attribute_paper(group, triggers, row)
         if not group:
-            return TwinResult(kernels.NO_SOURCE, kernels.NONE, ())
+            return TwinResult(kernels.NO_SOURCE, NONE, ())
         at = max(group, key=lambda at: (self._cell(at, "priority"), at))
         if not self._matches(at, triggers, row):
-            return TwinResult(kernels.FILTERED, kernels.NONE, ())
+            return TwinResult(kernels.FILTERED, NONE, ())
         group[:] = [at]
         contributions = self._contributions(at, triggers, row)
         total = sum(value for _, value, _ in contributions)
@@ -79,7 +80,7 @@ class Twin:
         elif self.spent[at] + total > self.contribution_budget:
             outcome = kernels.BUDGET_SPENT
         if outcome != kernels.ATTRIBUTED:
-            return TwinResult(outcome, kernels.NONE, ())
+            return TwinResult(outcome, NONE, ())
         self.spent[at] += total
         self.counted[at] += int(counts)
         if triggers.has_dedup_key[row]:
@@ -98,13 +99,13 @@ class Twin:
             contributions = self._contributions(at, triggers, row)
             total = sum(value for _, value, _ in contributions)
             if total == 0:
-                return TwinResult(kernels.NO_CONTRIBUTIONS, kernels.NONE, ())
+                return TwinResult(kernels.NO_CONTRIBUTIONS, NONE, ())
             if self.spent[at] + total <= self.contribution_budget:
                 self.spent[at] += total
                 self.counted[at] += 1
                 return TwinResult(kernels.ATTRIBUTED, at, contributions)
             outcome = kernels.BUDGET_SPENT
-        return TwinResult(outcome, kernels.NONE, ())
+        return TwinResult(outcome, NONE, ())
 
     def _cell(self, at: int, column: str) -> int:
         sources, row = self.sources[at]
