@@ -158,7 +158,10 @@ def _engine_child(folder: str, workers: int, out: Any) -> None:
     pool = WorkerPool(read_key_set(place / "keys.json"), processes=workers)
     engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
     job = FileJob(
-        inputs=Folder(place), prefixes=("reports-",), domain="domain.avro", output=AvroShards(prefix=state / "summary.avro")
+        inputs=Folder(place),
+        prefixes=("reports-",),
+        domain="domain.avro",
+        output=AvroShards(prefix=state / "summary.avro"),
     )
     _warm(engine, place)
     out.put("ready")

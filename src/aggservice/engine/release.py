@@ -7,6 +7,7 @@ This is phase 3 of the paper's Algorithm 1, and the only place where noise meets
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -92,12 +93,7 @@ class ReleasePlan:
         """τ of key discovery; 0 without it."""
         if not self.discover or isinstance(self.noise, Rho):
             return 0
-        return discovery_threshold(
-            epsilon_micro=self.noise.micro,
-            delta_atto=self.delta.atto,
-            l0=self.sensitivity.l0,
-            l1=self.sensitivity.l1,
-        )
+        return _threshold(self.noise.micro, self.delta.atto, self.sensitivity.l0, self.sensitivity.l1)
 
     @property
     def declared_noise(self) -> Noise:
@@ -132,6 +128,11 @@ class ReleasePlan:
         else:
             first = LaplaceNoise(epsilon=self.noise)
         return (first,) if self.others is None else (first, LaplaceNoise(epsilon=self.others))
+
+
+@lru_cache(maxsize=256)
+def _threshold(epsilon_micro: int, delta_atto: int, l0: int, l1: int) -> int:
+    return discovery_threshold(epsilon_micro=epsilon_micro, delta_atto=delta_atto, l0=l0, l1=l1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,121 @@
+"""``aggservice aggregate`` against LocalTestingTool's own sample, and its noise against the discrete Laplace law."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+from typer.testing import CliRunner
+
+from aggservice.commands.aggregate import register as register_aggregate
+from aggservice.engine import ExactNoise, KeySums, ReleasePlan, Sensitivity, release
+from aggservice.wire import read_debug_summary, read_summary
+from budget import Delta, Epsilon
+from mechanisms import DiscreteLaplace, SecureBits
+
+SAMPLE = "vectors/aggregation-service-sampledata"
+
+
+@pytest.fixture(scope="module")
+def runner() -> CliRunner:
+    import typer
+
+    program = typer.Typer()
+    register_aggregate(program)
+    program.callback()(lambda: None)
+    runner = CliRunner()
+    runner.program = program  # type: ignore[attr-defined]
+    return runner
+
+
+def invoke(runner: CliRunner, shared: Path, folder: Path, *flags: str) -> None:
+    sample = shared / SAMPLE
+    result = runner.invoke(
+        runner.program,  # type: ignore[attr-defined]
+        [
+            "aggregate",
+            "--input_data_avro_file",
+            str(sample / "output_debug_reports.avro"),
+            "--domain_avro_file",
+            str(sample / "output_domain.avro"),
+            "--output_directory",
+            str(folder),
+            *flags,
+        ],
+    )
+    assert result.exit_code == 0, result.output
+
+
+def test_the_sample_without_noise_gives_the_two_published_facts(runner: CliRunner, shared: Path, tmp_path: Path) -> None:
+    invoke(runner, shared, tmp_path, "--no_noising", "--json_output")
+    found = json.loads((tmp_path / "output.json").read_text(encoding="utf-8"))
+    published = json.loads((shared / SAMPLE / "aggregate_result.json").read_text(encoding="utf-8"))
+    by_bucket = lambda facts: sorted(facts, key=lambda fact: fact["bucket"])  # noqa: E731
+    assert by_bucket(found) == by_bucket(published)
+    assert sorted(fact["metric"] for fact in found) == [4400, 32768]
+
+
+def test_avro_and_debug_outputs(runner: CliRunner, shared: Path, tmp_path: Path) -> None:
+    invoke(runner, shared, tmp_path, "--no_noising", "--debug_run")
+    rows = list(read_summary(tmp_path / "output.avro"))
+    assert sorted(np.concatenate([part.numbers[:, 0] for part in rows]).tolist()) == [4400, 32768]
+    debug = list(read_debug_summary(tmp_path / "debug" / "output.avro"))
+    assert sorted(np.concatenate([part.numbers[:, 0] for part in debug]).tolist()) == [4400, 32768]
+    assert all((part.numbers[:, 1] == 0).all() for part in debug)
+
+
+def test_with_noise_the_metrics_differ_from_the_sums(runner: CliRunner, shared: Path, tmp_path: Path) -> None:
+    invoke(runner, shared, tmp_path, "--epsilon", "10", "--json_output")
+    found = json.loads((tmp_path / "output.json").read_text(encoding="utf-8"))
+    assert len(found) == 2
+    assert sorted(fact["metric"] for fact in found) != [4400, 32768]
+
+
+def test_a_missing_file_or_domain_is_told_and_not_thrown(runner: CliRunner, tmp_path: Path) -> None:
+    flags = ["aggregate", "--output_directory", str(tmp_path), "--input_data_avro_file", str(tmp_path / "none.avro")]
+    result = runner.invoke(runner.program, flags)  # type: ignore[attr-defined]
+    assert result.exit_code == 2 and "--domain_avro_file" in result.output
+    result = runner.invoke(runner.program, [*flags, "--skip_domain"])  # type: ignore[attr-defined]
+    assert result.exit_code == 1 and "none.avro" in result.output
+    for bad in ("0", "65", "nan", "1e-7"):
+        result = runner.invoke(runner.program, [*flags, "--skip_domain", "--epsilon", bad])  # type: ignore[attr-defined]
+        assert result.exit_code == 1 and "epsilon" in result.output
+
+
+def test_ten_thousand_repetitions_have_the_discrete_laplace_law(shared: Path) -> None:
+    """The sample's sums with ε = 10, 10,000 times, against the exact cdf at 24 points a key.
+
+    False-alarm rate: 10⁻⁶ in all, by exact binomial tails with Bonferroni over both keys, points and sides.
+    """
+    from aggservice.commands.aggregate import local_outcome
+
+    sample = shared / SAMPLE
+    outcome = local_outcome(sample / "output_debug_reports.avro", sample / "output_domain.avro", noise=False)
+    assert outcome.rows is not None
+    true = outcome.rows.metrics.copy()
+    assert sorted(true.tolist()) == [4400, 32768]
+    repetitions = 10_000
+    plan = ReleasePlan(
+        noise=Epsilon.parse("10"), delta=Delta(atto=0), others=None, sensitivity=Sensitivity(), discover=False
+    )
+    noise = ExactNoise(SecureBits())
+    drawn = np.empty((repetitions, 2), dtype=np.int64)
+    for number in range(repetitions):
+        sums = KeySums(salt=1)
+        sums.declare(outcome.rows.high, outcome.rows.low)
+        sums.sums[:] = true
+        drawn[number] = release(sums, plan, noise).metrics - true
+    law = DiscreteLaplace(epsilon_micro=10_000_000, sensitivity=65_536)
+    steps = (0, 100, 500, 1000, 2500, 5000, 8000, 12_000, 20_000, 30_000, 45_000, 60_000)
+    points = [sign * step for step in steps for sign in (1, -1)]
+    level = 1e-6 / (2 * 2 * len(points))
+    for key in range(2):
+        for point in points:
+            count = int((drawn[:, key] <= point).sum())
+            chance = float(law.cdf(point))
+            assert binom.cdf(count, repetitions, chance) > level
+            assert binom.sf(count - 1, repetitions, chance) > level
+
