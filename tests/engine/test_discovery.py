@@ -47,7 +47,8 @@ def filled(sums_at: dict[int, int]) -> KeySums:
     sums = KeySums(salt=1, discover=True)
     keys = np.array(list(sums_at), dtype=np.uint64)
     values = np.array(list(sums_at.values()), dtype=np.uint32)
-    sums.add(np.zeros(keys.size, dtype=np.uint64), keys, values, np.zeros(keys.size, dtype=np.int32), np.ones(1, dtype=bool))
+    rows, fresh = np.zeros(keys.size, dtype=np.int32), np.ones(1, dtype=bool)
+    sums.add(np.zeros(keys.size, dtype=np.uint64), keys, values, rows, fresh)
     return sums
 
 

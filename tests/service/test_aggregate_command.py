@@ -49,7 +49,7 @@ def invoke(runner: CliRunner, shared: Path, folder: Path, *flags: str) -> None:
     assert result.exit_code == 0, result.output
 
 
-def test_the_sample_without_noise_gives_the_two_published_facts(runner: CliRunner, shared: Path, tmp_path: Path) -> None:
+def test_the_sample_without_noise_gives_the_published_facts(runner: CliRunner, shared: Path, tmp_path: Path) -> None:
     invoke(runner, shared, tmp_path, "--no_noising", "--json_output")
     found = json.loads((tmp_path / "output.json").read_text(encoding="utf-8"))
     published = json.loads((shared / SAMPLE / "aggregate_result.json").read_text(encoding="utf-8"))
