@@ -5,7 +5,7 @@ Budgets that cannot be overspent, survive a crash, and can be checked by someone
 
 from budget.amounts import Delta, Epsilon, Rho, decimal_text, zcdp_of_pure
 from budget.audit import AuditReport, Disagreement, verify_log, verify_store
-from budget.balances import Spent
+from budget.balances import BalanceTotals, Spent, balance_totals
 from budget.entries import Entry, FileDigest, Genesis, RecoveryEntry, ReleaseEntry
 from budget.errors import (
     AmountError,
@@ -30,15 +30,18 @@ from budget.errors import (
 )
 from budget.explain import JobUse, Shortfall
 from budget.export import ExportedLog, is_log, write_log
-from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter, spend_to_plain
+from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter, filter_to_plain, spend_to_plain
+from budget.history import Listed, Query, find_entries
 from budget.jobs import Check, Committed, JobKey, Remaining
 from budget.ledger import Ledger
 from budget.memory import MemoryStore
+from budget.places import open_place, open_store
 from budget.postgres import PostgresStore
-from budget.proofs import Checkpoint, Receipt, Signer
+from budget.proofs import Checkpoint, Receipt, Signer, read_checkpoint, read_receipt
 from budget.release import GaussianNoise, LaplaceDiscovery, LaplaceNoise, Mechanism, Release
+from budget.replay import LogReplay
 from budget.sqlite import SqliteStore
-from budget.staging import Attempt, Manifest, Staging
+from budget.staging import Attempt, Manifest, Staging, file_digest
 from budget.store import Store
 from budget.units import UNIT_BYTES, UnitSet
 
@@ -49,6 +52,7 @@ __all__ = [
     "AmountTooLongError",
     "Attempt",
     "AuditReport",
+    "BalanceTotals",
     "BudgetError",
     "BudgetExhaustedError",
     "Check",
@@ -74,6 +78,8 @@ __all__ = [
     "LaplaceNoise",
     "Ledger",
     "LedgerMismatchError",
+    "Listed",
+    "LogReplay",
     "Manifest",
     "Mechanism",
     "MechanismNotAllowedError",
@@ -82,6 +88,7 @@ __all__ = [
     "NotANumberError",
     "OffGridError",
     "PostgresStore",
+    "Query",
     "Receipt",
     "RecoveryEntry",
     "RecoveryForbiddenError",
@@ -102,8 +109,16 @@ __all__ = [
     "UnitSet",
     "ZcdpFilter",
     "ZeroAmountError",
+    "balance_totals",
     "decimal_text",
+    "file_digest",
+    "filter_to_plain",
+    "find_entries",
     "is_log",
+    "open_place",
+    "open_store",
+    "read_checkpoint",
+    "read_receipt",
     "spend_to_plain",
     "verify_log",
     "verify_store",

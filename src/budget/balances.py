@@ -6,7 +6,7 @@ rows, and the units of one hour, which share their first bytes, fall into neighb
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -19,7 +19,8 @@ from budget.filters import Spend
 from budget.units import UNIT_BYTES, Columns, Places, UnitSet, columns, merge_places
 
 if TYPE_CHECKING:
-    from budget.store import Transaction
+    from budget.filters import Filter
+    from budget.store import Store, Transaction
 
 RECORD = np.dtype([("hi", ">u8"), ("mid", ">u8"), ("lo", ">u4"), ("loss", ">i8"), ("delta", ">i8"), ("uses", ">u4")])
 """One unit: its key, the loss spent (10⁻⁶ of ε or ρ), δ spent (10⁻¹⁸) and uses. 40 bytes."""
@@ -135,3 +136,33 @@ def read_region(transaction: Transaction, units: UnitSet, limit: Spend) -> Regio
         uses=records["uses"][place_units].astype(np.int64),
     )
     return Region(first_keys=first_keys, records=records, place_units=place_units, cuts=_cuts(segments), spent=spent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceTotals:
+    """The balances as a whole: units known, units with no loss or use left at all, and the most that any spent."""
+
+    units: int
+    spent_out: int
+    most: Spend
+
+
+def balance_totals(store: Store, chosen: Filter, progress: Callable[[int], None]) -> BalanceTotals:
+    """Go through every balance once. ``progress`` hears how many units were read."""
+    limit = chosen.limit
+
+    def work(transaction: Transaction) -> BalanceTotals:
+        units = spent_out = loss = delta = uses = 0
+        for _, block in transaction.blocks():
+            records = parse_block(block)
+            _sound(records, limit)
+            units += records.size
+            spent_out += int(((records["loss"] == limit.loss_micro) | (records["uses"] == limit.uses)).sum())
+            loss = max(loss, int(records["loss"].max(initial=0)))
+            delta = max(delta, int(records["delta"].max(initial=0)))
+            uses = max(uses, int(records["uses"].max(initial=0)))
+            progress(records.size)
+        most = Spend(loss_micro=loss, delta_atto=delta, uses=uses)
+        return BalanceTotals(units=units, spent_out=spent_out, most=most)
+
+    return store.read("totals", work)

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from budget.canonical import decode, encode
-from budget.entries import NO_ENTRY, Entry, Genesis, entry_from_plain, entry_hash
+from budget.entries import Entry, Genesis, entry_from_plain, entry_hash
 from budget.errors import BudgetError, FormatError
 from budget.merkle import HASH_BYTES, root_from_path
 from mechanisms import Bits
@@ -201,6 +201,11 @@ class Receipt:
             raise FormatError("the path of the receipt does not lead from its entry to the signed root")
         return receipt
 
+    def result_digests(self) -> set[str]:
+        """Return the SHA-256, in hex, of everything the entry says was released: the result and each of its files."""
+        result = self.entry.get("result", {"files": []})
+        return {one["sha256"] for one in [result, *result["files"]] if "sha256" in one}
+
     def parsed(self, loss_name: str) -> Entry:
         """Return the entry that the receipt proves."""
         return entry_from_plain(self.entry, None if self.entry.get("type") == Genesis.type else loss_name)
@@ -229,4 +234,17 @@ def issue(
     return Receipt(entry=entry, path=last_path(frontier_before), checkpoint=checkpoint)
 
 
-__all__ = ["NO_ENTRY", "Checkpoint", "Receipt", "Signer", "issue"]
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint file, saying which file is wrong."""
+    try:
+        return Checkpoint.from_bytes(path.read_bytes())
+    except (FormatError, OSError) as problem:
+        raise FormatError(f"{path} is not a valid checkpoint: {problem}") from problem
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a receipt file, saying which file is wrong."""
+    try:
+        return Receipt.from_bytes(path.read_bytes())
+    except (FormatError, OSError) as problem:
+        raise FormatError(f"{path} is not a valid receipt: {problem}") from problem

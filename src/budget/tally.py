@@ -126,6 +126,11 @@ class Tally:
         rows[~known] = 0
         return known, rows[:, 3], rows[:, 4], rows[:, 2] & _LOW
 
+    def totals(self) -> tuple[Words, Words, Words]:
+        """Return loss, delta and uses of every unit, in the order in which the log first charged them."""
+        rows = self._rows[: self.used]
+        return rows[:, 3], rows[:, 4], rows[:, 2] & _LOW
+
 
 class TallyPlain:
     """The plain twin of ``Tally``: a dictionary."""

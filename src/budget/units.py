@@ -135,13 +135,17 @@ def _sorted(keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitSet:
-    """A set of unit keys: ``keys`` is (n, 20), strictly ascending, read-only. A repeated key counts once."""
+    """A set of unit keys: ``keys`` is (n, 20), strictly ascending, or UnitKeyError. Use ``of`` for any other keys."""
 
     keys: NDArray[np.uint8]
 
+    def __post_init__(self) -> None:
+        if not ascending(columns(rows(self.keys))):
+            raise UnitKeyError("the unit keys are not in strictly ascending order")
+
     @classmethod
     def of(cls, units: Units | UnitSet) -> UnitSet:
-        """Return the set of ``units``. O(n log n), O(n) when they are sorted already."""
+        """Return the set of ``units``, a repeated key once. O(n log n), O(n) when they are sorted already."""
         if isinstance(units, UnitSet):
             return units
         keys = _sorted(rows(units))
@@ -153,10 +157,7 @@ class UnitSet:
     @classmethod
     def packed(cls, raw: bytes) -> UnitSet:
         """Read the packed form: keys one after another, strictly ascending; UnitKeyError when they are not."""
-        keys = rows(raw)
-        if not ascending(columns(keys)):
-            raise UnitKeyError("packed unit keys are not in strictly ascending order")
-        return cls(keys)
+        return cls(rows(raw))
 
     def __len__(self) -> int:
         return int(self.keys.shape[0])
@@ -166,8 +167,4 @@ class UnitSet:
 
     def digest(self) -> bytes:
         """Return SHA-256 over the packed form."""
-        return hashlib.sha256(self.keys.data).digest()
-
-    def _check(self) -> None:
-        assert self.keys.dtype == np.uint8 and self.keys.shape[1:] == (UNIT_BYTES,)
-        assert ascending_plain(columns(self.keys))
+        return hashlib.sha256(np.ascontiguousarray(self.keys).data).digest()
