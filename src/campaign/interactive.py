@@ -1,0 +1,212 @@
+"""The interactive mechanism M_SR, for real: the paper's clients, sealed reports, the engine and its ledger.
+
+Algorithm 6 of the Privacy Sandbox paper: phase 1 is ``ara_client.model`` or ``paa_client.model``, phases 2 and 3 are a
+job of ``LocalEngine``. A ``Recorder`` keeps the truth beside it, for whoever experiments; the adversary never sees it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from aggservice.engine import (
+    Discovery,
+    EngineSettings,
+    InlineOpener,
+    InvalidJobError,
+    JobIdTakenError,
+    JobRequest,
+    LocalEngine,
+    Outcome,
+    Scope,
+    Sensitivity,
+    UnpaidError,
+)
+from aggservice.wire import (
+    AggregatableReport,
+    Api,
+    Contribution,
+    KeySet,
+    ReportBatch,
+    SharedInfo,
+    make_report,
+    report_unit,
+)
+from ara_client.model import Source, SummaryClient
+from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Spend
+from campaign.adversary import AddSource, Answer, Event, Move, Query, RunOperation
+from campaign.errors import CampaignError
+from campaign.losses import Bounds, Loss, Price, Sent
+from campaign.transcript import Recorder
+from mechanisms import Bits, Clock
+from paa_client.model import PaaSrClient
+
+ORIGIN = "https://adtech.example"
+DESTINATION = "https://shop.example"
+
+
+class SummaryReports:
+    """M_SR over a ledger. Events make reports, queries make jobs; one API a mechanism, as in the paper."""
+
+    def __init__(self, *, api: Api, bounds: Bounds, ledger: Ledger, keys: KeySet, clock: Clock, bits: Bits) -> None:
+        if api not in (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE):
+            raise CampaignError("an interaction is about Attribution Reporting or about Shared Storage")
+        self.recorder = Recorder(bounds=bounds)
+        self.ledger = ledger
+        self._api, self._bounds, self._clock, self._bits = api, bounds, clock, bits
+        self._public = keys.public(clock)
+        self._engine = LocalEngine(
+            ledger=ledger,
+            opener=InlineOpener(keys),
+            clock=clock,
+            bits=bits,
+            settings=EngineSettings(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)}),
+        )
+        self._ara: dict[int, SummaryClient] = {}
+        self._paa = PaaSrClient(lambda_1=bounds.l1, lambda_0=bounds.l0, bits=bits)
+        self._round = 0
+        self._sources = 0
+        self._reports: list[tuple[str, AggregatableReport]] = []
+
+    @property
+    def limit(self) -> Loss:
+        """(ε*, δ*)."""
+        return Loss.of(self.ledger.filter.limit)
+
+    def respond(self, move: Move) -> Answer:
+        """Phase 1 for each event, then the query as a job."""
+        self._round += 1
+        for event in move.events:
+            self._take(event)
+        return self._answer(move)
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, RunOperation):
+            report = self._paa.event(event.device, event.window, event.pi)
+            unit = f"device {event.device}, window {event.window}"
+            key = None if report.is_null else int(report.k or 0)
+            self._send(unit, key, report.v or 0, 0, report.r)
+            return
+        client = self._ara.setdefault(
+            event.device,
+            SummaryClient(contribution_budget=self._bounds.l1, sparsity_budget=self._bounds.l0, bits=self._bits),
+        )
+        if isinstance(event, AddSource):
+            self._sources += 1
+            client.register_source(
+                Source(
+                    src_id=self._sources,
+                    dest=DESTINATION,
+                    exp_date=self._round + event.rounds,
+                    src_filt=event.filters,
+                    src_key=event.key,
+                )
+            )
+            return
+        before = dict(client.l1)
+        made = client.register_trigger(
+            self._round,
+            dest=DESTINATION,
+            trig_id=self._round,
+            trig_filt=event.filters,
+            trig_key=event.key,
+            trig_value=event.value,
+        )
+        charged = [source for source, spent in client.l1.items() if spent != before[source]]
+        unit = f"source {charged[0].src_id}" if charged else f"no source on device {event.device}"
+        self._send(unit, made.key, made.value or 0, event.filtering_id, made.report_id.to_bytes(16, "big"))
+
+    def _send(self, unit: str, key: int | None, value: int, filtering_id: int, raw_id: bytes) -> None:
+        """Seal the report and note the truth of it."""
+        report_id = str(UUID(bytes=raw_id, version=4))
+        made = [] if key is None else [Contribution(bucket=key, value=value, filtering_id=filtering_id)]
+        report = make_report(
+            made,
+            shared_info=SharedInfo(
+                api=self._api,
+                report_id=report_id,
+                reporting_origin=ORIGIN,
+                scheduled_report_time_s=self._clock.now_ms() // 1000,
+                attribution_destination=DESTINATION if self._api.has_destination else None,
+            ),
+            keys=self._public,
+            bits=self._bits,
+            maximum=1,
+        )
+        self._reports.append((report_id, report))
+        contributions = ((filtering_id, value),) if made else ()
+        self.recorder.add_report(Sent(report_id=report_id, unit=unit, contributions=contributions))
+
+    def _answer(self, move: Move) -> Answer:
+        query = move.query
+        job_id = query.job_id or f"job {self._round}"
+        chosen = [self._reports[place] for place in query.reports]
+        price = Price(
+            epsilon_micro=query.epsilon.micro + (query.others.micro if query.others else 0),
+            delta_atto=query.delta.atto if query.delta else 0,
+            filtering_ids=query.filtering_ids,
+        )
+        common: dict[str, Any] = {
+            "caller": query.caller,
+            "job_id": job_id,
+            "price": price,
+            "reports": [name for name, _ in chosen],
+        }
+        try:
+            outcome = self._job(job_id, query, [report for _, report in chosen])
+        except (UnpaidError, InvalidJobError, JobIdTakenError) as problem:
+            self.recorder.refused(**common, return_code=problem.code.name)
+            return Answer(
+                move=move,
+                job_id=job_id,
+                rows=None,
+                return_code=problem.code.name,
+                reports_sent=len(self._reports),
+            )
+        rows = outcome.rows.to_dict() if outcome.rows else {}
+        digest = hashlib.sha256(repr((sorted(rows.items()), outcome.header.others)).encode()).digest()
+        self.recorder.released(**common, digest=digest)
+        return Answer(
+            move=move,
+            job_id=job_id,
+            rows=rows,
+            return_code=outcome.header.return_code.name,
+            reports_sent=len(self._reports),
+            others=outcome.header.others,
+        )
+
+    def _job(self, job_id: str, query: Query, reports: list[AggregatableReport]) -> Outcome:
+        request = JobRequest(
+            job_request_id=job_id,
+            attribution_report_to=ORIGIN,
+            noise=query.epsilon,
+            discovery=Discovery(delta=query.delta) if query.delta else None,
+            others=query.others,
+            filtering_ids=query.filtering_ids,
+        )
+        session = self._engine.begin(Scope(caller=query.caller), request)
+        if query.domain:
+            high = np.array([key >> 64 for key in query.domain], dtype=np.uint64)
+            low = np.array([key & (1 << 64) - 1 for key in query.domain], dtype=np.uint64)
+            session.declare(high, low)
+        session.add(ReportBatch.of(reports))
+        content = hashlib.sha256(repr((query.reports, query.domain)).encode()).digest()
+        return session.finish(content=content)
+
+    def balances(self) -> Mapping[tuple[str, int], Spend]:
+        """Return what the ledger has for every contribution's report and filtering ID."""
+        by_report = {name: SharedInfo.parse(report.shared_info) for name, report in self._reports}
+        found: dict[tuple[str, int], Spend] = {}
+        for name, filtering_id in self.recorder.balance_keys():
+            spent = self.ledger.balances(report_unit(by_report[name], filtering_id))
+            found[name, filtering_id] = spent.of(0)
+        return found
+
+
+def memory_ledger(filter: EpsilonDeltaFilter, *, clock: Clock, bits: Bits, kind: type[Ledger] = Ledger) -> Ledger:
+    """Return a new ledger in memory."""
+    return kind.create(MemoryStore(), filter=filter, signer=Signer.generate(bits), clock=clock, bits=bits)
