@@ -127,8 +127,8 @@ class Fleet:
         if self._matches.ndim != 2:
             raise ParameterError(f"the match table has two dimensions, source by trigger; got {self._matches.ndim}")
         self._rows: _Growing[np.int64] = _Growing(np.int64, kernels.SOURCE_WIDTH)
-        self._offset, self._name = _Growing(np.int64), _Growing(np.int64)
-        self._key_high, self._key_low = _Growing(np.uint64), _Growing(np.uint64)
+        self._offset: _Growing[np.int64] = _Growing(np.int64)
+        self._keys: _Growing[np.uint64] = _Growing(np.uint64, kernels.KEY_WIDTH)
         self._offset.extend(np.zeros(1, dtype=np.int64))
         self._groups = tables.empty_groups(_SMALLEST_TABLE)
         self._dedup = tables.empty_dedup_keys(_SMALLEST_TABLE)
@@ -157,26 +157,25 @@ class Fleet:
         self._check(sources, triggers)
         first = len(self)
         self._keep(sources)
-        capacity = int(triggers.offset[-1])
         out = kernels.Out(
             np.empty(len(triggers), dtype=np.int8),
             np.empty(len(triggers), dtype=np.int64),
             np.empty(len(triggers), dtype=np.int64),
-            np.empty(capacity, dtype=np.uint64),
-            np.empty(capacity, dtype=np.uint64),
-            np.empty(capacity, dtype=np.int64),
-            np.empty(capacity, dtype=np.uint64),
+            np.empty((int(triggers.offset[-1]), kernels.CONTRIBUTION_WIDTH), dtype=np.uint64),
         )
+        wanted = np.empty_like(out.sent)
+        for column, name in enumerate(("name", "key_high", "key_low", "value", "filtering_id")):
+            wanted[:, column] = getattr(triggers, name).view(np.uint64)
         new = kernels.NewSources(first, sources.order, sources.device, sources.reporter, sources.destination)
         rows = kernels.Triggers(*(getattr(triggers, name) for name in kernels.Triggers._fields))
         caps = kernels.Caps(self.rules.contribution_budget, self.rules.max_reports)
-        store = kernels.Store(
-            self._rows.view(), self._offset.view(), self._name.view(), self._key_high.view(), self._key_low.view()
-        )
+        store = kernels.Store(self._rows.view(), self._offset.view(), self._keys.view())
         progress = self._held
         progress[[kernels.SOURCES, kernels.TRIGGERS, kernels.WRITTEN]] = 0
         paper = self.rules.form == "paper"
-        while not kernels.run(paper, new, rows, store, self._groups, self._dedup, self._matches, caps, out, progress):
+        while not kernels.register(
+            paper, new, rows, wanted, store, self._groups, self._dedup, self._matches, caps, out, progress
+        ):
             self._grow()
         return self._reports(triggers, out, int(progress[kernels.WRITTEN]))
 
@@ -205,10 +204,10 @@ class Fleet:
             scheduled_ms=triggers.time_ms[rows] + delays,
             # A null report writes nothing, so its end is that of the report before it.
             offset=np.concatenate((np.zeros(1, dtype=np.int64), out.end[rows])),
-            key_high=out.key_high[:written].copy(),
-            key_low=out.key_low[:written].copy(),
-            value=out.value[:written].copy(),
-            filtering_id=out.filtering_id[:written].copy(),
+            key_high=out.sent[:written, kernels.KEY_HIGH].copy(),
+            key_low=out.sent[:written, kernels.KEY_LOW].copy(),
+            value=out.sent[:written, kernels.VALUE].astype(np.int64),
+            filtering_id=out.sent[:written, kernels.FILTERING_ID].copy(),
         )
 
     def _check(self, sources: SourceColumns, triggers: TriggerColumns) -> None:
@@ -248,18 +247,19 @@ class Fleet:
         rows[:, [kernels.SPENT, kernels.COUNTED]] = 0
         rows[:, [kernels.CHILD, kernels.SIBLING]] = tables.NONE
         self._offset.extend(sources.offset[1:] + self._offset.view()[-1])
-        self._name.extend(sources.name)
-        self._key_high.extend(sources.key_high)
-        self._key_low.extend(sources.key_low)
+        keys = self._keys.extend_by(sources.name.size)
+        keys[:, kernels.NAME] = sources.name.view(np.uint64)
+        keys[:, kernels.KEY_HIGH] = sources.key_high
+        keys[:, kernels.KEY_LOW] = sources.key_low
 
     def _grow(self) -> None:
         """Give the table that is half full four times its size."""
         if 2 * self._held[kernels.GROUPS] >= len(self._groups):
             old, self._groups = self._groups, tables.empty_groups(4 * len(self._groups))
             tables.move_groups(old, self._groups)
-        if 2 * self._held[kernels.DEDUP_KEYS] >= self._dedup.source.size:
-            seen, self._dedup = self._dedup, tables.empty_dedup_keys(4 * self._dedup.source.size)
-            tables.move_dedup_keys(seen, self._dedup)
+        if 2 * self._held[kernels.DEDUP_KEYS] >= len(self._dedup):
+            seen, self._dedup = self._dedup, tables.empty_dedup_keys(4 * len(self._dedup))
+            tables.move_dedup(seen, self._dedup)
 
 
 class _Growing(Generic[Scalar]):

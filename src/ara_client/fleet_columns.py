@@ -222,6 +222,8 @@ def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...])
     sizes = np.diff(offset)
     if offset[0] != 0 or not ((sizes >= 0) & (sizes <= MAX_KEYS)).all():
         raise ParameterError(f"column offset must start at 0 and give each row 0 to {MAX_KEYS} entries")
+    if columns.name.size and not columns.name.min() >= 0:
+        raise ParameterError("column name must not be negative")
     steps = np.diff(columns.name)
     inside = np.ones(steps.size, dtype=np.bool_)
     starts = offset[1:-1]

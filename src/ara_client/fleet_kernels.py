@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 from ara_client.fleet_columns import Flags, Ints, Words
 from ara_client.fleet_tables import (
+    DEDUP_KEY,
     DESTINATION,
     DEVICE,
     EMPTY,
     HEAD,
     NONE,
     REPORTER,
-    DedupKeys,
-    dedup_slot,
+    SOURCE,
+    dedup_row,
     group_slot,
 )
 
@@ -59,6 +60,16 @@ DEDUP_KEYS: Final = 4
 PROGRESS_WIDTH: Final = 5
 
 
+#: Columns of keys, and of the contributions that triggers ask for or that are sent: all of them words.
+NAME: Final = 0
+KEY_HIGH: Final = 1
+KEY_LOW: Final = 2
+KEY_WIDTH: Final = 3
+VALUE: Final = 3
+FILTERING_ID: Final = 4
+CONTRIBUTION_WIDTH: Final = 5
+
+
 class NewSources(NamedTuple):
     """The columns of a batch of sources that say where each belongs; ``first`` is the number of its first row."""
 
@@ -70,7 +81,7 @@ class NewSources(NamedTuple):
 
 
 class Triggers(NamedTuple):
-    """The columns of a batch of triggers."""
+    """The columns of a batch of triggers. Their contributions are a table of their own."""
 
     order: Ints
     time_ms: Ints
@@ -82,21 +93,14 @@ class Triggers(NamedTuple):
     dedup_key: Words
     has_context_id: Flags
     offset: Ints
-    name: Ints
-    key_high: Words
-    key_low: Words
-    value: Ints
-    filtering_id: Words
 
 
 class Store(NamedTuple):
-    """Every source the fleet was given, and its keys."""
+    """Every source the fleet was given, and its keys: those of row i are ``offset[i]`` to ``offset[i + 1]``."""
 
     rows: Ints
     offset: Ints
-    name: Ints
-    key_high: Words
-    key_low: Words
+    keys: Words
 
 
 class Out(NamedTuple):
@@ -105,10 +109,7 @@ class Out(NamedTuple):
     outcome: NDArray[np.int8]
     source: Ints
     end: Ints
-    key_high: Words
-    key_low: Words
-    value: Ints
-    filtering_id: Words
+    sent: Words
 
 
 class Caps(NamedTuple):
@@ -119,13 +120,14 @@ class Caps(NamedTuple):
 
 
 @njit(cache=True)
-def run(
+def register(
     paper: bool,
     sources: NewSources,
     triggers: Triggers,
+    wanted: Words,
     store: Store,
     groups: Ints,
-    dedup: DedupKeys,
+    dedup: Words,
     matches: Flags,
     caps: Caps,
     out: Out,
@@ -137,7 +139,7 @@ def run(
     written = progress[WRITTEN]
     room = True
     while i < sources.order.size or j < triggers.order.size:
-        if 2 * progress[GROUPS] >= groups.shape[0] or 2 * progress[DEDUP_KEYS] >= dedup.source.size:
+        if 2 * progress[GROUPS] >= groups.shape[0] or 2 * progress[DEDUP_KEYS] >= dedup.shape[0]:
             room = False
             break
         if j == triggers.order.size or (i < sources.order.size and sources.order[i] < triggers.order[j]):
@@ -157,22 +159,46 @@ def run(
             i += 1
             continue
         group = group_slot(groups, triggers.device[j], triggers.reporter[j], triggers.destination[j])
+        now = triggers.time_ms[j]
+        start = triggers.offset[j]
+        stop = triggers.offset[j + 1]
         at = NONE
         end = written
-        if triggers.offset[j] == triggers.offset[j + 1]:
+        if start == stop:
             outcome = NO_CONTRIBUTIONS
         elif groups[group, HEAD] == EMPTY:
             outcome = NO_SOURCE
         elif paper:
-            at, outcome, end = _attribute_paper(triggers, j, store, groups, group, matches, caps, out, written)
-        else:
-            at, outcome, end = _attribute_deployed(
-                triggers, j, store, groups, group, dedup, matches, caps, out, written
+            at, outcome, end = _attribute_paper(
+                now, triggers.filter[j], wanted, start, stop, store, groups, group, matches, caps, out.sent, written
             )
+        else:
+            at = _best(store.rows, groups, group, now)
+            if at == NONE:
+                outcome = NO_SOURCE
+            elif not matches[store.rows[at, FILTER], triggers.filter[j]]:
+                outcome = FILTERED
+            else:
+                # From here on the trigger is this source's and the others are gone, even if no report comes of it.
+                store.rows[at, CHILD] = NONE
+                slot = np.uint64(0)
+                seen = False
+                if triggers.has_dedup_key[j]:
+                    slot, seen = dedup_row(dedup, at, triggers.dedup_key[j])
+                if now >= store.rows[at, REPORT_UNTIL_MS]:
+                    outcome = WINDOW_PASSED
+                elif seen:
+                    outcome = DEDUPLICATED
+                else:
+                    outcome, end = _charge(
+                        wanted, start, stop, store, at, not triggers.has_context_id[j], caps, out.sent, written
+                    )
+                    if outcome == ATTRIBUTED and triggers.has_dedup_key[j]:
+                        dedup[slot, SOURCE] = at
+                        dedup[slot, DEDUP_KEY] = triggers.dedup_key[j]
+                        progress[DEDUP_KEYS] += 1
         if outcome == ATTRIBUTED:
             written = end
-            if triggers.has_dedup_key[j]:
-                progress[DEDUP_KEYS] += 1
         else:
             at = NONE
         out.outcome[j] = outcome
@@ -186,67 +212,50 @@ def run(
 
 
 @njit(cache=True)
-def _attribute_deployed(
-    triggers: Triggers,
-    j: int,
-    store: Store,
-    groups: Ints,
-    group: int,
-    dedup: DedupKeys,
-    matches: Flags,
-    caps: Caps,
-    out: Out,
-    written: int,
-) -> tuple[int, int, int]:
-    """Attribute trigger j in Chromium's order of checks; return source, outcome and the end of what it wrote."""
-    rows = store.rows
-    now = triggers.time_ms[j]
+def _best(rows: Ints, groups: Ints, group: int, now: int) -> int:
+    """Drop expired sources from the top of a group; return the best that is left."""
     at = groups[group, HEAD]
     while at != NONE and rows[at, EXPIRY_MS] <= now:
         at = _without_root(rows, at)
     groups[group, HEAD] = at
-    if at == NONE:
-        return at, NO_SOURCE, written
-    if not matches[rows[at, FILTER], triggers.filter[j]]:
-        return at, FILTERED, written
-    # From here on the trigger belongs to this source, and the others are gone, whether or not a report comes of it.
-    rows[at, CHILD] = NONE
-    if now >= rows[at, REPORT_UNTIL_MS]:
-        return at, WINDOW_PASSED, written
-    slot = np.uint64(0)
-    if triggers.has_dedup_key[j]:
-        slot, seen = dedup_slot(dedup, at, triggers.dedup_key[j])
-        if seen:
-            return at, DEDUPLICATED, written
-    end, total = _contribute(triggers, j, store, at, out, written)
+    return at
+
+
+@njit(cache=True)
+def _charge(
+    wanted: Words, start: int, stop: int, store: Store, at: int, counts: bool, caps: Caps, sent: Words, written: int
+) -> tuple[int, int]:
+    """Charge source ``at`` for the contributions wanted, cap before budget as Chromium does; return outcome and end."""
+    rows = store.rows
+    end, total = _contribute(wanted, start, stop, store, at, sent, written)
     if end == written:
-        return at, NO_CONTRIBUTIONS, end
-    if not triggers.has_context_id[j] and rows[at, COUNTED] >= caps.reports:
-        return at, TOO_MANY_REPORTS, end
+        return NO_CONTRIBUTIONS, end
+    if counts and rows[at, COUNTED] >= caps.reports:
+        return TOO_MANY_REPORTS, end
     if rows[at, SPENT] + total > caps.contribution_budget:
-        return at, BUDGET_SPENT, end
+        return BUDGET_SPENT, end
     rows[at, SPENT] += total
-    if not triggers.has_context_id[j]:
+    if counts:
         rows[at, COUNTED] += 1
-    if triggers.has_dedup_key[j]:
-        dedup.source[slot] = at
-        dedup.key[slot] = triggers.dedup_key[j]
-    return at, ATTRIBUTED, end
+    return ATTRIBUTED, end
 
 
 @njit(cache=True)
 def _attribute_paper(
-    triggers: Triggers,
-    j: int,
+    now: int,
+    wanted_filter: int,
+    wanted: Words,
+    start: int,
+    stop: int,
     store: Store,
     groups: Ints,
     group: int,
     matches: Flags,
     caps: Caps,
-    out: Out,
+    sent: Words,
     written: int,
 ) -> tuple[int, int, int]:
-    """Attribute trigger j as Algorithm 2 does: newest first, on to the next source where a budget does not allow it."""
+    """Attribute a trigger as Algorithm 2 does: newest first, on to the next source where a budget does not allow it."""
     rows = store.rows
     outcome = NO_SOURCE
     previous = NONE
@@ -254,7 +263,7 @@ def _attribute_paper(
     while at != NONE:
         after = rows[at, SIBLING]
         gone = (
-            rows[at, EXPIRY_MS] <= triggers.time_ms[j]
+            rows[at, EXPIRY_MS] <= now
             or rows[at, COUNTED] >= caps.reports
             or rows[at, SPENT] >= caps.contribution_budget
         )
@@ -263,11 +272,11 @@ def _attribute_paper(
                 groups[group, HEAD] = after
             else:
                 rows[previous, SIBLING] = after
-        elif not matches[rows[at, FILTER], triggers.filter[j]]:
+        elif not matches[rows[at, FILTER], wanted_filter]:
             outcome = max(outcome, FILTERED)
             previous = at
         else:
-            end, total = _contribute(triggers, j, store, at, out, written)
+            end, total = _contribute(wanted, start, stop, store, at, sent, written)
             if total == 0:
                 return at, NO_CONTRIBUTIONS, end
             if rows[at, SPENT] + total <= caps.contribution_budget:
@@ -281,22 +290,27 @@ def _attribute_paper(
 
 
 @njit(cache=True)
-def _contribute(triggers: Triggers, j: int, store: Store, at: int, out: Out, written: int) -> tuple[int, int]:
-    """Write the contributions of trigger j to source ``at``: one a name that both have. Return their end and sum."""
-    total = 0
+def _contribute(
+    wanted: Words, start: int, stop: int, store: Store, at: int, sent: Words, written: int
+) -> tuple[int, np.int64]:
+    """Write the contributions wanted from source ``at``: one a name that both have. Return their end and sum."""
+    keys = store.keys
+    total = np.int64(0)
     a = store.offset[at]
-    b = triggers.offset[j]
-    while a < store.offset[at + 1] and b < triggers.offset[j + 1]:
-        if store.name[a] < triggers.name[b]:
+    last = store.offset[at + 1]
+    b = start
+    while a < last and b < stop:
+        if keys[a, NAME] < wanted[b, NAME]:
             a += 1
-        elif store.name[a] > triggers.name[b]:
+        elif keys[a, NAME] > wanted[b, NAME]:
             b += 1
         else:
-            out.key_high[written] = store.key_high[a] | triggers.key_high[b]
-            out.key_low[written] = store.key_low[a] | triggers.key_low[b]
-            out.value[written] = triggers.value[b]
-            out.filtering_id[written] = triggers.filtering_id[b]
-            total += triggers.value[b]
+            sent[written, NAME] = wanted[b, NAME]
+            sent[written, KEY_HIGH] = keys[a, KEY_HIGH] | wanted[b, KEY_HIGH]
+            sent[written, KEY_LOW] = keys[a, KEY_LOW] | wanted[b, KEY_LOW]
+            sent[written, VALUE] = wanted[b, VALUE]
+            sent[written, FILTERING_ID] = wanted[b, FILTERING_ID]
+            total += np.int64(wanted[b, VALUE])
             written += 1
             a += 1
             b += 1

@@ -1,12 +1,12 @@
 """The hash tables of a fleet: groups of sources by device, reporter and destination, and dedup keys by source.
 
-Open addressing with linear probing. A group lies in one row of its table, so that finding it touches one cache line.
+Open addressing with linear probing. What belongs together lies in one row, so that finding it touches one cache line.
 Tables are kept at most half full: whoever fills them asks for a larger one in time.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numba import njit
@@ -25,11 +25,11 @@ HEAD: Final = 3
 GROUP_WIDTH: Final = 4
 
 
-class DedupKeys(NamedTuple):
-    """Hash set of (source, dedup key)."""
-
-    source: Ints
-    key: Words
+#: Columns of a set of dedup keys.
+SOURCE: Final = 0
+DEDUP_KEY: Final = 1
+DEDUP_WIDTH: Final = 2
+_NO_SOURCE: Final = (1 << 64) - 1
 
 
 @njit(cache=True)
@@ -56,12 +56,13 @@ def group_slot(groups: Ints, device: int, reporter: int, destination: int) -> in
 
 
 @njit(cache=True)
-def dedup_slot(dedup: DedupKeys, source: int, key: int) -> tuple[int, bool]:
-    """Return the slot of (source, key) or where it belongs, and whether it is there."""
-    mask = np.uint64(dedup.source.size - 1)
-    slot = _mixed(_mixed(np.uint64(1), np.uint64(source)), np.uint64(key)) & mask
-    while dedup.source[slot] != EMPTY:
-        if dedup.source[slot] == source and dedup.key[slot] == key:
+def dedup_row(dedup: Words, source: int, key: int) -> tuple[int, bool]:
+    """Return the row of (source, key) or where it belongs, and whether it is there."""
+    mask = np.uint64(dedup.shape[0] - 1)
+    wanted = np.uint64(source)
+    slot = _mixed(_mixed(np.uint64(1), wanted), np.uint64(key)) & mask
+    while dedup[slot, SOURCE] != np.uint64(_NO_SOURCE):
+        if dedup[slot, SOURCE] == wanted and dedup[slot, DEDUP_KEY] == key:
             return slot, True
         slot = (slot + np.uint64(1)) & mask
     return slot, False
@@ -77,13 +78,11 @@ def move_groups(old: Ints, new: Ints) -> None:
 
 
 @njit(cache=True)
-def move_dedup_keys(old: DedupKeys, new: DedupKeys) -> None:
+def move_dedup(old: Words, new: Words) -> None:
     """Enter every dedup key into an empty, larger set."""
-    for index in range(old.source.size):
-        if old.source[index] != EMPTY:
-            slot = dedup_slot(new, old.source[index], old.key[index])[0]
-            new.source[slot] = old.source[index]
-            new.key[slot] = old.key[index]
+    for index in range(old.shape[0]):
+        if old[index, SOURCE] != np.uint64(_NO_SOURCE):
+            new[dedup_row(new, old[index, SOURCE], old[index, DEDUP_KEY])[0]] = old[index]
 
 
 def empty_groups(size: int) -> Ints:
@@ -91,6 +90,6 @@ def empty_groups(size: int) -> Ints:
     return np.full((size, GROUP_WIDTH), EMPTY, dtype=np.int64)
 
 
-def empty_dedup_keys(size: int) -> DedupKeys:
+def empty_dedup_keys(size: int) -> Words:
     """Return an empty set of dedup keys; ``size`` is a power of two."""
-    return DedupKeys(np.full(size, EMPTY, dtype=np.int64), np.zeros(size, dtype=np.uint64))
+    return np.full((size, DEDUP_WIDTH), _NO_SOURCE, dtype=np.uint64)

@@ -299,6 +299,7 @@ def test_bad_columns_are_refused() -> None:
         ({"order": [1, 1]}, "order must increase"),
         ({"time_ms": [1, 0]}, "must not go back"),
         ({"offset": [0, 1, 3], "name": [0, 5, 5]}, "increase within a row"),
+        ({"offset": [0, 1, 2], "name": [0, -1]}, "not be negative"),
         ({"offset": [0, 21, 21]}, "0 to 20"),
         ({"offset": [1, 1, 1]}, "start at 0"),
         ({"priority": [0.5, 1.0]}, "whole numbers"),
