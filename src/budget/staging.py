@@ -123,9 +123,9 @@ class Attempt:
     def discard(self) -> None:
         """Remove everything the attempt wrote, its lock last. Doing it twice is harmless."""
         shutil.rmtree(self.folder / _FILES, ignore_errors=True)
+        for name in (_JOB, _LOCK):
+            (self.folder / name).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
-            (self.folder / _JOB).unlink()
-            (self.folder / _LOCK).unlink()
             self.folder.rmdir()
         self._lock.close()
 

@@ -8,20 +8,33 @@ import numpy as np
 import pytest
 
 from budget import (
+    BudgetError,
     BudgetExhaustedError,
+    Committed,
+    Delta,
     Epsilon,
     EpsilonDeltaFilter,
+    Filter,
+    GaussianNoise,
     JobConflictError,
     JobKey,
+    JobNameError,
+    LaplaceDiscovery,
     LaplaceNoise,
     Ledger,
     LedgerMismatchError,
+    MemoryStore,
+    Receipt,
+    RecoveryForbiddenError,
     Release,
+    Rho,
     Signer,
+    Spend,
     Store,
     ZcdpFilter,
+    verify_store,
 )
-from mechanisms import ManualClock, SeededBits
+from mechanisms import Clock, ManualClock, SeededBits
 
 
 def units(first: int, count: int) -> np.ndarray:
@@ -34,15 +47,15 @@ def laplace(epsilon: str) -> Release:
     return Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),))
 
 
-def make(store: Store, **options: object) -> Ledger:
+def make(store: Store, chosen: Filter | None = None, clock: Clock | None = None, recovery: bool = False) -> Ledger:
     bits = SeededBits("ledger")
     return Ledger.create(
         store,
-        filter=EpsilonDeltaFilter(),
+        filter=chosen or EpsilonDeltaFilter(),
         signer=Signer.generate(bits),
-        clock=ManualClock(1_700_000_000_000),
+        clock=clock or ManualClock(1_700_000_000_000),
         bits=bits,
-        **options,  # type: ignore[arg-type]
+        recovery=recovery,
     )
 
 
@@ -50,11 +63,11 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-def spend(ledger: Ledger, job_id: str, epsilon: str, keys: np.ndarray, caller: str = "adtech") -> object:
+def spend(ledger: Ledger, job_id: str, epsilon: str | Release, keys: np.ndarray, caller: str = "adtech") -> Committed:
     return ledger.commit(
         job=JobKey(caller=caller, job_id=job_id),
         request_digest=digest(job_id),
-        release=laplace(epsilon),
+        release=laplace(epsilon) if isinstance(epsilon, str) else epsilon,
         units=keys,
         result=job_id.encode(),
     )
@@ -88,8 +101,8 @@ def test_a_job_happens_once(store: Store) -> None:
     ledger = make(store)
     first = spend(ledger, "a", "1", units(0, 5))
     again = spend(ledger, "a", "1", units(0, 5))
-    assert again.repeated and not first.repeated  # type: ignore[attr-defined]
-    assert again.receipt == first.receipt and again.result == b"a"  # type: ignore[attr-defined]
+    assert again.repeated and not first.repeated
+    assert again.receipt == first.receipt and again.result == b"a"
     with pytest.raises(JobConflictError):
         ledger.commit(
             job=JobKey(caller="adtech", job_id="a"),
@@ -126,3 +139,201 @@ def test_random_charges_match_a_dictionary(store: Store) -> None:
     assert {spent.units[i]: int(spent.uses[i]) for i in range(len(spent.units))} == model
     for first_key, block in store.read("blocks", lambda t: list(t.blocks())):
         assert block[:20] == first_key and 0 < len(block) <= 256 * 40
+
+
+def discovery(epsilon: str, delta: str) -> Release:
+    return Release(mechanisms=(LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta)),))
+
+
+def test_delta_and_uses_are_budgets_of_their_own(store: Store) -> None:
+    ledger = make(store, EpsilonDeltaFilter.parse(epsilon="64", delta="1e-5", uses=4))
+    spend(ledger, "a", discovery("0.000001", "0.000009"), units(0, 10))
+    with pytest.raises(BudgetExhaustedError) as refused:
+        spend(ledger, "b", discovery("0.000001", "0.000001000000000001"), units(0, 10))
+    assert "lacks epsilon 0, delta 0.000000000000000001" in str(refused.value)
+    for job in "bcd":
+        spend(ledger, job, "0.000001", units(0, 10))
+    with pytest.raises(BudgetExhaustedError, match="1 use"):
+        spend(ledger, "e", "0.000001", units(0, 10))
+    assert ledger.remaining(units(0, 20)).least == Spend(loss_micro=63_999_996, delta_atto=10**12, uses=0)
+    assert ledger.remaining(units(0, 20)).most == ledger.filter.limit
+    assert ledger.remaining(units(0, 0)).least == ledger.filter.limit
+    assert verify_store(store).ok
+
+
+def test_a_zcdp_ledger_prices_laplace_and_gaussian_noise(store: Store) -> None:
+    ledger = make(store, ZcdpFilter.parse(rho="1"))
+    spend(ledger, "a", "1", units(0, 3))
+    gauss = Release(mechanisms=(GaussianNoise(rho=Rho.parse("0.5")),))
+    spend(ledger, "b", gauss, units(0, 3))
+    with pytest.raises(BudgetExhaustedError, match=r"rho 0\.000001"):
+        spend(ledger, "c", "0.001", units(0, 3))
+    assert ledger.balances(units(0, 3)).loss_micro.tolist() == [1_000_000] * 3
+    assert verify_store(store).ok
+
+
+def test_every_unit_that_cannot_pay_can_be_listed_by_page(store: Store) -> None:
+    ledger = make(store)
+    spend(ledger, "a", "60", units(0, 100))
+    spend(ledger, "b", "4", units(50, 100))
+    with pytest.raises(BudgetExhaustedError) as refused:
+        spend(ledger, "c", "10", units(0, 200))
+    assert (refused.value.count, refused.value.total, len(refused.value.first)) == (100, 200, 20)
+    pages = [
+        ledger.explain(caller="adtech", release=laplace("10"), units=refused.value.units, offset=start, limit=30)
+        for start in range(0, 100, 30)
+    ]
+    every = [one for page in pages for one in page]
+    assert [one.unit for one in every] == [row.tobytes() for row in units(0, 100)]
+    assert tuple(every[:20]) == refused.value.first
+    assert [[use.job_id for use in one.jobs] for one in every] == [["a"]] * 50 + [["a", "b"]] * 50
+    assert every[99].to_plain("epsilon") == {
+        "unit": units(99, 1).tobytes().hex(),
+        "spent": {"epsilon": "64", "delta": "0", "uses": "2"},
+        "asked": {"epsilon": "10", "delta": "0", "uses": "1"},
+        "lacks": {"epsilon": "10", "delta": "0", "uses": "0"},
+        "jobs": [
+            {
+                "job_id": "a",
+                "seq": 1,
+                "time_ms": 1_700_000_000_000,
+                "cost": {"epsilon": "60", "delta": "0", "uses": "1"},
+            },
+            {
+                "job_id": "b",
+                "seq": 2,
+                "time_ms": 1_700_000_000_000,
+                "cost": {"epsilon": "4", "delta": "0", "uses": "1"},
+            },
+        ],
+    }
+    for bad in ({"offset": -1}, {"limit": 0}, {"limit": 1001}):
+        with pytest.raises(BudgetError):
+            ledger.explain(caller="adtech", release=laplace("10"), units=refused.value.units, **bad)
+
+
+def test_a_dry_run_changes_nothing(store: Store) -> None:
+    ledger = make(store)
+    spend(ledger, "a", "64", units(5, 1))
+    before = ledger.checkpoint()
+    check = ledger.check(caller="adtech", release=laplace("1"), units=units(0, 10))
+    assert (check.payable, check.count, check.total) == (False, 1, 10)
+    assert check.first[0].unit == units(5, 1).tobytes() and check.first[0].jobs[0].job_id == "a"
+    assert ledger.check(caller="adtech", release=laplace("64"), units=units(6, 10)).payable
+    assert ledger.checkpoint() == before and ledger.balances(units(6, 1)).uses.tolist() == [0]
+
+
+def test_jobs_belong_to_their_caller(store: Store) -> None:
+    ledger = make(store)
+    mine = spend(ledger, "a", "1", units(0, 5), caller="anna")
+    theirs = spend(ledger, "a", "1", units(0, 5), caller="bert")
+    assert not theirs.repeated and theirs.entry.seq != mine.entry.seq
+    assert ledger.job("carl", "a") is None
+    for caller, job in (("", "a"), ("anna", ""), ("anna", "x" * 129), ("anna", "a\n"), ("ann\u00e4", "a")):
+        with pytest.raises(JobNameError):
+            ledger.job(caller, job)
+
+
+def test_recovery_is_off_by_default_visible_and_once(store: Store) -> None:
+    ledger = make(store, recovery=True)
+    spend(ledger, "a", "64", units(0, 300))
+    receipt = Receipt.from_bytes(ledger.recover_budget(operator="olga", reason="the disk burnt", seq=1))
+    assert receipt.entry["type"] == "recovery" and receipt.entry["recovers"] == 1
+    assert set(ledger.balances(units(0, 300)).loss_micro.tolist()) == {0}
+    again = spend(ledger, "a", "64", units(0, 300))
+    assert again.repeated, "the release is not undone: its job id stays taken"
+    for seq in (0, 1, 2, 99):
+        with pytest.raises(RecoveryForbiddenError):
+            ledger.recover_budget(operator="olga", reason="more", seq=seq)
+    spend(ledger, "b", "64", units(0, 300))
+    report = verify_store(store)
+    assert report.ok and report.recoveries == 1, report.disagreement
+
+
+def test_recovery_needs_a_ledger_that_allows_it(store: Store) -> None:
+    ledger = make(store)
+    spend(ledger, "a", "64", units(0, 3))
+    with pytest.raises(RecoveryForbiddenError, match="off"):
+        ledger.recover_budget(operator="olga", reason="because", seq=1)
+    assert ledger.balances(units(0, 3)).uses.tolist() == [1, 1, 1]
+
+
+class Backwards:
+    """A clock that somebody set back."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+
+    def now_ms(self) -> int:
+        self.now -= 100
+        return self.now
+
+
+def test_the_log_never_goes_back_in_time(store: Store) -> None:
+    ledger = make(store, clock=Backwards())
+    first = spend(ledger, "a", "1", units(0, 3))
+    assert first.entry.time_ms == ledger.genesis.time_ms
+    assert verify_store(store).ok
+
+
+def test_every_release_has_a_receipt_that_stands_alone(store: Store) -> None:
+    ledger = make(store)
+    for job in range(9):
+        done = spend(ledger, str(job), "1", units(job, 3))
+        receipt = Receipt.from_bytes(done.receipt)
+        assert receipt.parsed("epsilon") == done.entry and receipt.checkpoint.entries == job + 2
+        assert receipt.checkpoint == ledger.checkpoint()
+        assert receipt.checkpoint.public_key == ledger.genesis.public_key
+        assert digest_of(done.result) in receipt.result_digests()
+
+
+def digest_of(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+def test_a_ledger_without_its_key_can_only_be_read(store: Store) -> None:
+    made = make(store)
+    reader = Ledger.open(store, clock=ManualClock())
+    with pytest.raises(LedgerMismatchError, match="reading only"):
+        spend(reader, "a", "1", units(0, 3))
+    assert reader.balances(units(0, 3)).uses.tolist() == [0, 0, 0] and reader.checkpoint() == made.checkpoint()
+    with pytest.raises(LedgerMismatchError, match="signing key"):
+        Ledger.open(store, clock=ManualClock(), signer=Signer.generate(SeededBits("another")))
+
+
+def test_a_job_without_units_is_logged_and_charges_nobody(store: Store) -> None:
+    ledger = make(store)
+    assert spend(ledger, "a", "1", units(0, 0)).entry.units.count == 0
+    report = verify_store(store)
+    assert report.ok and report.units_known == 0
+
+
+def test_repeated_units_pay_once_and_order_does_not_matter(store: Store) -> None:
+    ledger = make(store)
+    keys = np.concatenate([units(5, 5), units(0, 10), units(3, 4)])[::-1]
+    assert spend(ledger, "a", "1", keys).entry.units.count == 10
+    assert ledger.balances(units(0, 10)).uses.tolist() == [1] * 10
+
+
+def test_a_charge_of_many_parts_and_blocks_survives_its_audit(store: Store) -> None:
+    ledger = make(store)
+    rng = np.random.default_rng(7)
+    first = rng.integers(0, 256, (150_000, 20), np.uint8)
+    first[:, :3], first[:, 3] = 0, first[:, 3] % 24
+    spend(ledger, "a", "1", first)
+    spend(ledger, "b", "1", first[::3])
+    fresh = rng.integers(0, 256, (3_000, 20), np.uint8)
+    fresh[:, :3], fresh[:, 3] = 0, fresh[:, 3] % 24
+    spend(ledger, "c", "1", np.concatenate([fresh, first[:1000]]))
+    report = verify_store(store)
+    assert report.ok, report.disagreement
+    assert report.units_known == 153_000 and report.units_charged == 150_000 + 50_000 + 4_000
+
+
+@pytest.mark.parametrize("bad", [b"", b"x" * 31, "0" * 32, None])
+def test_a_request_digest_is_a_sha256(bad: bytes) -> None:
+    ledger = make(MemoryStore())
+    with pytest.raises(BudgetError, match="32 bytes"):
+        ledger.commit(
+            job=JobKey(caller="a", job_id="b"), request_digest=bad, release=laplace("1"), units=bytes(20), result=b""
+        )

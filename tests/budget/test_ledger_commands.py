@@ -61,12 +61,19 @@ class Desk:
         return run(command, place or self.place, *arguments, *self.extra)
 
 
-def run(*arguments: str) -> Result:
+def program() -> typer.Typer:
     app = typer.Typer()
     ledger_commands.register(app)
     ledger_audit.register(app)
     app.callback()(lambda: None)
-    result = CliRunner().invoke(app, ["ledger", *arguments])
+    return app
+
+
+PROGRAM = program()
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(PROGRAM, ["ledger", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     return result

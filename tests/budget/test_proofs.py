@@ -68,10 +68,9 @@ PLAIN = st.recursive(
 def test_canonical_bytes_come_back_and_no_other_bytes_do(value: dict[str, object]) -> None:
     raw = encode(value)
     assert decode(raw) == value and encode(decode(raw)) == raw
-    for other in (raw + b" ", raw.replace(b":", b": ", 1), raw[:-1]):
-        if other != raw:
-            with pytest.raises(FormatError):
-                decode(other)
+    for other in (raw + b" ", b" " + raw, raw[:-1]):
+        with pytest.raises(FormatError):
+            decode(other)
 
 
 @pytest.mark.parametrize("bad", [{"a": 1.0}, {"a": None}, {"a": True}, {"a": 2**53}, {"a": b""}, {1: "a"}])

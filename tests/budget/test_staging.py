@@ -134,6 +134,17 @@ def test_settling_publishes_what_was_paid_for_and_only_that(ledger: Ledger, tmp_
     assert staged(ledger, tmp_path) == [] and ledger.settle() == ()
 
 
+@pytest.mark.parametrize("gone", [["job"], ["job", "files"], ["files"], ["job", "files", "lock"]])
+def test_settling_finishes_a_removal_that_was_cut_short(ledger: Ledger, tmp_path: Path, gone: list[str]) -> None:
+    attempt = ledger.stage(KEY)
+    abandon(attempt)
+    for name in gone:
+        path = attempt.folder / name
+        path.rmdir() if path.is_dir() else path.unlink()
+    ledger.settle()
+    assert staged(ledger, tmp_path) == []
+
+
 def release() -> Release:
     return Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 SCHEMA = "aggservice_ledger"
 _PAGE = 1000
 
-group = typer.Typer(help="The privacy budget: look at it, dry-run a job, list and audit its log.", no_args_is_help=True)
-"""``aggservice ledger``; ``ledger_audit`` adds the rest of its commands."""
-
 Place = Annotated[
     str, typer.Argument(metavar="LEDGER", help="A SQLite file, a postgresql:// connection string, or an exported log.")
 ]
@@ -43,9 +40,20 @@ PrivacyUnit = Annotated[str, typer.Option(help="With --reports: report or shared
 
 def register(app: typer.Typer) -> None:
     """Add ``ledger``."""
+    group = ledger_group(app)
     for command in (balance, check, log):
         group.command(command.__name__)(command)
-    app.add_typer(group, name="ledger")
+
+
+def ledger_group(app: typer.Typer) -> typer.Typer:
+    """Return the group ``ledger``, making it if no module has yet."""
+    group = next((known.typer_instance for known in app.registered_groups if known.name == "ledger"), None)
+    if group is None:
+        group = typer.Typer(
+            help="The privacy budget: look at it, dry-run a job, list and audit its log.", no_args_is_help=True
+        )
+        app.add_typer(group, name="ledger")
+    return group
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aggservice.commands.ledger import SCHEMA, Database, Json, Place, Schema, explained, group, progress, reading
+from aggservice.commands.ledger import SCHEMA, Database, Json, Place, Schema, explained, ledger_group, progress, reading
 
 if TYPE_CHECKING:
     from budget import AuditReport, Receipt
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add them to ``ledger``."""
+    group = ledger_group(app)
     for command in (verify, export, checkpoint, receipt, recover):
         group.command(command.__name__)(command)
 
