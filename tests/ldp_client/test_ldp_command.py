@@ -91,6 +91,7 @@ def test_figure_lists_makes_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--methods", "GRR,", "--users", "10"], "there is no method ''"),
         (["figure", "nothing"], "there is no figure 'nothing': choose one of"),
         (["figure", "loloha-3", "--datasets", "Adult"], "not on Adult"),
+        (["figure", "loloha-1", "--out", "/dev/null/here"], "cannot use /dev/null/here"),
     ],
 )
 def test_refusals_say_what_to_do(arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +99,7 @@ def test_refusals_say_what_to_do(arguments: list[str], words: str, monkeypatch: 
     assert words in ldp(*arguments, code=1)
 
 
-@pytest.mark.parametrize("text", ["abc", "nan", "inf", "1e-7", "0.1234567", ""])
+@pytest.mark.parametrize("text", ["abc", "nan", "inf", "1e-7", "0.1234567", "", "1e999999"])
 def test_amounts_are_decimals_of_six_places(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="at most six places"):
         micro(text, "--epsilon")

@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,6 +63,9 @@ def refusals() -> Iterator[None]:
     except (LdpError, MechanismError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
+    except OSError as error:
+        typer.echo(f"error: cannot use {error.filename}: {error.strerror}; choose another place", err=True)
+        raise typer.Exit(1) from error
 
 
 @contextmanager
@@ -87,7 +90,7 @@ def micro(text: str, what: str) -> int:
     try:
         scaled = Decimal(text) * 1_000_000
         whole = int(scaled) if scaled == scaled.to_integral_value() else None
-    except (InvalidOperation, ValueError, OverflowError):
+    except (ArithmeticError, ValueError):  # not a number, not finite, or beyond any exponent
         whole = None
     if whole is None:
         raise typer.BadParameter(f"{what} must be a decimal number of at most six places, not {text!r}")
