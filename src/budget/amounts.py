@@ -187,7 +187,7 @@ class Rho:
 
 def zcdp_of_pure(epsilon_micro: int) -> int:
     """Return ρ = ε²/2 in 10⁻⁶, rounded up: what an ε-DP release costs in zCDP (ALGORITHMS A8; Bun and Steinke 2016,
-    Proposition 1.4; an (ε, δ) release is δ-approximate ε²/2-zCDP by their Lemma 8.8).
+    Proposition 1.4; an (ε, δ)-DP release is δ-approximate ε²/2-zCDP, their section 8).
 
     >>> zcdp_of_pure(1_000_000), zcdp_of_pure(1)
     (500000, 1)
