@@ -1,0 +1,257 @@
+"""A campaign from the first ad to the report: simulate, attribute, seal, collect, ask the service, assess, draw.
+
+The service is embedded unless another is named; it is the same service behind the same gRPC either way. A seed makes
+every output but ``timings.json`` the same to the byte, on any number of workers, and protects nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from aggservice.client import Client, Credentials
+from aggservice.engine import PrivacyUnit, Sensitivity
+from aggservice.service import ServiceConfig, embedded
+from aggservice.wire import Api, KeySet
+from budget import EpsilonDeltaFilter, write_log
+from campaign.asking import Answer, Desk, jobs_of, write_domains
+from campaign.assessment import Assessment, assess
+from campaign.attribution import Items, Reports, attribute
+from campaign.collection import Collected, collect
+from campaign.errors import RunError
+from campaign.population import Events, simulate
+from campaign.sealing import POOL_FROM_REPORTS, Addressee, pieces_of, seal_all
+from campaign.settings import DAY_MS, HOUR_MS, Campaign
+from campaign.stages import Progress, Stopwatch, quiet
+from mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits, SystemClock
+
+ARA_SLOTS = 20
+_MARKER = "metrics.json"
+_OURS = (
+    "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
+    "reports.csv", "labels.csv",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """The ground truth of a run. It never leaves ``campaign``."""
+
+    events: Events
+    items: Items
+    reports: Reports
+    collected: Collected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """A finished run: answers as the service gave them, assessments against the truth, and where everything lies."""
+
+    campaign: Campaign
+    out: Path
+    seed: str | None
+    truth: Truth
+    answers: tuple[Answer, ...]
+    assessments: tuple[Assessment, ...]
+    metrics: dict[str, Any]
+    timings: dict[str, Any]
+
+    @property
+    def report(self) -> Path:
+        """The report to open in a browser."""
+        return self.out / "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherService:
+    """A service that already runs, and how to prove who calls."""
+
+    address: str
+    credentials: Credentials = field(default_factory=Credentials)
+
+
+def run_campaign(
+    campaign: Campaign,
+    out: Path,
+    *,
+    seed: str | None = None,
+    workers: int | None = None,
+    service: OtherService | None = None,
+    ledger: Path | None = None,
+    progress: Progress = quiet,
+    draw: bool = True,
+) -> RunResult:
+    """Run a campaign into the folder ``out`` and return what it found.
+
+    ``seed`` is used before the file's own. ``service`` asks a service that runs elsewhere; ``ledger`` charges an
+    existing SQLite ledger from an embedded one. With either, simulated time is moved so that it ends now.
+    """
+    seed = campaign.seed if seed is None else seed
+    bits: Bits = SecureBits() if seed is None else SeededBits(f"campaign {seed}")
+    workers = min(2, os.cpu_count() or 1) if workers is None else workers
+    if not workers >= 1:
+        raise RunError(f"workers must be at least 1, not {workers}")
+    prepare(out)
+    if service is not None or ledger is not None:
+        campaign = anchored(campaign, SystemClock().now_ms())
+    watch = Stopwatch(progress)
+    truth = happen(campaign, bits, watch)
+    with _asking(campaign, out, bits, truth, workers, service, ledger) as (client, keys, clock, files):
+        count = truth.collected.received
+        with watch.stage("seal", count) as sealed:
+            pieces = pieces_of(truth.reports, truth.collected.rows, out / "batches", bits.child("sealing"))
+            seal_all(pieces, addressee_of(campaign, keys), workers=workers, progress=sealed)
+            write_domains(campaign, out / "domains")
+        jobs = jobs_of(campaign, truth.collected.closes_ms)
+        prefix = "" if service is None and ledger is None else f"{bits.child('run id').read(4).hex()}-"
+        desk = Desk(campaign, client, out, clock=clock, files=files, prefix=prefix)
+        answers = []
+        with watch.stage("query", len(jobs)) as asked:
+            for number, job in enumerate(jobs):
+                answers.append(desk.ask(job))
+                asked(number + 1)
+    return finish(campaign, out, seed, bits, truth, answers, watch, draw=draw)
+
+
+def finish(
+    campaign: Campaign,
+    out: Path,
+    seed: str | None,
+    bits: Bits,
+    truth: Truth,
+    answers: list[Answer],
+    watch: Stopwatch,
+    *,
+    draw: bool,
+) -> RunResult:
+    """Hold the answers against the truth and write metrics, plots and report."""
+    from campaign.metrics import metrics_of
+
+    with watch.stage("assess", len(answers)):
+        found = tuple(assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers)
+        metrics = metrics_of(campaign, seed, bits.private, truth, found)
+        write_json(out / "metrics.json", metrics)
+    if draw:
+        from campaign.drawing import draw_plots
+        from campaign.report import write_report
+
+        with watch.stage("draw"):
+            plots = draw_plots(campaign, metrics, out / "plots")
+            write_report(campaign, metrics, plots, out / "report.html")
+    timings = watch.to_plain()
+    write_json(out / "timings.json", timings)
+    return RunResult(
+        campaign=campaign,
+        out=out,
+        seed=seed,
+        truth=truth,
+        answers=tuple(answers),
+        assessments=found,
+        metrics=metrics,
+        timings=timings,
+    )
+
+
+def happen(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Truth:
+    """Let the campaign happen: events, reports, and their way into batches. Nothing is sealed yet."""
+    watch = watch or Stopwatch()
+    with watch.stage("simulate"):
+        events = simulate(campaign, bits.child("population"))
+    with watch.stage("attribute", len(events)):
+        reports, items = attribute(campaign, events, bits.child("browsers"))
+    with watch.stage("collect", len(reports)):
+        collected = collect(campaign, reports, items, bits.child("collection"))
+    return Truth(events=events, items=items, reports=reports, collected=collected)
+
+
+def prepare(out: Path) -> None:
+    """Make the output folder; a former run in it is replaced, anything else is left alone."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / _MARKER).is_file() and not (out / "batches").is_dir():
+            raise RunError(f"{out} is not empty and is no former run: name another folder with --out")
+        for name in _OURS:
+            path = out / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
+
+
+def anchored(campaign: Campaign, now_ms: int) -> Campaign:
+    """Return the campaign moved in time so that its last batch closes now."""
+    population, late = campaign.population, int(campaign.collection.close_after_hours * HOUR_MS)
+    start = (now_ms - late - population.days * DAY_MS - HOUR_MS) // HOUR_MS * HOUR_MS
+    return replace(campaign, population=replace(population, start_ms=start))
+
+
+def api_of(campaign: Campaign) -> Api:
+    """Return the API whose reports the campaign sends."""
+    return Api.ATTRIBUTION_REPORTING if campaign.client.kind == "attribution" else Api.SHARED_STORAGE
+
+
+def addressee_of(campaign: Campaign, public_keys: str) -> Addressee:
+    """Return who the campaign's reports go to."""
+    return Addressee(
+        api=api_of(campaign),
+        reporting_origin=campaign.reporting_origin,
+        destinations=campaign.population.destinations,
+        slots=ARA_SLOTS,
+        public_keys=public_keys,
+    )
+
+
+def service_config(campaign: Campaign, out: Path, *, processes: int, ledger: Path | None = None) -> ServiceConfig:
+    """Return the configuration of a campaign's embedded service: its files, ledger and caps."""
+    client, limits = campaign.client, campaign.service
+    config = ServiceConfig(
+        state=out / "ledger",
+        listen="127.0.0.1:0",
+        ledger="sqlite",
+        ledger_path=ledger,
+        filter=EpsilonDeltaFilter.parse(epsilon=limits.epsilon, delta=limits.delta),
+        unit=PrivacyUnit.REPORT if limits.unit == "report" else PrivacyUnit.SHARED_ID,
+        sensitivities={api_of(campaign): Sensitivity(l1=client.l1, l0=client.l0)},
+        input_folder=out,
+        output_folder=out,
+    )
+    return replace(config, limits=replace(config.limits, processes=processes, jobs=1))
+
+
+@contextmanager
+def _asking(
+    campaign: Campaign,
+    out: Path,
+    bits: Bits,
+    truth: Truth,
+    workers: int,
+    service: OtherService | None,
+    ledger: Path | None,
+) -> Iterator[tuple[Client, str, ManualClock | None, bool]]:
+    """Yield a client, the public keys to seal to, the clock to move (if ours), and whether jobs go by files."""
+    if service is not None:
+        with Client(service.address, credentials=service.credentials) as client:
+            yield client, client.public_keys().serialise(), None, False
+        return
+    manual = ManualClock(campaign.population.start_ms) if ledger is None else None
+    clock: Clock = manual or SystemClock()
+    keys = KeySet.create(bits.child("service keys"), clock)
+    processes = workers if truth.collected.received >= POOL_FROM_REPORTS and workers > 1 else 0
+    config = service_config(campaign, out, processes=processes, ledger=ledger)
+    with (
+        embedded(config, clock=clock, bits=bits.child("service"), keys=keys) as running,
+        Client(running.address) as client,
+    ):
+        yield client, keys.public(clock).serialise(), manual, True
+        write_log(running.ledger.store, out / "ledger" / "ledger.log")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON that reads well and is the same each time."""
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
