@@ -1,7 +1,8 @@
 """Balances of units, packed: sorted 40-byte records in blocks of a few hundred, one database row a block.
 
 A charge reads the blocks its units fall into, merges, and writes those blocks back: a million units are a few thousand
-rows, and the units of one hour, which share their first bytes, fall into neighbouring blocks.
+rows, and the units of one hour, which share their first bytes, fall into neighbouring blocks. It works through a set in
+pieces, so that beside the keys themselves its memory does not grow with the set.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ BLOCK_MAX: Final = 256
 """A block with more records than this is split."""
 BLOCK_FILL: Final = 192
 """About how many records each part of a split block gets, so that it has room to grow."""
+PIECE_UNITS: Final = 1 << 16
+"""How many units are looked up or charged at a time; about 200 bytes each."""
 
 
 def record_keys(records: NDArray[np.void]) -> Columns:
@@ -69,7 +72,7 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Region:
+class _Region:
     """The blocks a set of units falls into, merged with the units: what a charge reads and writes back."""
 
     first_keys: list[bytes]
@@ -80,7 +83,7 @@ class Region:
 
     def charged(self, cost: Spend, sign: int = 1) -> Iterator[tuple[bytes, bytes]]:
         """Yield the new blocks (first key, packed records) once every unit paid ``cost``, or, sign −1, got it back."""
-        records = self.records.copy()
+        records = self.records
         records["loss"][self.place_units] = self.spent.loss_micro + sign * cost.loss_micro
         records["delta"][self.place_units] = self.spent.delta_atto + sign * cost.delta_atto
         records["uses"][self.place_units] = self.spent.uses + sign * cost.uses
@@ -107,7 +110,7 @@ def _sound(records: NDArray[np.void], limit: Spend) -> None:
         raise StoreError("a balance is out of range: the ledger was changed by hand; run 'aggservice ledger verify'")
 
 
-def read_region(transaction: Transaction, units: UnitSet, limit: Spend) -> Region:
+def _read_region(transaction: Transaction, units: UnitSet, limit: Spend) -> _Region:
     """Read the blocks that ``units`` fall into and find each unit's place among them. Reads only those blocks."""
     keys = columns(units.keys)
     first_keys: list[bytes] = []
@@ -135,7 +138,72 @@ def read_region(transaction: Transaction, units: UnitSet, limit: Spend) -> Regio
         delta_atto=records["delta"][place_units].astype(np.int64),
         uses=records["uses"][place_units].astype(np.int64),
     )
-    return Region(first_keys=first_keys, records=records, place_units=place_units, cuts=_cuts(segments), spent=spent)
+    return _Region(first_keys=first_keys, records=records, place_units=place_units, cuts=_cuts(segments), spent=spent)
+
+
+def _pieces(units: UnitSet) -> Iterator[UnitSet]:
+    for start in range(0, len(units), PIECE_UNITS):
+        yield UnitSet(units.keys[start : start + PIECE_UNITS])
+
+
+def _joined(pieces: list[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    return np.concatenate(pieces) if pieces else np.zeros((0, UNIT_BYTES), dtype=np.uint8)
+
+
+def read_spent(transaction: Transaction, units: UnitSet, limit: Spend) -> Spent:
+    """Return what each unit has spent."""
+    found = [_read_region(transaction, piece, limit).spent for piece in _pieces(units)]
+    nothing = np.zeros(0, dtype=np.int64)
+    return Spent(
+        units=units,
+        loss_micro=np.concatenate([nothing, *(piece.loss_micro for piece in found)]),
+        delta_atto=np.concatenate([nothing, *(piece.delta_atto for piece in found)]),
+        uses=np.concatenate([nothing, *(piece.uses for piece in found)]),
+    )
+
+
+def lacking_units(transaction: Transaction, units: UnitSet, cost: Spend, limit: Spend) -> NDArray[np.uint8]:
+    """Return the keys of the units that cannot pay ``cost``, ascending."""
+    found = []
+    for piece in _pieces(units):
+        lacking = _read_region(transaction, piece, limit).spent.lacking(cost, limit)
+        found.append(piece.keys[lacking])
+    return _joined(found)
+
+
+def charge(transaction: Transaction, units: UnitSet, cost: Spend, limit: Spend) -> NDArray[np.uint8]:
+    """Charge every unit, and return no keys; or return the keys of all that cannot pay.
+
+    In the second case the caller must abort the transaction: units before the first of those were charged in it.
+    """
+    for start in range(0, len(units), PIECE_UNITS):
+        piece = UnitSet(units.keys[start : start + PIECE_UNITS])
+        region = _read_region(transaction, piece, limit)
+        if bool(region.spent.lacking(cost, limit).any()):
+            return lacking_units(transaction, UnitSet(units.keys[start:]), cost, limit)
+        transaction.replace_blocks(region.first_keys, region.charged(cost))
+    return _joined([])
+
+
+def give_back(transaction: Transaction, units: UnitSet, cost: Spend, limit: Spend) -> None:
+    """Take ``cost`` off what every unit has spent; each has spent at least that."""
+    for piece in _pieces(units):
+        region = _read_region(transaction, piece, limit)
+        transaction.replace_blocks(region.first_keys, region.charged(cost, sign=-1))
+
+
+def extremes(transaction: Transaction, units: UnitSet, limit: Spend) -> tuple[Spend, Spend]:
+    """Return the least and the most that any of the units has spent, component by component; zero for no units."""
+    low, high = [0, 0, 0], [0, 0, 0]
+    for number, piece in enumerate(_pieces(units)):
+        spent = _read_region(transaction, piece, limit).spent
+        for place, column in enumerate((spent.loss_micro, spent.delta_atto, spent.uses)):
+            low[place] = int(column.min()) if number == 0 else min(low[place], int(column.min()))
+            high[place] = max(high[place], int(column.max()))
+    return (
+        Spend(loss_micro=low[0], delta_atto=low[1], uses=low[2]),
+        Spend(loss_micro=high[0], delta_atto=high[1], uses=high[2]),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

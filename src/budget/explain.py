@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from budget.balances import Spent, read_region
+from budget.balances import Spent, read_spent
 from budget.entries import ReleaseEntry, entry_from_bytes
 from budget.filters import Filter, Spend, spend_to_plain
 from budget.units import UnitSet, contains, rows
@@ -102,7 +102,7 @@ def explain_page(
     transaction: Transaction, units: UnitSet, asked: Spend, chosen: Filter, caller: str
 ) -> tuple[Shortfall, ...]:
     """Return why each of ``units`` (a page of those that could not pay) stands where it does now."""
-    spent = read_region(transaction, units, chosen.limit).spent
+    spent = read_spent(transaction, units, chosen.limit)
     return tuple(explain(transaction, spent, asked, chosen, caller))
 
 

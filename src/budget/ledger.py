@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import Final
 
-from budget.balances import Region, Spent, read_region
+from budget.balances import Spent, charge, extremes, give_back, lacking_units, read_spent
 from budget.entries import (
     Entry,
     Genesis,
@@ -205,20 +205,19 @@ class Ledger:
             raise StoreError(f"job {job.job_id!r} has no entry in the log: run 'aggservice ledger verify'")
         return Committed(entry=parsed, result=bytes(row.result), receipt=bytes(entry.receipt), repeated=True)
 
-    def _refuse(self, transaction: Transaction, region: Region, cost: Spend, caller: str) -> None:
-        """Raise BudgetExhaustedError if any unit cannot pay."""
-        lacking = region.spent.lacking(cost, self.filter.limit)
-        if not bool(lacking.any()):
+    def _charge(self, transaction: Transaction, units: UnitSet, cost: Spend, caller: str) -> None:
+        """Charge every unit, or raise BudgetExhaustedError, which aborts the transaction."""
+        lacking = charge(transaction, units, cost, self.filter.limit)
+        if not len(lacking):
             return
-        keys = region.spent.units.keys[lacking]
-        first = explain_page(transaction, UnitSet(keys[:FIRST_SHOWN]), cost, self.filter, caller)
+        first = explain_page(transaction, UnitSet(lacking[:FIRST_SHOWN]), cost, self.filter, caller)
         raise BudgetExhaustedError(
-            count=len(keys),
-            total=len(region.spent.units),
+            count=len(lacking),
+            total=len(units),
             asked=cost,
             first=first,
-            units=keys,
-            text=refusal_text(len(keys), len(region.spent.units), first, self.filter.loss_name),
+            units=lacking,
+            text=refusal_text(len(lacking), len(units), first, self.filter.loss_name),
         )
 
     def commit(
@@ -286,8 +285,7 @@ class Ledger:
                     )
                 return known
             head, previous, time_ms = self._next(transaction)
-            region = read_region(transaction, paying, self.filter.limit)
-            self._refuse(transaction, region, cost, job.caller)
+            self._charge(transaction, paying, cost, job.caller)
             entry = ReleaseEntry(
                 seq=head.entries,
                 previous=previous,
@@ -300,7 +298,6 @@ class Ledger:
                 units=units_digest,
                 result=result_digest,
             )
-            transaction.replace_blocks(region.first_keys, region.charged(cost))
             receipt = self._append(transaction, head, entry, paying)
             transaction.add_job(JobRow(caller=job.caller, job_id=job.job_id, seq=entry.seq, result=kept))
             return Committed(entry=entry, result=kept, receipt=receipt, repeated=False)
@@ -318,8 +315,7 @@ class Ledger:
         asked = UnitSet.of(units)
 
         def work(transaction: Transaction) -> Check:
-            spent = read_region(transaction, asked, self.filter.limit).spent
-            keys = asked.keys[spent.lacking(cost, self.filter.limit)]
+            keys = lacking_units(transaction, asked, cost, self.filter.limit)
             first = explain_page(transaction, UnitSet(keys[:FIRST_SHOWN]), cost, self.filter, caller)
             return Check(total=len(asked), asked=cost, lacking=keys, first=first)
 
@@ -338,21 +334,21 @@ class Ledger:
     def balances(self, units: Units | UnitSet) -> Spent:
         """Return what each unit has spent, in key order; a unit nobody charged has spent nothing."""
         asked = UnitSet.of(units)
-        return self.store.read("balances", lambda t: read_region(t, asked, self.filter.limit).spent)
+        return self.store.read("balances", lambda t: read_spent(t, asked, self.filter.limit))
 
     def remaining(self, units: Units | UnitSet) -> Remaining:
         """Return what is left, component by component, for the unit that has least left and the one that has most."""
-        spent, limit = self.balances(units), self.filter.limit
-        columns = (spent.loss_micro, spent.delta_atto, spent.uses)
-        most_spent = [int(column.max()) if column.size else 0 for column in columns]
-        least_spent = [int(column.min()) if column.size else 0 for column in columns]
+        asked, limit = UnitSet.of(units), self.filter.limit
+        low, high = self.store.read("remaining", lambda t: extremes(t, asked, limit))
 
-        def left(loss: int, delta: int, uses: int) -> Spend:
+        def left(spent: Spend) -> Spend:
             return Spend(
-                loss_micro=limit.loss_micro - loss, delta_atto=limit.delta_atto - delta, uses=limit.uses - uses
+                loss_micro=limit.loss_micro - spent.loss_micro,
+                delta_atto=limit.delta_atto - spent.delta_atto,
+                uses=limit.uses - spent.uses,
             )
 
-        return Remaining(least=left(*most_spent), most=left(*least_spent))
+        return Remaining(least=left(high), most=left(low))
 
     def recover_budget(self, *, operator: str, reason: str, seq: int) -> bytes:
         """Give back, once and whole, what the units of release ``seq`` paid; return the receipt of the new entry.
@@ -376,8 +372,7 @@ class Ledger:
                     raise RecoveryForbiddenError(f"entry {seq} was recovered already, by entry {other.seq}")
             units = UnitSet.packed(b"".join(part.keys for part in transaction.parts(seq)))
             head, previous, time_ms = self._next(transaction)
-            region = read_region(transaction, units, self.filter.limit)
-            transaction.replace_blocks(region.first_keys, region.charged(entry.cost, sign=-1))
+            give_back(transaction, units, entry.cost, self.filter.limit)
             recovery = RecoveryEntry(
                 seq=head.entries,
                 previous=previous,

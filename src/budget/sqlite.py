@@ -20,6 +20,7 @@ from budget.merkle import HASH_BYTES
 from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction, created_by
 
 _IN_CHUNK: Final = 500
+_WAL_KEPT_BYTES: Final = 64 << 20
 _APPLICATION_ID: Final = 0x41474C47  # "AGLG"
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -172,6 +173,8 @@ class SqliteStore(Store):
 
     def _open(self) -> sqlite3.Connection:
         mode = "ro" if self._read_only else "rw"
+        if self._read_only and not os.access(self.path.parent, os.W_OK) and not Path(f"{self.path}-wal").exists():
+            mode = "ro&immutable=1"  # a copy on a medium where SQLite cannot even make its lock files
         try:
             connection = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode={mode}",
@@ -183,6 +186,7 @@ class SqliteStore(Store):
             if not self._read_only:
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = FULL")
+                connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
             connection.execute("PRAGMA cache_size = -65536")
         except sqlite3.Error as problem:
             raise StoreError(f"cannot open the ledger {self.path}: {problem}") from problem

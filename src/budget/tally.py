@@ -1,6 +1,6 @@
 """Balances worked out afresh from the log alone: a hash table over unit keys, independent of the packed balances.
 
-It exists for the audit, which must not trust the code that charges. About 45 bytes a unit, one memory access or two
+It exists for the audit, which must not trust the code that charges. 50 to 100 bytes a unit, one memory access or two
 for each charge.
 """
 

@@ -325,9 +325,13 @@ def test_a_charge_of_many_parts_and_blocks_survives_its_audit(store: Store) -> N
     fresh = rng.integers(0, 256, (3_000, 20), np.uint8)
     fresh[:, :3], fresh[:, 3] = 0, fresh[:, 3] % 24
     spend(ledger, "c", "1", np.concatenate([fresh, first[:1000]]))
+    spend(ledger, "d", "64", np.full((1, 20), 255, np.uint8))
+    with pytest.raises(BudgetExhaustedError) as refused:
+        spend(ledger, "e", "1", np.concatenate([first, np.full((1, 20), 255, np.uint8)]))
+    assert (refused.value.count, refused.value.total) == (1, 150_001)
     report = verify_store(store)
     assert report.ok, report.disagreement
-    assert report.units_known == 153_000 and report.units_charged == 150_000 + 50_000 + 4_000
+    assert report.units_known == 153_001 and report.units_charged == 150_000 + 50_000 + 4_000 + 1
 
 
 @pytest.mark.parametrize("bad", [b"", b"x" * 31, "0" * 32, None])
