@@ -388,12 +388,17 @@ class Ledger:
         return self.store.write("recover_budget", work)
 
     def settle(self) -> tuple[tuple[str, bool], ...]:
-        """After a crash, publish or remove what dead attempts staged, by the ledger. Call it when a service starts."""
+        """After a crash, publish or remove what dead attempts staged, by the ledger. Call it when a service starts.
+
+        The ledger is asked with writers kept out: a database server may still be finishing the last commit of a
+        process that is already dead, and its answer counts only then.
+        """
         if self._staging is None:
             return ()
 
         def committed(caller: str, job_id: str) -> Manifest | None:
-            found = self.job(caller, job_id)
+            job = JobKey(caller=caller, job_id=job_id)
+            found = self.store.write("settle", lambda transaction: self._known(transaction, job))
             return None if found is None else found.manifest
 
         return tuple(self._staging.settle(committed))

@@ -25,6 +25,7 @@ from budget import (
     Ledger,
     Manifest,
     MemoryStore,
+    PostgresStore,
     Release,
     Signer,
     Staging,
@@ -245,3 +246,44 @@ def test_without_a_staging_folder_results_are_bytes(make_store: Callable[[str], 
     with pytest.raises(BudgetError, match="staging folder"):
         ledger.stage(KEY)
     assert ledger.settle() == ()
+
+
+def test_settling_waits_for_a_commit_that_the_server_is_still_finishing(postgres_dsn: str, tmp_path: Path) -> None:
+    """A process dies after it sent COMMIT: the server goes on, so that its staged files must not be removed."""
+    store = PostgresStore(postgres_dsn, schema="settling")
+    bits, staging = SeededBits("settling"), Staging(tmp_path / "staging", SecureBits())
+    signer = Signer.generate(bits)
+    ledger = Ledger.create(
+        store, filter=EpsilonDeltaFilter(), signer=signer, clock=ManualClock(), bits=bits, staging=staging
+    )
+    attempt = stage(ledger, tmp_path / "out")
+    inside, go_on = threading.Event(), threading.Event()
+
+    class Slow(PostgresStore):
+        def write(self, name: str, work: Callable[[Any], Any]) -> Any:
+            def slowly(transaction: Any) -> Any:
+                result = work(transaction)
+                inside.set()
+                go_on.wait(30)
+                return result
+
+            return super().write(name, slowly)
+
+    dying = Ledger.open(Slow(postgres_dsn, schema="settling"), clock=ManualClock(), signer=signer, staging=staging)
+    server = threading.Thread(
+        target=dying._commit, args=(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)
+    )
+    server.start()
+    assert inside.wait(30)
+    abandon(attempt)
+    settled: list[tuple[str, bool]] = []
+    settling = threading.Thread(target=lambda: settled.extend(ledger.settle()))
+    settling.start()
+    settling.join(timeout=0.3)
+    assert settling.is_alive(), "settling must wait"
+    go_on.set()
+    settling.join(timeout=30)
+    server.join(timeout=30)
+    assert settled == [(attempt.name, True)] and len(contents(tmp_path / "out")) == 2
+    dying.store.close()
+    store.close()
