@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -167,7 +166,7 @@ def _engine_child(folder: str, workers: int, out: Any) -> None:
     out.put("ready")
     request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
     start = time.perf_counter()
-    outcome = job.run(engine.begin(Scope(caller="bench"), request))
+    outcome = job.run(engine.begin(Scope(caller="bench"), request, expected_keys=job.expected_keys()))
     taken = time.perf_counter() - start
     out.put((taken, outcome.header.row_count, dict(outcome.header.error_counts)))
     pool.close()
@@ -189,17 +188,14 @@ def _warm(engine: Any, folder: Path) -> None:
 
 def engine_seconds(folder: Path, workers: int) -> tuple[float, int]:
     """Return how long the engine takes over the same reports, and the peak RSS of all its processes together."""
-    import psutil
-
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     child = context.Process(target=_engine_child, args=(str(folder), workers, out))
     child.start()
     assert out.get() == "ready"
     peak = 0
-    watched = psutil.Process(child.pid)
     while out.empty() and child.is_alive():
-        peak = max(peak, sum(_rss(one) for one in _family(watched)))
+        peak = max(peak, family_rss(child.pid))
         time.sleep(0.05)
     taken, rows, errors = out.get()
     child.join()
@@ -208,18 +204,22 @@ def engine_seconds(folder: Path, workers: int) -> tuple[float, int]:
     return taken, peak
 
 
-def _family(process: Any) -> Iterator[Any]:
-    yield process
-    yield from process.children(recursive=True)
-
-
-def _rss(process: Any) -> int:
+def family_rss(process_id: int | None) -> int:
+    """Return the resident memory of a process and its descendants together; shared pages count for each."""
     import psutil
 
+    total = 0
     try:
-        return int(process.memory_info().rss)
+        first = psutil.Process(process_id)
+        family = [first, *first.children(recursive=True)]
     except psutil.Error:
         return 0
+    for one in family:
+        try:
+            total += int(one.memory_info().rss)
+        except psutil.Error:
+            continue
+    return total
 
 
 def command(

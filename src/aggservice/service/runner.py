@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
@@ -26,6 +27,10 @@ from aggservice.wire import AvroError, read_domain, read_reports
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_DOMAIN_RECORD_BYTES = 17
+"""A 16-byte bucket and its length."""
+_MOST_EXPECTED = 100_000_000
 
 
 def scope_of(caller: Caller) -> Scope:
@@ -72,7 +77,8 @@ class JobRunner:
     async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
         try:
             async with self.places.take():
-                session = self.engine.begin(scope_of(caller), record.request)
+                expected = await self.blocking(job.expected_keys)
+                session = self.engine.begin(scope_of(caller), record.request, expected_keys=expected)
                 record.session = session
                 self.book.change(record, status=IN_PROGRESS, stage="reading")
                 outcome = await self.step(session, job.run, session)
@@ -115,6 +121,16 @@ class FileJob:
         self._prefixes = prefixes
         self._domain = domain
         self._output: Destination = output
+
+    def expected_keys(self) -> int:
+        """Return about how many keys the domain has, from the sizes of its files: a table made for them need not grow."""
+        if self._domain is None:
+            return 0
+        size = 0
+        for path in self._inputs.files(self._domain):
+            with self._inputs.open(path) as file:
+                size += os.fstat(file.fileno()).st_size
+        return min(size // _DOMAIN_RECORD_BYTES, _MOST_EXPECTED)
 
     def run(self, session: Session) -> Outcome:
         """Read domain and reports, and finish. Runs in a thread."""
