@@ -149,9 +149,17 @@ def _interned(
     """Return the place of the text that each chosen row has at ``found``; -1 for the other rows."""
     column = np.full(len(texts), ABSENT, dtype=np.int32)
     rows = np.flatnonzero(chosen)
-    spans = Spans(buffer=texts.buffer, starts=found[rows, 0], stops=found[rows, 1])
+    starts, stops = found[rows, 0], found[rows, 1]
+    # Texts repeat: those of equal hash are compared with the first of them, and only that one is looked up.
+    _, first, group = np.unique(hash_texts(texts.buffer, starts, stops), return_index=True, return_inverse=True)
+    alike = same_texts(texts.buffer, starts, stops, first[group])
+    looked_up = first if alike.all() else np.concatenate((first, np.flatnonzero(~alike)))
+    spans = Spans(buffer=texts.buffer, starts=starts[looked_up], stops=stops[looked_up])
     place: Callable[[bytes], int] = places.place
-    column[rows] = np.fromiter(map(place, spans), dtype=np.int32, count=rows.size)
+    known = np.fromiter(map(place, spans), dtype=np.int32, count=looked_up.size)
+    taken = known[group]
+    taken[~alike] = known[first.size :]
+    column[rows] = taken
     return column
 
 
@@ -192,6 +200,34 @@ def _among(buffer, start, stop, words, word_stops):  # type: ignore[no-untyped-d
                 return place
         word_start = word_stops[place]
     return -1
+
+
+@njit(cache=True)
+def hash_texts(buffer, starts, stops):  # type: ignore[no-untyped-def]
+    """Return a 64-bit hash of each text (FNV-1a, Fowler, Noll and Vo); equal texts have equal hashes."""
+    out = np.empty(starts.size, dtype=np.uint64)
+    for row in range(starts.size):
+        h = np.uint64(0xCBF29CE484222325)
+        for at in range(starts[row], stops[row]):
+            h = (h ^ np.uint64(buffer[at])) * np.uint64(0x100000001B3)
+        out[row] = h
+    return out
+
+
+@njit(cache=True)
+def same_texts(buffer, starts, stops, others):  # type: ignore[no-untyped-def]
+    """Return whether each text equals the one in row ``others`` of it."""
+    out = np.empty(starts.size, dtype=np.bool_)
+    for row in range(starts.size):
+        other = others[row]
+        length = stops[row] - starts[row]
+        out[row] = length == stops[other] - starts[other]
+        if out[row]:
+            for index in range(length):
+                if buffer[starts[row] + index] != buffer[starts[other] + index]:
+                    out[row] = False
+                    break
+    return out
 
 
 @njit(cache=True)
