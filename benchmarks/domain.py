@@ -41,8 +41,8 @@ def _chosen(reports: int, keys: int) -> Any:
 
 def _prepare(folder: Path, reports: int, keys: int) -> None:
     """Write the domain and the reports."""
-    from aggservice.wire import BucketRows, BucketWriter, ReportBatch, ReportWriter, SharedInfo, Spans
     from aggservice.wire import Api as Apis
+    from aggservice.wire import BucketRows, BucketWriter, ReportBatch, ReportWriter, SharedInfo, Spans
     from aggservice.wire.avro_schemas import BUCKET
 
     with BucketWriter(folder / "domain.avro", BUCKET) as writer:

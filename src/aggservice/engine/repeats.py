@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from aggservice.engine.mapped import mapped_zeros
 from aggservice.engine.sums import ALL_BITS, hash_key
 
 _SMALLEST_TABLE = 1 << 10
@@ -21,7 +22,7 @@ class ReportIds:
 
     def __init__(self, *, salt: int) -> None:
         self._salt = np.uint64(salt & ALL_BITS)
-        self._table = np.zeros((_SMALLEST_TABLE, 2), dtype=np.uint64)
+        self._table = mapped_zeros((_SMALLEST_TABLE, 2), np.uint64).view(np.uint64)
         self._count = 0
         self._zero = False
 
@@ -42,7 +43,7 @@ class ReportIds:
             self._grow()
 
     def _grow(self) -> None:
-        larger = np.zeros((self._table.shape[0] * 7 // 5, 2), dtype=np.uint64)
+        larger = mapped_zeros((self._table.shape[0] * 7 // 5, 2), np.uint64).view(np.uint64)
         move_kernel(self._table, larger, self._salt)
         self._table = larger
 

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from aggservice.engine.mapped import mapped_zeros
 from aggservice.wire import UNIT_BYTES
 
 _CHUNK_UNITS = 1 << 15
@@ -43,7 +44,7 @@ class UnitList:
         start = 0
         while start < len(units):
             if self._fill == _CHUNK_UNITS:
-                self._chunks.append(np.empty((_CHUNK_UNITS, UNIT_BYTES), dtype=np.uint8))
+                self._chunks.append(mapped_zeros((_CHUNK_UNITS, UNIT_BYTES), np.uint8).view(np.uint8))
                 self._fill = 0
             count = min(_CHUNK_UNITS - self._fill, len(units) - start)
             self._chunks[-1][self._fill : self._fill + count] = units[start : start + count]
@@ -53,7 +54,7 @@ class UnitList:
 
     def take(self) -> NDArray[np.uint8]:
         """Return the distinct units in ascending order and forget them; chunks are given back as they are copied."""
-        out = np.empty((self._count, UNIT_BYTES), dtype=np.uint8)
+        out = mapped_zeros((self._count, UNIT_BYTES), np.uint8).view(np.uint8)
         filled = 0
         self._chunks.reverse()
         while self._chunks:

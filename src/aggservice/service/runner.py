@@ -123,7 +123,7 @@ class FileJob:
         self._output: Destination = output
 
     def expected_keys(self) -> int:
-        """Return about how many keys the domain has, from the sizes of its files: a table made for them need not grow."""
+        """Return about how many keys the domain has, from its files' sizes: a table made for them need not grow."""
         if self._domain is None:
             return 0
         size = 0
