@@ -1,0 +1,220 @@
+"""Scenarios: every step kind against a real service, expectations that fail, and files that are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from aggservice.commands.requery import requery
+from campaign.errors import CampaignFileError, RunError
+from campaign.scenario import ScenarioResult, raise_unless_ok, run_scenario
+from campaign.scenario_file import STEPS, load_scenario, parse_scenario
+from mechanisms import SecureBits, SystemClock
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "requerying"
+FILES = sorted(EXAMPLES.glob("*.toml"))
+BASE = """\
+title = "Test"
+[service]
+epsilon = "10"
+[keys]
+shoes = 1
+hats = 2
+[[reports]]
+name = "monday"
+counts = { shoes = 30, hats = 3 }
+value = 1000
+"""
+
+
+def run(text: str, folder: Path) -> ScenarioResult:
+    return run_scenario(parse_scenario(text), folder, bits=SecureBits(), clock=SystemClock())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_example_goes_as_it_expects(path: Path, tmp_path: Path) -> None:
+    result = run_scenario(load_scenario(path), tmp_path, bits=SecureBits(), clock=SystemClock())
+    raise_unless_ok(result)
+    assert result.comparisons and all(one.lost == one.charged for one in result.comparisons)
+
+
+def test_there_is_an_example_of_every_step() -> None:
+    assert len(FILES) == len(STEPS) == 8
+    used = {str(step["do"]) for path in FILES for step in _document(path)["steps"]}
+    assert used == set(STEPS)
+
+
+def _document(path: Path) -> dict[str, list[dict[str, object]]]:
+    import tomllib
+
+    return tomllib.loads(path.read_text())
+
+
+def test_what_is_not_as_expected_is_said_with_its_line(tmp_path: Path) -> None:
+    text = BASE + """
+[[steps]]
+do = "query"
+name = "first"
+reports = ["monday"]
+keys = ["shoes", "hats"]
+epsilon = "4"
+expect = "refused"
+left = "5"
+[[steps]]
+do = "choose"
+name = "best"
+at = "first"
+expect = ["hats", "shoes"]
+[[steps]]
+do = "look"
+reports = ["monday"]
+spent = "5"
+[[steps]]
+do = "look"
+at = "first"
+deviations = 0.000001
+[[steps]]
+do = "retry"
+of = "first"
+expect = "released"
+[[steps]]
+do = "at once"
+released = 2
+[[steps.queries]]
+name = "a"
+reports = ["monday"]
+keys = ["shoes"]
+epsilon = "5"
+[[steps.queries]]
+name = "b"
+reports = ["monday"]
+keys = ["shoes"]
+epsilon = "5"
+"""
+    result = run(text, tmp_path)
+    assert [step.ok for step in result.steps] == [False] * 6 and not result.ok
+    # The noise of 60,000/4 and more hides nothing here: the truth is not at fault, only the expectations.
+    assert not result.problems
+    with pytest.raises(RunError) as caught:
+        raise_unless_ok(result)
+    for words in (
+        "line 12: expected refused, was released",
+        "line 12: expected ε = 5.0 to be left, it is 6.0",
+        "line 20: expected hats, shoes, chose",
+        "line 25: expected every report to have spent 5.0, they have spent 4.0",
+        "standard deviations from the truth",
+        "line 33: expected released, was repeated",
+        "line 37: expected 2 of the queries to be released, 1 were",
+    ):
+        assert words in str(caught.value)
+
+
+def test_discovery_and_sources_with_several_reports_lose_by_share(tmp_path: Path) -> None:
+    text = BASE.replace("value = 1000", "value = 10000\nper_source = 6") + """
+[[steps]]
+do = "query"
+name = "found"
+reports = ["monday"]
+delta = "0.000001"
+others_epsilon = "1"
+epsilon = "9"
+expect = "released"
+left = "0"
+"""
+    result = run(text, tmp_path)
+    raise_unless_ok(result)
+    worst = max(result.comparisons, key=lambda one: one.lost.epsilon)
+    assert worst.lost.epsilon * 65_536 == 10 * 60_000
+    assert worst.lost.delta * 65_536 * 10**6 == 6
+
+
+def test_shared_ids_pay_together(tmp_path: Path) -> None:
+    text = BASE.replace('epsilon = "10"', 'epsilon = "10"\nunit = "shared-id"', 1) + """
+[[steps]]
+do = "query"
+name = "first"
+reports = ["monday"]
+keys = ["shoes"]
+epsilon = "10"
+left = "0"
+[[steps]]
+do = "late reports"
+name = "late"
+counts = { shoes = 1 }
+value = 1
+[[steps]]
+do = "query"
+name = "second"
+reports = ["late"]
+keys = ["shoes"]
+epsilon = "1"
+expect = "PRIVACY_BUDGET_EXHAUSTED"
+"""
+    raise_unless_ok(run(text, tmp_path))
+
+
+LATE = '[[steps]]\ndo = "late reports"\nname = "monday"\ncounts = { shoes = 1 }\nvalue = 1\n'
+QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys = ["shoes"]\nepsilon = "1"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("title = =\n", 1, "is not TOML"),
+        (BASE, 0, 'Write [[steps]] with do = "query"'),
+        (BASE + '[[steps]]\ndo = "guess"\n', 12, "Write one of 'query'"),
+        (BASE + QUERY.replace("monday", "friday"), 15, "Write some of 'monday'"),
+        (BASE + QUERY.replace("shoes", "boots"), 16, "Write keys or earlier choices: 'shoes', 'hats'"),
+        (BASE + QUERY.replace('"1"', '"0"'), 17, "Write a decimal number above 0"),
+        (BASE + QUERY.replace('"1"', "1.5"), 17, 'Write decimal text, epsilon = "1.5"'),
+        (BASE + QUERY.replace('"1"', '"0.0000001"'), 17, "whole steps of its grid"),
+        (BASE + QUERY.replace('"1"', '"65"'), 17, "whole steps of its grid"),
+        (BASE + QUERY.replace('keys = ["shoes"]\n', ""), 12, "or a delta to discover"),
+        (BASE + QUERY + 'expects = "released"\n', 18, "Did you mean 'expect'?"),
+        (BASE + QUERY + 'expect = "fine"\n', 18, "Write one of 'released'"),
+        (BASE + QUERY + 'by = "Ada Lovelace"\n', 18, 'such as "ada"'),
+        (BASE + QUERY + QUERY, 21, "Give each query a name"),
+        (BASE + QUERY + '[[steps]]\ndo = "retry"\nof = "second"\n', 20, "Queries so far: 'first'"),
+        (BASE + QUERY + '[[steps]]\ndo = "look"\n', 18, 'Write at = "a query"'),
+        (BASE + QUERY + '[[steps]]\ndo = "choose"\nname = "shoes"\nat = "first"\n', 20, "a name that no key has"),
+        (BASE + QUERY + '[[steps]]\ndo = "choose"\nname = "x"\nat = "first"\ntake = "above"\n', 18, "Write above ="),
+        (BASE + '[[steps]]\ndo = "at once"\n', 11, "Write [[steps.queries]] twice"),
+        (BASE + LATE, 13, "of its own"),
+        (BASE.replace("value = 1000", "value = 100000"), 10, "Write a whole number from 1 to 65,536"),
+        (BASE.replace("value = 1000", "value = 1000\nper_source = 66"), 11, "Write a value of at most 992"),
+        (BASE.replace("hats = 3", "boots = 3"), 9, "Write keys of [keys]: shoes, hats"),
+        (BASE.replace("hats = 2", "hats = 1"), 4, "a key of its own"),
+        (BASE.replace("[keys]", "[keyz]"), 0, "Write [keys]"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_line_and_a_remedy(text: str, line: int, words: str) -> None:
+    with pytest.raises(CampaignFileError) as caught:
+        parse_scenario(text, file="bad.toml")
+    assert words in str(caught.value)
+    assert caught.value.line == line
+
+
+def test_the_command_keeps_a_transcript_and_fails_when_the_scenario_does(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(requery)
+    out = tmp_path / "out"
+    good = CliRunner().invoke(app, [str(EXAMPLES / "retry.toml"), "--out", str(out), "--json"])
+    assert good.exit_code == 0, good.output
+    transcript = json.loads((out / "transcript.json").read_text())
+    assert transcript == json.loads(good.stdout)
+    outcomes = [one["outcome"] for one in transcript["rounds"]]
+    assert outcomes == ["released", "repeated", "repeated", "repeated", "INVALID_JOB"]
+    assert transcript["units_past_the_limit"] == transcript["units_undercharged"] == 0
+    loss = transcript["largest_losses"][0]
+    assert loss["lost"] == loss["charged_by_share"] and loss["lost"]["epsilon_exact"] == "125/512"
+    again = CliRunner().invoke(app, [str(EXAMPLES / "retry.toml"), "--out", str(out)])
+    assert again.exit_code == 2 and "is not empty" in again.output
+    failing = tmp_path / "failing.toml"
+    failing.write_text(BASE + QUERY + 'expect = "refused"\n')
+    bad = CliRunner().invoke(app, [str(failing)])
+    assert bad.exit_code == 1 and "line 12: expected refused, was released" in bad.output
+    assert CliRunner().invoke(app, [str(tmp_path / "none.toml")]).exit_code == 2
