@@ -37,7 +37,10 @@ _FATE_OF = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """Reports before sealing, in columns. Row i's contributions are ``offset[i]`` to ``offset[i + 1]``."""
+    """Reports before sealing, in columns. Row i's contributions are ``offset[i]`` to ``offset[i + 1]``.
+
+    ``unit`` is the privacy unit each report is of, below 0 for null reports; it is ground truth and is never sealed.
+    """
 
     scheduled_ms: Ints
     report_id: NDArray[np.uint8]
@@ -48,6 +51,7 @@ class Reports:
     value: Ints
     filtering_id: Words
     null: NDArray[np.bool_]
+    unit: Ints | None = None
 
     def __len__(self) -> int:
         return self.scheduled_ms.size
@@ -138,6 +142,7 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, 
         value=made.value,
         filtering_id=made.filtering_id,
         null=made.source < 0,
+        unit=made.source,
     )
     return reports, Items(
         conversion=conversion,

@@ -26,6 +26,7 @@ from campaign.attribution import Items, Reports, attribute
 from campaign.collection import Collected, collect
 from campaign.errors import RunError
 from campaign.population import Events, simulate
+from campaign.run_losses import Balances, run_transcript
 from campaign.sealing import POOL_FROM_REPORTS, Addressee, pieces_of, seal_all
 from campaign.settings import DAY_MS, HOUR_MS, Campaign
 from campaign.stages import Progress, Stopwatch, quiet
@@ -35,7 +36,7 @@ ARA_SLOTS = 20
 _MARKER = "metrics.json"
 _OURS = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
-    "reports.csv", "labels.csv",
+    "transcript.json", "reports.csv", "labels.csv",
 )  # fmt: skip
 
 
@@ -116,6 +117,9 @@ def run_campaign(
             for number, job in enumerate(jobs):
                 answers.append(desk.ask(job))
                 asked(number + 1)
+    with watch.stage("losses"):
+        path = None if service is not None else ledger or out / "ledger" / "ledger.sqlite"
+        write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
     return finish(campaign, out, seed, bits, truth, answers, watch, draw=draw)
 
 
@@ -156,6 +160,18 @@ def finish(
         metrics=metrics,
         timings=timings,
     )
+
+
+def write_losses(
+    campaign: Campaign, out: Path, truth: Truth, answers: list[Answer], ledger: Path | None, *, fresh: bool
+) -> None:
+    """Write ``transcript.json``: individual losses from the truth, beside what the ledger (if it is ours) charged."""
+    balances = None
+    if ledger is not None:
+        balances = Balances.read(ledger, campaign, truth, api_of(campaign), SystemClock(), fresh=fresh)
+    transcript = run_transcript(campaign, truth, answers, balances)
+    if transcript is not None:
+        write_json(out / "transcript.json", transcript)
 
 
 def happen(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Truth:

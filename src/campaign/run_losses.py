@@ -1,0 +1,223 @@
+"""``transcript.json`` of a run: what every job cost each privacy unit, from the truth, beside what the ledger charged.
+
+The columns of ``campaign.losses``: the same ε_{x,t} and δ_{x,t} (ALGORITHMS A6) for as many reports as a run has, in
+whole numbers throughout. A unit is a source, or a device within ten minutes for Private Aggregation, whose browsers
+bound what any ten minutes contribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.wire import UNIT_BYTES, Api, SharedInfo, shared_id_unit
+from aggservice.wire.units import HOUR_S, origin_prefix
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, SqliteStore, UnitSet, decimal_text
+from campaign.asking import Answer
+from campaign.losses import ATTO, MICRO, Loss
+from campaign.settings import Campaign
+from campaign.transcript import loss_to_plain
+from mechanisms import Clock
+
+if TYPE_CHECKING:
+    from campaign.run import Truth
+
+Ints = NDArray[np.int64]
+Wide = NDArray[np.object_]
+"""Whole numbers of any size."""
+
+WINDOW_MS = 600_000
+"""The shorter of the windows over which Private Aggregation's browsers bound contributions (FACTS "Client limits")."""
+_SHOWN_UNITS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitColumns:
+    """The reports that contribute something: their unit (a place in ``units``), sum and number of contributions."""
+
+    report: Ints
+    unit: Ints
+    value: Ints
+    count: Ints
+    units: Ints
+
+    @classmethod
+    def of(cls, truth: Truth) -> UnitColumns | None:
+        """Return the columns of a run; None when it did not keep whose reports they are."""
+        reports = truth.reports
+        if reports.unit is None:
+            return None
+        counted = (reports.filtering_id == 0) & (reports.value > 0)
+        ends = np.concatenate(([0], np.cumsum(np.where(counted, reports.value, 0))))
+        places = np.concatenate(([0], np.cumsum(counted.astype(np.int64))))
+        value = ends[reports.offset[1:]] - ends[reports.offset[:-1]]
+        count = places[reports.offset[1:]] - places[reports.offset[:-1]]
+        report = np.flatnonzero((count > 0) & (reports.unit >= 0))
+        units, place = np.unique(reports.unit[report], return_inverse=True)
+        return cls(report=report, unit=place.reshape(-1), value=value[report], count=count[report], units=units)
+
+    def sums(self, chosen: NDArray[np.bool_], column: Ints) -> Wide:
+        """Return the sum of a column over the chosen reports of each unit."""
+        found = np.zeros(self.units.size, dtype=np.int64)
+        np.add.at(found, self.unit[chosen], column[chosen])
+        return found.astype(object)
+
+
+def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], balances: Balances | None) -> Any:
+    """Return the plain values of ``transcript.json``; None when the run did not keep its units.
+
+    ``balances`` is the ledger's word for ``UnitColumns.report``; without it (a service elsewhere) nothing is compared.
+    """
+    columns = UnitColumns.of(truth)
+    if columns is None:
+        return None
+    l1, l0 = campaign.client.l1, campaign.client.l0
+    lost_epsilon, lost_delta = _zeros(columns), _zeros(columns)
+    rounds = []
+    for number, answer in enumerate(answers, 1):
+        query = answer.job.query
+        epsilon = Epsilon.parse(query.epsilon).micro
+        if query.others_epsilon not in ("", "0"):
+            epsilon += Epsilon.parse(query.others_epsilon).micro
+        delta = Delta.parse(query.delta).atto if query.discovery else 0
+        asked = np.zeros(len(truth.reports), dtype=np.bool_)
+        for batch in answer.job.batches:
+            asked[truth.collected.rows[batch]] = True
+        plain: dict[str, Any] = {
+            "t": number,
+            "job_id": answer.job.name,
+            "epsilon": decimal_text(epsilon, 6),
+            "delta": str(Delta(atto=delta)),
+            "reports": int(asked.sum()),
+            "outcome": "released" if answer.paid else answer.return_code,
+            "units_with_a_loss": 0,
+            "largest_loss": None,
+        }
+        if answer.paid:
+            chosen = asked[columns.report]
+            values, counts = columns.sums(chosen, columns.value), columns.sums(chosen, columns.count)
+            lost_epsilon = lost_epsilon + values * epsilon
+            lost_delta = lost_delta + counts * delta
+            plain["units_with_a_loss"] = int(np.count_nonzero(counts))
+            if counts.size:
+                worst = int(np.argmax(values))
+                loss = Loss(Fraction(values[worst] * epsilon, MICRO * l1), Fraction(counts[worst] * delta, ATTO * l0))
+                name = unit_name(campaign, truth, int(columns.units[worst]))
+                plain["largest_loss"] = {"unit": name, **loss_to_plain(loss)}
+        rounds.append(plain)
+    limits = EpsilonDeltaFilter.parse(epsilon=campaign.service.epsilon, delta=campaign.service.delta)
+    limit = Loss.of(limits.limit)
+    limit_epsilon, limit_delta = limit.epsilon * MICRO * l1, limit.delta * ATTO * l0
+    charged = None if balances is None else balances.by_share(columns)
+    order = np.lexsort((np.arange(columns.units.size), -lost_epsilon.astype(np.float64)))[:_SHOWN_UNITS]
+    shown = []
+    for place in order.tolist():
+        entry: dict[str, Any] = {
+            "unit": unit_name(campaign, truth, int(columns.units[place])),
+            "lost": loss_to_plain(_loss(lost_epsilon[place], lost_delta[place], l1, l0)),
+        }
+        if charged is not None:
+            entry["charged_by_share"] = loss_to_plain(_loss(charged[0][place], charged[1][place], l1, l0))
+        shown.append(entry)
+    found: dict[str, Any] = {
+        "l1": l1,
+        "l0": l0,
+        "limit": loss_to_plain(limit),
+        "rounds": rounds,
+        "units": int(columns.units.size),
+        "units_past_the_limit": int(np.count_nonzero((lost_epsilon > limit_epsilon) | (lost_delta > limit_delta))),
+        "units_undercharged": None,
+        "largest_losses": shown,
+    }
+    if charged is not None:
+        under = (lost_epsilon > charged[0]) | (lost_delta > charged[1])
+        found["units_undercharged"] = int(np.count_nonzero(under))
+        if campaign.service.unit == "report" and balances is not None and balances.fresh:
+            differ = (lost_epsilon != charged[0]) | (lost_delta != charged[1])
+            found["units_charged_otherwise"] = int(np.count_nonzero(differ))
+    return found
+
+
+def unit_name(campaign: Campaign, truth: Truth, unit: int) -> str:
+    """Return a unit in words: a source by its place among the impressions, or a device and its ten minutes."""
+    if campaign.client.kind == "attribution":
+        return f"source {unit}"
+    window, device = divmod(int(unit), truth.events.devices)
+    return f"device {device}, window {window}"
+
+
+def _zeros(columns: UnitColumns) -> Wide:
+    return np.zeros(columns.units.size, dtype=np.int64).astype(object)
+
+
+def _loss(epsilon: int, delta: int, l1: int, l0: int) -> Loss:
+    return Loss(Fraction(int(epsilon), MICRO * l1), Fraction(int(delta), ATTO * l0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balances:
+    """What the ledger has for each report of ``UnitColumns.report``; ``fresh`` when it began with this run."""
+
+    loss_micro: Ints
+    delta_atto: Ints
+    fresh: bool
+
+    def by_share(self, columns: UnitColumns) -> tuple[Wide, Wide]:
+        """Return Σ_y spent_y · v_y (10⁻⁶ of ε times Λ₁) and Σ_y δ_y · n_y of each unit."""
+        epsilon, delta = _zeros(columns), _zeros(columns)
+        np.add.at(epsilon, columns.unit, self.loss_micro.astype(object) * columns.value.astype(object))
+        np.add.at(delta, columns.unit, self.delta_atto.astype(object) * columns.count.astype(object))
+        return epsilon, delta
+
+    @classmethod
+    def read(
+        cls, path: Path, campaign: Campaign, truth: Truth, api: Api, clock: Clock, *, fresh: bool
+    ) -> Balances | None:
+        """Read a SQLite ledger's balances of every report that contributes something."""
+        columns = UnitColumns.of(truth)
+        if columns is None:
+            return None
+        keys = unit_keys(campaign, truth, columns.report, api)
+        distinct, place = np.unique(keys, axis=0, return_inverse=True)
+        place = place.reshape(-1)
+        store = SqliteStore(path)
+        try:
+            spent = Ledger.open(store, clock=clock).balances(UnitSet(np.ascontiguousarray(distinct)))
+        finally:
+            store.close()
+        return cls(loss_micro=spent.loss_micro[place], delta_atto=spent.delta_atto[place], fresh=fresh)
+
+
+def unit_keys(campaign: Campaign, truth: Truth, rows: Ints, api: Api) -> NDArray[np.uint8]:
+    """Return the ledger's key of each of these reports under filtering ID 0: ``wire.report_unit`` or the shared ID."""
+    reports = truth.reports
+    hours = (reports.scheduled_ms[rows] // 1000 // HOUR_S).astype(">u4")
+    keys = np.empty((rows.size, UNIT_BYTES), dtype=np.uint8)
+    keys[:, :4] = hours.view(np.uint8).reshape(-1, 4)
+    if campaign.service.unit == "report":
+        prefix, suffix = origin_prefix(campaign.reporting_origin), bytes(8)
+        raw = reports.report_id[rows].tobytes()
+        digests = b"".join(
+            sha256(prefix + raw[start : start + 16] + suffix).digest()[:16] for start in range(0, len(raw), 16)
+        )
+        keys[:, 4:] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 16)
+        return keys
+    by_destination = np.empty((len(campaign.population.destinations), 16), dtype=np.uint8)
+    for place, destination in enumerate(campaign.population.destinations):
+        info = SharedInfo(
+            api=api,
+            report_id="00000000-0000-4000-8000-000000000000",
+            reporting_origin=campaign.reporting_origin,
+            scheduled_report_time_s=0,
+            attribution_destination=destination if api.has_destination else None,
+        )
+        by_destination[place] = np.frombuffer(shared_id_unit(info)[4:], dtype=np.uint8)
+    keys[:, 4:] = by_destination[reports.destination[rows]]
+    return keys

@@ -1,0 +1,127 @@
+"""``transcript.json`` of a run: the columns agree with the plain computation and with the ledger."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggservice.wire import Api, SharedInfo, read_reports, report_unit, shared_id_unit
+from campaign import parse_campaign, run_campaign
+from campaign.losses import Bounds, Loss, Price, Sent, query_losses, total_losses
+from campaign.run import RunResult
+from campaign.run_losses import UnitColumns, unit_keys
+
+TEXT = """
+name = "losses"
+[population]
+size = 300
+days = 3
+impressions = { name = "poisson", mean = 2 }
+conversion_rate = 0.5
+conversions = { name = "geometric", mean = 2.0 }
+[[keys.fields]]
+name = "ad"
+values = ["a", "b"]
+[[measures]]
+name = "purchases"
+of = "count"
+scale = 9000
+[client]
+form = "FORM"
+[collection]
+batch_hours = 24
+lost = 0.05
+retried = 0.1
+[service]
+epsilon = "30"
+unit = "UNIT"
+[[queries]]
+name = "rolling"
+over = "rolling"
+window = 2
+epsilon = "9"
+[[queries]]
+name = "found"
+over = "each"
+discovery = true
+delta = "0.000001"
+epsilon = "3.000001"
+[[queries]]
+name = "daily"
+over = "each"
+epsilon = "9"
+"""
+
+
+def run(tmp_path: Path, form: str = "deployed", unit: str = "report") -> tuple[RunResult, dict[str, Any]]:
+    text = TEXT.replace("FORM", form).replace("UNIT", unit)
+    result = run_campaign(parse_campaign(text, folder=tmp_path), tmp_path / "out", workers=1, draw=False)
+    return result, json.loads((tmp_path / "out" / "transcript.json").read_text())
+
+
+def plain_totals(result: RunResult) -> dict[str, Loss]:
+    """Recompute every loss report by report, from the truth."""
+    reports, collected, client = result.truth.reports, result.truth.collected, result.campaign.client
+    assert reports.unit is not None
+    sent = []
+    for row in range(len(reports)):
+        values = reports.value[int(reports.offset[row]) : int(reports.offset[row + 1])].tolist()
+        contributions = tuple((0, value) for value in values if value)
+        sent.append(Sent(report_id=str(row), unit=f"source {reports.unit[row]}", contributions=contributions))
+    rounds = []
+    for answer in result.answers:
+        if answer.paid:
+            query = answer.job.query
+            price = Price(
+                epsilon_micro=int(Fraction(query.epsilon) * 10**6),
+                delta_atto=int(Fraction(query.delta) * 10**18) if query.discovery else 0,
+            )
+            rows = [int(row) for batch in answer.job.batches for row in collected.rows[batch]]
+            rounds.append(query_losses(price, [sent[row] for row in rows], Bounds(l1=client.l1, l0=client.l0)))
+    return total_losses(rounds)
+
+
+@pytest.mark.parametrize(("form", "unit"), [("deployed", "report"), ("paper", "report"), ("deployed", "shared-id")])
+def test_a_runs_transcript_is_the_truth_and_the_ledger(tmp_path: Path, form: str, unit: str) -> None:
+    result, transcript = run(tmp_path, form, unit)
+    assert [one["outcome"] for one in transcript["rounds"]] == [
+        "released" if answer.paid else "PRIVACY_BUDGET_EXHAUSTED" for answer in result.answers
+    ]
+    totals = plain_totals(result)
+    assert transcript["units"] >= len(totals) > 50
+    for one in transcript["largest_losses"]:
+        loss = totals.get(one["unit"], Loss())
+        assert (one["lost"]["epsilon_exact"], one["lost"]["delta_exact"]) == (str(loss.epsilon), str(loss.delta))
+        if unit == "report":
+            assert one["charged_by_share"] == one["lost"]
+    losses = [Fraction(one["lost"]["epsilon_exact"]) for one in transcript["largest_losses"]]
+    assert losses == sorted(losses, reverse=True) and losses[0] == max(loss.epsilon for loss in totals.values())
+    assert transcript["units_past_the_limit"] == transcript["units_undercharged"] == 0
+    assert transcript.get("units_charged_otherwise", 0) == 0
+    assert ("units_charged_otherwise" in transcript) == (unit == "report")
+
+
+@pytest.mark.parametrize("unit", ["report", "shared-id"])
+def test_unit_keys_are_those_of_the_sealed_reports(tmp_path: Path, unit: str) -> None:
+    result, _ = run(tmp_path, unit=unit)
+    columns = UnitColumns.of(result.truth)
+    assert columns is not None
+    keys = {row.tobytes() for row in unit_keys(
+        result.campaign, result.truth, columns.report, Api.ATTRIBUTION_REPORTING
+    )}
+    of = report_unit if unit == "report" else shared_id_unit
+    sealed = {
+        of(SharedInfo.parse(info))
+        for path in (tmp_path / "out" / "batches").rglob("*.avro")
+        for batch in read_reports(path)
+        for info in batch.shared_infos
+    }
+    received = result.truth.collected.batch[columns.report] >= 0
+    mine = {row.tobytes() for row in unit_keys(
+        result.campaign, result.truth, columns.report[received], Api.ATTRIBUTION_REPORTING
+    )}
+    assert mine and mine <= sealed and mine <= keys
