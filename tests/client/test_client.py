@@ -1,0 +1,267 @@
+"""The client library: jobs over streams and files, progress, retries, errors that say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from aggservice.client import Client, ClientError, JobParameters
+from aggservice.service import ServiceConfig, embedded
+from aggservice.wire import (
+    BucketRows,
+    KeySet,
+    ReportBatch,
+    read_debug_summary,
+    read_summary,
+    write_buckets,
+    write_reports,
+)
+
+ORIGIN = "https://adtech.example"
+
+
+def asks(**more: Any) -> JobParameters:
+    return JobParameters(attribution_report_to=ORIGIN, **more)
+
+
+def write_domain(path: Path, keys: list[int]) -> None:
+    low = np.array(keys, dtype=np.uint64)
+    high = np.zeros(low.size, dtype=np.uint64)
+    write_buckets(path, BucketRows(key_high=high, key_low=low, numbers=np.empty((low.size, 0), dtype=np.int64)))
+
+
+@pytest.fixture
+def files(maker: Any, tmp_path: Path) -> Any:
+    """A service with folders, and a client."""
+    for name in ("in", "out"):
+        (tmp_path / name).mkdir()
+    config = ServiceConfig(
+        state=tmp_path / "state",
+        listen="127.0.0.1:0",
+        input_folder=tmp_path / "in",
+        output_folder=tmp_path / "out",
+    )
+    from dataclasses import replace
+
+    config = replace(config, limits=replace(config.limits, processes=0))
+    with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
+        yield service, client, tmp_path
+
+
+def test_a_job_over_files(maker: Any, files: Any) -> None:
+    service, client, folder = files
+    for number in range(3):
+        reports = [maker.report({1: 10, 2: 1}) for _ in range(5)]
+        write_reports(folder / "in" / f"day1-{number}.avro", [ReportBatch.of(reports)])
+    write_domain(folder / "in" / "domain.avro", [1, 2, 3])
+    seen: list[tuple[int, str]] = []
+    begun = client.create_job(
+        "a",
+        asks(epsilon="20"),
+        input_data_blob_prefix="day1-",
+        output_data_blob_prefix="sum/day1.avro",
+        output_domain_blob_prefix="domain",
+    )
+    assert begun.job_request_id == "a"
+    done = client.watch_job("a", lambda read, stage: seen.append((read, stage)))
+    assert seen and done.summary.row_count == 3
+    assert list(done.summary.files) == ["day1-1-of-1.avro"]
+    rows = np.concatenate([part.key_low for part in read_summary(folder / "out" / "sum" / "day1-1-of-1.avro")])
+    assert rows.tolist() == [1, 2, 3]
+    assert (folder / "out" / "sum" / "day1-statement.json").exists()
+    # The same request again is the same job; another is refused; the files of the first are as they were.
+    again = client.create_job(
+        "a",
+        asks(epsilon="20"),
+        input_data_blob_prefix="day1-",
+        output_data_blob_prefix="sum/day1.avro",
+        output_domain_blob_prefix="domain",
+    )
+    assert again.summary.receipt == done.summary.receipt
+    with pytest.raises(ClientError) as caught:
+        client.create_job(
+            "a",
+            asks(epsilon="21"),
+            input_data_blob_prefix="day1-",
+            output_data_blob_prefix="sum/day1.avro",
+            output_domain_blob_prefix="domain",
+        )
+    assert caught.value.status == grpc.StatusCode.ALREADY_EXISTS
+    assert client.summary("a").files == ("day1-1-of-1.avro",)
+    assert not list((folder / "state" / "staging").iterdir())
+
+
+def test_a_debug_job_over_files_writes_to_a_separate_place(maker: Any, files: Any) -> None:
+    service, client, folder = files
+    reports = [maker.report({1: 10, 9: 4}, debug_mode=True) for _ in range(3)]
+    write_reports(folder / "in" / "debug.avro", [ReportBatch.of(reports)])
+    write_domain(folder / "in" / "domain.avro", [1, 2])
+    client.create_job(
+        "d",
+        asks(debug_run=True),
+        input_data_blob_prefix="debug",
+        output_data_blob_prefix="result",
+        output_domain_blob_prefix="domain",
+    )
+    done = client.watch_job("d")
+    assert done.summary.debug_run and not done.summary.receipt
+    regular = list(read_summary(folder / "out" / "result-1-of-1"))
+    assert regular[0].key_low.tolist() == [1, 2]
+    debug = list(read_debug_summary(folder / "out" / "debug" / "result-1-of-1"))
+    assert debug[0].key_low.tolist() == [1, 2, 9]
+    assert debug[0].numbers[:, 0].tolist() == [30, 0, 12]
+    assert debug[0].tags is not None and debug[0].tags.tolist() == [3, 1, 2]
+    noise = dict(zip(debug[0].key_low.tolist(), debug[0].numbers[:, 1].tolist(), strict=True))
+    shown = dict(zip(regular[0].key_low.tolist(), regular[0].numbers[:, 0].tolist(), strict=True))
+    assert shown == {1: 30 + noise[1], 2: noise[2]}
+    assert client.verify_ledger().entry_count == 1
+
+
+def test_a_failed_job_says_why_and_may_be_sent_again(maker: Any, files: Any) -> None:
+    service, client, folder = files
+    bad = [maker.report({1: 1}, reporting_origin="https://other.example") for _ in range(3)]
+    write_reports(folder / "in" / "reports.avro", [ReportBatch.of(bad)])
+    write_domain(folder / "in" / "domain.avro", [1])
+    where = {
+        "input_data_blob_prefix": ["reports"],
+        "output_data_blob_prefix": "out",
+        "output_domain_blob_prefix": "domain",
+    }
+    client.create_job("a", asks(), **where)
+    with pytest.raises(ClientError) as caught:
+        client.watch_job("a")
+    assert caught.value.return_code == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
+    assert caught.value.error_counts["ATTRIBUTION_REPORT_TO_MISMATCH"] == 3
+    assert "report_error_threshold_percentage" in caught.value.remedy
+    (folder / "in" / "broken.avro").write_bytes(b"Obj\x01nonsense")
+    client.create_job("b", asks(), **{**where, "input_data_blob_prefix": "broken"})
+    with pytest.raises(ClientError) as caught:
+        client.watch_job("b")
+    assert caught.value.return_code == "INPUT_DATA_READ_FAILED"
+    (folder / "in" / "reports.avro").unlink()
+    write_reports(folder / "in" / "reports.avro", [ReportBatch.of([maker.report({1: 1})])])
+    client.create_job("a", asks(), **where)
+    assert client.watch_job("a").summary.row_count == 1
+
+
+@pytest.mark.parametrize(
+    ("parameters", "word"),
+    [
+        (JobParameters(), "exactly one"),
+        (JobParameters(attribution_report_to=ORIGIN, reporting_site=ORIGIN), "exactly one"),
+        (asks(epsilon="0"), "epsilon"),
+        (asks(epsilon="65"), "epsilon"),
+        (asks(epsilon="NaN"), "epsilon"),
+        (asks(epsilon="0.0000001"), "epsilon"),
+        (asks(epsilon="-1"), "epsilon"),
+        (asks(epsilon="1" * 1000), "epsilon"),
+        (asks(rho="1"), "zCDP"),
+        (asks(rho="1", discovery_delta="0.1"), "job_epsilon"),
+        (asks(discovery_delta="0"), "delta"),
+        (asks(discovery_delta="1.5"), "delta"),
+        (asks(discovery_delta="1e-19"), "delta"),
+        (asks(others_epsilon="nan"), "epsilon"),
+        (asks(report_error_threshold_percentage="101"), "report_error_threshold_percentage"),
+        (asks(report_error_threshold_percentage="nan"), "report_error_threshold_percentage"),
+        (asks(input_report_count=-1), "input_report_count"),
+        (asks(filtering_ids=(1 << 64,)), "filtering ID"),
+        (asks(filtering_ids=(-1,)), "filtering_ids"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused_by_name(
+    parameters: JobParameters, word: str, maker: Any, client: Client
+) -> None:
+    with pytest.raises(ClientError, match=word) as caught:
+        client.aggregate("a", parameters, [maker.report({1: 1})], domain=[1])
+    assert caught.value.return_code == "INVALID_JOB"
+    assert client.verify_ledger().entry_count == 1
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "naïve", "a\nb"])
+def test_job_ids_are_short_and_printable(name: str, maker: Any, client: Client) -> None:
+    with pytest.raises(ClientError, match="job_request_id"):
+        client.aggregate(name, asks(), [maker.report({1: 1})], domain=[1])
+
+
+def test_a_large_stream_is_divided_and_its_progress_told(maker: Any, client: Client) -> None:
+    report = maker.report({1: 1})
+    stages: list[str] = []
+    batch = ReportBatch.of([report] * 3000)
+    domain = (np.zeros(200_000, dtype=np.uint64), np.arange(200_000, dtype=np.uint64))
+    summary = client.aggregate(
+        "a", asks(), [batch] * 6, domain=domain, progress=lambda read, stage: stages.append(stage)
+    )
+    assert len(summary) == 200_000
+    assert summary.error_counts == {"REPEATED_REPORT_ID": 17_999}
+    assert "reading" in stages
+
+
+def test_keys_rotate_under_a_running_service(maker: Any, service: Any, client: Client) -> None:
+    before = client.public_keys()
+    old = maker.report({1: 1})
+    rotated = maker.keys.rotate(maker.bits, maker.clock)
+    service.service.keys.replace(rotated)
+    after = client.public_keys()
+    assert {key.id for key in before.keys} < {key.id for key in after.keys}
+    maker.keys = rotated
+    summary = client.aggregate("a", asks(), [old, maker.report({1: 1})], domain=[1])
+    assert summary.error_counts == {}
+    stranger = KeySet.create(maker.bits, maker.clock)
+    maker.keys = stranger
+    foreign = maker.report({1: 1})
+    loose = asks(report_error_threshold_percentage="100")
+    assert client.aggregate("b", loose, [foreign], domain=[1]).error_counts["DECRYPTION_KEY_NOT_FOUND"] == 1
+
+
+def test_an_address_where_nothing_listens_is_told_after_retries() -> None:
+    with Client("127.0.0.1:1", attempts=2, first_wait_s=0.01) as client, pytest.raises(ClientError) as caught:
+        client.public_keys()
+    assert caught.value.status == grpc.StatusCode.UNAVAILABLE
+    assert "running" in caught.value.remedy
+
+
+def test_the_job_commands(maker: Any, files: Any) -> None:
+    import json
+
+    import typer
+
+    from aggservice.commands.job import register
+
+    service, client, folder = files
+    write_reports(folder / "in" / "reports.avro", [ReportBatch.of([maker.report({1: 10})])])
+    write_domain(folder / "in" / "domain.avro", [1])
+    program = typer.Typer()
+    register(program)
+    program.callback()(lambda: None)
+    runner = CliRunner()
+
+    def run(*arguments: str) -> Any:
+        return runner.invoke(program, ["job", *arguments, "--service", service.address])
+
+    create = ("--input-data-blob-prefix", "reports", "--output-domain-blob-prefix", "domain")
+    told = run(
+        "create", "a", *create, "--output-data-blob-prefix", "o", "--attribution-report-to", ORIGIN, "--watch", "--json"
+    )
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["job_status"] == "FINISHED"
+    assert json.loads(run("get", "a", "--json").stdout)["summary"]["row_count"] == "1"
+    receipt = folder / "receipt"
+    plain = json.loads(run("summary", "a", "--json", "--receipt", str(receipt)).stdout)
+    assert plain["return_code"] == "SUCCESS" and plain["files"] == ["o-1-of-1"]
+    assert receipt.read_bytes()
+    assert "FINISHED" in run("watch", "a").output
+    missing = run("get", "none")
+    assert missing.exit_code == 1 and "none" in missing.output and "Traceback" not in missing.output
+    refused = run(
+        "create", "b", *create, "--output-data-blob-prefix", "p", "--attribution-report-to", ORIGIN, "--epsilon", "60",
+        "--watch",
+    )
+    assert refused.exit_code == 1 and "PRIVACY_BUDGET_EXHAUSTED" in refused.output
+    listed = run("unpaid", "b", "--json")
+    assert len(json.loads(listed.stdout)) == 1
+    assert "jobs: a" in run("unpaid", "b").stdout

@@ -1,0 +1,164 @@
+"""Configuration: strict, with secrets in files, and nothing exposed that is not protected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from aggservice.service import ConfigError, Role, load_config, parse_config, token_digest
+from aggservice.service.callers import Caller, Register, Token
+from aggservice.service.config import is_loopback
+from aggservice.service.errors import UnauthenticatedError
+from aggservice.service.toml import read_secret
+from aggservice.wire import Api
+from budget import EpsilonDeltaFilter, ZcdpFilter
+from mechanisms import ManualClock
+
+CALLER = {"name": "adtech", "roles": ["adtech"], "tokens": [{"sha256": "0" * 64}]}
+TLS = {"certificate": "c.pem", "private_key": "k.pem"}
+
+
+def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
+    config = parse_config({"state": "s"}, tmp_path)
+    assert config.state == tmp_path / "s"
+    assert config.listen == "127.0.0.1:50051"
+    assert config.filter == EpsilonDeltaFilter()
+    assert config.sensitivity(Api.ATTRIBUTION_REPORTING).l1 == 65_536
+
+
+@pytest.mark.parametrize(
+    ("document", "word"),
+    [
+        ({}, "state"),
+        ({"state": "s", "lisen": "x"}, "lisen"),
+        ({"state": "s", "limits": {"job": 3}}, "limits.job"),
+        ({"state": "s", "limits": {"jobs": 0}}, "limits.jobs"),
+        ({"state": "s", "limits": {"jobs": True}}, "limits.jobs"),
+        ({"state": "s", "limits": {"jobs": 2.5}}, "limits.jobs"),
+        ({"state": "s", "ledger": {"store": "mongo"}}, "ledger.store"),
+        ({"state": "s", "ledger": {"store": "postgres"}}, "dsn_file"),
+        ({"state": "s", "ledger": {"filter": "renyi"}}, "ledger.filter"),
+        ({"state": "s", "ledger": {"filter": "zcdp"}}, "ledger.rho"),
+        ({"state": "s", "ledger": {"epsilon": 64}}, "ledger.epsilon"),
+        ({"state": "s", "ledger": {"epsilons": "64"}}, "ledger.epsilons"),
+        ({"state": "s", "privacy_unit": "user"}, "privacy_unit"),
+        ({"state": "s", "sensitivity": {"topics": {"l1": 3}}}, "sensitivity.topics"),
+        ({"state": "s", "sensitivity": {"shared-storage": {"l1": 3, "l0": 4}}}, "l0"),
+        ({"state": "s", "sensitivity": {"shared-storage": {"l2": 3}}}, "l2"),
+        ({"state": "s", "callers": [{**CALLER, "role": "adtech"}]}, "role"),
+        ({"state": "s", "callers": [{**CALLER, "roles": ["root"]}]}, "role"),
+        ({"state": "s", "callers": [{**CALLER, "roles": []}]}, "role"),
+        ({"state": "s", "callers": [{**CALLER, "name": "../x"}]}, "name"),
+        ({"state": "s", "callers": [{**CALLER, "tokens": [{"sha256": "secret"}]}]}, "token"),
+        ({"state": "s", "callers": {"name": "x"}}, "callers"),
+        ({"state": "s", "tls": {"certificate": "c"}}, "tls"),
+        ({"state": "s", "tls": {**TLS, "key": "x"}}, "tls.key"),
+        ({"state": "s", "listen": "nowhere"}, "nowhere"),
+        ({"state": "s", "listen": "0.0.0.0:1"}, "TLS|tls"),
+        ({"state": "s", "listen": "0.0.0.0:1", "tls": TLS}, "callers"),
+        ({"state": "s", "listen": "0.0.0.0:1", "callers": [CALLER]}, "tls"),
+        ({"state": "s", "http_listen": "192.0.2.1:80"}, "192.0.2.1"),
+        ({"state": "s", "listen_mtls": "127.0.0.1:1", "tls": TLS, "callers": [CALLER]}, "client_authority"),
+        ({"state": "s", "callers": [{**CALLER, "certificates": ["x"]}]}, "listen_mtls"),
+    ],
+)
+def test_a_bad_configuration_is_refused_by_name(document: dict[str, object], word: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=word):
+        parse_config(document, tmp_path)
+
+
+def test_a_file_is_read_with_its_own_folder_and_named_in_errors(tmp_path: Path) -> None:
+    path = tmp_path / "service.toml"
+    path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n[callers]\n')
+    with pytest.raises(ConfigError, match="service.toml: callers"):
+        load_config(path)
+    path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n')
+    config = load_config(path)
+    assert config.state == tmp_path / "here"
+    assert config.filter == ZcdpFilter.parse(rho="2.5", uses=3)
+    path.write_text("state = ")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load_config(path)
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(tmp_path / "none.toml")
+    path.write_text('state = "s"\n[ledger]\nepsilon = "NaN"\n')
+    with pytest.raises(ConfigError, match="epsilon"):
+        load_config(path)
+
+
+def test_loopback_is_told_from_the_rest() -> None:
+    assert all(is_loopback(one) for one in ("127.0.0.1:0", "127.8.8.8:1", "[::1]:9", "localhost:2", "unix:/tmp/x"))
+    assert not any(is_loopback(one) for one in ("0.0.0.0:0", "[::]:1", "example.com:2", "10.0.0.1:3"))
+
+
+def test_secrets_are_their_owners_only_and_never_shown(tmp_path: Path) -> None:
+    path = tmp_path / "dsn"
+    path.write_text("host=db password=hunter2")
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="chmod 600") as caught:
+        read_secret(path, "ledger.dsn_file")
+    assert "hunter2" not in str(caught.value)
+    path.chmod(0o600)
+    assert read_secret(path, "ledger.dsn_file") == b"host=db password=hunter2"
+    path.write_text("  \n")
+    with pytest.raises(ConfigError, match="empty"):
+        read_secret(path, "ledger.dsn_file")
+    token = Token(digest=token_digest("secret"))
+    assert "secret" not in repr(token) and token.digest not in repr(token)
+    caller = Caller(name="a", roles=frozenset({Role.ADTECH}), tokens=(token,))
+    assert token.digest not in repr(caller)
+
+
+def test_two_callers_never_share_a_name_a_token_or_a_certificate() -> None:
+    clock = ManualClock(0)
+    token = Token(digest=token_digest("t"))
+
+    def caller(name: str, **more: object) -> Caller:
+        return Caller(name=name, roles=frozenset({Role.ADTECH}), **more)  # type: ignore[arg-type]
+
+    for pair, word in (
+        ((caller("a"), caller("a")), "name"),
+        ((caller("a", tokens=(token,)), caller("b", tokens=(token,))), "token"),
+        ((caller("a", certificates=frozenset({"c"})), caller("b", certificates=frozenset({"c"}))), "certificate"),
+    ):
+        with pytest.raises(ConfigError, match=word):
+            Register(pair, clock)
+
+
+def test_a_token_is_good_until_it_expires() -> None:
+    clock = ManualClock(1000)
+    token = Token(digest=token_digest("t"), expires_ms=2000)
+    register = Register([Caller(name="a", roles=frozenset({Role.ADTECH}), tokens=(token,))], clock)
+    found = register.find(authorization="Bearer t", certificate_names=())
+    assert found is not None and found.name == "a"
+    assert register.find(authorization=None, certificate_names=()) is None
+    for wrong in ("Basic t", "Bearer", "Bearer ", "t", "Bearer T"):
+        with pytest.raises(UnauthenticatedError):
+            register.find(authorization=wrong, certificate_names=())
+    clock.advance_to(2000)
+    with pytest.raises(UnauthenticatedError, match="expired"):
+        register.find(authorization="Bearer t", certificate_names=())
+
+
+def test_a_service_that_would_be_exposed_does_not_start(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    path = tmp_path / "service.toml"
+    path.write_text('state = "s"\nlisten = "0.0.0.0:50051"\n')
+    import typer
+
+    from aggservice.commands.serve import register as register_serve
+
+    program = typer.Typer()
+    register_serve(program)
+    program.callback()(lambda: None)
+    result = CliRunner().invoke(program, ["serve", "--config", str(path)])
+    assert result.exit_code == 2 and "[tls]" in result.output
+    assert not (tmp_path / "s").exists()
+    path.write_text('state = "s"\n')
+    result = CliRunner().invoke(program, ["serve", "--config", str(path), "--check"])
+    assert result.exit_code == 0
+    result = CliRunner().invoke(program, ["serve", "--new-token"])
+    token = result.output.split("copy): ")[1].split()[0]
+    assert token_digest(token) in result.output
