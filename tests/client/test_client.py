@@ -54,7 +54,7 @@ def files(maker: Any, tmp_path: Path) -> Any:
 
 
 def test_a_job_over_files(maker: Any, files: Any) -> None:
-    service, client, folder = files
+    _service, client, folder = files
     for number in range(3):
         reports = [maker.report({1: 10, 2: 1}) for _ in range(5)]
         write_reports(folder / "in" / f"day1-{number}.avro", [ReportBatch.of(reports)])
@@ -97,7 +97,7 @@ def test_a_job_over_files(maker: Any, files: Any) -> None:
 
 
 def test_a_debug_job_over_files_writes_to_a_separate_place(maker: Any, files: Any) -> None:
-    service, client, folder = files
+    _service, client, folder = files
     reports = [maker.report({1: 10, 9: 4}, debug_mode=True) for _ in range(3)]
     write_reports(folder / "in" / "debug.avro", [ReportBatch.of(reports)])
     write_domain(folder / "in" / "domain.avro", [1, 2])
@@ -123,7 +123,7 @@ def test_a_debug_job_over_files_writes_to_a_separate_place(maker: Any, files: An
 
 
 def test_a_failed_job_says_why_and_may_be_sent_again(maker: Any, files: Any) -> None:
-    service, client, folder = files
+    _service, client, folder = files
     bad = [maker.report({1: 1}, reporting_origin="https://other.example") for _ in range(3)]
     write_reports(folder / "in" / "reports.avro", [ReportBatch.of(bad)])
     write_domain(folder / "in" / "domain.avro", [1])
@@ -232,7 +232,7 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
 
     from aggservice.commands.job import register
 
-    service, client, folder = files
+    service, _client, folder = files
     write_reports(folder / "in" / "reports.avro", [ReportBatch.of([maker.report({1: 10})])])
     write_domain(folder / "in" / "domain.avro", [1])
     program = typer.Typer()

@@ -71,7 +71,7 @@ def test_a_bad_configuration_is_refused_by_name(document: dict[str, object], wor
 def test_a_file_is_read_with_its_own_folder_and_named_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "service.toml"
     path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n[callers]\n')
-    with pytest.raises(ConfigError, match="service.toml: callers"):
+    with pytest.raises(ConfigError, match=r"service\.toml: callers"):
         load_config(path)
     path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n')
     config = load_config(path)
