@@ -188,6 +188,7 @@ def _big_job(reports: list[Any]) -> Iterator[aggregation_pb2.AggregateRequest]:
         shared_infos=[reports[0].shared_info],
     )
     yield aggregation_pb2.AggregateRequest(reports=batch)
+    yield aggregation_pb2.AggregateRequest(end=aggregation_pb2.EndOfReports(report_count=1))
 
 
 def test_a_client_that_sends_nothing_is_let_go(tmp_path: Path) -> None:

@@ -287,8 +287,11 @@ def _requests(
     yield aggregation_pb2.AggregateRequest(job_parameters=parameters)
     for part in _domain_parts(domain):
         yield aggregation_pb2.AggregateRequest(domain=part)
+    count = 0
     for message in _report_messages(reports):
+        count += len(message.payloads)
         yield aggregation_pb2.AggregateRequest(reports=message)
+    yield aggregation_pb2.AggregateRequest(end=aggregation_pb2.EndOfReports(report_count=count))
 
 
 def _domain_parts(domain: Domain) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError, JobIdTakenError, UnpaidError
+from aggservice.engine.errors import EngineError, JobIdTakenError, ResultWriteError, UnpaidError
 from aggservice.engine.opening import PrivacyUnit
 from aggservice.engine.output import AvroShards, Destination
 from aggservice.engine.release import ReleasePlan
@@ -26,6 +26,9 @@ from budget import (
     Remaining,
     UnitSet,
 )
+
+MOST_ROWS_IN_LEDGER = 10_000_000
+"""240 MB: what the ledger keeps beside an entry. Larger summaries are files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,11 @@ class Charge:
                 raise
             result: bytes | Attempt = attempt
         else:
+            if len(rows) > MOST_ROWS_IN_LEDGER:
+                raise ResultWriteError(
+                    f"{len(rows):,} rows are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
+                    "nothing was charged: ask for files instead, with CreateJob"
+                )
             result = encode_result(header, rows)
         try:
             committed = self.ledger.commit(

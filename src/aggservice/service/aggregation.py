@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
 import grpc
@@ -116,7 +116,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         try:
             async with self._runner.places.take():
                 session = self._engine.begin(scope_of(caller), record.request)
-                record.session = session
+                record.begin(session)
                 self._runner.book.change(record, status=IN_PROGRESS, stage="reading")
                 digest = await self._receive(context, session)
                 self._runner.book.change(record, stage="charging")
@@ -128,22 +128,43 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         self._runner.finished(record, outcome)
         return outcome
 
+    async def _parts(
+        self, context: grpc.aio.ServicerContext, digest: ContentDigest
+    ) -> AsyncIterator[aggregation_pb2.AggregateRequest]:
+        """Yield the domain parts and reports of a stream up to its end, which must come and say how many there were.
+
+        A stream that was cancelled or lost ends just like one that is complete, so only its last message tells.
+        """
+        reports = 0
+        while (message := await self._read(context)) is not grpc.aio.EOF:
+            part = message.WhichOneof("part")
+            if part == "end":
+                if message.end.report_count != reports:
+                    raise ProtocolError(f"the stream held {reports} reports and says {message.end.report_count}")
+                if await self._read(context) is not grpc.aio.EOF:
+                    raise ProtocolError("nothing comes after the end of the reports")
+                return
+            if part == "domain":
+                digest.add_domain(message.domain)
+            elif part == "reports":
+                reports += len(message.reports.payloads)
+            else:
+                raise ProtocolError("a job's parameters come once, and nothing comes empty")
+            yield message
+        raise ProtocolError("the stream ended without its end message: it was cut short, and nothing was charged")
+
     async def _receive(self, context: grpc.aio.ServicerContext, session: Session) -> ContentDigest:
         digest = ContentDigest()
         loop = asyncio.get_running_loop()
         told = loop.time()
-        while (message := await self._read(context)) is not grpc.aio.EOF:
-            part = message.WhichOneof("part")
-            if part == "domain":
+        async for message in self._parts(context, digest):
+            if message.HasField("domain"):
                 high, low = keys_of(message.domain)
-                digest.add_domain(message.domain)
                 await self._runner.step(session, session.declare, high, low)
-            elif part == "reports":
+            else:
                 batch = batch_of(message.reports)
                 digest.add_reports(batch)
                 await self._runner.step(session, session.add, batch)
-            else:
-                raise ProtocolError("a job's parameters come once, and nothing comes empty")
             if loop.time() - told >= _PROGRESS_EVERY_S:
                 told = loop.time()
                 progress = aggregation_pb2.Progress(reports_read=session.reports_read, stage="reading")
@@ -153,10 +174,8 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
     async def _again(self, context: grpc.aio.ServicerContext, caller: Caller, request: JobRequest) -> Outcome:
         """Read a stream whose job is paid for, without opening it, and give the same summary if it is the same."""
         digest = ContentDigest()
-        while (message := await self._read(context)) is not grpc.aio.EOF:
-            if message.WhichOneof("part") == "domain":
-                digest.add_domain(message.domain)
-            else:
+        async for message in self._parts(context, digest):
+            if message.HasField("reports"):
                 digest.add_reports(batch_of(message.reports))
         found = await self._runner.blocking(self._engine.repeated, scope_of(caller), request, digest.digest())
         assert found is not None
@@ -191,6 +210,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         if again is not None:
             return self._committed_message(asked.job_request_id, again)
         job = await self._runner.blocking(self._file_job, caller, prefixes, domain, request.output_data_blob_prefix)
+        self._runner.reserve(job)
         record = self._open(caller, asked, request)
         self._runner.start(record, caller, job)
         return record.message()
@@ -202,7 +222,11 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         for prefix in prefixes + ((domain,) if domain is not None else ()):
             inputs.files(prefix)
         return FileJob(
-            inputs=inputs, prefixes=prefixes, domain=domain, output=AvroShards(prefix=outputs.prepare(output))
+            inputs=inputs,
+            prefixes=prefixes,
+            domain=domain,
+            output=AvroShards(prefix=outputs.prepare(output)),
+            recheck=lambda: outputs.prepare(output),
         )
 
     def _committed_message(self, job_request_id: str, outcome: Outcome) -> aggregation_pb2.Job:
@@ -238,8 +262,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             return
         while True:
             changed = found.changed
-            await self._write(context, found.message())
-            if found.status == FINISHED:
+            message = found.message()
+            await self._write(context, message)
+            if message.job_status == FINISHED:
                 return
             try:
                 await asyncio.wait_for(changed.wait(), _PROGRESS_EVERY_S)
@@ -253,8 +278,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         found = await self._find(request.job_request_id)
         if not isinstance(found, JobRecord):
             return found
-        if found.session is not None:
-            found.session.cancel()
+        found.cancel()
         return found.message()
 
     async def GetSummary(

@@ -95,6 +95,8 @@ class ContentDigest:
 
     def add_domain(self, raw: bytes) -> None:
         """Hash keys; each key by itself, so that their division into messages does not matter."""
+        if len(raw) % _KEY_BYTES:
+            raise ProtocolError("a domain part is a whole number of 16-byte keys")
         self._hash.update(b"".join(b"d" + raw[at : at + _KEY_BYTES] for at in range(0, len(raw), _KEY_BYTES)))
 
     def add_reports(self, batch: ReportBatch) -> None:

@@ -77,16 +77,23 @@ def embedded(
             config = replace(config, limits=replace(config.limits, processes=processes))
         ring = None if keys is None else KeyRing(keys, clock)
         service = Service(config, clock=clock, bits=bits, keys=ring, log=EventLog(clock, quiet=quiet))
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="aggservice", daemon=True)
-        thread.start()
+        with run_service(service) as running:
+            yield running
+
+
+@contextmanager
+def run_service(service: Service) -> Iterator[EmbeddedService]:
+    """Run a service that was put together by hand, in a thread, until the block ends."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="aggservice", daemon=True)
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(service.start(), loop).result(60)
         try:
-            asyncio.run_coroutine_threadsafe(service.start(), loop).result(60)
-            try:
-                yield EmbeddedService(service)
-            finally:
-                asyncio.run_coroutine_threadsafe(service.stop(grace_s=1.0), loop).result(120)
+            yield EmbeddedService(service)
         finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(10)
-            loop.close()
+            asyncio.run_coroutine_threadsafe(service.stop(grace_s=1.0), loop).result(120)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

@@ -62,4 +62,4 @@ class ProtocolError(ServiceError):
     """The messages of a stream came in an order that makes no sense, or too large."""
 
     code = ReturnCode.INVALID_JOB
-    remedy = "Send job_parameters first and once, then domain parts, then reports."
+    remedy = "Send job_parameters first and once, then domain parts, then reports, then end with their number."

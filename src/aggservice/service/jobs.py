@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from aggservice.engine import JobRequest, Rows, Session, UnpaidError
+from aggservice.engine import CancelledError, JobRequest, Rows, Session, UnpaidError
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.convert import timestamp
@@ -43,6 +43,7 @@ class JobRecord:
     status: aggregation_pb2.Job.Status = RECEIVED
     stage: str = "queued"
     session: Session | None = None
+    cancelled: bool = False
     summary: common_pb2.SummaryHeader | None = None
     debug_rows: Rows | None = None
     problem: BaseException | None = None
@@ -57,6 +58,18 @@ class JobRecord:
     def reports_read(self) -> int:
         """How many reports have been opened."""
         return self.session.reports_read if self.session else 0
+
+    def begin(self, session: Session) -> None:
+        """Note the session that runs the job, unless somebody cancelled it while it waited."""
+        if self.cancelled:
+            raise CancelledError("the job was cancelled while it waited; nothing was charged")
+        self.session = session
+
+    def cancel(self) -> None:
+        """End the job at its next step, if it has not been committed by then."""
+        self.cancelled = True
+        if self.session is not None:
+            self.session.cancel()
 
     def message(self) -> aggregation_pb2.Job:
         """Return the job as getJob shows it."""

@@ -6,14 +6,15 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from aggservice.engine import (
     AvroShards,
-    Destination,
     InputReadError,
     LocalEngine,
     Outcome,
+    ResultWriteError,
     Scope,
     Session,
 )
@@ -50,6 +51,7 @@ class JobRunner:
         self._executor = executor
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writing: set[Path] = set()
 
     async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run something that blocks in a thread."""
@@ -68,18 +70,25 @@ class JobRunner:
                 future.exception()
             raise
 
+    def reserve(self, job: FileJob) -> None:
+        """Keep a job's output prefix for it alone until it has finished."""
+        if job.output.prefix in self._writing:
+            raise ResultWriteError(f"another job is writing to {job.output.prefix.name!r}")
+        self._writing.add(job.output.prefix)
+
     def start(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
-        """Run a job over files in the background."""
+        """Run a job over files, whose output was reserved, in the background."""
         task = asyncio.get_running_loop().create_task(self._run(record, caller, job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._writing.discard(job.output.prefix))
 
     async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
         try:
             async with self.places.take():
                 expected = await self.blocking(job.expected_keys)
                 session = self.engine.begin(scope_of(caller), record.request, expected_keys=expected)
-                record.session = session
+                record.begin(session)
                 self.book.change(record, status=IN_PROGRESS, stage="reading")
                 outcome = await self.step(session, job.run, session)
             self.finished(record, outcome)
@@ -105,8 +114,7 @@ class JobRunner:
     async def stop(self) -> None:
         """End every job that has not been committed."""
         for record in self.book.running():
-            if record.session is not None:
-                record.session.cancel()
+            record.cancel()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -116,11 +124,21 @@ class JobRunner:
 class FileJob:
     """A job over files below a caller's folders."""
 
-    def __init__(self, *, inputs: Folder, prefixes: tuple[str, ...], domain: str | None, output: AvroShards) -> None:
+    def __init__(
+        self,
+        *,
+        inputs: Folder,
+        prefixes: tuple[str, ...],
+        domain: str | None,
+        output: AvroShards,
+        recheck: Callable[[], object] | None = None,
+    ) -> None:
+        """``recheck`` looks at the output's path once more before anything is charged."""
+        self.output = output
         self._inputs = inputs
         self._prefixes = prefixes
         self._domain = domain
-        self._output: Destination = output
+        self._recheck = recheck
 
     def expected_keys(self) -> int:
         """Return about how many keys the domain has, from its files' sizes: a table made for them need not grow."""
@@ -151,4 +169,6 @@ class FileJob:
                             session.add(batch)
         except AvroError as problem:
             raise InputReadError(str(problem)) from problem
-        return session.finish(self._output)
+        if self._recheck is not None:
+            self._recheck()
+        return session.finish(self.output)
