@@ -58,14 +58,16 @@ class Slice:
 class Figures:
     """What a job's slices come to, for one measure.
 
-    ``rmsre`` is the root mean square of (estimate − truth) / max(truth, ``tau``); ``bias`` the released contributions
-    less the truth, in natural units: what no repetition would average away.
+    ``rmse`` is the root mean square of estimate − truth, in natural units, and ``rmsre`` that of
+    (estimate − truth) / max(truth, ``tau``), τ being the noise's own deviation unless the query says; ``bias`` the
+    released contributions less the truth, in natural units: what no repetition would average away.
     """
 
     measure: str
     slices: int
     covered: int
     above_noise: int
+    rmse: float
     rmsre: float
     tau: float
     median_relative_error: float | None
@@ -250,6 +252,7 @@ class _Sums:
                     slices=mine.size,
                     covered=int(covered.sum()),
                     above_noise=int(above.sum()),
+                    rmse=float(np.sqrt(np.mean((estimate - truth[mine]) ** 2))) if mine.size else 0.0,
                     rmsre=float(np.sqrt(np.mean(errors**2))) if mine.size else 0.0,
                     tau=tau,
                     median_relative_error=float(np.median(relative)) if relative.size else None,

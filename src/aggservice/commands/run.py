@@ -26,11 +26,17 @@ def run(
     ] = None,
     ledger: Annotated[Path | None, typer.Option(help="A SQLite ledger to charge; default: a new one.")] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots and the report.")] = True,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="A field and its values, such as queries.sales.epsilon=1,4,16; again for a grid."),
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="With --sweep: how often each point is run.")] = 1,
     json_output: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON and nothing else.")] = False,
 ) -> None:
     """Run a campaign: simulate, seal, collect, aggregate, compare with the truth, draw.
 
-    With --service or --ledger, simulated time is moved so that the campaign ends now.
+    With --service or --ledger, simulated time is moved so that the campaign ends now. With --sweep, every point of a
+    grid of fields is run, --workers at a time.
     """
     from aggservice.client import Credentials
     from campaign import CampaignError, OtherService, load_campaign
@@ -45,6 +51,13 @@ def run(
         typer.echo(f"aggservice run: {problem}", err=True)
         raise typer.Exit(2) from None
     name = file.resolve().parent.name if file.stem == "campaign" else file.stem
+    if sweep:
+        if other is not None or ledger is not None:
+            typer.echo("aggservice run: a sweep runs services of its own: leave --service and --ledger out", err=True)
+            raise typer.Exit(2)
+        place = out or Path(f"{name}-sweep")
+        sweep_file(campaign, sweep, place, seed, repeats, workers=workers, plots=plots, as_json=json_output)
+        return
     run_file(
         campaign,
         out=out or Path(f"{name}-run"),
@@ -94,6 +107,54 @@ def run_file(
         typer.echo(json.dumps(result.metrics, ensure_ascii=False, indent=1, sort_keys=True))
     else:
         show(result, plots=plots)
+
+
+def sweep_file(
+    campaign: Campaign,
+    fields: list[str],
+    out: Path,
+    seed: str,
+    repeats: int,
+    *,
+    workers: int,
+    plots: bool,
+    as_json: bool,
+) -> None:
+    """Run a sweep with a progress bar; print its table and say where its files are."""
+    import os
+
+    from rich.console import Console
+
+    from campaign import CampaignError
+    from campaign.sweep import parse_field, run_sweep
+    from campaign.sweep_output import draw_sweep, table_of, write_rows
+
+    try:
+        grid = [parse_field(text, campaign.document) for text in fields]
+        if out.exists() and any(out.iterdir()) and not (out / "sweep.json").is_file():
+            raise CampaignError(f"{out} is not empty and is no former sweep: name another folder with --out")
+        with _progress(as_json) as told:
+            rows = run_sweep(
+                campaign,
+                grid,
+                out,
+                seed=seed or None,
+                repeats=repeats,
+                workers=workers or min(2, os.cpu_count() or 1),
+                progress=lambda done, total: told("runs", done, total),
+            )
+        write_rows(rows, grid, out)
+        if plots:
+            draw_sweep(rows, grid, out / "plots")
+    except CampaignError as problem:
+        typer.echo(f"aggservice run: {problem}", err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo((out / "sweep.json").read_text(encoding="utf-8"), nl=False)
+        return
+    console = Console()
+    console.print(table_of(rows, grid))
+    console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True)
 
 
 @contextmanager
