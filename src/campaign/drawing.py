@@ -82,8 +82,8 @@ def _slices(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tu
         job = _first_paid(metrics, query["name"])
         if job is None:
             continue
-        for measure in campaign.measures:
-            rows = [row for row in job["slices"] if row["measure"] == measure.name][:15]
+        for name in [one["measure"] for one in query["measures"]]:
+            rows = [row for row in job["slices"] if row["measure"] == name][:15]
             if not rows:
                 continue
             figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + 0.42 * len(rows)))
@@ -98,14 +98,14 @@ def _slices(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tu
             labels = [" · ".join(v for k, v in row["names"].items() if k != "measure") for row in rows]
             axes.set_yticks(list(places), [label if len(label) < 42 else label[:40] + "…" for label in labels])
             axes.invert_yaxis()
-            axes.set_xlabel(measure.name)
-            axes.set_title(f"{query['name']}: {measure.name}")
-            axes.legend(frameon=False, loc="lower right")
+            axes.set_xlabel(name)
+            axes.set_title(f"{query['name']}: {name}")
+            axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
             caption = (
-                f"{measure.name.capitalize()} by slice, job {job['job']}: bars are the truth, which only a simulation "
+                f"{name.capitalize()} by slice, job {job['job']}: bars are the truth, which only a simulation "
                 "knows; dots are what the service released, with their 95 % intervals."
             )
-            drawn.append((f"slices-{_safe(query['name'])}-{_safe(measure.name)}", caption, figure))
+            drawn.append((f"slices-{_safe(query['name'])}-{_safe(name)}", caption, figure))
     return drawn
 
 
@@ -114,6 +114,8 @@ def _waterfall(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list
     drawn = []
     for query in metrics["queries"]:
         found = query["measures"][0]["waterfall"]
+        if found is None:
+            continue
         steps = [step for step in found["steps"] if step["conversions"]]
         names = ["happened", *(step["step"] for step in steps), "counted"]
         figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + 0.45 * len(names)))

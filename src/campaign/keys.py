@@ -14,7 +14,7 @@ from campaign.errors import CampaignError
 
 Words = NDArray[np.uint64]
 Ints = NDArray[np.int64]
-Origin = Literal["impression", "conversion", "interaction", "site", "measure"]
+Origin = Literal["impression", "conversion", "interaction", "site", "measure", "threshold"]
 
 KEY_BITS = 128
 _HALF = 64

@@ -9,6 +9,8 @@ from campaign.assessment import Assessment
 from campaign.settings import Campaign
 
 if TYPE_CHECKING:
+    from campaign.event_level import EventReports
+    from campaign.population import Events
     from campaign.run import Truth
 
 
@@ -43,6 +45,66 @@ def metrics_of(
         "queries": [query_of(campaign, query.name, found) for query in campaign.queries],
         "jobs": [one.to_plain() for one in found],
         "ledger": ledger_of(campaign, found),
+    }
+
+
+def event_metrics(
+    campaign: Campaign,
+    seed: str | None,
+    private: bool,
+    events: Events,
+    reports: EventReports,
+    found: Assessment,
+    model: dict[str, float | int],
+) -> dict[str, Any]:
+    """Return the metrics of an event-level campaign, in the same shape."""
+    figures = found.figures[0]
+    return {
+        "campaign": campaign.name,
+        "description": campaign.description,
+        "private": private,
+        "seed": seed,
+        "client": {"kind": campaign.client.kind, "form": "paper"},
+        "start_ms": campaign.population.start_ms,
+        "events": {
+            "people": campaign.population.size,
+            "devices": events.devices,
+            "impressions": len(events.impressions),
+            "conversions": len(events.conversions),
+        },
+        "reports": {
+            "made": int(reports.sent.sum()),
+            "in_batches": int(reports.sent.sum()),
+            "attributed": reports.attributed,
+            "ads_with_random_reports": int((~reports.truthful).sum()),
+        },
+        "batches": [],
+        "queries": [
+            {
+                "name": found.query,
+                "jobs": 1,
+                "paid": 1,
+                "statement": found.statement,
+                "measures": [
+                    {
+                        "measure": figures.measure,
+                        "scale": "1",
+                        "slices": figures.slices,
+                        "coverage": figures.covered / figures.slices,
+                        "above_noise": figures.above_noise / figures.slices,
+                        "rmsre": figures.rmsre,
+                        "tau": figures.tau,
+                        "truth": figures.truth,
+                        "estimate": figures.estimate,
+                        "bias": figures.bias,
+                        "waterfall": None,
+                    }
+                ],
+            }
+        ],
+        "jobs": [found.to_plain()],
+        "ledger": {"epsilon": "0", "delta": "0", "unit": "ad", "left": [], "refused": []},
+        "model": model,
     }
 
 

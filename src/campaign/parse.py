@@ -262,6 +262,10 @@ def _event_level(section: Section) -> EventLevel:
 
 
 def _measures(top: Section, client: Client) -> tuple[Measure, ...]:
+    if client.kind in ("reach", "frequency"):
+        if top.sections("measures"):
+            top.refuse("measures", "is not for reach and frequency", "Leave it out: devices are counted")
+        return (Measure(name="devices", of="count", scale=Fraction(client.l1 // client.cap), most=1),)
     measures = []
     for section in top.sections("measures"):
         of = section.choice("of", ("count", "value"), "count")
@@ -336,9 +340,16 @@ def _keys(section: Section, population: Population, measures: Sequence[Measure],
         fields.append(
             Field(name="measure", origin="measure", offset=at, bits=bits, values=names, weights=(1.0,) * len(names))
         )
+    if client.kind == "frequency":
+        views = tuple(f"{threshold}+ views" for threshold in client.thresholds)
+        bits = max(1, (len(views) - 1).bit_length())
+        if at + bits > 128:
+            section.refuse("fields", "leave no bits for the number of views", "Give the fields fewer bits")
+        weights = (1.0,) * len(views)
+        fields.append(Field(name="views", origin="threshold", offset=at, bits=bits, values=views, weights=weights))
     if not fields:
         section.refuse("", "has no fields", 'Write [[keys.fields]] with name = "campaign" and values = ["a", "b"]')
-    if client.kind in ("reach", "frequency") and any(not field.of_source for field in fields):
+    if client.kind in ("reach", "frequency") and any(field.origin == "conversion" for field in fields):
         section.refuse("fields", "name conversions", 'Reach and frequency see impressions: write from = "impression"')
     return KeyLayout(fields=tuple(fields))
 
@@ -353,7 +364,7 @@ def _values(
     elif origin == "site":
         values = population.sites
     elif "count" in inner:
-        count = inner.whole("count", None, least=1, most=50_000_000)
+        count = inner.whole("count", None, least=1, most=2_000_000)
         name = inner.values.get("name", "")
         values = tuple(f"{name} {number}" for number in range(count))
     else:

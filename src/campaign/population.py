@@ -128,7 +128,7 @@ def _codes(
     """Return the codes of every field that a source (or a conversion) brings."""
     codes: dict[str, Ints] = {}
     for field in campaign.keys.fields:
-        if field.of_source != of_source or field.origin == "measure":
+        if field.of_source != of_source or field.origin in ("measure", "threshold"):
             continue
         if field.origin == "interaction":
             codes[field.name] = click.astype(np.int64)

@@ -31,6 +31,12 @@ class Section:
             f"{name} {problem}", remedy=remedy, line=self.lines.of(path), file=self.file
         )
 
+    def missing(self, key: str, remedy: str) -> NoReturn:
+        """Refuse the file because ``key`` is not there; a field that looks like it is the likelier mistake."""
+        for near in get_close_matches(key, [name for name in self.values if name not in self._taken], 1):
+            self.refuse(near, "is not a field", f"Did you mean {key!r}?")
+        self.refuse(key, "is missing", remedy)
+
     def __contains__(self, key: str) -> bool:
         return key in self.values
 
@@ -52,7 +58,7 @@ class Section:
         value = self._typed(key, (str,), "a string in quotes")
         if value is None:
             if default is None:
-                self.refuse(key, "is missing", f'Write {key} = "{example or "…"}"')
+                self.missing(key, f'Write {key} = "{example or "…"}"')
             return default
         return str(value)
 
@@ -68,7 +74,7 @@ class Section:
         value = self._typed(key, (int,), f"a whole number from {least:,} to {most:,}")
         if value is None:
             if default is None:
-                self.refuse(key, "is missing", f"Write {key} = {max(least, 1)}")
+                self.missing(key, f"Write {key} = {max(least, 1)}")
             return default
         if not least <= value <= most:
             self.refuse(key, f"is {value}", f"Write a whole number from {least:,} to {most:,}")
@@ -80,7 +86,7 @@ class Section:
         value = self._typed(key, (int, float), f"a number {bounds}")
         if value is None:
             if default is None:
-                self.refuse(key, "is missing", f"Write a number {bounds}")
+                self.missing(key, f"Write a number {bounds}")
             return default
         found = float(value)
         if not (least < found if above else least <= found) or not found <= most:
@@ -105,7 +111,7 @@ class Section:
         value = self._typed(key, (str, int, float), 'a decimal number in quotes, such as "10" or "0.25"')
         if value is None:
             if default is None:
-                self.refuse(key, "is missing", f'Write {key} = "10"')
+                self.missing(key, f'Write {key} = "10"')
             return default
         if isinstance(value, float):
             self.refuse(key, f"is the float {value!r}", f'Write decimal text, {key} = "{value}", which is exact')
@@ -129,7 +135,7 @@ class Section:
         value = self._typed(key, (list,), 'a list of strings, such as ["a", "b"]')
         if value is None:
             if default is None:
-                self.refuse(key, "is missing", f'Write {key} = ["a", "b"]')
+                self.missing(key, f'Write {key} = ["a", "b"]')
             return tuple(default)
         if not value or not all(isinstance(one, str) and one for one in value) or len(set(value)) != len(value):
             self.refuse(key, "is not a list of distinct strings", 'Write a list such as ["a", "b"]')

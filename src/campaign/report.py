@@ -86,7 +86,7 @@ def _tiles(metrics: Mapping[str, Any]) -> str:
         (number(events["people"]), "people"),
         (number(events["impressions"]), "ads shown"),
         (number(events["conversions"]), "conversions"),
-        (number(reports["in_batches"]), "sealed reports"),
+        (number(reports["in_batches"]), "sealed reports" if metrics["batches"] else "event-level reports"),
         (number(len(metrics["jobs"])), "jobs"),
     ]
     inner = "".join(f'<div class="tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles)

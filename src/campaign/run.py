@@ -26,8 +26,9 @@ from campaign.attribution import Items, Reports, attribute
 from campaign.collection import Collected, collect
 from campaign.errors import RunError
 from campaign.population import Events, simulate
+from campaign.private_aggregation import aggregate_privately
 from campaign.run_losses import Balances, run_transcript
-from campaign.sealing import POOL_FROM_REPORTS, Addressee, pieces_of, seal_all
+from campaign.sealing import POOL_FROM_REPORTS, Addressee, pieces_of, seal_all, warm_up
 from campaign.settings import DAY_MS, HOUR_MS, Campaign
 from campaign.stages import Progress, Stopwatch, quiet
 from mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits, SystemClock
@@ -102,6 +103,10 @@ def run_campaign(
     if service is not None or ledger is not None:
         campaign = anchored(campaign, SystemClock().now_ms())
     watch = Stopwatch(progress)
+    if campaign.client.kind == "event-level":
+        return _event_level(campaign, out, seed, bits, watch, draw=draw)
+    if workers > 1 and campaign.population.size >= POOL_FROM_REPORTS:
+        warm_up()
     truth = happen(campaign, bits, watch)
     with _asking(campaign, out, bits, truth, workers, service, ledger) as (client, keys, clock, files):
         count = truth.collected.received
@@ -123,6 +128,18 @@ def run_campaign(
     return finish(campaign, out, seed, bits, truth, answers, watch, draw=draw)
 
 
+def _event_level(
+    campaign: Campaign, out: Path, seed: str | None, bits: Bits, watch: Stopwatch, *, draw: bool
+) -> RunResult:
+    """Run a campaign of event-level reports, which no service sees."""
+    from campaign.event_run import nothing_collected, run_event_level
+
+    events, _, found, metrics = run_event_level(campaign, out, seed, bits, watch)
+    items, reports, collected = nothing_collected()
+    truth = Truth(events=events, items=items, reports=reports, collected=collected)
+    return publish(campaign, out, seed, truth, [], (found,), metrics, watch, draw=draw)
+
+
 def finish(
     campaign: Campaign,
     out: Path,
@@ -134,13 +151,29 @@ def finish(
     *,
     draw: bool,
 ) -> RunResult:
-    """Hold the answers against the truth and write metrics, plots and report."""
+    """Hold the answers against the truth and publish what that shows."""
     from campaign.metrics import metrics_of
 
     with watch.stage("assess", len(answers)):
         found = tuple(assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers)
         metrics = metrics_of(campaign, seed, bits.private, truth, found)
-        write_json(out / "metrics.json", metrics)
+    return publish(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
+
+
+def publish(
+    campaign: Campaign,
+    out: Path,
+    seed: str | None,
+    truth: Truth,
+    answers: list[Answer],
+    found: tuple[Assessment, ...],
+    metrics: dict[str, Any],
+    watch: Stopwatch,
+    *,
+    draw: bool,
+) -> RunResult:
+    """Write metrics, plots, report and timings."""
+    write_json(out / "metrics.json", metrics)
     if draw:
         from campaign.drawing import draw_plots
         from campaign.report import write_report
@@ -180,7 +213,10 @@ def happen(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Tr
     with watch.stage("simulate"):
         events = simulate(campaign, bits.child("population"))
     with watch.stage("attribute", len(events)):
-        reports, items = attribute(campaign, events, bits.child("browsers"))
+        if campaign.client.kind == "attribution":
+            reports, items = attribute(campaign, events, bits.child("browsers"))
+        else:
+            reports, items = aggregate_privately(campaign, events, bits.child("browsers"))
     with watch.stage("collect", len(reports)):
         collected = collect(campaign, reports, items, bits.child("collection"))
     return Truth(events=events, items=items, reports=reports, collected=collected)

@@ -10,6 +10,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,12 @@ def _taken(reports: Reports, rows: NDArray[np.int64]) -> Reports:
     )
 
 
+def warm_up() -> None:
+    """Start the process that workers are forked from, so that its imports go on beside other work."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    forkserver.ensure_running()
+
+
 def seal_all(
     pieces: Sequence[Piece], addressee: Addressee, *, workers: int, progress: Callable[[int], None] | None = None
 ) -> int:
@@ -110,7 +117,7 @@ def seal_all(
             if progress is not None:
                 progress(done)
         return done
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(max_workers=min(workers, len(pieces)), mp_context=context) as pool:
         for finished in as_completed([pool.submit(seal_piece, piece, addressee) for piece in pieces]):
             done += finished.result()

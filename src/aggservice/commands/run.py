@@ -187,7 +187,11 @@ def show(result: RunResult, *, plots: bool = True) -> None:
     events, reports = metrics["events"], metrics["reports"]
     console.print(
         f"{events['people']:,} people, {events['impressions']:,} ads shown, {events['conversions']:,} conversions, "
-        f"{reports['in_batches']:,} sealed reports in {len(metrics['batches'])} batches",
+        + (
+            f"{reports['in_batches']:,} sealed reports, batches: {len(metrics['batches'])}"
+            if metrics["batches"]
+            else f"{reports['in_batches']:,} event-level reports"
+        ),
         highlight=False,
     )
     for query in metrics["queries"]:
@@ -211,6 +215,14 @@ def show(result: RunResult, *, plots: bool = True) -> None:
             )
         console.print(table)
         _losses(console, query)
+    if "model" in metrics:
+        model = metrics["model"]
+        console.print(
+            f"A model of conversion over {model['ads']:,} ads: predictions of the one trained on noisy labels are off "
+            f"by {model['distance_noisy']:.4f}, on corrected labels by {model['distance_corrected']:.4f}, where "
+            f"{model['conversion_rate']:.4f} of the ads convert.",
+            highlight=False,
+        )
     left = metrics["ledger"]["left"]
     if left:
         what = ", ".join(f"{name} = {left[-1][name]}" for name in ("epsilon", "delta") if name in left[-1])
@@ -225,6 +237,8 @@ def show(result: RunResult, *, plots: bool = True) -> None:
 def _losses(console: Any, query: dict[str, Any]) -> None:
     """Print where conversions went and, where there is one, the bias."""
     found = query["measures"][0]["waterfall"]
+    if found is None:
+        return
     steps = ", ".join(f"{step['conversions']:,} {step['step']}" for step in found["steps"] if step["conversions"])
     console.print(
         f"{found['happened']['conversions']:,} happened = {found['counted']['conversions']:,} counted"
