@@ -194,7 +194,7 @@ def guarantee(settings: EventLevel) -> str:
     space = space_of(settings)
     rate = response_rate(space.count, float(settings.epsilon))
     return (
-        f"Each ad's reports are ε = {float(settings.epsilon):g} differentially private: of its {space.count:,} possible "
+        f"Each ad's reports are ε = {float(settings.epsilon):g} differentially private: of {space.count:,} possible "
         f"combinations of reports, one drawn at random is sent in place of the true one with probability {rate:.3g}."
     )
 
