@@ -179,6 +179,7 @@ def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], lis
         slices=len(rows),
         covered=sum(row.covered for row in rows),
         above_noise=sum(row.above_noise for row in rows),
+        rmse=float(np.sqrt(np.mean([(row.estimate - row.truth) ** 2 for row in rows]))),
         rmsre=float(np.sqrt(np.mean(np.square(errors)))),
         tau=1.0,
         median_relative_error=float(np.median(relative)) if relative else None,

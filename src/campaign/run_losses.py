@@ -33,8 +33,6 @@ Ints = NDArray[np.int64]
 Wide = NDArray[np.object_]
 """Whole numbers of any size."""
 
-WINDOW_MS = 600_000
-"""The shorter of the windows over which Private Aggregation's browsers bound contributions (FACTS "Client limits")."""
 _SHOWN_UNITS = 1000
 
 
@@ -109,7 +107,7 @@ def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], 
             if counts.size:
                 worst = int(np.argmax(values))
                 loss = Loss(Fraction(values[worst] * epsilon, MICRO * l1), Fraction(counts[worst] * delta, ATTO * l0))
-                name = unit_name(campaign, truth, int(columns.units[worst]))
+                name = unit_name(campaign, int(columns.units[worst]))
                 plain["largest_loss"] = {"unit": name, **loss_to_plain(loss)}
         rounds.append(plain)
     limits = EpsilonDeltaFilter.parse(epsilon=campaign.service.epsilon, delta=campaign.service.delta)
@@ -120,7 +118,7 @@ def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], 
     shown = []
     for place in order.tolist():
         entry: dict[str, Any] = {
-            "unit": unit_name(campaign, truth, int(columns.units[place])),
+            "unit": unit_name(campaign, int(columns.units[place])),
             "lost": loss_to_plain(_loss(lost_epsilon[place], lost_delta[place], l1, l0)),
         }
         if charged is not None:
@@ -145,11 +143,14 @@ def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], 
     return found
 
 
-def unit_name(campaign: Campaign, truth: Truth, unit: int) -> str:
-    """Return a unit in words: a source by its place among the impressions, or a device and its ten minutes."""
+def unit_name(campaign: Campaign, unit: int) -> str:
+    """Return a unit in words: a source by its place among the impressions, or a device and its ten minutes.
+
+    ``private_aggregation`` puts the device above 32 bits of the window's number.
+    """
     if campaign.client.kind == "attribution":
         return f"source {unit}"
-    window, device = divmod(int(unit), truth.events.devices)
+    device, window = divmod(unit, 1 << 32)
     return f"device {device}, window {window}"
 
 

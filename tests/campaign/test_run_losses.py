@@ -125,3 +125,33 @@ def test_unit_keys_are_those_of_the_sealed_reports(tmp_path: Path, unit: str) ->
         result.campaign, result.truth, columns.report[received], Api.ATTRIBUTION_REPORTING
     )}
     assert mine and mine <= sealed and mine <= keys
+
+
+def test_a_device_within_ten_minutes_is_a_unit_of_private_aggregation(tmp_path: Path) -> None:
+    text = """
+name = "reach"
+[population]
+size = 120
+days = 2
+impressions = { name = "poisson", mean = 4 }
+[[keys.fields]]
+name = "ad"
+values = ["a", "b", "c"]
+[client]
+kind = "reach"
+cap = 2
+[[queries]]
+name = "twice"
+epsilon = "10"
+repeat = 2
+"""
+    result = run_campaign(parse_campaign(text, folder=tmp_path), tmp_path / "out", workers=1, draw=False)
+    transcript = json.loads((tmp_path / "out" / "transcript.json").read_text())
+    reports = result.truth.reports
+    assert reports.unit is not None and len(reports) > 100
+    worst = transcript["largest_losses"][0]
+    unit = max(set(reports.unit.tolist()), key=lambda one: int(reports.value[reports.unit == one].sum()))
+    total = int(reports.value[reports.unit == unit].sum())
+    assert Fraction(worst["lost"]["epsilon_exact"]) == Fraction(2 * 10 * total, result.campaign.client.l1)
+    assert worst["unit"].startswith("device ") and worst["charged_by_share"] == worst["lost"]
+    assert transcript["units_past_the_limit"] == transcript["units_charged_otherwise"] == 0
