@@ -218,6 +218,33 @@ def test_keys_rotate_under_a_running_service(maker: Any, service: Any, client: C
     assert client.aggregate("b", loose, [foreign], domain=[1]).error_counts["DECRYPTION_KEY_NOT_FOUND"] == 1
 
 
+def test_a_key_file_that_cannot_be_read_is_another_error_than_a_missing_key(maker: Any, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    from aggservice.wire import KeySetError, write_key_set
+
+    path = tmp_path / "keys.json"
+    write_key_set(path, maker.keys)
+    config = ServiceConfig(state=tmp_path / "state", listen="127.0.0.1:0", ledger="memory", keys=path)
+    config = replace(config, limits=replace(config.limits, processes=0))
+    known = maker.report({1: 1})
+    with embedded(config, clock=maker.clock) as service, Client(service.address) as client:
+        ring = service.service.keys
+        maker.keys = KeySet.create(maker.bits, maker.clock)
+        unknown = maker.report({1: 1})
+        loose = asks(report_error_threshold_percentage="100", epsilon="1")
+        path.write_text("not a key set")
+        with pytest.raises(KeySetError):
+            ring.refresh()
+        counts = client.aggregate("a", loose, [known, unknown], domain=[1]).error_counts
+        assert counts == {"DECRYPTION_KEY_FETCH_ERROR": 1, "NUM_REPORTS_WITH_ERRORS": 1}
+        path.unlink()
+        write_key_set(path, maker.keys)
+        assert ring.refresh() and not ring.refresh()
+        counts = client.aggregate("b", loose, [known, unknown], domain=[1]).error_counts
+        assert counts == {"DECRYPTION_KEY_NOT_FOUND": 1, "NUM_REPORTS_WITH_ERRORS": 1}
+
+
 def test_an_address_where_nothing_listens_is_told_after_retries() -> None:
     with Client("127.0.0.1:1", attempts=2, first_wait_s=0.01) as client, pytest.raises(ClientError) as caught:
         client.public_keys()

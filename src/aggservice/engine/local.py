@@ -80,6 +80,7 @@ class LocalEngine:
     """Runs jobs on this machine. Safe for several threads; each session belongs to one at a time.
 
     ``noise_of`` makes a job's source of noise from its bits; tests replace it to put every draw through the engine.
+    ``keys_unreadable`` tells whether the newest private keys could not be read.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class LocalEngine:
         bits: Bits,
         settings: EngineSettings | None = None,
         noise_of: Callable[[Bits], NoiseSource] = ExactNoise,
+        keys_unreadable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.ledger = ledger
         self.opener = opener
@@ -98,6 +100,7 @@ class LocalEngine:
         self.bits = bits
         self.settings = settings or EngineSettings()
         self.noise_of = noise_of
+        self.keys_unreadable = keys_unreadable
 
     def begin(
         self,
@@ -164,6 +167,7 @@ class Session:
             debug_run=debug_only,
             cleartext=cleartext,
             any_origin=cleartext,
+            keys_unreadable=engine.keys_unreadable(),
             origins=scope.origins,
             sites=scope.sites,
         )

@@ -46,6 +46,7 @@ class PrivacyUnit(StrEnum):
 class OpeningSpec:
     """What a worker must know of a job. ``origins`` and ``sites`` are the caller's (None: every one); reports are too
     old that were scheduled at or before ``oldest_s``; ``cleartext`` payloads are not sealed, as LocalTestingTool's are.
+    ``keys_unreadable`` says that the newest keys could not be read, so that a key that is missing may yet exist.
     """
 
     attribution_report_to: str | None
@@ -56,6 +57,7 @@ class OpeningSpec:
     debug_run: bool = False
     cleartext: bool = False
     any_origin: bool = False
+    keys_unreadable: bool = False
     origins: frozenset[str] | None = None
     sites: frozenset[str] | None = None
 
@@ -74,6 +76,8 @@ class Opener:
         chosen = batch if rows.size == len(batch) else _rows(batch, rows)
         opened = OpenedBatch.of_cleartext(chosen) if spec.cleartext else open_batch(chosen, self._keys)
         columns, found = decode_batch(opened)
+        if spec.keys_unreadable:
+            found[found == ReportStatus.DECRYPTION_KEY_NOT_FOUND] = ReportStatus.DECRYPTION_KEY_FETCH_ERROR
         statuses[rows] = found
         good = found == _OK
         kept = rows[good]

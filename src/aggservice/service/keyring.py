@@ -20,6 +20,7 @@ class KeyRing:
         self._seen = self._stamp()
         self._lock = threading.Lock()
         self._told: list[Callable[[KeySet], None]] = []
+        self.unreadable = False
 
     @classmethod
     def load_or_create(cls, path: Path, bits: Bits, clock: Clock) -> KeyRing:
@@ -49,13 +50,17 @@ class KeyRing:
             told(keys)
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; return whether it had."""
+        """Read the file again if it has changed; return whether it had.
+
+        While it cannot be read the old keys stay in use, ``unreadable`` is set, and the error is raised.
+        """
         with self._lock:
             stamp = self._stamp()
-            if stamp is None or stamp == self._seen:
+            if self._path is None or (stamp == self._seen and not self.unreadable):
                 return False
-            assert self._path is not None
+            self.unreadable = True
             self.replace(read_key_set(self._path))
+            self.unreadable = False
             self._seen = stamp
             return True
 

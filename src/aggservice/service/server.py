@@ -114,6 +114,7 @@ class Service:
                 max_report_age_ms=config.limits.max_report_age_ms,
                 max_domain_keys=config.limits.domain_keys,
             ),
+            keys_unreadable=lambda: self.keys.unreadable,
         )
         self.register = Register(config.callers, clock)
         self.port = 0
