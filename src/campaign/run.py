@@ -37,7 +37,7 @@ ARA_SLOTS = 20
 _MARKER = "metrics.json"
 _OURS = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
-    "transcript.json", "reports.csv", "labels.csv",
+    "transcript.json", "losses.csv", "reports.csv", "labels.csv",
 )  # fmt: skip
 
 
@@ -198,11 +198,11 @@ def publish(
 def write_losses(
     campaign: Campaign, out: Path, truth: Truth, answers: list[Answer], ledger: Path | None, *, fresh: bool
 ) -> None:
-    """Write ``transcript.json``: individual losses from the truth, beside what the ledger (if it is ours) charged."""
+    """Write ``transcript.json`` and ``losses.csv``: losses from the truth, beside what the ledger (if ours) charged."""
     balances = None
     if ledger is not None:
         balances = Balances.read(ledger, campaign, truth, api_of(campaign), SystemClock(), fresh=fresh)
-    transcript = run_transcript(campaign, truth, answers, balances)
+    transcript = run_transcript(campaign, truth, answers, balances, out / "losses.csv")
     if transcript is not None:
         write_json(out / "transcript.json", transcript)
 

@@ -1,4 +1,4 @@
-"""``transcript.json`` of a run: what every job cost each privacy unit, from the truth, beside what the ledger charged.
+"""``transcript.json`` and ``losses.csv`` of a run: what every job cost each unit, beside what the ledger charged.
 
 The columns of ``campaign.losses``: the same ε_{x,t} and δ_{x,t} (ALGORITHMS A6) for as many reports as a run has, in
 whole numbers throughout. A unit is a source, or a device within ten minutes for Private Aggregation, whose browsers
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,8 @@ Wide = NDArray[np.object_]
 """Whole numbers of any size."""
 
 _SHOWN_UNITS = 1000
+"""How many units ``transcript.json`` has, those that lost most; ``losses.csv`` has all."""
+_HEADINGS = "t,job,unit,value,contributions,epsilon,delta,epsilon_charged,delta_charged\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +70,31 @@ class UnitColumns:
         return found.astype(object)
 
 
-def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], balances: Balances | None) -> Any:
-    """Return the plain values of ``transcript.json``; None when the run did not keep its units.
+def run_transcript(
+    campaign: Campaign, truth: Truth, answers: Sequence[Answer], balances: Balances | None, table: Path
+) -> Any:
+    """Return the plain values of ``transcript.json`` and write every unit's losses into ``table``, as CSV.
 
-    ``balances`` is the ledger's word for ``UnitColumns.report``; without it (a service elsewhere) nothing is compared.
+    None, and no table, when the run did not keep its units. ``balances`` is the ledger's word for
+    ``UnitColumns.report``; without it (a service elsewhere) nothing is compared.
     """
     columns = UnitColumns.of(truth)
     if columns is None:
         return None
+    with table.open("w", encoding="utf-8", newline="") as stream:
+        stream.write(_HEADINGS)
+        return _transcript(campaign, truth, answers, balances, columns, stream)
+
+
+def _transcript(
+    campaign: Campaign,
+    truth: Truth,
+    answers: Sequence[Answer],
+    balances: Balances | None,
+    columns: UnitColumns,
+    stream: TextIO,
+) -> dict[str, Any]:
+    names = [unit_name(campaign, unit) for unit in columns.units.tolist()]
     l1, l0 = campaign.client.l1, campaign.client.l0
     lost_epsilon, lost_delta = _zeros(columns), _zeros(columns)
     rounds = []
@@ -104,21 +123,22 @@ def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], 
             lost_epsilon = lost_epsilon + values * epsilon
             lost_delta = lost_delta + counts * delta
             plain["units_with_a_loss"] = int(np.count_nonzero(counts))
+            _write_round(stream, plain, names, values, counts, (epsilon, delta), (l1, l0))
             if counts.size:
                 worst = int(np.argmax(values))
                 loss = Loss(Fraction(values[worst] * epsilon, MICRO * l1), Fraction(counts[worst] * delta, ATTO * l0))
-                name = unit_name(campaign, int(columns.units[worst]))
-                plain["largest_loss"] = {"unit": name, **loss_to_plain(loss)}
+                plain["largest_loss"] = {"unit": names[worst], **loss_to_plain(loss)}
         rounds.append(plain)
     limits = EpsilonDeltaFilter.parse(epsilon=campaign.service.epsilon, delta=campaign.service.delta)
     limit = Loss.of(limits.limit)
     limit_epsilon, limit_delta = limit.epsilon * MICRO * l1, limit.delta * ATTO * l0
     charged = None if balances is None else balances.by_share(columns)
+    _write_totals(stream, names, (lost_epsilon, lost_delta), charged, (l1, l0))
     order = np.lexsort((np.arange(columns.units.size), -lost_epsilon.astype(np.float64)))[:_SHOWN_UNITS]
     shown = []
     for place in order.tolist():
         entry: dict[str, Any] = {
-            "unit": unit_name(campaign, int(columns.units[place])),
+            "unit": names[place],
             "lost": loss_to_plain(_loss(lost_epsilon[place], lost_delta[place], l1, l0)),
         }
         if charged is not None:
@@ -141,6 +161,52 @@ def run_transcript(campaign: Campaign, truth: Truth, answers: Sequence[Answer], 
             differ = (lost_epsilon != charged[0]) | (lost_delta != charged[1])
             found["units_charged_otherwise"] = int(np.count_nonzero(differ))
     return found
+
+
+def _write_round(
+    stream: TextIO,
+    plain: dict[str, Any],
+    names: list[str],
+    values: Wide,
+    counts: Wide,
+    price: tuple[int, int],
+    bounds: tuple[int, int],
+) -> None:
+    """Write ε_{x,t} and δ_{x,t} of every unit that lost something; units with equal sums share their text."""
+    texts: dict[tuple[int, int], str] = {}
+    head = f"{plain['t']},{plain['job_id']},"
+    lines = []
+    for name, value, count in zip(names, values.tolist(), counts.tolist(), strict=True):
+        if not count:
+            continue
+        text = texts.get((value, count))
+        if text is None:
+            epsilon = float(Fraction(value * price[0], MICRO * bounds[0]))
+            delta = float(Fraction(count * price[1], ATTO * bounds[1]))
+            text = texts[value, count] = f"{value},{count},{epsilon:.9g},{delta:.9g},,\n"
+        lines.append(f'{head}"{name}",{text}')
+    stream.write("".join(lines))
+
+
+def _write_totals(
+    stream: TextIO,
+    names: list[str],
+    lost: tuple[Wide, Wide],
+    charged: tuple[Wide, Wide] | None,
+    bounds: tuple[int, int],
+) -> None:
+    """Write what every unit lost in all, and what the ledger charged for it."""
+    paid = charged or lost
+    texts: dict[tuple[int, ...], str] = {}
+    lines = []
+    for name, *amounts in zip(names, *(column.tolist() for column in (*lost, *paid)), strict=True):
+        text = texts.get(tuple(amounts))
+        if text is None:
+            losses = _loss(amounts[0], amounts[1], *bounds), _loss(amounts[2], amounts[3], *bounds)
+            parts = [f"{float(one.epsilon):.9g},{float(one.delta):.9g}" for one in losses]
+            text = texts[tuple(amounts)] = f"{parts[0]},{',' if charged is None else parts[1]}\n"
+        lines.append(f'all,,"{name}",,,{text}')
+    stream.write("".join(lines))
 
 
 def unit_name(campaign: Campaign, unit: int) -> str:

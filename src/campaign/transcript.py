@@ -19,7 +19,6 @@ from campaign.losses import Bounds, Comparison, Loss, Price, Sent, compare, past
 
 RELEASED = "released"
 REPEATED = "repeated"
-_SHOWN_UNITS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class Round:
     losses: Mapping[str, Loss]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the round as plain values; ε_{x,t} and δ_{x,t} of the unit that lost most."""
+        """Return the round as plain values, with ε_{x,t} and δ_{x,t} of every unit, as exact fractions."""
         worst = max(self.losses.items(), key=lambda item: item[1].epsilon, default=None)
         return {
             "t": self.number,
@@ -48,6 +47,7 @@ class Round:
             "outcome": self.outcome,
             "units_with_a_loss": len(self.losses),
             "largest_loss": None if worst is None else {"unit": worst[0], **loss_to_plain(worst[1])},
+            "losses": {unit: [str(loss.epsilon), str(loss.delta)] for unit, loss in sorted(self.losses.items())},
         }
 
 
@@ -135,7 +135,7 @@ def _text(value: Fraction) -> str:
 def transcript_to_plain(
     rounds: Iterable[Round], comparisons: Sequence[Comparison], *, bounds: Bounds, limit: Loss
 ) -> dict[str, Any]:
-    """Return the whole transcript as plain values: at most 1,000 units, those that lost most, and totals over all."""
+    """Return the whole transcript as plain values: every unit, the one that lost most first, and totals over all."""
     worst = sorted(comparisons, key=lambda one: (-one.lost.epsilon, -one.lost.delta, one.unit))
     return {
         "l1": bounds.l1,
@@ -145,14 +145,14 @@ def transcript_to_plain(
         "units": len(comparisons),
         "units_past_the_limit": sum(one.lost.exceeds(limit) for one in comparisons),
         "units_undercharged": sum(one.undercharged for one in comparisons),
-        "largest_losses": [
+        "losses": [
             {
                 "unit": one.unit,
                 "lost": loss_to_plain(one.lost),
                 "charged_by_share": loss_to_plain(one.charged),
                 "largest_balance_of_a_report": loss_to_plain(one.most),
             }
-            for one in worst[:_SHOWN_UNITS]
+            for one in worst
         ],
     }
 

@@ -119,4 +119,5 @@ def test_the_same_answer_again_costs_nothing_and_a_fresh_one_does(tmp_path: Path
     written = json.loads(path.read_text())
     assert (written["units"], written["units_past_the_limit"], written["units_undercharged"]) == (1, 1, 1)
     assert written["rounds"][0]["largest_loss"]["epsilon_exact"] == "1/2"
-    assert written["largest_losses"][0]["charged_by_share"]["epsilon"] == "0.5"
+    assert [one["losses"] for one in written["rounds"]] == [{"s": ["1/2", "0"]}, {}, {"s": ["1/2", "0"]}, {}]
+    assert written["losses"][0]["charged_by_share"]["epsilon"] == "0.5"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -100,6 +101,17 @@ def test_a_runs_transcript_is_the_truth_and_the_ledger(tmp_path: Path, form: str
             assert one["charged_by_share"] == one["lost"]
     losses = [Fraction(one["lost"]["epsilon_exact"]) for one in transcript["largest_losses"]]
     assert losses == sorted(losses, reverse=True) and losses[0] == max(loss.epsilon for loss in totals.values())
+    with (tmp_path / "out" / "losses.csv").open() as stream:
+        table = list(csv.DictReader(stream))
+    whole = [row for row in table if row["t"] == "all"]
+    assert len(whole) == transcript["units"]
+    for row in whole:
+        loss = totals.get(row["unit"], Loss())
+        assert float(row["epsilon"]) == pytest.approx(float(loss.epsilon), rel=1e-8)
+        assert unit != "report" or (row["epsilon"], row["delta"]) == (row["epsilon_charged"], row["delta_charged"])
+        rounds = [one for one in table if one["unit"] == row["unit"] and one["t"] != "all"]
+        assert sum(float(one["epsilon"]) for one in rounds) == pytest.approx(float(loss.epsilon), rel=1e-7)
+        assert sum(float(one["delta"]) for one in rounds) == pytest.approx(float(loss.delta), rel=1e-7)
     assert transcript["units_past_the_limit"] == transcript["units_undercharged"] == 0
     assert transcript.get("units_charged_otherwise", 0) == 0
     assert ("units_charged_otherwise" in transcript) == (unit == "report")

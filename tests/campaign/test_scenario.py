@@ -209,7 +209,7 @@ def test_the_command_keeps_a_transcript_and_fails_when_the_scenario_does(tmp_pat
     outcomes = [one["outcome"] for one in transcript["rounds"]]
     assert outcomes == ["released", "repeated", "repeated", "repeated", "INVALID_JOB"]
     assert transcript["units_past_the_limit"] == transcript["units_undercharged"] == 0
-    loss = transcript["largest_losses"][0]
+    loss = transcript["losses"][0]
     assert loss["lost"] == loss["charged_by_share"] and loss["lost"]["epsilon_exact"] == "125/512"
     again = CliRunner().invoke(app, [str(EXAMPLES / "retry.toml"), "--out", str(out)])
     assert again.exit_code == 2 and "is not empty" in again.output
