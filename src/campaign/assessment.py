@@ -230,7 +230,9 @@ class _Sums:
         measure = np.zeros(len(groups), dtype=np.int64)
         measure[place[inside]] = self.measure[inside]
         noise = noise_of(self.answer)
-        widths = {int(count): half_width(noise, _LEVEL, int(count)) if count else 0 for count in np.unique(terms)}
+        assert self.answer.statement is not None
+        stated = self.answer.statement.interval_half_width
+        widths = {int(n): half_width(noise, _LEVEL, int(n)) if n > 1 else int(n) * stated for n in np.unique(terms)}
         width = np.array([widths[int(count)] for count in terms], dtype=np.int64)
         deviation = float(noise.variance()) ** 0.5
         rows: list[Slice] = []

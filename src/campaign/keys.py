@@ -26,7 +26,7 @@ class Field:
 
     ``origin`` says who knows the value: the impression (a source), the conversion (a trigger), the interaction (view
     or click), the site that showed the ad, or the measure. ``weights`` shape the values of a made-up population;
-    ``per_person`` draws them once a person.
+    ``per_person`` draws them once a person; ``column`` is the log's name for the field.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Field:
     values: tuple[str, ...]
     weights: tuple[float, ...]
     per_person: bool = False
+    column: str = ""
 
     def __post_init__(self) -> None:
         if not (self.offset >= 0 and 1 <= self.bits <= 63 and self.offset + self.bits <= KEY_BITS):

@@ -1,19 +1,93 @@
-"""Logs of one's own: columns of CSV and Parquet files, read whole."""
+"""Logs of one's own: columns of CSV and Parquet files, and of measurement-simulation's JSON, read whole."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from campaign.errors import CampaignError, MissingExtraError
 
+#: The columns a log has for us, and their names in measurement-simulation's JSON.
+NAMES = {
+    "time": "timestamp",
+    "device": "user_id",
+    "destination": "destination",
+    "value": "value",
+    "click": "click",
+    "dedup_key": "dedup_key",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogTables:
+    """Sources and triggers as columns, and what our names for their columns are."""
+
+    sources: Mapping[str, Sequence[Any]]
+    triggers: Mapping[str, Sequence[Any]]
+    source_file: Path
+    trigger_file: Path
+    names: Mapping[str, str]
+
+    def column(self, name: str, *, of_source: bool) -> Sequence[Any]:
+        """Return a column by our name for it; raise ``CampaignError`` naming those there are."""
+        table, path = (self.sources, self.source_file) if of_source else (self.triggers, self.trigger_file)
+        return column_of(table, self.names.get(name, name), path)
+
+    def has(self, name: str, *, of_source: bool) -> bool:
+        """Whether the log has this column."""
+        return self.names.get(name, name) in (self.sources if of_source else self.triggers)
+
+
+def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
+    """Read both files of a log and check that they have what every log needs: a time and a device."""
+    json_names = NAMES if sources.suffix == ".json" else {}
+    tables = LogTables(
+        sources=read_table(sources),
+        triggers=read_table(triggers),
+        source_file=sources,
+        trigger_file=triggers,
+        names={**json_names, **names},
+    )
+    for of_source in (True, False):
+        for name in ("time", "device"):
+            tables.column(name, of_source=of_source)
+    return tables
+
+
+def times_of(values: Sequence[Any], path: Path) -> list[int]:
+    """Return times in milliseconds since 1970: whole seconds or milliseconds, or ISO 8601 with an offset."""
+    found = []
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, datetime.datetime):
+                moment = value
+            elif isinstance(value, str) and not value.strip().lstrip("-").isdigit():
+                moment = datetime.datetime.fromisoformat(value)
+            else:
+                number = int(value)
+                found.append(number if number >= 10**11 else number * 1000)
+                continue
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=datetime.UTC)
+            found.append(round(moment.timestamp() * 1000))
+        except (TypeError, ValueError):
+            raise CampaignError(
+                f"{path.name}, row {row + 1}: the time is {value!r}; write seconds, milliseconds or ISO 8601"
+            ) from None
+    return found
+
 
 def read_table(path: Path) -> dict[str, list[Any]]:
-    """Return the columns of a CSV file (text) or a Parquet file (typed), by name."""
+    """Return the columns of a CSV file (text), a Parquet file (typed) or measurement-simulation's JSON, by name."""
     if path.suffix == ".parquet":
         return _read_parquet(path)
+    if path.suffix == ".json":
+        return _read_json(path)
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -41,7 +115,52 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
-def column_of(table: dict[str, list[Any]], name: str, path: Path) -> list[Any]:
+def _read_json(path: Path) -> dict[str, list[Any]]:
+    """Return measurement-simulation's JSON, one object after the other, as columns.
+
+    What an object holds inside becomes columns of its own: ``aggregation_keys.campaign``, ``filter_data.type`` (the
+    first value), ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
+    """
+    text, decoder, rows, at = path.read_text(encoding="utf-8"), json.JSONDecoder(), [], 0
+    while at < len(text):
+        if text[at].isspace() or text[at] == ",":
+            at += 1
+            continue
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except ValueError as problem:
+            raise CampaignError(f"{path.name} is not JSON, one object after the other: {problem}") from None
+        rows += value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise CampaignError(f"{path.name} must hold JSON objects")
+    flat = [_flattened(row) for row in rows]
+    names = sorted({name for row in flat for name in row})
+    return {name: [row.get(name, "") for row in flat] for name in names}
+
+
+def _flattened(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = value
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            inner = {key: one[key] for one in reversed(value) for key in one}
+        if isinstance(inner, dict):
+            for key, one in inner.items():
+                found[f"{name}.{key}"] = one[0] if isinstance(one, list) and one else one
+        elif not isinstance(inner, list):
+            found[name] = inner
+    for name in ("web_destination", "attribution_destination"):
+        if name in found:
+            found.setdefault("destination", found[name])
+    if "source_type" in found:
+        found["click"] = int(str(found["source_type"]).lower() == "navigation")
+    for name in ("event_trigger_data.deduplication_key", "deduplication_key"):
+        if name in found:
+            found.setdefault("dedup_key", found[name])
+    return found
+
+
+def column_of(table: Mapping[str, Sequence[Any]], name: str, path: Path) -> Sequence[Any]:
     """Return one column, or say which there are."""
     if name not in table:
         raise CampaignError(f"{path.name} has no column {name!r}; it has {', '.join(map(repr, table))}")

@@ -14,7 +14,8 @@ from campaign.distributions import PARAMETERS, Distribution
 from campaign.errors import CampaignError, CampaignFileError
 from campaign.keys import Field, KeyLayout, Origin
 from campaign.lines import Lines
-from campaign.logs import read_column
+from campaign.log_events import Extent, extent_of
+from campaign.logs import load_tables, read_column
 from campaign.reading import Section
 from campaign.settings import (
     Campaign,
@@ -144,16 +145,17 @@ def _constant(value: float) -> Distribution:
 
 def _population(section: Section, folder: Path) -> Population:
     log = _log(section, folder)
-    size = section.whole("size", 0 if log else None, least=0 if log else 1, most=_MAX_SIZE)
-    days = section.whole("days", 30 if log else None, least=1, most=366)
+    found = _extent(section, log) if log else None
+    size = section.whole("size", found.people if found else None, least=0 if log else 1, most=_MAX_SIZE)
+    days = section.whole("days", found.days if found else None, least=1, most=366)
     rate = section.number("conversion_rate", 0.0, least=0, most=1)
     population = Population(
         size=size,
         devices=_distribution(section, "devices", _constant(1), folder),
-        start_ms=section.time_ms("start", DEFAULT_START_MS),
+        start_ms=section.time_ms("start", found.start_ms if found else DEFAULT_START_MS),
         days=days,
         sites=section.texts("sites", ("https://some-blog.example",)),
-        destinations=section.texts("destinations", ("https://shop.example",)),
+        destinations=section.texts("destinations", found.destinations if found else ("https://shop.example",)),
         impressions=_distribution(section, "impressions", _constant(1), folder),
         impression_day=_distribution(
             section, "impression_day", Distribution(name="uniform", parameters={"low": 0, "high": float(days)}), folder
@@ -183,12 +185,25 @@ def _log(section: Section, folder: Path) -> Log | None:
     sources, triggers = inner.file_path("sources", folder), inner.file_path("triggers", folder)
     if sources is None:
         inner.refuse("sources", "is missing", 'Write sources = "sources.csv" (or .parquet, or .json)')
-    if triggers is None and sources.suffix != ".json":
-        inner.refuse("triggers", "is missing", 'Write triggers = "triggers.csv" (or .parquet)')
+    if triggers is None:
+        inner.refuse("triggers", "is missing", 'Write triggers = "triggers.csv" (or .parquet, or .json)')
     columns = inner.section("columns")
     named = {key: columns.text(key) for key in columns.values}
     inner.done()
-    return Log(sources=sources, triggers=triggers, columns=named)
+    try:
+        tables = load_tables(sources, triggers, named)
+    except CampaignError as problem:
+        inner.refuse(
+            "", f"cannot be used: {problem}", 'Say which column is which: [population.log.columns] time = "when"'
+        )
+    return Log(tables=tables, columns=named)
+
+
+def _extent(section: Section, log: Log) -> Extent:
+    try:
+        return extent_of(log.tables)
+    except CampaignError as problem:
+        section.refuse("log", f"cannot be used: {problem}", "Correct the log, or name another column")
 
 
 def _client(section: Section) -> Client:
@@ -328,6 +343,7 @@ def _keys(section: Section, population: Population, measures: Sequence[Measure],
                 values=values,
                 weights=weights,
                 per_person=inner.flag("per_person", False),
+                column=inner.text("column", name) if population.log is not None else "",
             )
         )
         inner.done()
@@ -367,8 +383,19 @@ def _values(
         count = inner.whole("count", None, least=1, most=2_000_000)
         name = inner.values.get("name", "")
         values = tuple(f"{name} {number}" for number in range(count))
+    elif population.log is not None and "values" not in inner:
+        column = inner.text("column", str(inner.values.get("name", "")))
+        try:
+            rows = population.log.tables.column(column, of_source=origin == "impression")
+        except CampaignError as problem:
+            inner.refuse("column" if "column" in inner else "name", f"names no column: {problem}", "Name one of these")
+        values = tuple(sorted({str(row) for row in rows}))
+        if not values:
+            inner.refuse("", "has a column without rows", "Give the log at least one row")
     else:
         values = inner.texts("values")
+        if population.log is not None:
+            inner.text("column", "")
     if origin in ("measure", "interaction", "site"):
         return values, (1.0,) * len(values)
     given, zipf = inner.take("weights"), inner.number("zipf", 0.0, least=0, most=10)

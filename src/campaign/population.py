@@ -62,6 +62,10 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
     A person's impressions and conversions fall on devices of that person, each drawn uniformly; a conversion on
     another device than its ad is one that no browser can attribute. Conversions after the last day did not happen.
     """
+    if campaign.population.log is not None:
+        from campaign.log_events import events_of_log
+
+        return events_of_log(campaign)
     population = campaign.population
     people = population.size
     start, end = population.start_ms, population.start_ms + population.days * DAY_MS

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from campaign.distributions import Distribution
 from campaign.keys import KeyLayout
+from campaign.logs import LogTables
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -22,8 +23,7 @@ Form = Literal["deployed", "paper"]
 class Log:
     """Sources and triggers of one's own, in place of a made-up population."""
 
-    sources: Path
-    triggers: Path | None
+    tables: LogTables
     columns: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -1,0 +1,131 @@
+"""One's own log in: CSV, Parquet and measurement-simulation's JSON give the same campaign, reports come out in Avro."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from campaign import CampaignFileError, Fate, parse_campaign, run_campaign
+
+CAMPAIGN = """
+name = "logged"
+reporting_origin = "https://ad-tech.example"
+[population.log]
+sources = "sources{ending}"
+triggers = "triggers{ending}"
+{columns}
+[[keys.fields]]
+name = "campaign"
+{source_column}
+[[keys.fields]]
+name = "product"
+from = "conversion"
+{trigger_column}
+[[measures]]
+of = "value"
+scale = 100
+[[queries]]
+epsilon = "10"
+"""
+
+SOURCES = [  # device, time, campaign
+    ("U1", 1_642_218_050_000, "autumn"),
+    ("U2", 1_642_235_602_000, "winter"),
+    ("U3", 1_642_249_235_000, "autumn"),
+]
+TRIGGERS = [  # device, time, product, value, dedup key
+    ("U1", 1_642_271_444_000, "shoes", 70, 1),
+    ("U1", 1_642_273_950_000, "shoes", 70, 1),
+    ("U2", 1_642_288_930_000, "hats", 20, ""),
+    ("U9", 1_642_290_000_000, "hats", 5, ""),
+]
+SITE = "https://shop.example"
+
+
+def write_csv(folder: Path) -> None:
+    lines = [f"{device},{time},{SITE},{campaign}" for device, time, campaign in SOURCES]
+    (folder / "sources.csv").write_text("device,when,destination,campaign\n" + "\n".join(lines))
+    lines = [",".join(map(str, (*row[:2], SITE, *row[2:]))) for row in TRIGGERS]
+    (folder / "triggers.csv").write_text("device,when,destination,product,value,dedup_key\n" + "\n".join(lines))
+
+
+def write_parquet(folder: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    names = ["device", "when", "campaign"]
+    table = {name: [row[place] for row in SOURCES] for place, name in enumerate(names)}
+    parquet.write_table(arrow.table(table | {"destination": [SITE] * 3}), folder / "sources.parquet")
+    names = ["device", "when", "product", "value", "dedup_key"]
+    table = {name: [row[place] for row in TRIGGERS] for place, name in enumerate(names)}
+    table["dedup_key"] = [one or None for one in table["dedup_key"]]
+    parquet.write_table(arrow.table(table | {"destination": [SITE] * 4}), folder / "triggers.parquet")
+
+
+def write_json(folder: Path) -> None:
+    """As measurement-simulation's OVERVIEW has it: one object after the other, keys inside lists."""
+    sources = [
+        {
+            "user_id": device, "timestamp": time, "web_destination": SITE, "source_type": "EVENT",
+            "aggregation_keys": [{"campaign": campaign}], "filter_data": {"ctid": ["id"]}, "dedup_keys": [],
+        }
+        for device, time, campaign in SOURCES
+    ]  # fmt: skip
+    triggers = []
+    for device, time, product, value, key in TRIGGERS:
+        data = {"trigger_data": 7, "priority": 100} | ({"deduplication_key": key} if key else {})
+        triggers.append(
+            {
+                "user_id": device, "timestamp": time, "attribution_destination": SITE, "destination_type": "WEB",
+                "event_trigger_data": [data], "aggregatable_trigger_data": [{"key_piece": product}],
+                "aggregatable_values": {"total": value},
+            }
+        )  # fmt: skip
+    (folder / "sources.json").write_text("\n".join(json.dumps(row, indent=1) for row in sources))
+    (folder / "triggers.json").write_text("\n".join(json.dumps(row) for row in triggers))
+
+
+def text_for(kind: str) -> str:
+    if kind == ".json":
+        return CAMPAIGN.format(
+            ending=kind,
+            columns='[population.log.columns]\nvalue = "aggregatable_values.total"',
+            source_column='column = "aggregation_keys.campaign"',
+            trigger_column='column = "aggregatable_trigger_data.key_piece"',
+        )
+    columns = '[population.log.columns]\ntime = "when"'
+    return CAMPAIGN.format(ending=kind, columns=columns, source_column="", trigger_column="")
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"), [(".csv", write_csv), (".parquet", write_parquet), (".json", write_json)], ids=str
+)
+def test_a_log_in_any_form_gives_the_same_campaign(tmp_path: Path, kind: str, write: object) -> None:
+    assert callable(write)
+    write(tmp_path)
+    campaign = parse_campaign(text_for(kind), folder=tmp_path)
+    assert campaign.population.size == 4 and campaign.population.days == 1
+    assert campaign.keys.field("campaign").values == ("autumn", "winter")
+    result = run_campaign(campaign, tmp_path / "out", seed="log", draw=False, workers=1)
+    (found,) = result.assessments
+    truth = {row.label: row.truth for row in found.slices}
+    assert truth == {"autumn · shoes": 70, "winter · hats": 20, "autumn · hats": 0, "winter · shoes": 0}
+    (waterfall,) = found.waterfalls
+    assert waterfall.conversions[Fate.COUNTED] == 2
+    assert waterfall.conversions[Fate.DEDUPLICATED] == waterfall.conversions[Fate.NOT_ATTRIBUTED] == 1
+    assert waterfall.adds_up
+    assert (result.out / "batches/000/reports-1-of-1.avro").stat().st_size > 1000
+
+
+def test_a_missing_column_is_refused_with_its_line(tmp_path: Path) -> None:
+    write_csv(tmp_path)
+    text = text_for(".csv")
+    with pytest.raises(CampaignFileError, match=r"line 4: .*sources.csv has no column 'time'; it has 'device', 'when'"):
+        parse_campaign(text.replace('time = "when"', ""), folder=tmp_path)
+    with pytest.raises(CampaignFileError, match=r"line 13: .*triggers.csv has no column 'item'") as caught:
+        parse_campaign(text.replace('name = "product"', 'name = "item"'), folder=tmp_path)
+    assert "Name one of these" in caught.value.remedy
+    (tmp_path / "triggers.csv").write_text("device,when,product\nU1,soon,shoes\n")
+    with pytest.raises(CampaignFileError, match=r"row 1: the time is 'soon'"):
+        parse_campaign(text, folder=tmp_path)

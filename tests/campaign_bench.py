@@ -1,0 +1,51 @@
+"""Many small campaigns through one service: each its own events, reports, batches and jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aggservice.client import Client
+from aggservice.service import EmbeddedService, embedded
+from aggservice.wire import KeySet
+from campaign import Answer, Assessment, Campaign, Truth, happen
+from campaign.asking import Desk, jobs_of
+from campaign.assessment import assess
+from campaign.run import addressee_of, service_config
+from campaign.sealing import pieces_of, seal_all
+from mechanisms import Bits, ManualClock, SecureBits
+
+
+class Bench:
+    """A service that stays up, and campaigns of the same caps run against it."""
+
+    def __init__(
+        self, service: EmbeddedService, client: Client, keys: KeySet, clock: ManualClock, folder: Path
+    ) -> None:
+        self.service, self.client, self.keys, self.clock, self.folder = service, client, keys, clock, folder
+        self.count = 0
+
+    def run(self, campaign: Campaign, bits: Bits | None = None) -> tuple[Truth, list[Answer], list[Assessment]]:
+        """Run one campaign through sealing, Avro, gRPC, engine and ledger, under job ids of its own."""
+        bits = bits or SecureBits()
+        self.count += 1
+        truth = happen(campaign, bits)
+        out = self.folder / f"{self.count}"
+        pieces = pieces_of(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))
+        seal_all(pieces, addressee_of(campaign, self.keys.public(self.clock).serialise()), workers=1)
+        desk = Desk(campaign, self.client, out, clock=None, files=False, prefix=f"{self.count}-")
+        answers = [desk.ask(job) for job in jobs_of(campaign, truth.collected.closes_ms)]
+        found = [assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers]
+        return truth, answers, found
+
+
+@contextmanager
+def bench(campaign: Campaign, folder: Path) -> Iterator[Bench]:
+    """Run a service with the caps of ``campaign``, whose clock stands at the campaign's end."""
+    clock = ManualClock(campaign.population.start_ms + 86_400_000 * 60)
+    keys = KeySet.create(SecureBits(), clock)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = service_config(campaign, folder, processes=0)
+    with embedded(config, clock=clock, keys=keys) as service, Client(service.address) as client:
+        yield Bench(service, client, keys, clock, folder)
