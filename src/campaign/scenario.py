@@ -7,7 +7,7 @@ Whatever the steps expect, a run also fails when the ledger does not verify, whe
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -81,6 +81,25 @@ class ScenarioResult:
             for one in self.steps
         ]
         return {"title": self.title, "ok": self.ok, "problems": list(self.problems), "steps": steps, **transcript}
+
+
+class _Sent(Sequence[AggregatableReport]):
+    """Reports that tell somebody when half of them have been read; they can be read again."""
+
+    def __init__(self, reports: list[AggregatableReport], halfway: Callable[[], None] | None) -> None:
+        self._reports, self._halfway = reports, halfway
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._reports[place]
+
+    def __iter__(self) -> Iterator[AggregatableReport]:
+        for place, report in enumerate(self._reports):
+            if self._halfway is not None and place == len(self._reports) // 2:
+                self._halfway()
+            yield report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +221,13 @@ class _Run:
         return list(found)
 
     def _ask(
-        self, query: QueryStep, reports: Sequence[str], progress: Callable[[int, str], None] | None = None
+        self,
+        query: QueryStep,
+        reports: Sequence[str],
+        progress: Callable[[int, str], None] | None = None,
+        halfway: Callable[[], None] | None = None,
     ) -> _Reply:
-        """Send the job and record what came back."""
+        """Send the job and record what came back. ``halfway`` is called when half of the reports have been sent."""
         parameters = JobParameters(
             attribution_report_to=ORIGIN,
             epsilon=query.epsilon,
@@ -221,7 +244,7 @@ class _Run:
             summary = self.clients[query.by].aggregate(
                 query.name,
                 parameters,
-                [self._reports[one] for one in reports],
+                _Sent([self._reports[one] for one in reports], halfway),
                 domain=[self.scenario.keys[name] for name in self._keys_of(query)],
                 progress=progress,
             )
@@ -233,11 +256,16 @@ class _Run:
             made = self.recorder.released(**common, digest=summary.result_digest())
         return _Reply(summary=summary, outcome=made.outcome)
 
-    def _first(self, query: QueryStep, progress: Callable[[int, str], None] | None = None) -> _Reply:
+    def _first(
+        self,
+        query: QueryStep,
+        progress: Callable[[int, str], None] | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> _Reply:
         """Ask a query for the first time, over its groups as they are now."""
         reports = [one for name in query.reports for one in self._groups[name]]
         self._queries[query.name], self._asked[query.name] = query, reports
-        reply = self._ask(query, reports, progress)
+        reply = self._ask(query, reports, progress, halfway)
         if reply.summary is not None:
             self._answers[query.name] = reply.summary
         return reply
@@ -372,14 +400,15 @@ class _Run:
         replies: list[_Reply] = []
         failures: list[BaseException] = []
 
-        def kill(reports: int, stage: str) -> None:
+        def kill() -> None:
             if not killed.is_set():
                 self.server.kill()
                 killed.set()
 
         def ask() -> None:
             try:
-                replies.append(self._first(query, kill))
+                on_progress = (lambda reports, stage: kill()) if step.when == "working" else None
+                replies.append(self._first(query, on_progress, kill if step.when == "sending" else None))
             except BaseException as problem:  # handed to the thread that waits
                 failures.append(problem)
 
@@ -387,9 +416,10 @@ class _Run:
         asking.start()
         while asking.is_alive() and not killed.wait(0.05):
             continue
-        caught = killed.is_set()
-        if not caught:
-            self.server.kill()
+        when = "after it had answered"
+        if killed.is_set():
+            when = "with half of the reports sent" if step.when == "sending" else "while it worked"
+        kill()
         self.server.start()
         asking.join()
         if failures:
@@ -404,7 +434,6 @@ class _Run:
         )
         if paid > 1:
             problems.append(f"the ledger charged {query.name!r} {paid} times")
-        when = "while it worked" if caught else "just after it had answered"
         return f"killed the service {when}, and started it again: {self._told(query, replies[0])}", problems
 
     def judge(self) -> tuple[list[Comparison], list[str]]:

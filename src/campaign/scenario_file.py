@@ -118,10 +118,15 @@ class AtOnceStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashStep:
-    """Kill the service as a power cut would and start it again; while it works on a query, if one is given."""
+    """Kill the service as a power cut would and start it again; while it works on a query, if one is given.
+
+    ``when`` is while half of the reports have been sent, at the first sign of progress (or as soon as the answer is
+    there, whichever comes first), or just after the answer.
+    """
 
     line: int
     during: QueryStep | None
+    when: Literal["sending", "working", "answered"] = "sending"
 
 
 Step = QueryStep | LookStep | ChooseStep | LateStep | RetryStep | AtOnceStep | CrashStep
@@ -399,10 +404,17 @@ class _Reader:
         return AtOnceStep(line=line, queries=tuple(queries), released=released)
 
     def _crash(self, section: Section, line: int) -> CrashStep:
+        when = section.choice("when", ("sending", "working", "answered"), "sending")
         if section.take("during") is None:
+            if "when" in section:
+                section.refuse("when", "is of a query under way", "Write [steps.during] with what a query has")
             return CrashStep(line=line, during=None)
         query = section.section("during")
-        step = CrashStep(line=line, during=self._query(query, query.lines.of(query.path)))
+        step = CrashStep(
+            line=line,
+            during=self._query(query, query.lines.of(query.path)),
+            when="sending" if when == "sending" else "working" if when == "working" else "answered",
+        )
         query.done()
         return step
 

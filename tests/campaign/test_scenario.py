@@ -40,6 +40,9 @@ def test_every_example_goes_as_it_expects(path: Path, tmp_path: Path) -> None:
     result = run_scenario(load_scenario(path), tmp_path, bits=SecureBits(), clock=SystemClock())
     raise_unless_ok(result)
     assert result.comparisons and all(one.lost == one.charged for one in result.comparisons)
+    if path.stem == "crash":
+        assert result.steps[0].did.startswith("killed the service with half of the reports sent")
+        assert result.steps[1].did.startswith("killed the service after it had answered")
 
 
 def test_there_is_an_example_of_every_step() -> None:
@@ -182,6 +185,7 @@ QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys =
         (BASE + QUERY + '[[steps]]\ndo = "look"\n', 18, 'Write at = "a query"'),
         (BASE + QUERY + '[[steps]]\ndo = "choose"\nname = "shoes"\nat = "first"\n', 20, "a name that no key has"),
         (BASE + QUERY + '[[steps]]\ndo = "choose"\nname = "x"\nat = "first"\ntake = "above"\n', 18, "Write above ="),
+        (BASE + '[[steps]]\ndo = "crash"\nwhen = "working"\n', 13, "Write [steps.during]"),
         (BASE + '[[steps]]\ndo = "at once"\n', 11, "Write [[steps.queries]] twice"),
         (BASE + LATE, 13, "of its own"),
         (BASE.replace("value = 1000", "value = 100000"), 10, "Write a whole number from 1 to 65,536"),
