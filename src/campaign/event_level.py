@@ -181,7 +181,6 @@ def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], lis
         above_noise=sum(row.above_noise for row in rows),
         rmse=float(np.sqrt(np.mean([(row.estimate - row.truth) ** 2 for row in rows]))),
         rmsre=float(np.sqrt(np.mean(np.square(errors)))),
-        rmse=float(np.sqrt(np.mean([(row.estimate - row.truth) ** 2 for row in rows]))),
         tau=1.0,
         median_relative_error=float(np.median(relative)) if relative else None,
         truth=float(sum(row.truth for row in rows)),

@@ -172,20 +172,15 @@ def _write_round(
     price: tuple[int, int],
     bounds: tuple[int, int],
 ) -> None:
-    """Write ε_{x,t} and δ_{x,t} of every unit that lost something; units with equal sums share their text."""
-    texts: dict[tuple[int, int], str] = {}
+    """Write ε_{x,t} and δ_{x,t} of every unit that lost something."""
     head = f"{plain['t']},{plain['job_id']},"
-    lines = []
-    for name, value, count in zip(names, values.tolist(), counts.tolist(), strict=True):
-        if not count:
-            continue
-        text = texts.get((value, count))
-        if text is None:
-            epsilon = float(Fraction(value * price[0], MICRO * bounds[0]))
-            delta = float(Fraction(count * price[1], ATTO * bounds[1]))
-            text = texts[value, count] = f"{value},{count},{epsilon:.9g},{delta:.9g},,\n"
-        lines.append(f'{head}"{name}",{text}')
-    stream.write("".join(lines))
+    epsilon, delta, unit_epsilon, unit_delta = *price, MICRO * bounds[0], ATTO * bounds[1]
+    stream.writelines(
+        # Whole numbers are divided last, so each quotient is rounded once.
+        f'{head}"{name}",{value},{count},{value * epsilon / unit_epsilon:.9g},{count * delta / unit_delta:.9g},,\n'
+        for name, value, count in zip(names, values.tolist(), counts.tolist(), strict=True)
+        if count
+    )
 
 
 def _write_totals(
@@ -196,17 +191,11 @@ def _write_totals(
     bounds: tuple[int, int],
 ) -> None:
     """Write what every unit lost in all, and what the ledger charged for it."""
-    paid = charged or lost
-    texts: dict[tuple[int, ...], str] = {}
-    lines = []
-    for name, *amounts in zip(names, *(column.tolist() for column in (*lost, *paid)), strict=True):
-        text = texts.get(tuple(amounts))
-        if text is None:
-            losses = _loss(amounts[0], amounts[1], *bounds), _loss(amounts[2], amounts[3], *bounds)
-            parts = [f"{float(one.epsilon):.9g},{float(one.delta):.9g}" for one in losses]
-            text = texts[tuple(amounts)] = f"{parts[0]},{',' if charged is None else parts[1]}\n"
-        lines.append(f'all,,"{name}",,,{text}')
-    stream.write("".join(lines))
+    unit_epsilon, unit_delta = MICRO * bounds[0], ATTO * bounds[1]
+    columns = (column.tolist() for column in (*lost, *(charged or lost)))
+    for name, epsilon, delta, paid_epsilon, paid_delta in zip(names, *columns, strict=True):
+        paid = f"{paid_epsilon / unit_epsilon:.9g},{paid_delta / unit_delta:.9g}" if charged else ","
+        stream.write(f'all,,"{name}",,,{epsilon / unit_epsilon:.9g},{delta / unit_delta:.9g},{paid}\n')
 
 
 def unit_name(campaign: Campaign, unit: int) -> str:
@@ -252,14 +241,26 @@ class Balances:
         if columns is None:
             return None
         keys = unit_keys(campaign, truth, columns.report, api)
-        distinct, place = np.unique(keys, axis=0, return_inverse=True)
-        place = place.reshape(-1)
+        distinct, place = _distinct(keys)
         store = SqliteStore(path)
         try:
-            spent = Ledger.open(store, clock=clock).balances(UnitSet(np.ascontiguousarray(distinct)))
+            spent = Ledger.open(store, clock=clock).balances(UnitSet(distinct))
         finally:
             store.close()
         return cls(loss_micro=spent.loss_micro[place], delta_atto=spent.delta_atto[place], fresh=fresh)
+
+
+def _distinct(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Ints]:
+    """Return the distinct keys in ascending order, and the place of each key among them."""
+    high, middle = (np.ascontiguousarray(keys[:, part]).view(">u8")[:, 0] for part in (slice(0, 8), slice(8, 16)))
+    low = np.ascontiguousarray(keys[:, 16:]).view(">u4")[:, 0]
+    order = np.lexsort((low, middle, high))
+    ascending = keys[order]
+    new = np.ones(len(keys), dtype=np.bool_)
+    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
+    place = np.empty(len(keys), dtype=np.int64)
+    place[order] = np.cumsum(new) - 1
+    return np.ascontiguousarray(ascending[new]), place
 
 
 def unit_keys(campaign: Campaign, truth: Truth, rows: Ints, api: Api) -> NDArray[np.uint8]:
