@@ -16,10 +16,12 @@ from campaign.planner import MICRO, Measure, Plan, QueryLine, Resources, Target
 from campaign.reading import Section
 from campaign.scenario_file import read_toml
 
-KINDS = ("daily", "weekly", "rolling", "once")
+KINDS = ("daily", "weekly", "rolling", "once", "drill-down")
+"""A drill-down is one query, over some days and batches, about keys that were chosen from earlier answers."""
 TARGETS = ("relative_error", "relative_half_width", "standard_deviation", "half_width", "release_above")
 _MAX_DAYS = 3660
 _MAX = Fraction(10**12)
+_STARVED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,7 @@ def _windows(section: Section, days: int) -> tuple[tuple[int, int], ...]:
     end = section.whole("to_day", days, least=1, most=days)
     if not first < end:
         section.refuse("to_day", f"is {end}, before from_day", f"Write a day from {first + 1} to {days}")
-    length, every = {"daily": (1, 1), "weekly": (7, 7), "rolling": (7, 1), "once": (end - first, end - first)}[kind]
+    length, every = {"daily": (1, 1), "weekly": (7, 7)}.get(kind, (end - first, end - first))
     if kind == "rolling":
         length = section.whole("window_days", 7, least=1, most=days)
         every = section.whole("every_days", 1, least=1, most=days)
@@ -185,6 +187,18 @@ def plan_to_plain(asked: PlanFile, plan: Plan) -> dict[str, Any]:
 
 def verdict(plan: Plan) -> str:
     """Say in words whether the targets can be met, and if not, what stands in the way and by how much."""
+    starved = [
+        repr(one.line.name)
+        for one in plan.allotments
+        if one.line.target is None and _STARVED * one.epsilon_micro < plan.resources.epsilon_micro
+    ]
+    told = _verdict(plan)
+    if starved:
+        told += f" Without a target, {', '.join(starved)} gets only what is left, next to nothing: give it a target."
+    return told
+
+
+def _verdict(plan: Plan) -> str:
     cell, total = plan.binding, decimal_text(plan.resources.epsilon_micro, 6)
     where = f"a report of day {cell.day + 1} in batch {cell.batch!r}"
     loads = ", ".join(f"{load} of {name!r}" for name, load in cell.loads.items() if load)

@@ -80,6 +80,7 @@ def test_the_command_prints_a_plan_and_says_when_there_is_none(tmp_path: Path) -
     tight.write_text(EXAMPLE.read_text().replace('epsilon = "64"', 'epsilon = "10"'))
     missed = CliRunner().invoke(app, [str(tight)])
     assert missed.exit_code == 1 and "cannot be met" in missed.output and "times as large" in missed.output
+    assert "give it a target" in " ".join(missed.output.split()) and "give it a target" not in shown.output
     plain = json.loads(CliRunner().invoke(app, [str(tight), "--json"]).stdout)
     assert not plain["feasible"] and plain["factor"] > 1 and Fraction(plain["needed_epsilon"]) > 10
     assert Fraction(plain["most_spent_by_a_report"]) <= 10
