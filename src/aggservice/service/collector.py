@@ -1,0 +1,205 @@
+"""A collector: reports as browsers post them to the well-known endpoints, into Avro batches that jobs can read.
+
+It is the ad-tech's side and holds no key: payloads stay sealed. A batch is a period of ``scheduled_report_time``.
+A report is answered with 200 only once it is on disk. Copies for debugging and event-level reports go into folders
+and files of their own, so that no job reads a report twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from aggservice.wire import AggregatableReport, Api, ReportBatch, ReportBodyError, ReportWriter, SharedInfo, WireError
+from aggservice.wire.report import MAX_BODY_BYTES
+from mechanisms import Clock
+
+_ARA = "/.well-known/attribution-reporting"
+_PAA = "/.well-known/private-aggregation"
+_FLUSH_REPORTS = 1000
+_GROUP_S = 0.05
+_MAX_OPEN_FILES = 64
+_HOUR_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """What a well-known path takes: reports of an API, or (``api`` None) documents kept as lines of JSON."""
+
+    folder: str
+    api: Api | None = None
+
+
+#: Every path that a browser posts reports to (FACTS "Aggregatable report").
+ENDPOINTS = {
+    f"{_ARA}/report-aggregate-attribution": Endpoint("attribution-reporting", Api.ATTRIBUTION_REPORTING),
+    f"{_ARA}/debug/report-aggregate-attribution": Endpoint("debug-attribution-reporting", Api.ATTRIBUTION_REPORTING),
+    f"{_ARA}/debug/report-aggregate-debug": Endpoint("attribution-reporting-debug", Api.ATTRIBUTION_REPORTING_DEBUG),
+    f"{_ARA}/report-event-attribution": Endpoint("event-level"),
+    f"{_ARA}/debug/report-event-attribution": Endpoint("debug-event-level"),
+    f"{_ARA}/debug/verbose": Endpoint("verbose"),
+    f"{_PAA}/report-shared-storage": Endpoint("shared-storage", Api.SHARED_STORAGE),
+    f"{_PAA}/debug/report-shared-storage": Endpoint("debug-shared-storage", Api.SHARED_STORAGE),
+    f"{_PAA}/report-protected-audience": Endpoint("protected-audience", Api.PROTECTED_AUDIENCE),
+    f"{_PAA}/debug/report-protected-audience": Endpoint("debug-protected-audience", Api.PROTECTED_AUDIENCE),
+}
+
+
+def accept(path: str, body: bytes) -> tuple[Endpoint, AggregatableReport | None, SharedInfo | None]:
+    """Return what a posted body is; raise ``WireError`` naming what is wrong with it.
+
+    A report must be of the API that its endpoint is for; a document of an event-level endpoint must be JSON.
+    """
+    endpoint = ENDPOINTS[path]
+    if endpoint.api is None:
+        try:
+            json.loads(body)
+        except (ValueError, RecursionError):
+            raise ReportBodyError("the body of a report is JSON, and this is not") from None
+        return endpoint, None, None
+    report = AggregatableReport.from_json(body)
+    info = SharedInfo.parse(report.shared_info)
+    if info.api != endpoint.api:
+        raise ReportBodyError(f"this endpoint takes reports of {endpoint.api.value}")
+    return endpoint, report, info
+
+
+class Collector:
+    """Writes accepted reports below ``root``: ``api/20261118T00/reports-….avro`` and ``event-level/….jsonl``.
+
+    Files are new at each start and whole after each flush; ``flush`` returns when everything is on disk. Not for
+    several threads at once.
+    """
+
+    def __init__(
+        self, root: Path, *, clock: Clock, batch_hours: int = 24, origins: Sequence[str] = (), tag: str = ""
+    ) -> None:
+        if not 1 <= batch_hours <= 24 * 366:
+            raise ReportBodyError("a batch has 1 hour to 366 days")
+        self.root = root
+        self.received = 0
+        self.refused = 0
+        self._origins = frozenset(origins)
+        self._length_s = batch_hours * _HOUR_S
+        self._tag = tag or f"{clock.now_ms()}"
+        self._pending: dict[Path, list[AggregatableReport]] = {}
+        self._lines: dict[Path, list[bytes]] = {}
+        self._files: dict[Path, tuple[BinaryIO, ReportWriter]] = {}
+        root.mkdir(parents=True, exist_ok=True)
+
+    def receive(self, path: str, body: bytes) -> None:
+        """Take a posted body; it is safe after the next ``flush``. A bad one raises ``WireError`` and is not kept."""
+        try:
+            endpoint, report, info = accept(path, body)
+            if info is not None and self._origins and info.reporting_origin not in self._origins:
+                raise ReportBodyError("this collector takes no reports for that reporting origin")
+        except WireError:
+            self.refused += 1
+            raise
+        self.received += 1
+        if report is None or info is None:
+            line = json.dumps(json.loads(body), separators=(",", ":"), ensure_ascii=False).encode()
+            self._lines.setdefault(self.root / endpoint.folder / f"reports-{self._tag}.jsonl", []).append(line)
+            return
+        start = info.scheduled_report_time_s // self._length_s * self._length_s
+        period = datetime.fromtimestamp(start, tz=UTC).strftime("%Y%m%dT%H")
+        place = self.root / endpoint.folder / period / f"reports-{self._tag}.avro"
+        self._pending.setdefault(place, []).append(report)
+
+    def flush(self) -> None:
+        """Write everything that was received to disk, and wait until it is there."""
+        pending, self._pending = self._pending, {}
+        for path, reports in pending.items():
+            file, writer = self._open(path)
+            writer.write(ReportBatch.of(reports))
+            file.flush()
+            os.fsync(file.fileno())
+        lines, self._lines = self._lines, {}
+        for path, documents in lines.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab") as file:
+                file.write(b"".join(line + b"\n" for line in documents))
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _open(self, path: Path) -> tuple[BinaryIO, ReportWriter]:
+        if path not in self._files:
+            if len(self._files) >= _MAX_OPEN_FILES:
+                self._close_files()
+            path.parent.mkdir(parents=True, exist_ok=True)
+            while path.exists():
+                path = path.with_name(f"{path.stem}x.avro")
+            file = path.open("xb")
+            self._files[path] = file, ReportWriter(file)
+        return self._files[path]
+
+    def _close_files(self) -> None:
+        for file, writer in self._files.values():
+            writer.close()
+            file.close()
+        self._files = {}
+
+    def close(self) -> None:
+        """Flush and close every file."""
+        self.flush()
+        self._close_files()
+
+
+def collector_routes(collector: Collector, told: Callable[[int], None] | None = None) -> list[BaseRoute]:
+    """Return the routes of a collector, for ``build_app`` or an app of their own.
+
+    Requests that come within a moment of one another share one flush: each is answered after it.
+    """
+    lock = asyncio.Lock()
+    waiting: list[asyncio.Future[None]] = []
+
+    async def settle() -> None:
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(done)
+        if len(waiting) == 1:
+            await asyncio.sleep(_GROUP_S)
+        async with lock:
+            if not done.done():
+                group, waiting[:] = waiting[:], []
+                try:
+                    collector.flush()
+                except OSError as problem:
+                    for one in group:
+                        one.set_exception(problem)
+                else:
+                    for one in group:
+                        one.set_result(None)
+        await done
+
+    async def post(request: Request) -> Response:
+        body = b""
+        try:
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_BODY_BYTES:
+                    return PlainTextResponse(f"a report has at most {MAX_BODY_BYTES} bytes\n", status_code=413)
+        except ClientDisconnect:
+            return PlainTextResponse("", status_code=400)
+        try:
+            collector.receive(request.url.path, body)
+        except WireError as problem:
+            return PlainTextResponse(f"{problem}\n", status_code=400)
+        try:
+            await settle()
+        except OSError:
+            return PlainTextResponse("the report could not be stored: send it again\n", status_code=503)
+        if told is not None:
+            told(collector.received)
+        return PlainTextResponse("", status_code=200)
+
+    return [Route(path, post, methods=["POST"]) for path in ENDPOINTS]

@@ -1,0 +1,144 @@
+"""The collector: bodies at the well-known endpoints in, Avro batches out, nothing acknowledged that is not on disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from aggservice.client import Client, JobParameters
+from aggservice.service.collector import ENDPOINTS, Collector, accept, collector_routes
+from aggservice.wire import Api, WireError, read_reports
+
+ARA = "/.well-known/attribution-reporting/report-aggregate-attribution"
+STORAGE = "/.well-known/private-aggregation/report-shared-storage"
+
+
+@dataclass
+class Answer:
+    status_code: int
+    text: str
+
+
+class Http:
+    """A collector behind a real socket."""
+
+    def __init__(self, collector: Collector, port: int) -> None:
+        self.collector = collector
+        self.port = port
+
+    def post(self, path: str, *, content: str, method: str = "POST") -> Answer:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, body=content.encode(), headers={"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return Answer(answer.status, answer.read().decode())
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def http(tmp_path: Path, maker: Any) -> Iterator[Http]:
+    collector = Collector(tmp_path / "in", clock=maker.clock, origins=["https://adtech.example"])
+    app = Starlette(routes=collector_routes(collector))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield Http(collector, server.servers[0].sockets[0].getsockname()[1])
+    server.should_exit = True
+    thread.join(30)
+    collector.close()
+
+
+def avro_of(folder: Path) -> list[tuple[bytes, bytes]]:
+    batches = [batch for path in sorted(folder.rglob("*.avro")) for batch in read_reports(path)]
+    return [row for batch in batches for row in zip(batch.payloads, batch.shared_infos, strict=True)]
+
+
+def test_a_report_is_on_disk_when_it_is_answered(http: Any, maker: Any, tmp_path: Path) -> None:
+    reports = [maker.report({1: 5}) for _ in range(3)]
+    late = maker.report({1: 5}, scheduled_report_time_s=maker.clock.now_ms() // 1000 + 3 * 86_400)
+    for number, report in enumerate([*reports, late], 1):
+        assert http.post(ARA, content=report.to_json()).status_code == 200
+        assert len(avro_of(tmp_path / "in")) == number
+    found = avro_of(tmp_path / "in" / "attribution-reporting")
+    assert {payload for payload, _ in found} == {report.payloads[0].payload for report in [*reports, late]}
+    assert len(list((tmp_path / "in" / "attribution-reporting").iterdir())) == 2
+
+
+def test_many_at_once_are_all_kept(http: Any, maker: Any, tmp_path: Path) -> None:
+    bodies = [maker.report({1: 5}).to_json() for _ in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda body: http.post(ARA, content=body).status_code, bodies))
+    assert answers == [200] * 40
+    assert len({info for _, info in avro_of(tmp_path / "in")}) == 40
+
+
+def test_batches_are_input_of_a_job(http: Any, maker: Any, client: Client, tmp_path: Path) -> None:
+    for _ in range(5):
+        assert http.post(ARA, content=maker.report({7: 1000}).to_json()).status_code == 200
+    http.collector.close()
+    batches = [batch for path in (tmp_path / "in").rglob("*.avro") for batch in read_reports(path)]
+    parameters = JobParameters(attribution_report_to="https://adtech.example", epsilon="64")
+    summary = client.aggregate("job", parameters, batches, domain=[7])
+    assert abs(int(summary.metrics[0]) - 5000) < 100_000 and not summary.error_counts
+
+
+def test_what_is_wrong_is_said_and_not_kept(http: Any, maker: Any, tmp_path: Path) -> None:
+    report = maker.report({1: 5})
+    other = maker.report({1: 5}, reporting_origin="https://other.example")
+    storage = maker.report({1: 5}, api=Api.SHARED_STORAGE, attribution_destination=None)
+    for path, body, status, words in (
+        (ARA, "{", 400, "JSON"),
+        (ARA, "[]", 400, "JSON object"),
+        (ARA, "{}", 400, "aggregation_service_payloads"),
+        (ARA, storage.to_json(), 400, "attribution-reporting"),
+        (STORAGE, report.to_json(), 400, "shared-storage"),
+        (ARA, other.to_json(), 400, "reporting origin"),
+        (ARA, "x" * 300_000, 413, "at most"),
+        ("/.well-known/else", "{}", 404, ""),
+    ):
+        answer = http.post(path, content=body)
+        assert (answer.status_code, words in answer.text) == (status, True)
+    assert http.post(ARA, content="", method="GET").status_code == 405
+    assert avro_of(tmp_path / "in") == []
+    assert http.post(STORAGE, content=storage.to_json()).status_code == 200
+    assert len(avro_of(tmp_path / "in" / "shared-storage")) == 1
+
+
+def test_event_level_reports_are_lines_and_debug_copies_stay_apart(http: Any, maker: Any, tmp_path: Path) -> None:
+    event = "/.well-known/attribution-reporting/report-event-attribution"
+    assert http.post(event, content='{"trigger_data": "2",\n "source_event_id": "9"}').status_code == 200
+    assert http.post(event, content="no").status_code == 400
+    (path,) = (tmp_path / "in" / "event-level").iterdir()
+    assert path.read_text() == '{"trigger_data":"2","source_event_id":"9"}\n'
+    debug = "/.well-known/attribution-reporting/debug/report-aggregate-attribution"
+    assert http.post(debug, content=maker.report({1: 5}).to_json()).status_code == 200
+    assert len(avro_of(tmp_path / "in" / "debug-attribution-reporting")) == 1
+    assert avro_of(tmp_path / "in" / "attribution-reporting") == []
+
+
+def test_a_restart_keeps_what_was_there(maker: Any, tmp_path: Path) -> None:
+    for _ in range(2):
+        collector = Collector(tmp_path, clock=maker.clock)
+        collector.receive(ARA, maker.report({1: 5}).to_json().encode())
+        collector.close()
+    assert len(avro_of(tmp_path)) == 2
+
+
+def test_all_endpoints_are_there() -> None:
+    assert len(ENDPOINTS) == 10
+    with pytest.raises(WireError):
+        accept(ARA, b"\xff")
