@@ -18,6 +18,7 @@ from budget.units import Columns, Places, Words
 _START: Final = 1 << 12
 _MIX_A: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX_B: Final = np.uint64(0xD6E8FEB86659FD93)
+_AHEAD: Final = 128
 _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 
@@ -47,20 +48,43 @@ def _find(slots: Slots, rows: Rows, hi: np.uint64, mid: np.uint64, lo: np.uint64
 
 
 @njit(cache=True)
-def rehash(slots: Slots, rows: Rows, used: int) -> None:
-    """Put the first ``used`` rows into an empty table of slots."""
-    for row in range(used):
-        slots[_find(slots, rows, rows[row, 0], rows[row, 1], rows[row, 2] >> _HALF)] = row
+def _touch(slots: Slots, hi: Words, mid: Words, lo: Words) -> np.int64:
+    """Load the slots of several keys one right after another, so that waiting for memory overlaps."""
+    mask = np.uint64(slots.size - 1)
+    seen = np.int64(0)
+    for i in range(hi.size):
+        seen += slots[_slot_of(hi[i], mid[i], np.uint64(lo[i]), mask)]
+    return seen
 
 
 @njit(cache=True)
-def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, limit: Amounts) -> tuple[int, int]:
-    """Add ``cost`` (loss, delta, uses; each may be negative) to every key; return (rows used, first key out of range).
+def rehash(slots: Slots, rows: Rows, used: int) -> np.int64:
+    """Put the first ``used`` rows, all of different keys, into an empty table of slots."""
+    mask = np.uint64(slots.size - 1)
+    seen = np.int64(0)
+    for start in range(0, used, _AHEAD):
+        stop = min(start + _AHEAD, used)
+        seen += _touch(slots, rows[start:stop, 0], rows[start:stop, 1], rows[start:stop, 2] >> _HALF)
+        for row in range(start, stop):
+            slot = _slot_of(rows[row, 0], rows[row, 1], rows[row, 2] >> _HALF, mask)
+            while slots[slot] >= 0:
+                slot = (slot + np.uint64(1)) & mask
+            slots[slot] = row
+    return seen
 
-    Out of range is below 0 or above ``limit``; −1 when none is. Sums stay below 2⁶² because amounts and limits do.
+
+@njit(cache=True)
+def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, limit: Amounts) -> tuple[int, int, int]:
+    """Add ``cost`` (loss, delta, uses; each may be negative) to every key.
+
+    Return the rows used, and the first key that goes below 0 or above ``limit``, −1 when none does (and what
+    ``_touch`` saw, so that it is not optimised away). Sums stay below 2⁶² because amounts and limits do.
     """
     hi, mid, lo = keys
+    seen = np.int64(0)
     for i in range(hi.size):
+        if i % _AHEAD == 0:
+            seen += _touch(slots, hi[i : i + _AHEAD], mid[i : i + _AHEAD], lo[i : i + _AHEAD])
         low = np.uint64(lo[i])
         slot = _find(slots, rows, hi[i], mid[i], low)
         row = slots[slot]
@@ -75,19 +99,23 @@ def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, lim
         loss = np.int64(rows[row, 3]) + cost[0]
         delta = np.int64(rows[row, 4]) + cost[1]
         if loss < 0 or delta < 0 or uses < 0 or loss > limit[0] or delta > limit[1] or uses > limit[2]:
-            return used, i
+            return used, i, int(seen)
         rows[row, 2] = (low << _HALF) | np.uint64(uses)
         rows[row, 3] = np.uint64(loss)
         rows[row, 4] = np.uint64(delta)
-    return used, -1
+    return used, -1, int(seen)
 
 
 @njit(cache=True)
-def look_up(slots: Slots, rows: Rows, keys: Columns, found: Places) -> None:
+def look_up(slots: Slots, rows: Rows, keys: Columns, found: Places) -> np.int64:
     """Write the row of each key, −1 where there is none."""
     hi, mid, lo = keys
+    seen = np.int64(0)
     for i in range(hi.size):
+        if i % _AHEAD == 0:
+            seen += _touch(slots, hi[i : i + _AHEAD], mid[i : i + _AHEAD], lo[i : i + _AHEAD])
         found[i] = slots[_find(slots, rows, hi[i], mid[i], np.uint64(lo[i]))]
+    return seen
 
 
 class Tally:
@@ -100,21 +128,24 @@ class Tally:
         self.used = 0
 
     def _reserve(self, more: int) -> None:
-        size = self._rows.shape[0]
-        while size < self.used + more:
-            size *= 2
-        if size != self._rows.shape[0]:
-            rows = np.zeros((size, 5), dtype=np.uint64)
-            rows[: self.used] = self._rows[: self.used]
-            self._rows = rows
-            self._slots = np.full(2 * size, -1, dtype=np.int32)
+        """Make room for ``more`` keys, should all of them be new."""
+        needed = self.used + more
+        if needed > self._rows.shape[0]:
+            size = max(needed, self._rows.shape[0] + self._rows.shape[0] // 2)
+            # In place: a large array then moves by its page table, and is not copied.
+            self._rows.resize((size, 5), refcheck=False)
+        if 2 * needed > self._slots.size:
+            size = self._slots.size
+            while 2 * needed > size:
+                size *= 4
+            self._slots = np.full(size, -1, dtype=np.int32)
             rehash(self._slots, self._rows, self.used)
 
     def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
         """Charge every key (or, sign −1, give back); return the first key that leaves [0, limit], or −1."""
         self._reserve(keys[0].size)
         step = sign * np.array([cost.loss_micro, cost.delta_atto, cost.uses], dtype=np.int64)
-        self.used, bad = apply(self._slots, self._rows, self.used, keys, step, self._limit)
+        self.used, bad, _ = apply(self._slots, self._rows, self.used, keys, step, self._limit)
         return bad
 
     def amounts(self, keys: Columns) -> tuple[NDArray[np.bool_], Words, Words, Words]:

@@ -321,5 +321,5 @@ def test_three_stores_and_the_model_agree(tmp_path: Path, postgres_dsn: str) -> 
 @pytest.mark.soak
 def test_three_stores_and_the_model_agree_for_long(tmp_path: Path, postgres_dsn: str) -> None:
     run_state_machine_as_test(
-        machine(tmp_path, postgres_dsn), settings=settings(max_examples=400, stateful_step_count=40, deadline=None)
+        machine(tmp_path, postgres_dsn), settings=settings(max_examples=150, stateful_step_count=30, deadline=None)
     )
