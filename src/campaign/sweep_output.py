@@ -98,6 +98,10 @@ def _lines(
     return lines
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
+
+
 def _number(value: Any) -> float | None:
     try:
         return float(value)
@@ -119,6 +123,8 @@ def _draw(axes: Any, lines: dict[str, list[tuple[Any, float]]], field: SweepFiel
     heights = [y for points in lines.values() for _, y in points]
     if min(heights) > 0 and max(heights) / min(heights) >= _LOG_FROM_RATIO:
         axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(lambda share, _: _percent(share) if f"{share:.0e}"[0] in "235" else "")
+    axes.yaxis.set_major_formatter(lambda share, _: _percent(share))
     axes.set_xlabel(field.path)
     axes.set_ylabel(title)
     axes.set_title(f"{title.partition(' (')[0]} against {field.short}".capitalize(), loc="left", weight="bold")
