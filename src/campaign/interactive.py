@@ -1,18 +1,21 @@
 """The interactive mechanism M_SR, for real: the paper's clients, sealed reports, the engine and its ledger.
 
 Algorithm 6 of the Privacy Sandbox paper: phase 1 is ``ara_client.model`` or ``paa_client.model``, phases 2 and 3 are a
-job of ``LocalEngine``. A ``Recorder`` keeps the truth beside it, for whoever experiments; the adversary never sees it.
+job at a ``Desk``: the engine in this process, or a service over gRPC. A ``Recorder`` keeps the truth beside it, for
+whoever experiments; the adversary never sees it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 from uuid import UUID
 
 import numpy as np
 
+from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import (
     Discovery,
     EngineSettings,
@@ -22,6 +25,7 @@ from aggservice.engine import (
     JobRequest,
     LocalEngine,
     Outcome,
+    ReturnCode,
     Scope,
     Sensitivity,
     UnpaidError,
@@ -49,22 +53,112 @@ ORIGIN = "https://adtech.example"
 DESTINATION = "https://shop.example"
 
 
-class SummaryReports:
-    """M_SR over a ledger. Events make reports, queries make jobs; one API a mechanism, as in the paper."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What became of a job: rows and the total of the others, or neither and the code of a refusal."""
 
-    def __init__(self, *, api: Api, bounds: Bounds, ledger: Ledger, keys: KeySet, clock: Clock, bits: Bits) -> None:
+    code: str
+    rows: Mapping[int, int] | None = None
+    others: int | None = None
+
+
+class Desk(Protocol):
+    """Where jobs are asked for."""
+
+    def ask(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Reply:
+        """Ask for one job; a refusal is a reply."""
+
+
+class EngineDesk:
+    """Jobs of the engine in this process, each caller by its name."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    def ask(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Reply:
+        """Ask the engine; only what it refuses by its rules is a reply."""
+        try:
+            outcome = self._job(job_id, query, reports)
+        except (UnpaidError, InvalidJobError, JobIdTakenError) as problem:
+            return Reply(code=problem.code.name)
+        rows = outcome.rows.to_dict() if outcome.rows else {}
+        return Reply(code=outcome.header.return_code.name, rows=rows, others=outcome.header.others)
+
+    def _job(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Outcome:
+        request = JobRequest(
+            job_request_id=job_id,
+            attribution_report_to=ORIGIN,
+            noise=query.epsilon,
+            discovery=Discovery(delta=query.delta) if query.delta else None,
+            others=query.others,
+            filtering_ids=query.filtering_ids,
+        )
+        session = self._engine.begin(Scope(caller=query.caller), request)
+        if query.domain:
+            high = np.array([key >> 64 for key in query.domain], dtype=np.uint64)
+            low = np.array([key & (1 << 64) - 1 for key in query.domain], dtype=np.uint64)
+            session.declare(high, low)
+        session.add(ReportBatch.of(reports))
+        content = hashlib.sha256(repr((query.reports, query.domain)).encode()).digest()
+        return session.finish(content=content)
+
+
+class ServiceDesk:
+    """Jobs of a service over gRPC, all from one connection: callers are the connection's."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def ask(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Reply:
+        """Stream the job; only what the service refuses by its rules is a reply."""
+        parameters = JobParameters(
+            attribution_report_to=ORIGIN,
+            epsilon=str(query.epsilon),
+            discovery_delta=str(query.delta) if query.delta else "",
+            others_epsilon=str(query.others) if query.others else "",
+            filtering_ids=query.filtering_ids,
+        )
+        try:
+            summary = self._client.aggregate(job_id, parameters, list(reports), domain=list(query.domain))
+        except ClientError as problem:
+            if problem.return_code not in (ReturnCode.PRIVACY_BUDGET_EXHAUSTED, ReturnCode.INVALID_JOB):
+                raise
+            return Reply(code=problem.return_code)
+        return Reply(code=summary.return_code, rows=summary.to_dict(), others=summary.others)
+
+
+class SummaryReports:
+    """M_SR over a ledger. Events make reports, queries make jobs; one API a mechanism, as in the paper.
+
+    Without a ``desk`` the jobs are those of an engine over ``ledger``; a desk's service must have that ledger, the
+    ``keys`` and these bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        bounds: Bounds,
+        ledger: Ledger,
+        keys: KeySet,
+        clock: Clock,
+        bits: Bits,
+        desk: Desk | None = None,
+    ) -> None:
         if api not in (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE):
             raise CampaignError("an interaction is about Attribution Reporting or about Shared Storage")
         self.recorder = Recorder(bounds=bounds)
         self.ledger = ledger
         self._api, self._bounds, self._clock, self._bits = api, bounds, clock, bits
         self._public = keys.public(clock)
-        self._engine = LocalEngine(
-            ledger=ledger,
-            opener=InlineOpener(keys),
-            clock=clock,
-            bits=bits,
-            settings=EngineSettings(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)}),
+        self._desk = desk or EngineDesk(
+            LocalEngine(
+                ledger=ledger,
+                opener=InlineOpener(keys),
+                clock=clock,
+                bits=bits,
+                settings=EngineSettings(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)}),
+            )
         )
         self._ara: dict[int, SummaryClient] = {}
         self._paa = PaaSrClient(lambda_1=bounds.l1, lambda_0=bounds.l0, bits=bits)
@@ -156,46 +250,20 @@ class SummaryReports:
             "price": price,
             "reports": [name for name, _ in chosen],
         }
-        try:
-            outcome = self._job(job_id, query, [report for _, report in chosen])
-        except (UnpaidError, InvalidJobError, JobIdTakenError) as problem:
-            self.recorder.refused(**common, return_code=problem.code.name)
-            return Answer(
-                move=move,
-                job_id=job_id,
-                rows=None,
-                return_code=problem.code.name,
-                reports_sent=len(self._reports),
-            )
-        rows = outcome.rows.to_dict() if outcome.rows else {}
-        digest = hashlib.sha256(repr((sorted(rows.items()), outcome.header.others)).encode()).digest()
-        self.recorder.released(**common, digest=digest)
+        reply = self._desk.ask(job_id, query, [report for _, report in chosen])
+        if reply.rows is None:
+            self.recorder.refused(**common, return_code=reply.code)
+        else:
+            digest = hashlib.sha256(repr((sorted(reply.rows.items()), reply.others)).encode()).digest()
+            self.recorder.released(**common, digest=digest)
         return Answer(
             move=move,
             job_id=job_id,
-            rows=rows,
-            return_code=outcome.header.return_code.name,
+            rows=reply.rows,
+            return_code=reply.code,
             reports_sent=len(self._reports),
-            others=outcome.header.others,
+            others=reply.others,
         )
-
-    def _job(self, job_id: str, query: Query, reports: list[AggregatableReport]) -> Outcome:
-        request = JobRequest(
-            job_request_id=job_id,
-            attribution_report_to=ORIGIN,
-            noise=query.epsilon,
-            discovery=Discovery(delta=query.delta) if query.delta else None,
-            others=query.others,
-            filtering_ids=query.filtering_ids,
-        )
-        session = self._engine.begin(Scope(caller=query.caller), request)
-        if query.domain:
-            high = np.array([key >> 64 for key in query.domain], dtype=np.uint64)
-            low = np.array([key & (1 << 64) - 1 for key in query.domain], dtype=np.uint64)
-            session.declare(high, low)
-        session.add(ReportBatch.of(reports))
-        content = hashlib.sha256(repr((query.reports, query.domain)).encode()).digest()
-        return session.finish(content=content)
 
     def balances(self) -> Mapping[tuple[str, int], Spend]:
         """Return what the ledger has for every contribution's report and filtering ID."""

@@ -17,7 +17,7 @@ from aggservice.wire import Api
 from budget import Delta, Epsilon
 from campaign.adversary import AddSource, AddTrigger, Answer, Event, Move, Query, RunOperation
 from campaign.losses import Bounds
-from mechanisms import Bits, uniform_below
+from mechanisms import Bits, SeededBits, uniform_below
 
 T = TypeVar("T")
 _KEYS = 6
@@ -73,9 +73,11 @@ class RandomAdversary:
     bits: Bits
     rounds: int = 12
     _style: dict[str, int] = field(init=False)
+    _own: SeededBits = field(init=False)
 
     def __post_init__(self) -> None:
-        draw = _Choices(self.bits.child("style"))
+        self._own = SeededBits(self.bits.read(32))
+        draw = _Choices(self._own.child("style"))
         self._style = {
             "devices": 1 + draw.below(3),
             "focus": draw.among((20, 50, 80)),  # percent of rounds that stay with the reports asked before
@@ -91,7 +93,7 @@ class RandomAdversary:
         if len(seen) >= self.rounds:
             return None
         past = hashlib.sha256(repr([(one.rows, one.return_code, one.others) for one in seen]).encode()).hexdigest()
-        choose = _Choices(self.bits.child(past))
+        choose = _Choices(self._own.child(past))
         known = [one for answer in seen for one in _reports_of(answer.move.events)]
         events = self._events(choose, seen)
         known += _reports_of(events)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from aggservice.client import Client
+from aggservice.engine import Sensitivity
+from aggservice.service import Limits, ServiceConfig, embedded
 from aggservice.wire import Api, KeySet
 from budget import UNIT_BYTES, Committed, Delta, Epsilon, EpsilonDeltaFilter, Ledger, UnitSet
 from campaign.adversary import AddSource, AddTrigger, Answer, Move, Query, RunOperation, play
 from campaign.games import GameResult, play_games
-from campaign.interactive import SummaryReports, memory_ledger
+from campaign.interactive import ServiceDesk, SummaryReports, memory_ledger
 from campaign.losses import Bounds, Loss
 from campaign.random_adversary import RandomAdversary, believed
 from mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits
@@ -123,18 +127,21 @@ def test_private_aggregation_windows_are_units_of_their_own() -> None:
 
 
 def test_a_random_adversary_is_a_function_of_the_transcript() -> None:
-    def build() -> RandomAdversary:
+    def build(bits: Bits) -> RandomAdversary:
         return RandomAdversary(
             api=Api.ATTRIBUTION_REPORTING,
             bounds=Bounds(l1=100, l0=10),
             limit_epsilon_micro=3_000_000,
             limit_delta_atto=10**13,
-            bits=SeededBits("one adversary"),
+            bits=bits,
         )
 
-    answers = play(mechanism(), build())
-    again = build()
+    answers = play(mechanism(), build(SeededBits("one adversary")))
+    again = build(SeededBits("one adversary"))
     assert [again.next_move(answers[:place]) for place in range(len(answers))] == [answer.move for answer in answers]
+    # So it is when its strategy was drawn from the system's entropy.
+    drawn = build(SecureBits())
+    assert [drawn.next_move(answers[:3]) for _ in range(3)] == [drawn.next_move(answers[:3])] * 3
     # Another answer gives another continuation: it does look.
     changed = [replace(one, rows={3: 10**6}) for one in answers]
     assert any(again.next_move(changed[:place]) != answers[place].move for place in range(1, len(answers)))
@@ -188,6 +195,45 @@ def test_random_adversaries_never_get_a_unit_past_the_limit() -> None:
 
 def test_random_adversaries_catch_a_forgetful_service() -> None:
     check_forgetful(80)
+
+
+def test_random_adversaries_over_grpc_fare_no_better(tmp_path: Path) -> None:
+    """The same family against a whole service, with its ledger in SQLite."""
+    clock, bits, bounds = ManualClock(NOW_MS), SecureBits(), Bounds(l1=100, l0=10)
+    keys = KeySet.create(bits, clock)
+    limits = EpsilonDeltaFilter.parse(epsilon="3", delta="0.00001")
+    released = 0
+    for number, api in enumerate((Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE) * 3):
+        config = ServiceConfig(
+            state=tmp_path / str(number),
+            listen="127.0.0.1:0",
+            filter=limits,
+            sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)},
+            limits=Limits(processes=0),
+        )
+        with embedded(config, clock=clock, keys=keys) as service, Client(service.address) as client:
+            played = SummaryReports(
+                api=api,
+                bounds=bounds,
+                ledger=service.ledger,
+                keys=keys,
+                clock=clock,
+                bits=bits,
+                desk=ServiceDesk(client),
+            )
+            adversary = RandomAdversary(
+                api=api,
+                bounds=bounds,
+                limit_epsilon_micro=limits.epsilon_micro,
+                limit_delta_atto=limits.delta_atto,
+                bits=bits,
+                rounds=15,
+            )
+            released += sum(answer.rows is not None for answer in play(played, adversary))
+            assert not played.recorder.past(played.limit)
+            assert all(one.lost == one.charged for one in played.recorder.compare(played.balances()))
+    # A game without any answer is rarer than one in a thousand; six of them in a row do not happen.
+    assert released > 0
 
 
 @pytest.mark.soak
