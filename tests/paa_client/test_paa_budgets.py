@@ -247,7 +247,7 @@ def random_operations(count: int, rules: Rules) -> None:
 
 @pytest.mark.parametrize("rules", list(Rules))
 def test_no_window_is_ever_above_its_budget(rules: Rules) -> None:
-    random_operations(40_000, rules)
+    random_operations(25_000, rules)
 
 
 @pytest.mark.soak

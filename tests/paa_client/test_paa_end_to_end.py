@@ -93,7 +93,7 @@ def repeat(repetitions: int, devices: int, tmp_path: Path) -> str:
 
 
 def test_reach_is_covered_as_stated(tmp_path: Path) -> None:
-    repeat(20, 40, tmp_path)
+    repeat(15, 30, tmp_path)
 
 
 @pytest.mark.soak
