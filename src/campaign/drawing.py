@@ -189,7 +189,7 @@ def _error(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tup
     axes.set_yscale("log")
     axes.set_xlabel("true size of the slice")
     axes.set_ylabel("relative error")
-    axes.set_title("Larger slices are measured better")
+    axes.set_title("Error by size of slice")
     axes.legend(frameon=False)
     return [("error", "Relative error of each slice against its true size.", figure)]
 

@@ -263,7 +263,8 @@ def service_config(campaign: Campaign, out: Path, *, processes: int, ledger: Pat
     """Return the configuration of a campaign's embedded service: its files, ledger and caps."""
     client, limits = campaign.client, campaign.service
     config = ServiceConfig(
-        state=out / "ledger",
+        # The key that signs a ledger lies beside it.
+        state=out / "ledger" if ledger is None else ledger.resolve().parent,
         listen="127.0.0.1:0",
         ledger="sqlite",
         ledger_path=ledger,
@@ -301,6 +302,7 @@ def _asking(
         Client(running.address) as client,
     ):
         yield client, keys.public(clock).serialise(), manual, True
+        (out / "ledger").mkdir(exist_ok=True)
         write_log(running.ledger.store, out / "ledger" / "ledger.log")
 
 

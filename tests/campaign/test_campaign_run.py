@@ -66,7 +66,7 @@ delta = "0.000001"
 
 def small(tmp_path: Path, text: str = SMALL, **options: Any) -> RunResult:
     campaign = parse_campaign(text, folder=tmp_path)
-    return run_campaign(campaign, tmp_path / "out", draw=False, **{"seed": "s", "workers": 1, **options})
+    return run_campaign(campaign, tmp_path / "out", **{"seed": "s", "workers": 1, "draw": False, **options})
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -86,13 +86,14 @@ def test_the_demo_is_the_example() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = small(tmp_path)
+    first = small(tmp_path, draw=True)
     kept = files_of(first.out)
-    assert {"metrics.json", "ledger/ledger.log", "batches/000/reports-1-of-1.avro"} <= set(kept)
+    assert {"metrics.json", "ledger/ledger.log", "batches/000/reports-1-of-1.avro", "report.html"} <= set(kept)
+    assert sum(name.endswith((".svg", ".png")) for name in kept) > 10
     shutil.rmtree(first.out)
     monkeypatch.setattr("campaign.sealing.POOL_FROM_REPORTS", 1)
     monkeypatch.setattr("campaign.run.POOL_FROM_REPORTS", 1)
-    again = files_of(small(tmp_path, workers=2).out)
+    again = files_of(small(tmp_path, workers=2, draw=True).out)
     assert kept == again
     shutil.rmtree(first.out)
     other = files_of(small(tmp_path, seed="t").out)

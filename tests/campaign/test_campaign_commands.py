@@ -1,0 +1,93 @@
+"""``aggservice run`` and ``demo`` as a user meets them: other services, other ledgers, JSON, and refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from aggservice.client import Client
+from aggservice.commands import demo as demo_command
+from aggservice.commands import run as run_command
+from aggservice.service import embedded
+from budget import ExportedLog
+
+CAMPAIGN = """
+name = "small"
+[population]
+size = 60
+days = 2
+conversion_rate = 0.6
+[[keys.fields]]
+name = "ad"
+values = ["a", "b"]
+[[measures]]
+of = "count"
+scale = 4096
+[[queries]]
+epsilon = "40"
+"""
+
+
+app = typer.Typer()
+run_command.register(app)
+demo_command.register(app)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(CAMPAIGN)
+    return path
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    found = CliRunner().invoke(app, ["run", *map(str, arguments)])
+    return found.exit_code, found.output
+
+
+def test_json_and_text(file: Path, tmp_path: Path) -> None:
+    code, text = run(file, "--out", tmp_path / "a", "--no-plots", "--json")
+    metrics = json.loads(text)
+    assert code == 0 and metrics["private"] and metrics["queries"][0]["paid"] == 1
+    code, text = run(file, "--out", tmp_path / "a", "--no-plots", "--seed", "x")
+    assert code == 0 and "Not private" in text and "has epsilon = 24" in text
+    assert "truth" in text and "95 % interval" in text and "happened =" in text
+
+
+def test_a_bad_file_and_a_foreign_folder_are_refused(file: Path, tmp_path: Path) -> None:
+    file.write_text(CAMPAIGN.replace("size = 60", "size = 0"))
+    code, text = run(file)
+    assert code == 2 and "small.toml, line 4: population.size is 0" in text and "Traceback" not in text
+    file.write_text(CAMPAIGN)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("do not touch")
+    code, text = run(file, "--out", tmp_path / "mine")
+    assert code == 1 and "is not empty and is no former run" in text
+    assert (tmp_path / "mine" / "thesis.tex").read_text() == "do not touch"
+
+
+def test_another_service_is_asked_and_time_is_now(file: Path, tmp_path: Path) -> None:
+    with embedded() as service, Client(service.address) as client:
+        for number in range(2):
+            code, text = run(file, "--out", tmp_path / f"run{number}", "--no-plots", "--service", service.address)
+            assert code == 0, text
+        entries = list(client.entries())
+        # The same campaign twice is two jobs over other reports: both paid.
+        assert sum(entry.job_request_id.endswith("summary-all") for entry in entries) == 2
+        assert client.verify_ledger().ok
+    assert (tmp_path / "run1" / "summaries" / "summary-all" / "summary-1-of-1.avro").exists()
+    code, text = run(file, "--out", tmp_path / "no", "--no-plots", "--service", "127.0.0.1:1")
+    assert code == 1 and "Traceback" not in text
+
+
+def test_a_ledger_of_ones_own_is_charged_again_and_again(file: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.sqlite"
+    for number in range(2):
+        code, text = run(file, "--out", tmp_path / f"run{number}", "--no-plots", "--ledger", ledger)
+        assert code == 0, text
+    logs = [ExportedLog(tmp_path / f"run{number}" / "ledger" / "ledger.log") for number in range(2)]
+    assert [sum(1 for entry in log.entries() for _ in [list(entry.parts)]) for log in logs] == [2, 3]
