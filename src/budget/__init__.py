@@ -38,7 +38,15 @@ from budget.memory import MemoryStore
 from budget.places import open_place, open_store
 from budget.postgres import PostgresStore
 from budget.proofs import Checkpoint, Receipt, Signer, read_checkpoint, read_receipt
-from budget.release import GaussianNoise, LaplaceDiscovery, LaplaceNoise, Mechanism, Release
+from budget.release import (
+    GaussianNoise,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    LocalReports,
+    Mechanism,
+    Release,
+    ShuffledReports,
+)
 from budget.replay import LogReplay
 from budget.sqlite import SqliteStore
 from budget.staging import Attempt, Manifest, Staging, file_digest
@@ -79,6 +87,7 @@ __all__ = [
     "Ledger",
     "LedgerMismatchError",
     "Listed",
+    "LocalReports",
     "LogReplay",
     "Manifest",
     "Mechanism",
@@ -97,6 +106,7 @@ __all__ = [
     "Remaining",
     "Rho",
     "Shortfall",
+    "ShuffledReports",
     "Signer",
     "Spend",
     "Spent",

@@ -20,7 +20,7 @@ from budget.amounts import (
     zcdp_of_pure,
 )
 from budget.errors import AmountTooLargeError, BudgetError, FormatError, MechanismNotAllowedError
-from budget.release import GaussianNoise, LaplaceDiscovery, Release
+from budget.release import GaussianNoise, LaplaceDiscovery, LocalReports, Release, ShuffledReports
 
 USES_UNBOUNDED: Final = 2**32 - 1
 """What a ledger without a bound on uses can count to."""
@@ -63,10 +63,20 @@ def _checked_limits(loss_micro: int, delta_atto: int, uses: int | None) -> None:
 
 
 def _sum_deltas(release: Release) -> int:
-    total = sum(one.delta.atto for one in release.mechanisms if isinstance(one, LaplaceDiscovery | GaussianNoise))
+    priced = LaplaceDiscovery | GaussianNoise | ShuffledReports
+    total = sum(one.delta.atto for one in release.mechanisms if isinstance(one, priced))
     if not total <= ATTO:
         raise AmountTooLargeError("the deltas of one release add up to more than 1")
     return total
+
+
+def _uses(release: Release, limit: Spend) -> int:
+    """Return the uses that a release takes: one, or all of them where reports themselves are released.
+
+    Shuffled reports leave their order behind, not their contents: a second shuffle of all but one of them would show
+    that one's report. Taking every use lets a unit into one shuffle, as its first release and its last.
+    """
+    return limit.uses if any(isinstance(one, LocalReports | ShuffledReports) for one in release.mechanisms) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +117,7 @@ class EpsilonDeltaFilter:
                     "Gaussian noise is not pure DP: use a ledger created with the zCDP filter, or Laplace noise"
                 )
             loss += one.epsilon.micro
-        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=1)
+        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=_uses(release, self.limit))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +155,7 @@ class ZcdpFilter:
             one.rho.micro if isinstance(one, GaussianNoise) else zcdp_of_pure(one.epsilon.micro)
             for one in release.mechanisms
         )
-        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=1)
+        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=_uses(release, self.limit))
 
 
 Filter = EpsilonDeltaFilter | ZcdpFilter

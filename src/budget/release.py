@@ -46,7 +46,24 @@ class GaussianNoise:
     delta: Delta = field(default_factory=lambda: Delta(atto=0))
 
 
-Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalReports:
+    """Reports that their devices randomized themselves, ε₀ each, released in random order. Once: see ``filters``."""
+
+    name: ClassVar[str] = "local_response"
+    epsilon: Epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffledReports:
+    """The same, charged what shuffling leaves of ε₀ in the central model: (ε, δ) for n honest clients (D, Thm 7)."""
+
+    name: ClassVar[str] = "shuffled_local_response"
+    epsilon: Epsilon
+    delta: Delta
+
+
+Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | ShuffledReports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +98,7 @@ def release_to_plain(release: Release) -> dict[str, Any]:
             plain |= {"rho": str(mechanism.rho), "delta": str(mechanism.delta)}
         else:
             plain["epsilon"] = str(mechanism.epsilon)
-            if isinstance(mechanism, LaplaceDiscovery):
+            if isinstance(mechanism, LaplaceDiscovery | ShuffledReports):
                 plain["delta"] = str(mechanism.delta)
         mechanisms.append(plain)
     return {"mechanisms": mechanisms, "parameters": dict(release.parameters)}
@@ -95,6 +112,10 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
             return LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta))
         case {"name": "discrete_gaussian", "rho": rho, "delta": delta, **rest} if not rest:
             return GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
+        case {"name": "local_response", "epsilon": epsilon, **rest} if not rest:
+            return LocalReports(epsilon=Epsilon.parse(epsilon))
+        case {"name": "shuffled_local_response", "epsilon": epsilon, "delta": delta, **rest} if not rest:
+            return ShuffledReports(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta))
         case _:
             raise FormatError(f"no such mechanism: {plain!r}")
 

@@ -18,6 +18,7 @@ from ldp_client.rappor import Rappor, RapporColumns, RapporCounts, RapporReport
 from ldp_client.rappor_decoding import Decoded, decode, learning_limit
 from ldp_client.rappor_recovery import Recovery, recover
 from ldp_client.reports import decode_report, encode_report, randomizer_id, report_bytes
+from ldp_client.sealed import columns_of, randomizer_of, seal_report
 from ldp_client.steps import Calibration
 from ldp_client.stream_laws import StreamLaw, stream_law
 from ldp_client.support import Estimate, Support
@@ -79,6 +80,7 @@ __all__ = [
     "build",
     "collision_bound",
     "collision_probability",
+    "columns_of",
     "composed_untrackable",
     "decode",
     "decode_report",
@@ -98,8 +100,10 @@ __all__ = [
     "privacy_loss",
     "randomized_response",
     "randomizer_id",
+    "randomizer_of",
     "recover",
     "report_bytes",
+    "seal_report",
     "several_permanent_untrackable",
     "several_untrackable",
     "stream_law",

@@ -2,7 +2,17 @@
 
 from aggservice.client.client import Client, Credentials, balance_left
 from aggservice.client.errors import ClientError
-from aggservice.client.parameters import JobParameters
-from aggservice.client.summary import Statement, Summary
+from aggservice.client.parameters import JobParameters, ShuffleParameters
+from aggservice.client.summary import Shuffled, Statement, Summary
 
-__all__ = ["Client", "ClientError", "Credentials", "JobParameters", "Statement", "Summary", "balance_left"]
+__all__ = [
+    "Client",
+    "ClientError",
+    "Credentials",
+    "JobParameters",
+    "ShuffleParameters",
+    "Shuffled",
+    "Statement",
+    "Summary",
+    "balance_left",
+]

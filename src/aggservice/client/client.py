@@ -150,6 +150,7 @@ class Client:
             responses = self._aggregation.Aggregate(requests, metadata=self._metadata, timeout=self._timeout_s)
             header: common_pb2.SummaryHeader | None = None
             pages: list[common_pb2.SummaryRows] = []
+            shuffled: list[bytes] = []
             for response in responses:
                 part = response.WhichOneof("part")
                 if part == "progress" and progress is not None:
@@ -158,9 +159,11 @@ class Client:
                     header = response.header
                 elif part == "rows":
                     pages.append(response.rows)
+                elif part == "shuffled":
+                    shuffled.append(response.shuffled.reports)
             if header is None:
                 raise ClientError("the service ended the stream without a summary")
-            return Summary.of(header, pages)
+            return Summary.of(header, pages, b"".join(shuffled))
 
         if not once:
             return self._retry(attempt)
@@ -223,14 +226,18 @@ class Client:
         def fetch() -> Summary:
             header: common_pb2.SummaryHeader | None = None
             pages: list[common_pb2.SummaryRows] = []
+            shuffled: list[bytes] = []
             for chunk in self._aggregation.GetSummary(request, metadata=self._metadata, timeout=self._timeout_s):
-                if chunk.WhichOneof("part") == "header":
+                part = chunk.WhichOneof("part")
+                if part == "header":
                     header = chunk.header
+                elif part == "shuffled":
+                    shuffled.append(chunk.shuffled.reports)
                 else:
                     pages.append(chunk.rows)
             if header is None:
                 raise ClientError("the service ended the stream without a summary")
-            return Summary.of(header, pages)
+            return Summary.of(header, pages, b"".join(shuffled))
 
         return self._retry(fetch)
 

@@ -9,12 +9,24 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleParameters:
+    """What a shuffle asks for: the randomizer (56 hexadecimal digits) whose reports it takes, and amplification at δ.
+
+    Without ``delta`` each report pays its own ε₀. ``bound`` is numerical, closed or small; numerical when empty.
+    """
+
+    randomizer: str
+    delta: str = ""
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobParameters:
     """What a job asks for. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
 
     Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` is Laplace noise's, ``rho`` Gaussian
     noise's. ``discovery_delta`` asks for keys that nobody declared, within ``key_mask``; ``others_epsilon`` for the
-    total of what the summary leaves out.
+    total of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead.
     """
 
     attribution_report_to: str = ""
@@ -28,6 +40,7 @@ class JobParameters:
     report_error_threshold_percentage: str = ""
     input_report_count: int = 0
     debug_run: bool = False
+    shuffle: ShuffleParameters | None = None
 
     def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
         """Return the message that asks for this under a job id."""
@@ -50,4 +63,9 @@ class JobParameters:
                 message.key_discovery.key_mask = self.key_mask.to_bytes(16, "big")
         if self.others_epsilon:
             message.others.epsilon = self.others_epsilon
+        if self.shuffle is not None:
+            asked = self.shuffle
+            message.shuffle.CopyFrom(
+                aggregation_pb2.Shuffle(randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound)
+            )
         return message

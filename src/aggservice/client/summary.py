@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.rpc.v1 import common_pb2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffled:
+    """What only a shuffle's statement says: ε₀, ε∞ (empty: unbounded), and whether and for whom it was amplified."""
+
+    randomizer: str
+    reports: int
+    report_bytes: int
+    local_epsilon: str
+    permanent_epsilon: str
+    amplified: bool
+    bound: str
+    assumption: str
+    not_amplified: str
+
+    @classmethod
+    def of(cls, message: common_pb2.ShuffleStatement) -> Shuffled:
+        """Return what a message says."""
+        return cls(**{field.name: getattr(message, field.name) for field in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +52,7 @@ class Statement:
     text: str
     cost: Mapping[str, str]
     remaining: Mapping[str, str]
+    shuffle: Shuffled | None = None
 
     @classmethod
     def of(cls, message: common_pb2.Statement) -> Statement:
@@ -53,6 +74,7 @@ class Statement:
             text=message.text,
             cost=amounts(message.cost),
             remaining=amounts(message.remaining),
+            shuffle=Shuffled.of(message.shuffle) if message.HasField("shuffle") else None,
         )
 
 
@@ -65,7 +87,7 @@ def amounts(message: common_pb2.PrivacyAmount) -> dict[str, str]:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Summary:
     """The summary of a job. ``high``, ``low`` and ``metrics`` are columns, a row a bucket; a job over files has none
-    here, and ``files`` names them.
+    here, and ``files`` names them. A shuffle has ``reports`` instead, in random order.
     """
 
     job_request_id: str
@@ -84,6 +106,7 @@ class Summary:
     files: tuple[str, ...]
     repeated: bool
     result_head: bytes
+    reports: tuple[bytes, ...] = ()
 
     def __len__(self) -> int:
         return self.metrics.size
@@ -97,11 +120,15 @@ class Summary:
         """Return SHA-256 over the result as the ledger keeps it: what the receipt's entry must name."""
         both = np.empty((len(self), 2), dtype=">u8")
         both[:, 0], both[:, 1] = self.high, self.low
+        if self.statement.shuffle is not None:
+            return hashlib.sha256(self.result_head + b"".join(self.reports)).digest()
         return hashlib.sha256(self.result_head + both.tobytes() + self.metrics.astype(">i8").tobytes()).digest()
 
     @classmethod
-    def of(cls, header: common_pb2.SummaryHeader, pages: Iterable[common_pb2.SummaryRows]) -> Summary:
-        """Put a summary together from its messages."""
+    def of(
+        cls, header: common_pb2.SummaryHeader, pages: Iterable[common_pb2.SummaryRows], shuffled: bytes = b""
+    ) -> Summary:
+        """Put a summary together from its messages; ``shuffled`` is all reports of a shuffle, one after the other."""
         buckets, metrics, unnoised, annotations = [], [], [], []
         for page in pages:
             buckets.append(page.buckets)
@@ -110,6 +137,7 @@ class Summary:
             annotations.append(page.annotations)
         both = np.frombuffer(b"".join(buckets), dtype=">u8").reshape(-1, 2)
         debug = header.debug_run
+        width = max(1, header.statement.shuffle.report_bytes)
         return cls(
             job_request_id=header.job_request_id,
             return_code=common_pb2.ReturnCode.Code.Name(header.return_code),
@@ -127,4 +155,5 @@ class Summary:
             files=tuple(header.files),
             repeated=header.repeated,
             result_head=header.result_head,
+            reports=tuple(shuffled[at : at + width] for at in range(0, len(shuffled), width)),
         )

@@ -2,7 +2,13 @@
 
 from aggservice.engine.charging import Charge, Receipted, find_result
 from aggservice.engine.columns import JudgedBatch
-from aggservice.engine.counts import DESCRIPTIONS, NUM_REPORTS_WITH_ERRORS, REPEATED_REPORT_ID, ReportCounts
+from aggservice.engine.counts import (
+    DESCRIPTIONS,
+    NUM_REPORTS_WITH_ERRORS,
+    OTHER_RANDOMIZER,
+    REPEATED_REPORT_ID,
+    ReportCounts,
+)
 from aggservice.engine.debug import debug_avro_rows, debug_rows, regular_rows
 from aggservice.engine.errors import (
     CancelledError,
@@ -43,6 +49,10 @@ from aggservice.engine.request import (
     parse_percentage,
 )
 from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_result, result_head
+from aggservice.engine.shuffle import ShuffleSession
+from aggservice.engine.shuffle_plan import AmplificationBound, ShufflePlan, ShuffleRequest, ShuffleSettings
+from aggservice.engine.shuffle_rows import ShuffledRows, random_order
+from aggservice.engine.shuffle_statement import ShuffleStatement
 from aggservice.engine.sites import site_of
 from aggservice.engine.statement import Statement, state
 from aggservice.engine.sums import KeyMask, KeySums
@@ -50,7 +60,9 @@ from aggservice.engine.sums import KeyMask, KeySums
 __all__ = [
     "DESCRIPTIONS",
     "NUM_REPORTS_WITH_ERRORS",
+    "OTHER_RANDOMIZER",
     "REPEATED_REPORT_ID",
+    "AmplificationBound",
     "AvroShards",
     "BatchOpener",
     "CancelledError",
@@ -88,6 +100,12 @@ __all__ = [
     "Scope",
     "Sensitivity",
     "Session",
+    "ShufflePlan",
+    "ShuffleRequest",
+    "ShuffleSession",
+    "ShuffleSettings",
+    "ShuffleStatement",
+    "ShuffledRows",
     "Statement",
     "SumOverflowError",
     "Summary",
@@ -106,6 +124,7 @@ __all__ = [
     "parse_filtering_ids",
     "parse_noise",
     "parse_percentage",
+    "random_order",
     "regular_rows",
     "release",
     "result_head",

@@ -14,6 +14,8 @@ from aggservice.engine.output import AvroShards, Destination
 from aggservice.engine.release import ReleasePlan
 from aggservice.engine.request import JobRequest
 from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_result
+from aggservice.engine.shuffle_plan import ShufflePlan
+from aggservice.engine.shuffle_rows import ShuffledRows
 from budget import (
     Attempt,
     BudgetExhaustedError,
@@ -33,13 +35,17 @@ MOST_ROWS_IN_LEDGER = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipted:
-    """A result that the ledger has: the entry that paid, its signed receipt, and what its units have left."""
+    """A result that the ledger has: the entry that paid, its signed receipt, and what its units have left.
+
+    ``rows`` are a summary's and ``shuffled`` a shuffle's; both are None when they are in files.
+    """
 
     header: ResultHeader
     rows: Rows | None
     committed: Committed
     remaining: Remaining | None
     repeated: bool
+    shuffled: ShuffledRows | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ class Charge:
     caller: str
     request: JobRequest
     digest: bytes
-    plan: ReleasePlan
+    plan: ReleasePlan | ShufflePlan
 
     @property
     def job(self) -> JobKey:
@@ -63,9 +69,7 @@ class Charge:
         return Release(
             mechanisms=self.plan.mechanisms(),
             parameters={
-                "l1": str(self.plan.sensitivity.l1),
-                "l0": str(self.plan.sensitivity.l0),
-                "threshold": str(self.plan.threshold),
+                **self.plan.parameters(),
                 "privacy_unit": unit.value,
                 "filtering_ids": ids if len(ids) <= 4000 else f"{len(self.request.filtering_ids)} ids",
                 "scope": self.request.attribution_report_to or self.request.reporting_site or "",
@@ -80,7 +84,7 @@ class Charge:
         self,
         *,
         header: ResultHeader,
-        rows: Rows,
+        rows: Rows | ShuffledRows,
         units: NDArray[np.uint8],
         unit: PrivacyUnit,
         destination: Destination,
@@ -124,7 +128,7 @@ class Charge:
         if committed.repeated:
             return _receipted(committed, remaining)
         kept = None if committed.manifest else rows
-        return Receipted(header=header, rows=kept, committed=committed, remaining=remaining, repeated=False)
+        return _with_rows(header, kept, committed, remaining, repeated=False)
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
@@ -143,11 +147,26 @@ def find_result(ledger: Ledger, caller: str, job_request_id: str) -> Receipted |
     return None if committed is None else _receipted(committed, None)
 
 
+def _with_rows(
+    header: ResultHeader,
+    rows: Rows | ShuffledRows | None,
+    committed: Committed,
+    remaining: Remaining | None,
+    *,
+    repeated: bool,
+) -> Receipted:
+    shuffled = rows if isinstance(rows, ShuffledRows) else None
+    summed = None if isinstance(rows, ShuffledRows) else rows
+    return Receipted(
+        header=header, rows=summed, shuffled=shuffled, committed=committed, remaining=remaining, repeated=repeated
+    )
+
+
 def _receipted(committed: Committed, remaining: Remaining | None) -> Receipted:
     manifest = committed.manifest
     if manifest is None:
         header, rows = decode_result(committed.result)
-        return Receipted(header=header, rows=rows, committed=committed, remaining=remaining, repeated=True)
+        return _with_rows(header, rows, committed, remaining, repeated=True)
     named = [one.name for one in manifest.files if one.name.endswith("-statement.json")]
     path = Path(manifest.destination) / (named[0] if named else "")
     try:

@@ -14,12 +14,15 @@ NUM_REPORTS_WITH_ERRORS = "NUM_REPORTS_WITH_ERRORS"
 REPEATED_REPORT_ID = "REPEATED_REPORT_ID"
 """Our own name: reports whose id the job had seen already. They are left out but are no error."""
 
+OTHER_RANDOMIZER = "OTHER_RANDOMIZER"
+"""Our own name: local reports of another randomizer than the shuffle's. They are left out but are no error."""
+
 DESCRIPTIONS = {
     "DECRYPTION_ERROR": "The payload does not open. Pass shared_info on byte for byte as the browser sent it.",
     "DECRYPTION_KEY_NOT_FOUND": "No private key has this key_id. Was the report sealed for this service?",
     "DECRYPTION_KEY_FETCH_ERROR": "The private key could not be loaded. Tell the operator.",
     "REPORT_PARSING_ERROR": "The report is not what a browser sends: malformed JSON, CBOR or an impossible size.",
-    "UNSUPPORTED_OPERATION": "The payload asks for another operation than histogram.",
+    "UNSUPPORTED_OPERATION": "The payload asks for another operation than the job's (histogram, or ldp for a shuffle).",
     "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is none of the supported APIs.",
     "UNSUPPORTED_SHAREDINFO_VERSION": "shared_info.version is not 0.1 or 1.x.",
     "REQUIRED_SHAREDINFO_FIELD_INVALID": "A field of shared_info that the budget needs is missing or invalid.",
@@ -31,6 +34,7 @@ DESCRIPTIONS = {
     "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
     "INTERNAL_ERROR": "The service failed on this report.",
     NUM_REPORTS_WITH_ERRORS: "Reports left out because of an error.",
+    OTHER_RANDOMIZER: "Local reports of another randomizer than the job's, left out and not charged. Not an error.",
     REPEATED_REPORT_ID: "Reports left out because an earlier one of this job had the same report_id. Not an error.",
 }
 """What each counter means and what to do."""
@@ -44,6 +48,7 @@ class ReportCounts:
         self._announced = announced
         self._by_status = np.zeros(256, dtype=np.int64)
         self.repeated = 0
+        self.other_randomizer = 0
 
     def add(self, statuses: NDArray[np.uint8]) -> None:
         """Count a batch; a report of a newer major version ends the job at once."""
@@ -86,4 +91,6 @@ class ReportCounts:
             counts[NUM_REPORTS_WITH_ERRORS] = self.bad
         if self.repeated:
             counts[REPEATED_REPORT_ID] = self.repeated
+        if self.other_randomizer:
+            counts[OTHER_RANDOMIZER] = self.other_randomizer
         return counts

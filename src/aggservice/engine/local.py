@@ -20,7 +20,8 @@ from aggservice.engine.charging import Charge, Receipted
 from aggservice.engine.columns import JudgedBatch
 from aggservice.engine.counts import ReportCounts
 from aggservice.engine.debug import debug_code, debug_rows, write_debug_files
-from aggservice.engine.errors import CancelledError, DomainError, InvalidJobError, ReturnCode
+from aggservice.engine.errors import CancelledError, DomainError, EngineError, InvalidJobError, ReturnCode
+from aggservice.engine.local_columns import LocalBatch
 from aggservice.engine.opening import APIS, OpeningSpec, PrivacyUnit
 from aggservice.engine.output import AvroShards, Destination, InLedger
 from aggservice.engine.pool import BatchOpener
@@ -28,6 +29,8 @@ from aggservice.engine.release import ExactNoise, NoiseSource, ReleasePlan, Sens
 from aggservice.engine.repeats import ReportIds
 from aggservice.engine.request import JobRequest
 from aggservice.engine.result import ResultHeader, Rows
+from aggservice.engine.shuffle_plan import ShuffleSettings
+from aggservice.engine.shuffle_rows import ShuffledRows
 from aggservice.engine.statement import state
 from aggservice.engine.sums import KeySums
 from aggservice.engine.unitlist import UnitList
@@ -56,6 +59,7 @@ class EngineSettings:
     sensitivities: Mapping[Api, Sensitivity] = field(default_factory=dict)
     max_report_age_ms: int = 90 * 86_400_000
     max_domain_keys: int = 200_000_000
+    shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
 
     def sensitivity(self, apis: frozenset[Api]) -> Sensitivity:
         """Return bounds that hold for units of all these APIs; of every API when there are none."""
@@ -68,12 +72,21 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A finished job: its header, its rows (None when they are in files), and the ledger's word for it."""
+    """A finished job: its header, its rows (None when they are in files), and the ledger's word for it.
+
+    A shuffle has ``shuffled`` reports in place of rows.
+    """
 
     header: ResultHeader
     rows: Rows | None
     receipted: Receipted | None
     repeated: bool = False
+    shuffled: ShuffledRows | None = None
+
+    @classmethod
+    def of(cls, paid: Receipted) -> Outcome:
+        """Return the outcome of a job that the ledger has."""
+        return cls(header=paid.header, rows=paid.rows, shuffled=paid.shuffled, receipted=paid, repeated=paid.repeated)
 
 
 class LocalEngine:
@@ -115,6 +128,11 @@ class LocalEngine:
 
         ``debug_only`` reads only reports that were marked for debugging; a debug run does unless told otherwise.
         """
+        if request.shuffle is not None:
+            # A shuffle is a kind of session, and its module needs this one.
+            from aggservice.engine.shuffle import ShuffleSession
+
+            return ShuffleSession(self, scope, request, request.shuffle)
         only = request.debug_run if debug_only is None else debug_only
         return Session(self, scope, request, expected_keys=expected_keys, cleartext=cleartext, debug_only=only)
 
@@ -124,7 +142,7 @@ class LocalEngine:
         Raises ``JobIdTakenError`` when the caller used the job id for another request.
         """
         found = Charge.find(self.ledger, scope.caller, request, request.digest(content))
-        return None if found is None else Outcome(header=found.header, rows=found.rows, receipted=found, repeated=True)
+        return None if found is None else Outcome.of(found)
 
 
 class Session:
@@ -171,7 +189,7 @@ class Session:
             origins=scope.origins,
             sites=scope.sites,
         )
-        self._under_way: deque[Future[JudgedBatch]] = deque()
+        self._under_way: deque[Future[JudgedBatch | LocalBatch]] = deque()
         self._cancelled = threading.Event()
 
     @property
@@ -202,9 +220,10 @@ class Session:
             while len(self._under_way) >= self._engine.opener.window:
                 self._take(self._under_way.popleft().result())
 
-    def _take(self, judged: JudgedBatch) -> None:
+    def _take(self, judged: JudgedBatch | LocalBatch) -> None:
         """Count, drop repeated reports, keep what the others pay with, and sum."""
-        assert self._ids is not None
+        if not isinstance(judged, JudgedBatch) or self._ids is None:
+            raise EngineError("a worker answered for another kind of job")
         self._counts.add(judged.statuses)
         fresh = self._ids.add(judged.ids)
         repeated = fresh.size - int(np.count_nonzero(fresh))
@@ -213,14 +232,18 @@ class Session:
         self._units.add(judged.units, fresh if repeated else None, len(self._request.filtering_ids))
         self._sums.add(judged.high, judged.low, judged.values, judged.rows, fresh)
 
+    def _drain(self) -> None:
+        """Take in every batch that is still with the workers."""
+        while self._under_way:
+            self._check_cancelled()
+            self._take(self._under_way.popleft().result())
+
     def finish(self, destination: Destination | None = None, *, content: bytes = b"") -> Outcome:
         """Charge and release. Raises, with nothing charged or left, when the job cannot be done.
 
         ``content`` is the digest of what was streamed, which makes a repeated stream the same request.
         """
-        while self._under_way:
-            self._check_cancelled()
-            self._take(self._under_way.popleft().result())
+        self._drain()
         self._counts.check()
         request, engine = self._request, self._engine
         if not len(self._sums) and request.discovery is None and not request.debug_run:
@@ -234,7 +257,7 @@ class Session:
         )
         noise = engine.noise_of(self._bits.child("noise"))
         if request.debug_run:
-            return self._debug(charge, noise, destination)
+            return self._debug(charge, plan, noise, destination)
         summary = release(self._sums, plan, noise)
         rows = Rows(high=summary.high, low=summary.low, metrics=summary.metrics)
         header = self._header(plan, len(rows), others=summary.others, undeclared=summary.undeclared)
@@ -247,7 +270,7 @@ class Session:
             unit=engine.settings.unit,
             destination=destination or InLedger(),
         )
-        return Outcome(header=paid.header, rows=paid.rows, receipted=paid, repeated=paid.repeated)
+        return Outcome.of(paid)
 
     def _header(
         self, plan: ReleasePlan, row_count: int, *, others: int | None = None, undeclared: int | None = None
@@ -265,15 +288,17 @@ class Session:
             debug_run=request.debug_run,
         )
 
-    def _debug(self, charge: Charge, noise: NoiseSource, destination: Destination | None) -> Outcome:
+    def _debug(
+        self, charge: Charge, plan: ReleasePlan, noise: NoiseSource, destination: Destination | None
+    ) -> Outcome:
         """Return true and noisy values side by side, charge nothing, and say whether a real run would be paid."""
         payable = charge.check(self._units.take(), self._engine.settings.unit).payable
-        rows = debug_rows(self._sums, charge.plan, noise)
-        header = self._header(charge.plan, len(rows))
+        rows = debug_rows(self._sums, plan, noise)
+        header = self._header(plan, len(rows))
         header = replace(header, return_code=debug_code(header.return_code, payable=payable))
         if isinstance(destination, AvroShards):
             header = replace(header, files=destination.names(len(rows)))
-            write_debug_files(destination, header, rows, charge.plan)
+            write_debug_files(destination, header, rows, plan)
         return Outcome(header=header, rows=rows, receipted=None)
 
 

@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.columns import JudgedBatch
+from aggservice.engine.local_columns import LocalBatch, local_batch
 from aggservice.engine.sites import site_of
 from aggservice.wire import (
     UNIT_BYTES,
     Api,
     KeySet,
     OpenedBatch,
+    Randomizer,
     ReportBatch,
     ReportStatus,
     SharedInfoColumns,
@@ -47,6 +49,7 @@ class OpeningSpec:
     """What a worker must know of a job. ``origins`` and ``sites`` are the caller's (None: every one); reports are too
     old that were scheduled at or before ``oldest_s``; ``cleartext`` payloads are not sealed, as LocalTestingTool's are.
     ``keys_unreadable`` says that the newest keys could not be read, so that a key that is missing may yet exist.
+    With a ``randomizer`` the payloads are local reports of it, for a shuffle.
     """
 
     attribution_report_to: str | None
@@ -60,6 +63,7 @@ class OpeningSpec:
     keys_unreadable: bool = False
     origins: frozenset[str] | None = None
     sites: frozenset[str] | None = None
+    randomizer: Randomizer | None = None
 
 
 class Opener:
@@ -68,16 +72,20 @@ class Opener:
     def __init__(self, keys: KeySet) -> None:
         self._keys = keys.by_id
 
-    def open(self, spec: OpeningSpec, batch: ReportBatch) -> JudgedBatch:
+    def open(self, spec: OpeningSpec, batch: ReportBatch) -> JudgedBatch | LocalBatch:
         """Return the columns of a batch. Public parts are judged first: what fails there is never opened."""
         infos = parse_shared_info_batch(batch.shared_infos)
         statuses = judge(spec, infos)
         rows = np.flatnonzero(statuses == _OK)
         chosen = batch if rows.size == len(batch) else _rows(batch, rows)
         opened = OpenedBatch.of_cleartext(chosen) if spec.cleartext else open_batch(chosen, self._keys)
-        columns, found = decode_batch(opened)
         if spec.keys_unreadable:
-            found[found == ReportStatus.DECRYPTION_KEY_NOT_FOUND] = ReportStatus.DECRYPTION_KEY_FETCH_ERROR
+            missing = opened.status == ReportStatus.DECRYPTION_KEY_NOT_FOUND
+            faults = np.where(missing, np.uint8(ReportStatus.DECRYPTION_KEY_FETCH_ERROR), opened.status)
+            opened = replace(opened, status=faults)
+        if spec.randomizer is not None:
+            return local_batch(spec.randomizer, infos, statuses, rows, opened)
+        columns, found = decode_batch(opened)
         statuses[rows] = found
         good = found == _OK
         kept = rows[good]

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from aggservice.engine.errors import ResultWriteError
 from aggservice.engine.result import ResultHeader, Rows
-from aggservice.wire import BucketRows, write_buckets
+from aggservice.engine.shuffle_rows import ShuffledRows
+from aggservice.wire import BucketRows, write_buckets, write_shuffled
 
 ROWS_A_SHARD = 4_000_000
 """About 100 MB of Avro, the deployed service's shard size."""
@@ -50,9 +51,15 @@ class AvroShards:
         suffix = ".avro" if self.prefix.name.endswith(".avro") else ""
         return tuple(f"{stem}-{shard}-of-{total}{suffix}" for shard in range(1, total + 1))
 
-    def write(self, stage: Stage, header: ResultHeader, rows: Rows) -> None:
+    def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows) -> None:
         """Write every shard and the header into the stage."""
         try:
+            if isinstance(rows, ShuffledRows):
+                shards = list(rows.pages(self.rows_a_shard)) or [rows]
+                for name, shard in zip(self.names(len(rows)), shards, strict=True):
+                    write_shuffled(stage.path(name), shard.to_list())
+                stage.path(self.header_name).write_bytes(header.to_bytes())
+                return
             for name, page in zip(self.names(len(rows)), self.pages(rows), strict=True):
                 write_buckets(stage.path(name), summary_rows(page))
             stage.path(self.header_name).write_bytes(header.to_bytes())

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from aggservice.engine.columns import JudgedBatch
 from aggservice.engine.errors import EngineError, WorkerLostError
+from aggservice.engine.local_columns import LocalBatch
 from aggservice.engine.opening import Opener, OpeningSpec
 from aggservice.engine.slots import Parcel, Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import KeySet, ReportBatch
@@ -31,11 +32,14 @@ _ATTEMPTS = 3
 _BATCH_TIMEOUT_S = 300.0
 _BATCHES_A_COLLECTION = 256
 
+Columns = JudgedBatch | LocalBatch
+"""What becomes of a batch: contributions, or local reports for a shuffle."""
+
 
 class BatchOpener(Protocol):
     """Opens batches: in worker processes (``WorkerPool``) or in the caller's own thread (``InlineOpener``)."""
 
-    def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[JudgedBatch]:
+    def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[Columns]:
         """Begin to open a batch; may wait until there is room."""
 
     @property
@@ -57,8 +61,8 @@ class InlineOpener:
     def __init__(self, keys: KeySet) -> None:
         self._opener = Opener(keys)
 
-    def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[JudgedBatch]:
-        future: Future[JudgedBatch] = Future()
+    def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[Columns]:
+        future: Future[Columns] = Future()
         future.set_result(self._opener.open(spec, batch))
         return future
 
@@ -74,7 +78,7 @@ class _Task:
     spec: OpeningSpec
     batch: ReportBatch
     keys: str = field(repr=False)
-    future: Future[JudgedBatch] = field(default_factory=Future)
+    future: Future[Columns] = field(default_factory=Future)
     attempts: int = 0
 
 
@@ -126,7 +130,7 @@ class WorkerPool:
         """The workers' process ids, for those who measure or kill them."""
         return [worker.process.pid for worker in list(self._workers.values())]
 
-    def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[JudgedBatch]:
+    def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[Columns]:
         """Hand over a batch; waits while the queue is full."""
         task = _Task(spec=spec, batch=batch, keys=self._keys)
         while True:
@@ -195,7 +199,11 @@ class WorkerPool:
                 if isinstance(parcel, BaseException):
                     done.future.set_exception(parcel)
                 else:
-                    done.future.set_result(JudgedBatch.from_arrays(slot.get(parcel, copy=True)))
+                    arrays = slot.get(parcel, copy=True)
+                    local = done.spec.randomizer is not None
+                    done.future.set_result(
+                        LocalBatch.from_arrays(arrays) if local else JudgedBatch.from_arrays(arrays)
+                    )
         finally:
             worker.end()
             self._workers.pop(number, None)

@@ -118,6 +118,10 @@ class ReleasePlan:
             return None
         return DiscreteLaplace(epsilon_micro=self.others.micro, sensitivity=self.sensitivity.l1)
 
+    def parameters(self) -> dict[str, str]:
+        """Return what an auditor should know beside the mechanisms."""
+        return {"l1": str(self.sensitivity.l1), "l0": str(self.sensitivity.l0), "threshold": str(self.threshold)}
+
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Return what the ledger charges for."""
         first: Mechanism

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from aggservice.engine.errors import InvalidJobError
+from aggservice.engine.shuffle_plan import ShuffleRequest
 from aggservice.engine.sums import KeyMask
 from budget import AmountError, Delta, Epsilon, Rho
 
@@ -51,6 +52,7 @@ class JobRequest:
     filtering_ids: tuple[int, ...] = (0,)
     debug_run: bool = False
     source: tuple[str, ...] = ()
+    shuffle: ShuffleRequest | None = None
 
     def __post_init__(self) -> None:
         check_job_id(self.job_request_id)
@@ -70,6 +72,11 @@ class JobRequest:
             raise InvalidJobError("a filtering ID is a whole number below 2^64")
         if not len(self.filtering_ids) <= MAX_FILTERING_IDS:
             raise InvalidJobError(f"a job asks for at most {MAX_FILTERING_IDS} filtering IDs")
+        if self.shuffle is not None:
+            if self.discovery is not None or self.others is not None or self.debug_run:
+                raise InvalidJobError("a shuffle has no key discovery, no others total and no debug run")
+            if self.filtering_ids != (0,):
+                raise InvalidJobError("local reports have no filtering IDs: leave filtering_ids out of a shuffle")
 
     def digest(self, content: bytes = b"") -> bytes:
         """Return the hash by which the ledger knows the same request again.
@@ -77,7 +84,7 @@ class JobRequest:
         ``content`` is the digest of what was streamed; a job over files is known by its paths.
         """
         mask = self.discovery.mask if self.discovery else None
-        plain = {
+        plain: dict[str, object] = {
             "job_request_id": self.job_request_id,
             "attribution_report_to": self.attribution_report_to,
             "reporting_site": self.reporting_site,
@@ -93,6 +100,8 @@ class JobRequest:
             "source": list(self.source),
             "content": content.hex(),
         }
+        if self.shuffle is not None:
+            plain["shuffle"] = self.shuffle.to_plain()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"aggservice job request v1\0" + text.encode()).digest()
 

@@ -1,7 +1,8 @@
 """A job's result as bytes: what the ledger keeps and digests, and the same bytes whenever it is asked for again.
 
 ``b"aggr1\\n"``, four bytes of the header's length, the header as canonical JSON, then the rows: all buckets (16 bytes
-each, big-endian), then all metrics (8 bytes each, big-endian, two's complement).
+each, big-endian), then all metrics (8 bytes each, big-endian, two's complement). A shuffle's result begins with
+``b"aggs1\\n"`` and has the reports, one after the other, for its rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import EngineError, ReturnCode
+from aggservice.engine.shuffle_rows import SHUFFLED_MAGIC, ShuffledRows
 from aggservice.engine.statement import Statement
 
 _MAGIC = b"aggr1\n"
@@ -117,24 +119,30 @@ class Rows:
         return {high << 64 | low: metric for (high, low), metric in zip(keys, self.metrics.tolist(), strict=True)}
 
 
-def encode_result(header: ResultHeader, rows: Rows) -> bytes:
+def encode_result(header: ResultHeader, rows: Rows | ShuffledRows) -> bytes:
     """Return a whole result as bytes."""
+    if isinstance(rows, ShuffledRows):
+        return result_head(header) + rows.reports.tobytes()
     return result_head(header) + rows.buckets() + rows.metrics.astype(">i8").tobytes()
 
 
 def result_head(header: ResultHeader) -> bytes:
     """Return the bytes of a result up to its rows."""
     raw = header.to_bytes()
-    return _MAGIC + len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
+    magic = _MAGIC if header.statement.shuffle is None else SHUFFLED_MAGIC
+    return magic + len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
 
 
-def decode_result(raw: bytes) -> tuple[ResultHeader, Rows]:
+def decode_result(raw: bytes) -> tuple[ResultHeader, Rows | ShuffledRows]:
     """Return header and rows of ``encode_result``; the rows are views of ``raw``."""
     start = len(_MAGIC) + _LENGTH_BYTES
-    if raw[: len(_MAGIC)] != _MAGIC or len(raw) < start:
+    if raw[: len(_MAGIC)] not in (_MAGIC, SHUFFLED_MAGIC) or len(raw) < start:
         raise EngineError("the ledger holds a result that this version cannot read")
     end = start + int.from_bytes(raw[len(_MAGIC) : start], "big")
     header = ResultHeader.from_bytes(raw[start:end])
+    if header.statement.shuffle is not None:
+        reports = np.frombuffer(raw, dtype=np.uint8, offset=end)
+        return header, ShuffledRows(reports=reports.reshape(-1, header.statement.shuffle.report_bytes))
     count = (len(raw) - end) // (_BUCKET_BYTES + _METRIC_BYTES)
     buckets = np.frombuffer(raw, dtype=">u8", count=2 * count, offset=end).reshape(-1, 2)
     metrics = np.frombuffer(raw, dtype=">i8", count=count, offset=end + count * _BUCKET_BYTES)

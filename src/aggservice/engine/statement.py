@@ -9,6 +9,8 @@ from typing import Any
 
 from aggservice.engine.opening import PrivacyUnit
 from aggservice.engine.release import Noise, ReleasePlan
+from aggservice.engine.shuffle_plan import ShufflePlan
+from aggservice.engine.shuffle_statement import ShuffleStatement, shuffle_part, shuffle_words
 from budget import Rho
 from mechanisms import DiscreteGaussian, Real
 
@@ -34,6 +36,7 @@ class Statement:
     others_half_width: int
     private: bool
     text: str
+    shuffle: ShuffleStatement | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -42,7 +45,8 @@ class Statement:
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Statement:
         """Return what ``to_plain`` gave."""
-        return cls(**plain)
+        part = plain.get("shuffle")
+        return cls(**{**plain, "shuffle": None if part is None else ShuffleStatement(**part)})
 
 
 def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: bool = False) -> Statement:
@@ -76,6 +80,28 @@ def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: boo
     plain = statement.to_plain()
     plain["text"] = _words(statement, debug_run=debug_run, private=private)
     return Statement.from_plain(plain)
+
+
+def state_shuffle(plan: ShufflePlan, *, private: bool) -> Statement:
+    """Return the statement of a shuffle: what each report paid, for whom that holds, and ε∞ beside it."""
+    part = shuffle_part(plan)
+    return Statement(
+        mechanism=plan.mechanisms()[0].name,
+        epsilon=str(plan.epsilon),
+        rho="",
+        delta=str(plan.delta),
+        others_epsilon="",
+        l1=0,
+        l0=0,
+        threshold=0,
+        privacy_unit=PrivacyUnit.REPORT.value,
+        noise_standard_deviation="0",
+        interval_half_width=0,
+        others_half_width=0,
+        private=private,
+        text=shuffle_words(plan, part, private=private),
+        shuffle=part,
+    )
 
 
 def standard_deviation(noise: Noise) -> str:

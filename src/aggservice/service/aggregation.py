@@ -34,6 +34,7 @@ from aggservice.service.convert import (
     outcome_header,
     request_of,
     rows_message,
+    shuffled_messages,
 )
 from aggservice.service.errors import NoSuchJobError, PathRefusedError, ProtocolError, StalledError
 from aggservice.service.folders import Folder
@@ -103,6 +104,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         if outcome.rows is not None:
             for page in outcome.rows.pages(ROWS_A_MESSAGE):
                 await self._write(context, aggregation_pb2.AggregateResponse(rows=rows_message(page)))
+        if outcome.shuffled is not None:
+            for part in shuffled_messages(outcome.shuffled):
+                await self._write(context, aggregation_pb2.AggregateResponse(shuffled=part))
 
     def _open(self, caller: Caller, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
         """Enter a job into the book, unless one of the same id is under way."""
@@ -199,8 +203,10 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         domain = request.output_domain_blob_prefix or None
         asked = request_of(parameters, (*prefixes, "->", request.output_data_blob_prefix, "domain", domain or ""))
         caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
-        if domain is None and asked.discovery is None and not asked.debug_run:
+        if domain is None and asked.discovery is None and not asked.debug_run and asked.shuffle is None:
             raise InvalidJobError("give output_domain_blob_prefix, or key_discovery")
+        if domain is not None and asked.shuffle is not None:
+            raise InvalidJobError("a shuffle has no output domain: leave output_domain_blob_prefix out")
         found = self._runner.book.find(caller.name, asked.job_request_id)
         if found is not None and (found.status != FINISHED or found.summary is not None):
             if found.request != asked:
@@ -244,8 +250,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, job_request_id)
         if found is None:
             raise NoSuchJobError(f"you have no job {job_request_id!r}")
-        outcome = Outcome(header=found.header, rows=found.rows, receipted=found, repeated=True)
-        return self._committed_message(job_request_id, outcome)
+        return self._committed_message(job_request_id, Outcome.of(found))
 
     async def GetJob(
         self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext
@@ -306,6 +311,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         if rows is not None:
             for page in rows.pages(ROWS_A_MESSAGE, request.first_row):
                 await self._write(context, aggregation_pb2.SummaryChunk(rows=rows_message(page)))
+        if found is not None and found.shuffled is not None:
+            for part in shuffled_messages(found.shuffled, request.first_row):
+                await self._write(context, aggregation_pb2.SummaryChunk(shuffled=part))
 
     async def ListPublicKeys(
         self, request: aggregation_pb2.ListPublicKeysRequest, context: grpc.aio.ServicerContext

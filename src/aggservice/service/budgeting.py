@@ -9,7 +9,15 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import Charge, InvalidJobError, LocalEngine, PrivacyUnit, ReleasePlan, parse_filtering_ids
+from aggservice.engine import (
+    Charge,
+    InvalidJobError,
+    LocalEngine,
+    PrivacyUnit,
+    ReleasePlan,
+    ShufflePlan,
+    parse_filtering_ids,
+)
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.rpc.v1 import common_pb2
@@ -115,16 +123,17 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         asked = request_of(request.job_parameters)
         caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
         columns = self._columns(caller, list(request.shared_infos))
-        units = np.unique(self._units(columns, asked.filtering_ids), axis=0)
-        sensitivity = self._engine.settings.sensitivity(frozenset())
-        charge = Charge(
-            ledger=self._ledger,
-            caller=caller.name,
-            request=asked,
-            digest=asked.digest(),
-            plan=ReleasePlan.of(asked, sensitivity),
-        )
-        check = await self._runner.blocking(charge.check, units, self._engine.settings.unit)
+        settings = self._engine.settings
+        plan: ReleasePlan | ShufflePlan
+        if asked.shuffle is None:
+            unit, units = settings.unit, self._units(columns, asked.filtering_ids)
+            plan = ReleasePlan.of(asked, settings.sensitivity(frozenset()))
+        else:
+            unit, units = PrivacyUnit.REPORT, report_units(columns, (0,)).reshape(-1, UNIT_BYTES)
+            scope = asked.attribution_report_to or asked.reporting_site or ""
+            plan = ShufflePlan.of(asked.shuffle, max(1, len(np.unique(units, axis=0))), scope, settings.shuffle)
+        charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
+        check = await self._runner.blocking(charge.check, np.unique(units, axis=0), unit)
         return budget_pb2.CheckBudgetResponse(
             sufficient=check.payable,
             unit_count=check.total,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggservice.engine import EngineError, PrivacyUnit, Sensitivity
+from aggservice.engine import EngineError, PrivacyUnit, Sensitivity, ShuffleSettings
 from aggservice.service.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
 from aggservice.service.toml import Table
@@ -62,6 +62,7 @@ class ServiceConfig:
     limits: Limits = field(default_factory=Limits)
     callers: tuple[Caller, ...] = ()
     reflection: bool = True
+    shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
 
     def __post_init__(self) -> None:
         """Refuse to expose what is not protected: off loopback, TLS and callers are a must."""
@@ -117,6 +118,7 @@ def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
     table = Table(document, folder=folder)
     ledger = table.table("ledger")
     folders = table.table("folders")
+    shuffle = table.table("shuffle")
     kind = ledger.text("store", "sqlite")
     if kind not in ("memory", "sqlite", "postgres"):
         raise ConfigError(f"ledger.store must be memory, sqlite or postgres, not {kind!r}")
@@ -141,8 +143,9 @@ def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
         limits=_limits(table.table("limits")),
         callers=tuple(_caller(one) for one in table.tables("callers")),
         reflection=table.flag("reflection", True),
+        shuffle=ShuffleSettings(authenticated=frozenset(shuffle.texts("authenticated_clients"))),
     )
-    for part in (ledger, folders, table):
+    for part in (ledger, folders, shuffle, table):
         part.done()
     if kind == "postgres" and config.ledger_dsn_file is None:
         raise ConfigError("ledger.dsn_file is missing: a file with the DSN, readable by its owner only")

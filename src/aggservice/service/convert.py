@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from google.protobuf import timestamp_pb2
 from numpy.typing import NDArray
 
 from aggservice.engine import (
+    InvalidJobError,
     JobRequest,
     Outcome,
     Receipted,
     ResultHeader,
     Rows,
+    ShuffledRows,
+    ShuffleRequest,
     Statement,
     parse_discovery,
     parse_epsilon,
@@ -31,6 +34,7 @@ from aggservice.wire import ReportBatch, Spans
 from budget import Filter, Spend, decimal_text
 
 ROWS_A_MESSAGE = 1 << 16
+_SHUFFLED_BYTES = 1 << 20
 _KEY_BYTES = 16
 _MICRO_PLACES, _ATTO_PLACES = 6, 18
 _UNBOUNDED_USES = 2**32 - 1
@@ -49,6 +53,12 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         discovery = parse_discovery(
             delta=parameters.key_discovery.delta or "missing", key_mask=parameters.key_discovery.key_mask
         )
+    shuffle = None
+    if parameters.HasField("shuffle"):
+        if kind is not None or parameters.debug_privacy_epsilon:
+            raise InvalidJobError("a shuffle pays what its reports say: give it no epsilon and no rho")
+        asked = parameters.shuffle
+        shuffle = ShuffleRequest.parse(randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound)
     return JobRequest(
         job_request_id=parameters.job_request_id,
         attribution_report_to=parameters.attribution_report_to or None,
@@ -61,6 +71,7 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         filtering_ids=parse_filtering_ids(parameters.filtering_ids),
         debug_run=parameters.debug_run,
         source=source,
+        shuffle=shuffle,
     )
 
 
@@ -150,7 +161,7 @@ def header_message(
     message.receipt = receipted.committed.receipt
     message.ledger_entry = receipted.committed.entry.seq
     message.statement.cost.CopyFrom(amount(receipted.committed.entry.cost, chosen))
-    if receipted.rows is not None:
+    if receipted.rows is not None or receipted.shuffled is not None:
         message.result_head = result_head(header)
     if receipted.remaining is not None:
         least = receipted.remaining.least
@@ -172,6 +183,12 @@ def rows_message(rows: Rows) -> common_pb2.SummaryRows:
         message.unnoised_metrics.extend(rows.unnoised.tolist())
         message.annotations = rows.annotations.tobytes()
     return message
+
+
+def shuffled_messages(rows: ShuffledRows, first: int = 0) -> Iterator[common_pb2.ShuffledReports]:
+    """Yield the reports of a shuffle from ``first`` on, in messages of bounded size."""
+    for page in rows.pages(max(1, _SHUFFLED_BYTES // rows.width), first):
+        yield common_pb2.ShuffledReports(reports=page.reports.tobytes())
 
 
 def shared_info_batch(texts: Iterable[str]) -> Spans:

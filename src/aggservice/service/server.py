@@ -113,6 +113,7 @@ class Service:
                 sensitivities=config.sensitivities,
                 max_report_age_ms=config.limits.max_report_age_ms,
                 max_domain_keys=config.limits.domain_keys,
+                shuffle=config.shuffle,
             ),
             keys_unreadable=lambda: self.keys.unreadable,
         )

@@ -10,6 +10,7 @@ from aggservice.wire.avro_buckets import (
 )
 from aggservice.wire.avro_reports import ReportWriter, read_reports, write_reports
 from aggservice.wire.avro_schemas import IN_DOMAIN, IN_REPORTS
+from aggservice.wire.avro_shuffled import read_shuffled, write_shuffled
 from aggservice.wire.buckets import (
     bucket_from_base64,
     bucket_from_bytes,
@@ -35,6 +36,7 @@ from aggservice.wire.errors import (
 )
 from aggservice.wire.key_files import read_key_set, write_key_set
 from aggservice.wire.keys import KeyPair, KeySet, PublicKey, PublicKeySet
+from aggservice.wire.ldp_payload import LDP, LdpPayload, Randomizer, decode_ldp_batch, decode_ldp_payload
 from aggservice.wire.open_batch import OpenedBatch, ReportBatch, open_batch
 from aggservice.wire.payload import (
     HISTOGRAM,
@@ -60,6 +62,7 @@ __all__ = [
     "IN_DOMAIN",
     "IN_REPORTS",
     "LATEST_VERSION",
+    "LDP",
     "MAX_CONTRIBUTIONS",
     "UNIT_BYTES",
     "UNVERSIONED",
@@ -76,12 +79,14 @@ __all__ = [
     "KeyPair",
     "KeySet",
     "KeySetError",
+    "LdpPayload",
     "OpenedBatch",
     "Payload",
     "PayloadError",
     "PayloadFlaw",
     "PublicKey",
     "PublicKeySet",
+    "Randomizer",
     "ReportBatch",
     "ReportBodyError",
     "ReportStatus",
@@ -102,6 +107,8 @@ __all__ = [
     "bucket_to_hex",
     "bucket_to_short_bytes",
     "decode_batch",
+    "decode_ldp_batch",
+    "decode_ldp_payload",
     "decode_payload",
     "encode_payload",
     "find_shards",
@@ -114,6 +121,7 @@ __all__ = [
     "read_domain",
     "read_key_set",
     "read_reports",
+    "read_shuffled",
     "read_summary",
     "report_unit",
     "report_units",
@@ -127,4 +135,5 @@ __all__ = [
     "write_buckets",
     "write_key_set",
     "write_reports",
+    "write_shuffled",
 ]

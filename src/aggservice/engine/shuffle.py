@@ -1,0 +1,91 @@
+"""A shuffle job: sealed local reports in, the multiset of them out in random order, charged once.
+
+The same session as a histogram's up to the point where reports have been opened; then there is nothing to sum and no
+noise to add, because every device has added its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.charging import Charge
+from aggservice.engine.columns import JudgedBatch
+from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ReturnCode
+from aggservice.engine.local import LocalEngine, Outcome, Scope, Session
+from aggservice.engine.local_columns import LocalBatch
+from aggservice.engine.opening import PrivacyUnit
+from aggservice.engine.output import Destination, InLedger
+from aggservice.engine.request import JobRequest
+from aggservice.engine.result import ResultHeader
+from aggservice.engine.shuffle_plan import ShufflePlan, ShuffleRequest
+from aggservice.engine.shuffle_rows import ShuffledRows, random_order
+from aggservice.engine.statement import state_shuffle
+from aggservice.engine.unitlist import UnitList
+
+
+class ShuffleSession(Session):
+    """One shuffle under way: ``add``, ``finish``, or ``cancel`` from any thread. There are no keys to declare."""
+
+    def __init__(self, engine: LocalEngine, scope: Scope, request: JobRequest, shuffle: ShuffleRequest) -> None:
+        super().__init__(engine, scope, request, expected_keys=0, cleartext=False, debug_only=False)
+        self._shuffle = shuffle
+        self._spec = replace(self._spec, randomizer=shuffle.randomizer)
+        self._units = UnitList(distinct=False)
+        self._kept: list[NDArray[np.uint8]] = []
+
+    def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
+        """Refuse: a shuffle releases reports, not keys."""
+        raise DomainError("a shuffle has no output domain: it releases reports, not sums of keys")
+
+    def _take(self, judged: JudgedBatch | LocalBatch) -> None:
+        """Count, leave out other randomizers and repeated reports, keep the rest."""
+        if not isinstance(judged, LocalBatch) or self._ids is None:
+            raise EngineError("a worker answered for another kind of job")
+        self._counts.add(judged.statuses)
+        self._counts.other_randomizer += int(judged.others[0])
+        fresh = self._ids.add(judged.ids)
+        repeated = fresh.size - int(np.count_nonzero(fresh))
+        self._counts.repeated += repeated
+        self._units.add(judged.units, fresh if repeated else None, 1)
+        if fresh.any():
+            self._kept.append(judged.data[fresh] if repeated else judged.data)
+
+    def finish(self, destination: Destination | None = None, *, content: bytes = b"") -> Outcome:
+        """Decide the price, put the reports in random order, charge and release. Raises with nothing charged."""
+        self._drain()
+        self._counts.check()
+        if not self._kept:
+            raise InvalidJobError(
+                "no report of this randomizer is among them: there is nothing to shuffle. Is its name right?"
+            )
+        self._ids = None
+        engine, request = self._engine, self._request
+        reports = np.concatenate(self._kept)
+        self._kept = []
+        scope = request.attribution_report_to or request.reporting_site or ""
+        plan = ShufflePlan.of(self._shuffle, len(reports), scope, engine.settings.shuffle)
+        rows = ShuffledRows(reports=reports[random_order(self._bits.child("order"), len(reports))])
+        header = ResultHeader(
+            job_request_id=request.job_request_id,
+            return_code=ReturnCode.SUCCESS_WITH_ERRORS if self._counts.bad else ReturnCode.SUCCESS,
+            error_counts=self._counts.to_dict(),
+            statement=state_shuffle(plan, private=engine.bits.private),
+            row_count=len(rows),
+            finished_ms=engine.clock.now_ms(),
+        )
+        charge = Charge(
+            ledger=engine.ledger, caller=self._scope.caller, request=request, digest=request.digest(content), plan=plan
+        )
+        units = self._units.take()
+        self._check_cancelled()
+        paid = charge.commit(
+            header=header,
+            rows=rows,
+            units=units,
+            unit=PrivacyUnit.REPORT,
+            destination=destination or InLedger(),
+        )
+        return Outcome.of(paid)

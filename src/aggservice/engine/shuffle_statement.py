@@ -1,0 +1,65 @@
+"""What a shuffle guarantees, in words and in numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from aggservice.engine.shuffle_plan import ASSUMPTION, ShufflePlan, permanent_text
+from budget import Epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleStatement:
+    """The part of a statement that only a shuffle has. Amounts are text; ε∞ is empty where nothing bounds it."""
+
+    randomizer: str
+    reports: int
+    report_bytes: int
+    local_epsilon: str
+    permanent_epsilon: str
+    amplified: bool
+    bound: str
+    assumption: str
+    not_amplified: str
+
+
+def shuffle_part(plan: ShufflePlan) -> ShuffleStatement:
+    """Return the numbers."""
+    randomizer = plan.request.randomizer
+    return ShuffleStatement(
+        randomizer=randomizer.hex,
+        reports=plan.reports,
+        report_bytes=randomizer.report_bytes,
+        local_epsilon=str(Epsilon(micro=randomizer.epsilon_micro)),
+        permanent_epsilon=permanent_text(randomizer),
+        amplified=plan.amplified,
+        bound=plan.request.bound.value if plan.amplified else "",
+        assumption=ASSUMPTION if plan.amplified else "",
+        not_amplified=plan.reason,
+    )
+
+
+def shuffle_words(plan: ShufflePlan, part: ShuffleStatement, *, private: bool) -> str:
+    """Return the statement in one paragraph."""
+    if plan.amplified:
+        parts = [
+            f"Each of {plan.reports} reports paid ε = {plan.epsilon}, δ = {plan.delta}: what shuffling leaves of "
+            f"ε₀ = {part.local_epsilon} in the central model by the {part.bound} bound, for {ASSUMPTION} "
+            f"(n = {plan.reports}, all of the same randomizer, one report a client).",
+            f"Whoever can tell whose report is which, or sent the others himself, learns ε₀ = {part.local_epsilon}.",
+        ]
+    else:
+        parts = [
+            f"Each of {plan.reports} reports paid ε₀ = {part.local_epsilon}, which its own device's randomization "
+            "guarantees against everybody, this service included.",
+            f"Not amplified: {part.not_amplified}.",
+        ]
+    parts.append(
+        f"All reports of one value over time leak at most ε∞ = {part.permanent_epsilon}."
+        if part.permanent_epsilon
+        else "Nothing bounds what repeated reports of one value leak: each costs ε₀ anew."
+    )
+    parts.append("A report is shuffled once.")
+    if not private:
+        parts.append("NOT PRIVATE: the order came from a seed, and whoever knows the seed can undo it.")
+    return " ".join(parts)

@@ -1,0 +1,151 @@
+"""The payload of local reports: canonical bytes, strict decoding, batches that agree with single ones."""
+
+from __future__ import annotations
+
+import io
+
+import cbor2
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggservice.wire import (
+    AvroError,
+    EncodingError,
+    LdpPayload,
+    OpenedBatch,
+    PayloadError,
+    Randomizer,
+    ReportStatus,
+    Spans,
+    UnsupportedOperationError,
+    WireError,
+    decode_ldp_batch,
+    decode_ldp_payload,
+    decode_payload,
+    encode_payload,
+    read_shuffled,
+    write_shuffled,
+)
+
+
+def randomizer(size: int = 4, epsilon: int = 500_000, permanent: int | None = 2_000_000) -> Randomizer:
+    return Randomizer(
+        identity=bytes(range(16)), report_bytes=size, epsilon_micro=epsilon, epsilon_permanent_micro=permanent
+    )
+
+
+@given(
+    st.binary(min_size=16, max_size=16),
+    st.sampled_from([1, 4, 23, 24, 255, 256, 1000]),
+    st.integers(1, 2**32 - 1),
+    st.booleans(),
+)
+def test_what_is_encoded_is_decoded(identity: bytes, size: int, epsilon: int, bounded: bool) -> None:
+    name = Randomizer(
+        identity=identity,
+        report_bytes=size,
+        epsilon_micro=epsilon,
+        epsilon_permanent_micro=2**32 - 1 if bounded else None,
+    )
+    payload = LdpPayload(randomizer=name, data=bytes(index % 256 for index in range(size)))
+    raw = payload.encode()
+    assert decode_ldp_payload(raw) == payload
+    assert Randomizer.from_hex(name.hex) == name
+    # Canonical: cbor2 reads the same values and writes the same bytes.
+    assert cbor2.dumps(cbor2.loads(raw), canonical=True) == raw
+    assert cbor2.loads(raw) == {"data": payload.data, "operation": "ldp", "randomizer": name.to_bytes()}
+
+
+def test_each_operation_refuses_the_other() -> None:
+    local = LdpPayload(randomizer=randomizer(), data=b"abcd").encode()
+    with pytest.raises(UnsupportedOperationError):
+        decode_payload(local)
+    with pytest.raises(UnsupportedOperationError):
+        decode_ldp_payload(encode_payload([]))
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        [],
+        {"operation": "ldp"},
+        {"operation": "ldp", "data": b"abcd", "randomizer": b"short"},
+        {"operation": "ldp", "data": b"abc", "randomizer": randomizer().to_bytes()},
+        {"operation": "ldp", "data": "abcd", "randomizer": randomizer().to_bytes()},
+        {"operation": "ldp", "data": b"abcd", "randomizer": randomizer().to_bytes(), "more": 1},
+        {"operation": "ldp", "data": b"abcd", "randomizer": bytes(28)},
+        {"operation": 7, "data": b"abcd", "randomizer": randomizer().to_bytes()},
+    ],
+)
+def test_what_no_client_writes_is_refused(item: object) -> None:
+    with pytest.raises(PayloadError):
+        decode_ldp_payload(cbor2.dumps(item))
+    for cut in range(1, 6):
+        with pytest.raises(WireError):
+            decode_ldp_payload(LdpPayload(randomizer=randomizer(), data=b"abcd").encode()[:-cut])
+
+
+def test_names_that_make_no_sense_are_refused() -> None:
+    for changes in (
+        {"size": 0},
+        {"size": 60_001},
+        {"epsilon": 0},
+        {"epsilon": 2**32},
+        {"epsilon": 3_000_000, "permanent": 2_000_000},
+    ):
+        with pytest.raises(EncodingError):
+            randomizer(**changes)
+    with pytest.raises(EncodingError):
+        Randomizer.from_hex("zz")
+    with pytest.raises(EncodingError):
+        Randomizer.from_hex("00")
+    with pytest.raises(EncodingError):
+        LdpPayload(randomizer=randomizer(), data=b"too long")
+
+
+ROWS = st.one_of(
+    st.binary(min_size=4, max_size=4).map(lambda data: LdpPayload(randomizer=randomizer(), data=data).encode()),
+    st.binary(min_size=4, max_size=4).map(
+        lambda data: LdpPayload(randomizer=randomizer(epsilon=600_000), data=data).encode()
+    ),
+    st.binary(min_size=4, max_size=4).map(
+        lambda data: cbor2.dumps({"randomizer": randomizer().to_bytes(), "data": data, "operation": "ldp"})
+    ),
+    st.just(encode_payload([])),
+    st.binary(max_size=90),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(ROWS, st.booleans()), max_size=12))
+def test_a_batch_is_its_rows(rows: list[tuple[bytes, bool]]) -> None:
+    failed = np.array([ReportStatus.DECRYPTION_ERROR if bad else 0 for _, bad in rows], dtype=np.uint8)
+    opened = OpenedBatch(plaintexts=Spans.of([raw for raw, _ in rows]), status=failed)
+    data, mine, status = decode_ldp_batch(opened, randomizer())
+    expected = []
+    for index, (raw, bad) in enumerate(rows):
+        if bad:
+            assert status[index] == ReportStatus.DECRYPTION_ERROR and not mine[index]
+            continue
+        try:
+            payload = decode_ldp_payload(raw)
+        except WireError as error:
+            assert status[index] == error.status and not mine[index]
+            continue
+        assert status[index] == ReportStatus.OK
+        assert mine[index] == (payload.randomizer == randomizer())
+        if mine[index]:
+            expected.append(payload.data)
+    assert [row.tobytes() for row in data] == expected
+
+
+def test_shuffled_reports_in_a_file(tmp_path: object) -> None:
+    path = tmp_path / "shuffled.avro"  # type: ignore[operator]
+    reports = [bytes([index, 255 - index]) for index in range(200)]
+    write_shuffled(path, reports)
+    with path.open("rb") as file:
+        assert list(read_shuffled(file)) == reports
+    with pytest.raises(AvroError):
+        list(read_shuffled(io.BytesIO(b"not avro")))
