@@ -79,6 +79,9 @@ def create(
     report_error_threshold_percentage: Annotated[str, typer.Option(help="10 when left out.")] = "",
     input_report_count: Annotated[int, typer.Option(help="How many reports there are, if you know.")] = 0,
     debug_run: Annotated[bool, typer.Option("--debug-run", help="True values beside noisy ones; no charge.")] = False,
+    shuffle_randomizer: Annotated[str, typer.Option(help="Shuffle local reports of this randomizer instead.")] = "",
+    shuffle_delta: Annotated[str, typer.Option(help="δ of amplification by shuffling.")] = "",
+    shuffle_bound: Annotated[str, typer.Option(help="numerical, closed or small.")] = "",
     watch_it: Annotated[bool, typer.Option("--watch", help="Wait until it has finished.")] = False,
     service: Service = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
@@ -88,8 +91,11 @@ def create(
     as_json: Json = False,
 ) -> None:
     """Begin a job over files that the service can read."""
-    from aggservice.client import JobParameters
+    from aggservice.client import JobParameters, ShuffleParameters
 
+    if (shuffle_delta or shuffle_bound) and not shuffle_randomizer:
+        typer.echo("shuffle-delta and shuffle-bound need shuffle-randomizer", err=True)
+        raise typer.Exit(2)
     try:
         mask = int(key_mask, 16) if key_mask else None
         ids = tuple(int(one) for one in filtering_ids.split(",")) if filtering_ids else ()
@@ -108,6 +114,9 @@ def create(
         report_error_threshold_percentage=report_error_threshold_percentage,
         input_report_count=input_report_count,
         debug_run=debug_run,
+        shuffle=ShuffleParameters(randomizer=shuffle_randomizer, delta=shuffle_delta, bound=shuffle_bound)
+        if shuffle_randomizer
+        else None,
     )
     credentials = credentials_of(token_file, root_certificates, certificate, private_key)
     with connected(service, credentials) as client:
@@ -262,6 +271,7 @@ def summary_to_plain(found: Summary) -> dict[str, Any]:
         "receipt": found.receipt.hex(),
         "files": list(found.files),
         "facts": [{"bucket": hex(bucket), "metric": metric} for bucket, metric in found.to_dict().items()],
+        "reports": [report.hex() for report in found.reports],
     }
 
 
@@ -275,6 +285,8 @@ def show_summary(found: Summary, *, as_json: bool) -> None:
         typer.echo(f"  {name}: {count}")
     for bucket, metric in found.to_dict().items():
         typer.echo(f"{bucket:#034x}  {metric}")
+    for report in found.reports:
+        typer.echo(report.hex())
     if found.others is not None:
         typer.echo(f"others  {found.others}")
     for name in found.files:
