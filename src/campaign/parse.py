@@ -103,6 +103,7 @@ def _collection(section: Section, population: Population) -> Collection:
         batch_hours=section.whole("batch_hours", population.days * 24, least=1, most=population.days * 24),
         close_after_hours=section.number("close_after_hours", 1.0, least=0, most=24 * 30),
         late_reports=section.choice("late_reports", ("drop", "next"), "drop"),  # type: ignore[arg-type]
+        through=section.choice("through", ("columns", "json"), "columns"),  # type: ignore[arg-type]
     )
     section.done()
     return collection

@@ -10,6 +10,7 @@ from campaign.settings import Client, EventLevel, Form, Kind
 
 
 def parse_client(section: Section) -> Client:
+    """Read which browser runs; a deployed one has its own caps, only the paper's form chooses them."""
     kind = section.choice("kind", ("attribution", "reach", "frequency", "event-level"), "attribution")
     form = section.choice("form", ("deployed", "paper"), "deployed")
     paper = form == "paper"

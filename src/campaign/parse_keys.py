@@ -13,6 +13,7 @@ from campaign.settings import Client, Filters, Measure, Population
 
 
 def parse_measures(top: Section, client: Client) -> tuple[Measure, ...]:
+    """Read what each conversion contributes; without any, conversions are counted."""
     if client.kind in ("reach", "frequency"):
         if top.sections("measures"):
             top.refuse("measures", "is not for reach and frequency", "Leave it out: devices are counted")
@@ -46,6 +47,7 @@ def parse_measures(top: Section, client: Client) -> tuple[Measure, ...]:
 
 
 def parse_keys(section: Section, population: Population, measures: Sequence[Measure], client: Client) -> KeyLayout:
+    """Read the named bit fields; refuse those that overlap or cannot tell their values apart."""
     fields: list[Field] = []
     at = 0
     for inner in section.sections("fields"):
@@ -144,6 +146,7 @@ def _values(
 
 
 def parse_filters(top: Section, keys: KeyLayout) -> Filters | None:
+    """Read which conversions the ads accept; None when all are."""
     if "filters" not in top:
         top.take("filters")
         return None

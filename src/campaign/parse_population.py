@@ -54,6 +54,7 @@ def _constant(value: float) -> Distribution:
 
 
 def parse_population(section: Section, folder: Path) -> Population:
+    """Read the people, or the log that stands in for them."""
     log = _log(section, folder)
     found = _extent(section, log) if log else None
     size = section.whole("size", found.people if found else None, least=0 if log else 1, most=_MAX_SIZE)

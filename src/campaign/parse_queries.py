@@ -14,6 +14,7 @@ _MAX_WINDOW = 50
 
 
 def parse_queries(top: Section, keys: KeyLayout, client: Client) -> tuple[Query, ...]:
+    """Read every query; each must fit into the machine's memory."""
     queries = []
     for section in top.sections("queries"):
         discovery = section.flag("discovery", False)

@@ -256,6 +256,7 @@ def addressee_of(campaign: Campaign, public_keys: str) -> Addressee:
         destinations=campaign.population.destinations,
         slots=ARA_SLOTS,
         public_keys=public_keys,
+        through_json=campaign.collection.through == "json",
     )
 
 

@@ -18,11 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.wire import (
+    AggregatableReport,
     Api,
     Contribution,
     PublicKeySet,
     ReportBatch,
     ReportWriter,
+    SealedPayload,
     SharedInfo,
     Spans,
     encode_payload,
@@ -50,6 +52,7 @@ class Addressee:
     destinations: tuple[str, ...]
     slots: int
     public_keys: str
+    through_json: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +134,24 @@ def seal_piece(piece: Piece, addressee: Addressee) -> int:
     with ReportWriter(piece.path) as writer:
         bits = SecureBits() if piece.seed is None else SeededBits(piece.seed)
         for batch in sealed_batches(piece.columns, addressee, bits):
-            writer.write(batch)
+            writer.write(posted(batch, addressee.api) if addressee.through_json else batch)
     return len(piece.columns)
+
+
+def posted(batch: ReportBatch, api: Api) -> ReportBatch:
+    """Return reports after a collector took them: as JSON, at the well-known endpoint of their API."""
+    # The service's package is large, and workers that do not need it should start without it.
+    from aggservice.service.collector import ENDPOINTS, accept
+
+    path = next(path for path, endpoint in ENDPOINTS.items() if endpoint.api == api)
+    taken = []
+    for payload, key_id, info in zip(batch.payloads, batch.key_ids, batch.shared_infos, strict=True):
+        sealed = SealedPayload(payload=payload, key_id=key_id.decode())
+        body = AggregatableReport(shared_info=info.decode(), payloads=(sealed,)).to_json()
+        _, report, _ = accept(path, body.encode())
+        assert report is not None
+        taken.append(report)
+    return ReportBatch.of(taken)
 
 
 def sealed_batches(reports: Reports, addressee: Addressee, bits: Bits) -> Iterator[ReportBatch]:

@@ -97,7 +97,10 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """What happens to reports on their way, and how they are put into batches by their scheduled time."""
+    """What happens to reports on their way, and how they are put into batches by their scheduled time.
+
+    ``through`` "json" posts each report as a browser does, to a collector in this process; "columns" skips the text.
+    """
 
     lost: float
     retried: float
@@ -106,6 +109,7 @@ class Collection:
     batch_hours: int
     close_after_hours: float
     late_reports: Literal["drop", "next"]
+    through: Literal["columns", "json"] = "columns"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

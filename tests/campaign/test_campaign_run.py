@@ -100,6 +100,14 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, monkeypatch: pytest.
     assert other["metrics.json"] != kept["metrics.json"]
 
 
+def test_reports_posted_as_json_give_the_same_batches(tmp_path: Path) -> None:
+    """Base64, JSON and a collector's checks in between change nothing."""
+    kept = files_of(small(tmp_path).out / "batches")
+    shutil.rmtree(tmp_path / "out")
+    text = SMALL.replace("[collection]", '[collection]\nthrough = "json"')
+    assert files_of(small(tmp_path, text).out / "batches") == kept
+
+
 @pytest.mark.parametrize("form", ["deployed", "paper"])
 def test_what_is_counted_is_what_the_batches_hold(tmp_path: Path, form: str) -> None:
     """Open the batches as nobody but the service could, and recount: truth, waterfall and summary agree with them."""
