@@ -32,4 +32,5 @@ soak: setup
 	$(BIN)/python -m pytest -m soak -o addopts="-v --import-mode=importlib"
 
 clean:
+	find src benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
 """Amounts of privacy loss: integers on a fixed grid, read from decimal text, never through a float.
 
 ε and ρ count in 10⁻⁶ (``micro``), δ in 10⁻¹⁸ (``atto``). A requested amount off its grid is refused; a limit off its
-grid rounds down (DESIGN "Semantics" 2). The types refuse what no job may ask for, so that no caller needs to.
+grid rounds down (docs/design.md, semantics 2). The types refuse what no job may ask for, so that no caller needs to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ATTO_PLACES: Final = 18
 MICRO: Final = 10**MICRO_PLACES
 ATTO: Final = 10**ATTO_PLACES
 EPSILON_MAX_MICRO: Final = 64 * MICRO
-"""The largest ε one job may ask for (FACTS "Job")."""
+"""The largest ε one job may ask for."""
 LIMIT_MAX_MICRO: Final = 10**15
 """The largest total ε* or ρ* an operator may set, so that a sum of two amounts stays far inside 63 bits."""
 
@@ -186,7 +186,7 @@ class Rho:
 
 
 def zcdp_of_pure(epsilon_micro: int) -> int:
-    """Return ρ = ε²/2 in 10⁻⁶, rounded up: what an ε-DP release costs in zCDP (ALGORITHMS A8; Bun and Steinke 2016,
+    """Return ρ = ε²/2 in 10⁻⁶, rounded up: what an ε-DP release costs in zCDP (Appendix B; Bun and Steinke 2016,
     Proposition 1.4; an (ε, δ)-DP release is δ-approximate ε²/2-zCDP, their section 8).
 
     >>> zcdp_of_pure(1_000_000), zcdp_of_pure(1)

@@ -26,7 +26,7 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*\Z")
 
 
 def check_name(what: str, name: object) -> str:
-    """Return a caller's name or job id, or JobNameError: 1 to 128 printable ASCII characters (FACTS "Job")."""
+    """Return a caller's name or job id, or JobNameError: 1 to 128 printable ASCII characters."""
     if not isinstance(name, str) or _PRINTABLE.match(name) is None:
         raise JobNameError(f"{what} must be 1 to {NAME_MAX} printable ASCII characters")
     return name

@@ -1,4 +1,4 @@
-"""The errors of ``budget``: one small hierarchy, each with the return code a job reports (FACTS "Job").
+"""The errors of ``budget``: one small hierarchy, each with the return code a job reports.
 
 Whoever maps errors to a status looks at ``code``; whoever explains one to a person prints the message.
 """

@@ -1,7 +1,7 @@
 """What a release costs, and when a unit may still pay: the privacy filter of a ledger, fixed when it is created.
 
 Both filters add up what was spent and refuse the first sum above the limit, which is sound when costs are chosen
-from earlier answers: for (ε, δ) by the paper's Algorithm 1 and Theorem 4.3 (ALGORITHMS A1, A6), for zCDP by A8.
+from earlier answers: for (ε, δ) by the paper's Algorithm 1 and Theorem 4.3, for zCDP by its Appendix B.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _uses(release: Release, limit: Spend) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonDeltaFilter:
-    """Sums of ε and of δ a unit (ALGORITHMS A1), and a bound on uses. ε* = 64, δ* = 10⁻⁵ unless the operator says."""
+    """Sums of ε and of δ a unit (Algorithm 1), and a bound on uses. ε* = 64, δ* = 10⁻⁵ unless the operator says."""
 
     epsilon_micro: int = 64 * MICRO
     delta_atto: int = ATTO // 10**5
@@ -122,7 +122,7 @@ class EpsilonDeltaFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZcdpFilter:
-    """Sums of ρ and of δ a unit under approximate zCDP (ALGORITHMS A8), and a bound on uses."""
+    """Sums of ρ and of δ a unit under approximate zCDP (Appendix B), and a bound on uses."""
 
     rho_micro: int
     delta_atto: int = ATTO // 10**5

@@ -1,7 +1,7 @@
 """The ledger: budgets that cannot be overspent, jobs that happen once, a log that anyone can replay.
 
 Everything that changes it is one named transaction of its store. The order inside is always the same: is the job
-known; can every unit pay; then balances, entry, units, job and head together (DESIGN "Semantics" 2 and 3).
+known; can every unit pay; then balances, entry, units, job and head together (docs/design.md, semantics 2 and 3).
 """
 
 from __future__ import annotations

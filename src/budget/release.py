@@ -18,7 +18,7 @@ _MECHANISMS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise:
-    """Discrete Laplace noise over keys that were known beforehand: ε-DP (ALGORITHMS A1, A7)."""
+    """Discrete Laplace noise over keys that were known beforehand: ε-DP (Algorithm 1, Fact 3.3)."""
 
     name: ClassVar[str] = "discrete_laplace"
     epsilon: Epsilon

@@ -1,6 +1,6 @@
 """Individual privacy losses: what each query really cost each privacy unit, from the truth and not from a ledger.
 
-Theorem 4.3 of the Privacy Sandbox paper (ALGORITHMS A6): a query t of (ε_t, δ_t) over the contributions Y_t costs unit
+Theorem 4.3 of the Privacy Sandbox paper (Algorithm 6): a query t of (ε_t, δ_t) over the contributions Y_t costs unit
 x ε_{x,t} = (ε_t/Λ₁)·Σ_{y∈Y_{x,t}} v_y and δ_{x,t} = (δ_t/Λ₀)·|Y_{x,t}|, and no unit ever loses more than (ε*, δ*). For
 Attribution Reporting x is a source, for Private Aggregation a device in a time window. Every number here is exact.
 """

@@ -2,7 +2,7 @@
 
 A query line asks the same thing over windows of days (daily, weekly, rolling, once) and batches of reports. A report of
 one day in one batch pays for every window that holds it, so each such cell bounds a sum of ε, whatever the order of the
-queries (ALGORITHMS A1). Targets turn into the least ε that meets them, by exact comparisons; amounts are whole steps.
+queries (Algorithm 1). Targets turn into the least ε that meets them, by exact comparisons; amounts are whole steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mechanisms import DiscreteLaplace, discovery_threshold
 
 MICRO: Final = 10**6
 EPSILON_MAX_MICRO: Final = 64 * MICRO
-"""The largest ε of one job (FACTS "Job")."""
+"""The largest ε of one job."""
 _COVERED: Final = Fraction(95, 100)
 _FACTOR_STEPS: Final = 1000
 

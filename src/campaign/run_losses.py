@@ -1,6 +1,6 @@
 """``transcript.json`` and ``losses.csv`` of a run: what every job cost each unit, beside what the ledger charged.
 
-The columns of ``campaign.losses``: the same ε_{x,t} and δ_{x,t} (ALGORITHMS A6) for as many reports as a run has, in
+The columns of ``campaign.losses``: the same ε_{x,t} and δ_{x,t} (Algorithm 6) for as many reports as a run has, in
 whole numbers throughout. A unit is a source, or a device within ten minutes for Private Aggregation, whose browsers
 bound what any ten minutes contribute.
 """

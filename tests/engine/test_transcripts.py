@@ -2,10 +2,10 @@
 
 The engine itself runs, with every possible draw of its noise put through it one after another; each draw's weight is
 the exact probability of the law that the engine asked for. Two databases are neighbours when one source's
-contributions are nulls in the other (ALGORITHMS A6); its reports are there in both, and pay in both.
+contributions are nulls in the other (Algorithm 6); its reports are there in both, and pay in both.
 
 What an adversary can gain is Σ max(0, P[t] - e^ε*·Q[t]) over transcripts t, maximised over trees. It must not exceed
-δ*, nor the exact price of the queries that the budget affords (the mass outside the common support, ALGORITHMS A7).
+δ*, nor the exact price of the queries that the budget affords (the mass outside the common support, Lemma A.1).
 The second bound is the sharp one: the paper's τ leaves so much room below δ* that a threshold one lower stays below it.
 """
 

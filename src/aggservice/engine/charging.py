@@ -1,4 +1,4 @@
-"""Charging a job and keeping its result: one call of the ledger, exactly once (DESIGN "Semantics" 3)."""
+"""Charging a job and keeping its result: one call of the ledger, exactly once (docs/design.md, semantics 3)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The errors of ``aggservice.engine``: each names the return code with which a job ends (FACTS "Job")."""
+"""The errors of ``aggservice.engine``: each names the return code with which a job ends."""
 
 from __future__ import annotations
 

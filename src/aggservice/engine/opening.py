@@ -1,6 +1,6 @@
 """What a worker does to a batch: judge each report's public part, open it, decode it, and keep what the job asks for.
 
-Nothing here raises because of what a report holds: a bad report is data, and is counted (DESIGN "Semantics" 5).
+Nothing here raises because of what a report holds: a bad report is data, and is counted (docs/design.md, semantics 5).
 """
 
 from __future__ import annotations
@@ -151,6 +151,6 @@ def _wanted(found: NDArray[np.uint64], asked: tuple[int, ...]) -> NDArray[np.boo
 
 
 def _units(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
-    """Return a unit for each report that is OK and filtering ID asked for, present in it or not (FACTS "Job")."""
+    """Return a unit for each report that is OK and filtering ID asked for, present in it or not."""
     units_of = report_units if spec.unit == PrivacyUnit.REPORT else shared_id_units
     return units_of(infos, spec.filtering_ids)

@@ -158,7 +158,7 @@ class Summary:
 
 
 def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
-    """Return the noisy summary of ``sums`` (ALGORITHMS A1, phase 3). The sums are used up: noise is added in place.
+    """Return the noisy summary of ``sums`` (Algorithm 1, phase 3). The sums are used up: noise is added in place.
 
     Declared keys get noise whatever their sum. Discovered keys get truncated noise and are kept when the noisy sum is
     strictly greater than τ. The total of what is left out is the noisy total of undeclared keys less the discovered

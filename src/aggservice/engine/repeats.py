@@ -1,6 +1,6 @@
 """Which report ids a job has seen: a set of 128-bit ids that costs little memory a report.
 
-Within one job a repeated report id counts once, the first (FACTS "Job"). Ids stand in the table itself, which grows
+Within one job a repeated report id counts once, the first. Ids stand in the table itself, which grows
 by two fifths when it is nine tenths full: at most 44 bytes an id even while it grows, 18 to 28 otherwise.
 """
 

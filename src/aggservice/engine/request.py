@@ -1,4 +1,4 @@
-"""What a job asks for: parameters read from text once, valid from then on (FACTS "Job")."""
+"""What a job asks for: parameters read from text once, valid from then on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PERCENT = re.compile(r"\d{1,3}(\.\d{1,20})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """Release keys that nobody declared, above a threshold, at a price of δ (ALGORITHMS A1)."""
+    """Release keys that nobody declared, above a threshold, at a price of δ (Algorithm 1)."""
 
     delta: Delta
     mask: KeyMask = field(default_factory=KeyMask)

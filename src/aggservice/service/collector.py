@@ -40,7 +40,7 @@ class Endpoint:
     api: Api | None = None
 
 
-#: Every path that a browser posts reports to (FACTS "Aggregatable report").
+#: Every path that a browser posts reports to.
 ENDPOINTS = {
     f"{_ARA}/report-aggregate-attribution": Endpoint("attribution-reporting", Api.ATTRIBUTION_REPORTING),
     f"{_ARA}/debug/report-aggregate-attribution": Endpoint("debug-attribution-reporting", Api.ATTRIBUTION_REPORTING),
