@@ -137,7 +137,8 @@ class Browser:
         Specification: clearing storage.
         """
         if origin is None:
-            self._origins.clear()
+            for known in self._origins.values():
+                known.database.clear()
             self._queue.clear()
             self._pending.clear()
             self._budgeter.forget()

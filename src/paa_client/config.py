@@ -45,9 +45,10 @@ _DEFAULT_MAX_CONTRIBUTIONS: Mapping[Api, int] = MappingProxyType({Api.SHARED_STO
 class Config:
     """The implementation-defined values of the specifications, with Chromium's as defaults.
 
-    ``operation_deadline_ms`` runs each operation in a child process and ends it when that much real time has passed;
-    without it operations run in this process. ``pending_report_limit`` counts reports of one origin that are
-    scheduled and not yet sent. ``merging`` off and ``report_version`` "0.1" are older browsers.
+    ``operation_deadline_ms`` runs each operation in a child process and ends it when that much real time has passed
+    (by ``fork``, so it needs a POSIX system); without it operations run in this process. ``pending_report_limit``
+    counts reports of one origin that are scheduled and not yet sent. ``merging`` off and ``report_version`` "0.1" are
+    older browsers.
     """
 
     smaller_budget: int = 1 << 16

@@ -249,6 +249,9 @@ def test_clearing_forgets_storage_reports_and_the_sites_budget() -> None:
     browser.run(elsewhere, "contribute", [(1, 100)])
     browser.clear()
     assert browser.next_report_time_ms() is None
+    assert browser.budget_used(elsewhere) == (0, 0)
+    browser.run(elsewhere, "contribute", [(1, 100)])
+    assert browser.next_report_time_ms() is not None, "modules stay registered"
 
 
 def test_configurations_that_no_browser_has_are_refused() -> None:
