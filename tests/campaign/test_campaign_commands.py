@@ -91,3 +91,13 @@ def test_a_ledger_of_ones_own_is_charged_again_and_again(file: Path, tmp_path: P
         assert code == 0, text
     logs = [ExportedLog(tmp_path / f"run{number}" / "ledger" / "ledger.log") for number in range(2)]
     assert [sum(1 for entry in log.entries() for _ in [list(entry.parts)]) for log in logs] == [2, 3]
+
+
+def test_capping_and_discovery_print_their_bias(file: Path, tmp_path: Path) -> None:
+    capped = CAMPAIGN.replace("conversion_rate = 0.6", "conversion_rate = 1\nconversions = 4\nimpression_day = 0")
+    file.write_text(capped + '[client]\nform = "paper"\nl0 = 1\n')
+    code, text = run(file, "--out", tmp_path / "a", "--no-plots")
+    assert code == 0 and "capped by Λ₀" in text and "Bias of count: -" in text
+    file.write_text(capped.replace('epsilon = "40"', 'epsilon = "1"\ndiscovery = true'))
+    code, text = run(file, "--out", tmp_path / "b", "--no-plots")
+    assert code == 0 and "below threshold" in text and "Bias of count: -" in text
