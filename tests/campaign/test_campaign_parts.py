@@ -1,4 +1,4 @@
-"""Parts of a run on their own: columns sealed as ``wire`` would, keys that come back as names, laws with their means."""
+"""Parts of a run on their own: columns sealed as ``wire`` would, keys that come back as names, laws with means."""
 
 from __future__ import annotations
 
