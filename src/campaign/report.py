@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,33 @@ def _query(campaign: Campaign, metrics: Mapping[str, Any], query: Mapping[str, A
         "<table><tr><th>In all</th><th>truth</th><th>estimate</th><th>bias</th><th>intervals that hold</th>"
         f"<th>slices above the noise</th><th>RMSRE</th></tr>{rows}</table>"
     )
+    parts += [_path(one) for one in query["measures"] if one["waterfall"] is not None]
     return "".join(parts)
+
+
+def _path(measure: Mapping[str, Any]) -> str:
+    """Return how what happened became the estimate, step by step, for one measure."""
+    found, scale = measure["waterfall"], float(Fraction(measure["scale"]))
+    happened = found["happened"]
+    rows = [("happened", happened["conversions"], happened["amount"] / scale)]
+    rows += [
+        (step["step"], -step["conversions"], -step["amount"] / scale)
+        for step in found["steps"]
+        if step["conversions"] or step["amount"]
+    ]
+    counted = found["counted"]
+    rows.append(("counted", counted["conversions"], counted["amount"] / scale))
+    body = "".join(
+        f"<tr><td>{_text(name)}</td><td>{number(count)}</td><td>{number(amount)}</td></tr>"
+        for name, count, amount in rows
+    )
+    ending = "".join(
+        f"<tr><td>{name}</td><td></td><td>{number(found[name] / scale)}</td></tr>" for name in ("noise", "estimate")
+    )
+    return (
+        f"<table><tr><th>From truth to estimate</th><th>count</th><th>{_text(measure['measure'])}</th></tr>"
+        f"{body}{ending}</table>"
+    )
 
 
 def _percent(value: float | None) -> str:
