@@ -99,7 +99,9 @@ def text_for(kind: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("kind", "write"), [(".csv", write_csv), (".parquet", write_parquet), (".json", write_json)], ids=["csv", "parquet", "json"]
+    ("kind", "write"),
+    [(".csv", write_csv), (".parquet", write_parquet), (".json", write_json)],
+    ids=["csv", "parquet", "json"],
 )
 def test_a_log_in_any_form_gives_the_same_campaign(tmp_path: Path, kind: str, write: object) -> None:
     assert callable(write)
