@@ -25,6 +25,9 @@ from campaign.settings import (
 )
 from paa_client import Config as PaaConfig
 
+#: The deployed service refuses reports that are older.
+MAX_REPORT_AGE_DAYS = 90
+
 PLOTS = ("slices", "waterfall", "error", "time", "budget")
 
 
@@ -140,6 +143,15 @@ def _check_together(top: Section, campaign: Campaign) -> None:
             )
         if client.form == "paper":
             top.section("client").refuse("form", "is 'paper'", f"For {client.kind} write form = 'deployed'")
+    age_hours = population.days * 24 + campaign.collection.close_after_hours
+    oldest = any(query.over == "all" for query in campaign.queries)
+    if client.kind != "event-level" and oldest and age_hours > 24 * MAX_REPORT_AGE_DAYS:
+        top.section("population").refuse(
+            "days",
+            f"is {population.days}, and a query over all of it comes when the first reports are {age_hours / 24:.0f} "
+            "days old",
+            f'The service refuses reports older than {MAX_REPORT_AGE_DAYS} days: write fewer days, or over = "rolling"',
+        )
     if client.kind == "event-level":
         assert client.event_level is not None
         names = [field.name for field in campaign.keys.fields if field.origin == "conversion"]

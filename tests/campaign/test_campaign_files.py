@@ -66,6 +66,7 @@ BAD = [
     ('name = "two"', 'name = "two"\nover = "rolling"', 25, "window", "fewer"),
     ("[collection]", "[client]\nl1 = 5\n[collection]", 21, "l1", "paper"),
     ("days = 2", "days = 2\nstart = 2026-11-18T00:00:00", 5, "no offset from UTC", "Z"),
+    ("days = 2", "days = 120", 4, "the first reports are 120 days old", "rolling"),
     ("days = 2", "days = 2\ndays = 3", 5, "not TOML", "toml.io"),
 ]
 
