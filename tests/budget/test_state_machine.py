@@ -143,7 +143,7 @@ def keys_of(units: range) -> np.ndarray:
     return keys
 
 
-ORDER = {key.tobytes(): unit for unit, key in enumerate(keys_of(range(UNIVERSE)))}
+ORDER = {key.tobytes(): unit for unit, key in enumerate(keys_of(range(UNIVERSE + 60)))}
 _schemas = itertools.count()
 
 
@@ -237,9 +237,16 @@ class LedgerMachine(RuleBasedStateMachine):
         for name in self.ledgers:
             assert self.ask(name, caller, job, request, cost, units, result) == expected, name
 
-    @rule(caller=callers, job=job_ids, cost=costs, units=ranges, statement=st.integers(0, 14), after=st.booleans())
-    def crash(self, caller: str, job: str, cost: tuple[int, int], units: range, statement: int, after: bool) -> None:
+    # A commit in one piece has some 16 statements, and each further piece of 97 units some 6 more.
+    crashes = st.one_of(
+        st.tuples(st.integers(0, UNIVERSE).map(lambda first: range(first, first + 60)), st.integers(0, 17)),
+        st.tuples(ranges, st.integers(0, 60)),
+    )
+
+    @rule(caller=callers, job=job_ids, cost=costs, where=crashes, after=st.booleans())
+    def crash(self, caller: str, job: str, cost: tuple[int, int], where: tuple[range, int], after: bool) -> None:
         """Kill each database's process at a statement of the commit, start again, and ask again."""
+        units, statement = where
         result = f"noise {next(self.counter)}".encode()
         survived = {}
         for name, fuse in self.fuses.items():
@@ -289,7 +296,7 @@ class LedgerMachine(RuleBasedStateMachine):
             return
         headers = set()
         for name, ledger in self.ledgers.items():
-            spent = ledger.balances(keys_of(range(UNIVERSE)))
+            spent = ledger.balances(keys_of(range(len(ORDER))))
             columns = zip(spent.loss_micro.tolist(), spent.delta_atto.tolist(), spent.uses.tolist(), strict=True)
             found = {ORDER[spent.units[i]]: row for i, row in enumerate(columns) if row[2]}
             assert found == self.model.spent, name
