@@ -75,15 +75,23 @@ class Client:
         credentials: Credentials | None = None,
         attempts: int = 5,
         first_wait_s: float = 0.2,
+        longest_wait_s: float = 5.0,
         timeout_s: float | None = None,
     ) -> None:
         if not attempts >= 1:
             raise ClientError("attempts must be at least 1", return_code="INVALID_JOB")
         self._attempts = attempts
         self._first_wait_s = first_wait_s
+        self._longest_wait_s = longest_wait_s
         self._timeout_s = timeout_s
         credentials = credentials or Credentials()
-        options = [("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES)]
+        options = [
+            ("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES),
+            # Left alone, a channel waits for up to two minutes before it tries a restarted service again.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", round(1000 * longest_wait_s)),
+        ]
         if credentials.root_certificates is None:
             self._channel = grpc.insecure_channel(address, options=options)
         else:
@@ -108,7 +116,7 @@ class Client:
         self._channel.close()
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Call, and call again while that can help, waiting twice as long each time."""
+        """Call, and call again while that can help, waiting twice as long each time, up to a limit."""
         wait = self._first_wait_s
         for attempt in range(self._attempts):
             try:
@@ -118,7 +126,7 @@ class Client:
                 if not error.may_retry or attempt + 1 == self._attempts:
                     raise error from problem
             time.sleep(wait)
-            wait *= 2
+            wait = min(2 * wait, self._longest_wait_s)
         raise AssertionError("unreachable")
 
     def _call(self, method: Any, request: Any) -> Any:
