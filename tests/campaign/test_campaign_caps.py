@@ -1,0 +1,91 @@
+"""Which cap stopped a conversion: the columns against Algorithm 2 itself, asked at each refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ara_client.model import Source, SummaryClient
+from campaign import Fate, campaign_of, happen
+from campaign.population import Events
+from campaign.settings import Campaign
+from mechanisms import SeededBits
+
+
+def by_algorithm_2(campaign: Campaign, events: Events) -> list[Fate]:
+    """Return the fate of each item, in order: every device runs the paper's client, and is asked why it sent none."""
+    views, bought = events.impressions, events.conversions
+    life = int(campaign.client.expiry_days * 86_400_000)
+    clients: dict[int, SummaryClient] = {}
+    fates = []
+    waiting = list(range(len(views)))
+    for row in range(len(bought)):
+        now = int(bought.time_ms[row])
+        while waiting and views.time_ms[waiting[0]] <= now:
+            ad = waiting.pop(0)
+            client = clients.setdefault(int(views.device[ad]), _client(campaign))
+            shown = int(views.time_ms[ad])
+            source = Source(src_id=ad, dest="d", exp_date=shown + life, src_filt=frozenset({"x"}), src_key=0)
+            client.register_source(source)
+        product = campaign.keys.field("product").value_of(int(bought.codes["product"][row]))
+        for measure in campaign.measures:
+            value = 1 if measure.of == "count" else int(bought.value[row])
+            amount = int(min(value, measure.most) * measure.scale)
+            client = clients.setdefault(int(bought.device[row]), _client(campaign))
+            books = {source: (client.l0[source], client.l1[source]) for source in client.sources}
+            report = client.register_trigger(
+                now, dest="d", trig_id=row, trig_filt=frozenset({product}), trig_key=1, trig_value=amount
+            )
+            fitting = [source for source in reversed(client.sources) if product == "x" and source.exp_date > now]
+            if amount == 0:
+                fates.append(Fate.NO_VALUE)
+            elif report.key is not None:
+                fates.append(Fate.ON_THE_WAY)
+            elif not fitting:
+                fates.append(Fate.NOT_ATTRIBUTED)
+            else:
+                spent = books[fitting[0]][1]
+                fates.append(Fate.CAPPED_L1 if spent + amount > campaign.client.l1 else Fate.CAPPED_L0)
+    return fates
+
+
+def _client(campaign: Campaign) -> SummaryClient:
+    return SummaryClient(
+        contribution_budget=campaign.client.l1, sparsity_budget=campaign.client.l0, bits=SeededBits("ids")
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_columns_name_the_cap_that_algorithm_2_met(data: st.DataObject) -> None:
+    def pick(*options: Any) -> Any:
+        return data.draw(st.sampled_from(options))
+
+    document = {
+        "name": "caps",
+        "population": {
+            "size": data.draw(st.integers(1, 12)),
+            "days": 3,
+            "impressions": {"name": "poisson", "mean": pick(0.7, 2.0)},
+            "conversion_rate": 1.0,
+            "conversions": {"name": "geometric", "mean": pick(1.0, 4.0)},
+            "delay_days": {"name": "exponential", "mean": 0.5},
+            "value": {"name": "uniform", "low": 0, "high": pick(3, 60)},
+        },
+        "keys": {
+            "fields": [
+                {"name": "ad", "values": ["a", "b"]},
+                {"name": "product", "from": "conversion", "values": ["x", "y"], "weights": [4, 1]},
+            ]
+        },
+        "filters": {"field": "product", "accepts": ["x"]},
+        "measures": [{"name": "n", "of": "count", "scale": 20}, {"name": "v", "of": "value", "most": 50}],
+        "client": {"form": "paper", "l1": pick(60, 200), "l0": pick(1, 3, 50), "expiry_days": pick(0.5, 3.0)},
+        "queries": [{"name": "q"}],
+    }
+    campaign = campaign_of(document, folder=Path())
+    truth = happen(campaign, SeededBits(data.draw(st.integers(0, 1 << 40))))
+    assert [Fate(int(one)) for one in truth.items.fate] == by_algorithm_2(campaign, truth.events)
