@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -146,7 +147,9 @@ def command(
         store.close()
         print(f"sqlite    fresh {first:.2f} s ({first / opening:.3f} of opening), again {second:.2f} s")
         print(f"verify    {audited:,.0f} units a second")
-        if postgres:
+        if postgres and find_spec("pgserver") is None:
+            print("postgres  not measured: pgserver is not installed (pip install 'aggservice[test]')")
+        elif postgres:
             with _postgres(Path(name) / "postgres") as dsn:
                 server = PostgresStore(dsn)
                 fresh, again, _ = _measure(server, held, units, verify=False)

@@ -45,6 +45,7 @@ from mechanisms import Bits, Clock
 
 RESULT_MAX_BYTES: Final = 256 << 20
 """The largest result that is kept in the ledger itself; larger ones are files."""
+_NO_KEY: Final = "this ledger was opened without its signing key, for reading only"
 
 
 def _parts(seq: int, units: UnitSet) -> Iterator[PartRow]:
@@ -169,7 +170,7 @@ class Ledger:
     def _append(self, transaction: Transaction, head: Head, entry: Entry, units: UnitSet | None) -> bytes:
         """Write the entry that follows ``head``, its units, its receipt and the new head; return the receipt."""
         if self._signer is None:
-            raise LedgerMismatchError("this ledger was opened without its signing key, for reading only")
+            raise LedgerMismatchError(_NO_KEY)
         raw = entry_to_bytes(entry, self.filter.loss_name)
         frontier = extend(head.frontier, head.entries, entry_hash(raw))
         receipt = issue(
@@ -239,13 +240,12 @@ class Ledger:
         attempt = result if isinstance(result, Attempt) else None
         try:
             committed = self._commit(job, request_digest, release, units, result)
-        except StoreError:
+        except BaseException as problem:
             if attempt is not None:
-                attempt.let_go()  # it may have been committed: ``settle`` asks the ledger
-            raise
-        except BaseException:
-            if attempt is not None:
-                attempt.discard()
+                if isinstance(problem, BudgetError) and not isinstance(problem, StoreError):
+                    attempt.discard()
+                else:
+                    attempt.let_go()  # it may have been committed all the same: ``settle`` asks the ledger
             raise
         manifest = committed.manifest
         if attempt is not None and (manifest is None or manifest.attempt != attempt.name):
@@ -261,6 +261,8 @@ class Ledger:
     def _commit(
         self, job: JobKey, request_digest: bytes, release: Release, units: Units | UnitSet, result: bytes | Attempt
     ) -> Committed:
+        if self._signer is None:
+            raise LedgerMismatchError(_NO_KEY)
         cost = self.filter.cost(release)
         paying = UnitSet.of(units)
         if isinstance(result, Attempt):

@@ -157,18 +157,21 @@ def test_settling_leaves_the_living_alone(ledger: Ledger, tmp_path: Path) -> Non
     assert len(contents(tmp_path / "out")) == 2
 
 
-def test_a_commit_of_unknown_outcome_is_settled_by_the_ledger(ledger: Ledger, tmp_path: Path) -> None:
+@pytest.mark.parametrize("problem", [StoreError("the connection was lost while committing"), KeyboardInterrupt()])
+def test_a_commit_of_unknown_outcome_is_settled_by_the_ledger(
+    ledger: Ledger, tmp_path: Path, problem: BaseException
+) -> None:
     class Broken(MemoryStore):
         def write(self, name: str, work: Callable[[Any], Any]) -> Any:
             super().write(name, work)
-            raise StoreError("the connection was lost while committing")
+            raise problem
 
     store = ledger.store
     assert isinstance(store, MemoryStore)
     broken = Broken()
     broken._tables = store._tables
     other = Ledger.open(broken, clock=ManualClock(), signer=ledger._signer, staging=ledger._staging)
-    with pytest.raises(StoreError):
+    with pytest.raises(type(problem)):
         commit(other, stage(other, tmp_path / "out"))
     assert contents(tmp_path / "out") == {}
     assert [published for _, published in ledger.settle()] == [True]
