@@ -91,6 +91,11 @@ class Rappor:
         object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
 
     @property
+    def kind(self) -> str:
+        """Its name."""
+        return "RAPPOR"
+
+    @property
     def set_chance(self) -> Fraction:
         """q*: the probability that a report has a bit set which the string sets."""
         half = Fraction(self.f) / 2
@@ -117,7 +122,7 @@ class Rappor:
     def describe(self) -> dict[str, Any]:
         """Return the name and parameters."""
         return {
-            "kind": "RAPPOR",
+            "kind": self.kind,
             "size": self.size,
             "hashes": self.hashes,
             "cohorts": self.cohorts,

@@ -16,13 +16,15 @@ import numpy as np
 from ldp_client.bitflip import BitFlip, BitFlipReport
 from ldp_client.direct import Direct
 from ldp_client.errors import ReportError
+from ldp_client.everlasting import BitwiseEverlasting
 from ldp_client.hashed import Hashed, HashedReport
 from ldp_client.hashing import UniversalHash
 from ldp_client.packed import unpack
 from ldp_client.protocol import check_value
+from ldp_client.rappor import Rappor, RapporReport
 from ldp_client.unary import Unary
 
-AnyProtocol = Unary | Direct | Hashed | BitFlip
+AnyProtocol = Unary | Direct | Hashed | BitFlip | BitwiseEverlasting | Rappor
 
 
 def randomizer_id(protocol: AnyProtocol) -> str:
@@ -42,6 +44,10 @@ def report_bytes(protocol: AnyProtocol) -> int:
             return 20
         case BitFlip():
             return 4 * protocol.sampled + -(-protocol.sampled // 8)
+        case BitwiseEverlasting():
+            return 1
+        case Rappor():
+            return 4 + -(-protocol.size // 8)
 
 
 def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
@@ -58,6 +64,11 @@ def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
             unpack(bits, protocol.sampled)
             checked = [check_value(bucket, protocol.buckets) for bucket in sampled]
             return struct.pack(f">{len(checked)}I", *checked) + bits
+        case BitwiseEverlasting(), int() | np.integer():
+            return bytes([check_value(report, 2)])
+        case Rappor(), RapporReport(cohort=cohort, row=row):
+            unpack(row, protocol.size)
+            return struct.pack(">I", check_value(cohort, protocol.cohorts)) + row
     raise ReportError(f"not a report of {protocol.kind}: {report!r}")
 
 
@@ -82,3 +93,8 @@ def decode_report(protocol: AnyProtocol, data: bytes) -> Any:
                 raise ReportError("a report of dBitFlipPM names its sampled buckets once each, in order")
             unpack(data[split:], protocol.sampled)
             return BitFlipReport(sampled=sampled, bits=data[split:])
+        case BitwiseEverlasting():
+            return check_value(data[0], 2)
+        case Rappor():
+            unpack(data[4:], protocol.size)
+            return RapporReport(cohort=check_value(struct.unpack(">I", data[:4])[0], protocol.cohorts), row=data[4:])

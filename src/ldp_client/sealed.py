@@ -20,25 +20,28 @@ _LARGEST_MICRO = (1 << 32) - 1
 def randomizer_of(protocol: AnyProtocol) -> Randomizer:
     """Return how the reports of a protocol name what randomized them: its identity, their length, ε₀ and ε∞.
 
-    ε₀ is what one report truly leaks, rounded up to a millionth; ε∞ what all reports of one value leak, None for a
-    one-shot protocol, whose every report costs ε₀ anew.
+    ε₀ is what one report truly leaks and ε∞ what all reports of one value leak, both rounded up to a millionth; ε∞ is
+    None for a one-shot protocol, whose every report costs ε₀ anew.
     """
     privacy = protocol.privacy
-    permanent = protocol.epsilon_permanent_micro
-    first = getattr(protocol, "epsilon_first_micro", None)
-    asked = permanent if first is None else first
-    exact = math.ceil(privacy.first * MICRO * (1 + 1e-12))
-    # The ε asked for is exact where the protocol meets it; the float beside it may be a unit in the last place off.
-    epsilon_micro = asked if abs(privacy.first - asked / MICRO) < 1e-9 else exact
-    memoizes = math.isfinite(privacy.worst_case)
-    if not 0 < epsilon_micro <= _LARGEST_MICRO:
+    if not privacy.first * MICRO < _LARGEST_MICRO:
         raise ProtocolError(f"a report with ε = {privacy.first:.6g} cannot be charged")
+    first = _micro(privacy.first)
+    memoizes = math.isfinite(privacy.worst_case) or protocol.chain.instant is not None
+    bounded = memoizes and privacy.permanent * MICRO < _LARGEST_MICRO
     return Randomizer(
         identity=bytes.fromhex(randomizer_id(protocol)),
         report_bytes=report_bytes(protocol),
-        epsilon_micro=epsilon_micro,
-        epsilon_permanent_micro=max(permanent, epsilon_micro) if memoizes else None,
+        epsilon_micro=first,
+        epsilon_permanent_micro=max(first, _micro(privacy.permanent)) if bounded else None,
     )
+
+
+def _micro(epsilon: float) -> int:
+    """Return ε in millionths, rounded up; within 10⁻¹² of a whole number it is that number, computed inexactly."""
+    scaled = epsilon * MICRO
+    nearest = round(scaled)
+    return max(1, nearest if abs(scaled - nearest) < 1e-6 else math.ceil(scaled))
 
 
 def seal_report(

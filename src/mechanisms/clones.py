@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from numba import njit
@@ -179,7 +179,7 @@ def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) 
     return high
 
 
-@cache
+@lru_cache(maxsize=1024)
 def shuffled_epsilon(epsilon0: float, reports: int, delta: float, *, k: int = 2) -> float:
     """Return an upper bound on the central ε at δ of ``reports`` shuffled reports of one ε₀-LDP randomizer.
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldp_client import METHODS, ReportError, build, decode_report, encode_report, randomizer_id, report_bytes
+from ldp_client import (
+    METHODS,
+    BitwiseEverlasting,
+    ProtocolError,
+    Rappor,
+    ReportError,
+    build,
+    decode_report,
+    encode_report,
+    randomizer_id,
+    randomizer_of,
+    report_bytes,
+)
 from ldp_client.bitflip import BitFlipReport, bit_flip
 from mechanisms import SeededBits
 
@@ -66,3 +79,37 @@ def test_randomizers_have_one_name_each() -> None:
     assert randomizer_id(make("OLOLOHA")) == randomizer_id(make("BiLOLOHA"))  # Eq. 6 says g = 2 here: they are one
     assert randomizer_id(make("OLOLOHA")) != randomizer_id(make("OLOLOHA", k=22))
     assert all(len(name) == 32 and int(name, 16) >= 0 for name in names)
+
+
+def test_reports_of_rappor_and_bep_survive_theirs() -> None:
+    rappor = Rappor(size=21, hashes=2, cohorts=7)
+    report = rappor.client(SeededBits("rappor")).report("word")
+    data = encode_report(rappor, report)
+    assert len(data) == report_bytes(rappor) == 7
+    assert decode_report(rappor, data) == report
+    bit = BitwiseEverlasting(epsilon_permanent_micro=1_000_000, epsilon_report_micro=500_000)
+    assert [decode_report(bit, encode_report(bit, value)) for value in (0, 1)] == [0, 1]
+    for protocol, bad in ((rappor, b"\0\0\0\x07" + data[4:]), (rappor, data[:6] + b"\xff"), (bit, b"\2")):
+        with pytest.raises(ReportError):
+            decode_report(protocol, bad)
+    assert randomizer_id(rappor) != randomizer_id(Rappor(size=21, hashes=2, cohorts=8))
+
+
+def test_a_randomizer_names_what_it_leaks() -> None:
+    """ε₀ rounded up to a millionth, and ε∞ only where something is memoized."""
+    once = randomizer_of(make("GRR"))
+    assert (once.epsilon_micro, once.epsilon_permanent_micro) == (2_000_000, None)
+    twice = randomizer_of(make("L-OSUE"))
+    assert (twice.epsilon_micro, twice.epsilon_permanent_micro) == (800_000, 2_000_000)
+    paper = make("L-GRR")
+    assert 0 <= randomizer_of(paper).epsilon_micro / 1e6 - paper.privacy.first < 1e-6
+    rappor = Rappor(size=21, hashes=2, cohorts=7)
+    name = randomizer_of(rappor)
+    assert 0 <= name.epsilon_micro / 1e6 - rappor.privacy.first < 1e-6
+    assert name.epsilon_permanent_micro == 4_394_450
+    for method in METHODS:
+        name = randomizer_of(make(method))
+        assert name.epsilon_micro / 1e6 >= make(method).privacy.first - 1e-12
+        assert name.report_bytes == report_bytes(make(method))
+    with pytest.raises(ProtocolError, match="cannot be charged"):
+        randomizer_of(Rappor(f=Fraction(0), p=Fraction(0), q=Fraction(1)))

@@ -120,7 +120,9 @@ class ShufflePlan:
                 "somebody could have sent the other reports himself"
             )
         try:
-            central = request.bound.epsilon(local.micro / _MICRO, reports, request.delta.atto / _ATTO)
+            # A float may be a unit in the last place off: take the local epsilon above, and delta below, what was said.
+            above = math.nextafter(local.micro / _MICRO, math.inf)
+            central = request.bound.epsilon(above, reports, math.nextafter(request.delta.atto / _ATTO, 0))
         except ParameterError as problem:
             return unamplified(f"the {request.bound} bound does not apply: {problem}")
         micro = max(1, math.ceil(central * _MICRO * (1 + 1e-12))) if central < local.micro / _MICRO else local.micro
