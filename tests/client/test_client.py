@@ -94,6 +94,11 @@ def test_a_job_over_files(maker: Any, files: Any) -> None:
     assert caught.value.status == grpc.StatusCode.ALREADY_EXISTS
     assert client.summary("a").files == ("day1-1-of-1.avro",)
     assert not list((folder / "state" / "staging").iterdir())
+    # What was written is the caller's to move or change; that is then told, and not taken for the service's word.
+    statement = folder / "out" / "sum" / "day1-statement.json"
+    statement.write_text(statement.read_text().replace("20", "10"))
+    with pytest.raises(ClientError, match="moved or changed"):
+        client.summary("a")
 
 
 def test_a_debug_job_over_files_writes_to_a_separate_place(maker: Any, files: Any) -> None:

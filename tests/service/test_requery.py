@@ -124,6 +124,7 @@ def test_the_same_stream_gives_the_same_summary_and_another_is_refused(maker: An
     again = client.aggregate("a", asks("10"), reports, domain=[1])
     assert again.repeated and again.to_dict() == first.to_dict() and again.receipt == first.receipt
     assert again.result_digest() == first.result_digest()
+    assert again.statement.remaining == client.summary("a").statement.remaining == {"epsilon": "54", "delta": "0.00001"}
     for parameters, others, domain in (
         (asks("9"), reports, [1]),
         (asks("10"), reports[:4], [1]),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError, JobIdTakenError, ResultWriteError, UnpaidError
+from aggservice.engine.errors import InputReadError, JobIdTakenError, ResultWriteError, UnpaidError
 from aggservice.engine.opening import PrivacyUnit
 from aggservice.engine.output import AvroShards, Destination
 from aggservice.engine.release import ReleasePlan
@@ -138,13 +139,26 @@ class Charge:
             return None
         if committed.entry.request_digest != digest:
             raise JobIdTakenError(f"job id {request.job_request_id!r} was used for another request")
-        return _receipted(committed, None)
+        return _receipted(committed, remaining_of(ledger, committed.entry.seq))
 
 
-def find_result(ledger: Ledger, caller: str, job_request_id: str) -> Receipted | None:
-    """Return what a caller's job released, if it was paid for. Another caller's job does not exist."""
+def find_result(
+    ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False
+) -> Receipted | None:
+    """Return what a caller's job released, if it was paid for. Another caller's job does not exist.
+
+    ``with_remaining`` also looks up what its units have left by now.
+    """
     committed = ledger.job(caller, job_request_id)
-    return None if committed is None else _receipted(committed, None)
+    if committed is None:
+        return None
+    return _receipted(committed, remaining_of(ledger, committed.entry.seq) if with_remaining else None)
+
+
+def remaining_of(ledger: Ledger, seq: int) -> Remaining:
+    """Return what the units of a logged release have left by now."""
+    packed = ledger.store.read("units", lambda transaction: b"".join(part.keys for part in transaction.parts(seq)))
+    return ledger.remaining(UnitSet.packed(packed))
 
 
 def _with_rows(
@@ -167,12 +181,14 @@ def _receipted(committed: Committed, remaining: Remaining | None) -> Receipted:
     if manifest is None:
         header, rows = decode_result(committed.result)
         return _with_rows(header, rows, committed, remaining, repeated=True)
-    named = [one.name for one in manifest.files if one.name.endswith("-statement.json")]
-    path = Path(manifest.destination) / (named[0] if named else "")
+    (named,) = [one for one in manifest.files if one.name.endswith("-statement.json")]
+    path = Path(manifest.destination) / named.name
     try:
         raw = path.read_bytes()
-    except OSError as problem:
-        raise EngineError(f"the job is paid for, but {path} cannot be read: {problem.strerror}") from problem
+    except OSError:
+        raw = b""
+    if hashlib.sha256(raw).digest() != named.sha256:
+        raise InputReadError(f"the job was paid for and its files written, but {path.name} has been moved or changed")
     return Receipted(
         header=ResultHeader.from_bytes(raw), rows=None, committed=committed, remaining=remaining, repeated=True
     )

@@ -294,7 +294,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         check_job_id(request.job_request_id)
         if not request.first_row >= 0:
             raise InvalidJobError("first_row is not negative")
-        found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, request.job_request_id)
+        found = await self._runner.blocking(
+            find_result, self._engine.ledger, caller.name, request.job_request_id, with_remaining=True
+        )
         rows: Rows | None
         if found is not None:
             header, rows = header_message(found.header, found, self._engine.ledger.filter, repeated=True), found.rows
