@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from aggservice.engine import EngineError, InlineOpener, JudgedBatch, OpeningSpec, WorkerPool
+from aggservice.engine import (
+    EngineError,
+    InlineOpener,
+    JudgedBatch,
+    OpeningSpec,
+    ReturnCode,
+    WorkerLostError,
+    WorkerPool,
+)
 from aggservice.engine.slots import Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import ReportBatch
 
@@ -71,3 +80,19 @@ def test_workers_give_what_inline_gives_even_when_they_are_killed(maker: Any) ->
         assert time.monotonic() - start < 30
     with pytest.raises(EngineError):
         pool.submit(SPEC, batches[0])
+
+
+def test_a_batch_that_ends_every_worker_fails_alone(maker: Any) -> None:
+    batch = ReportBatch.of([maker.report({1: 5})])
+    poison = replace(SPEC, filtering_ids=("not a number",))  # type: ignore[arg-type]
+    pool = WorkerPool(maker.keys, processes=1)
+    try:
+        lost = pool.submit(poison, batch)
+        good = pool.submit(SPEC, batch)
+        with pytest.raises(WorkerLostError) as caught:
+            lost.result(120)
+        assert caught.value.code == ReturnCode.RETRIES_EXHAUSTED
+        assert good.result(120).values.tolist() == [5]
+        assert pool.replaced == 3
+    finally:
+        pool.close()
