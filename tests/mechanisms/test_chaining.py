@@ -37,10 +37,8 @@ def test_the_tight_chain_is_the_printed_formula(first: float, second: float) -> 
     assert tight_chain(first, second) == tight_chain(second, first)
 
 
-@pytest.mark.parametrize("first, second", [(1e-9, 1e-9), (1e-4, 25.0), (0.1, 0.1), (1.0, 2.0), (30.0, 30.0)])
+@pytest.mark.parametrize("first, second", [(1e-4, 25.0), (0.1, 0.1), (1.0, 2.0), (30.0, 30.0)])
 def test_the_bound_is_attained_by_two_binary_responses(first: float, second: float) -> None:
-    if min(first, second) < 1e-6:
-        pytest.skip("a matrix of floats cannot hold so small a difference")
     chained = binary_response(first) @ binary_response(second)
     assert channel_epsilon(chained) == pytest.approx(tight_chain(first, second), rel=1e-9)
 
