@@ -81,10 +81,14 @@ def fill(
 def below(tape: Tape, value: int, width: int, threshold: Real) -> bool:
     """Return whether U < threshold, where U is uniform on [0, 1) and ``value`` holds its first ``width`` bits.
 
-    Reads further words from ``tape`` until the bits known of U decide. Exact: equality has probability 0.
+    Reads further words from ``tape`` only while the bits known of U are the first bits of the threshold too, so that
+    it reads just as many as a kernel with an exact table does. Exact: equality has probability 0.
     """
     while True:
         low, high = threshold.bounds(width)
+        if low != high:
+            low = threshold.floor(width)
+            high = low + 1
         if value + 1 <= low:
             return True
         if value >= high:

@@ -150,6 +150,17 @@ def test_the_stated_error_of_the_acceptance_probability_holds(variance: Fraction
     assert p - error <= low and high <= p + error
 
 
+def test_a_twin_reads_no_word_more_than_its_kernel_needs() -> None:
+    """Bounds of a quotient are a little wide: a word just below the threshold is decided all the same."""
+    for k, epsilon_micro in ((5, 20_093), (3, 7), (2925, 14_000_000), (27, 1_000_000)):
+        rate = RandomizedResponse(k=k, epsilon_micro=epsilon_micro).rate
+        threshold = int(threshold_word(rate))
+        for step in (-3, -2, -1, 1, 2, 3):
+            tape = Tape(ListedBits([threshold + step]))
+            assert bernoulli_twin(tape, rate) == (step < 0)
+            assert tape.used == 1
+
+
 @given(st.data(), st.integers(2, 1 << 62), st.integers(1, 30_000_000))
 @settings(deadline=None)
 def test_response(data: st.DataObject, k: int, epsilon_micro: int) -> None:
