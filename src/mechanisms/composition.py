@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from math import exp, inf, log, log1p, sqrt
 
-from scipy.optimize import minimize_scalar
-
 from mechanisms.errors import ParameterError
 
 MICRO = 10**6
@@ -35,6 +33,7 @@ def epsilon_of_zcdp(rho: float, delta: float) -> float:
         raise ParameterError(f"needs ρ ≥ 0 and 0 < δ < 1, not ρ = {rho}, δ = {delta}")
     if rho == 0:
         return 0.0
+    from scipy.optimize import minimize_scalar  # slow to import, and no worker process needs it
 
     def bound(log_order: float) -> float:
         extra = exp(log_order)  # α - 1

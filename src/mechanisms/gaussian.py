@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from math import erfc, isqrt, pi, sqrt
 from math import exp as float_exp
-from math import isqrt, pi, sqrt
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 from mechanisms.bits import Bits
 from mechanisms.errors import ParameterError
@@ -95,7 +94,7 @@ class DiscreteGaussian:
         edge = (x + 0.5) / sigma
         density = float_exp(-edge * edge / 2) / sqrt(2 * pi)
         slope, third = -edge * density / sigma**2, (3 * edge - edge**3) * density / sigma**4
-        return float(ndtr(edge)) - slope / 24 + 7 * third / 5760
+        return erfc(-edge / sqrt(2)) / 2 - slope / 24 + 7 * third / 5760
 
     def variance(self) -> float:
         """Return the variance of the law, with relative error below 10⁻¹²."""
