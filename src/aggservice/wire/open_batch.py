@@ -92,23 +92,28 @@ def open_batch(batch: ReportBatch, keys: Mapping[str, X25519PrivateKey]) -> Open
     starts[1:] = stops[:-1]
     buffer = np.empty(int(stops[-1]) if stops.size else 0, dtype=np.uint8)
     out = buffer.data
+    payloads, infos = batch.payloads.buffer.data, batch.shared_infos.buffer.data
     rows = zip(
-        batch.payloads.views(),
+        batch.payloads.starts.tolist(),
+        batch.payloads.stops.tolist(),
         batch.key_ids,
-        batch.shared_infos.views(),
+        batch.shared_infos.starts.tolist(),
+        batch.shared_infos.stops.tolist(),
         starts.tolist(),
         stops.tolist(),
         strict=True,
     )
-    for row, (payload, key_id, shared_info, start, stop) in enumerate(rows):
+    # Views are made row by row: thousands held at once would have the garbage collector look at them all.
+    for row, (payload_start, payload_stop, key_id, info_start, info_stop, start, stop) in enumerate(rows):
         key = by_raw_id.get(key_id)
         if key is None:
             status[row] = _NO_KEY
-        elif len(payload) > _MAX_SEALED_BYTES:
+        elif payload_stop - payload_start > _MAX_SEALED_BYTES:
             status[row] = _OVERSIZED
         else:
             try:
-                out[start:stop] = decrypt(payload, key, INFO_PREFIX + shared_info)
+                sealed = payloads[payload_start:payload_stop]
+                out[start:stop] = decrypt(sealed, key, INFO_PREFIX + infos[info_start:info_stop])
             except (InvalidTag, ValueError):
                 status[row] = _UNOPENED
     fates = np.frombuffer(status, dtype=np.uint8)
