@@ -7,6 +7,7 @@ it was sent; None while it waits), ``to_dict()`` (its body as JSON values) and `
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
@@ -22,25 +23,25 @@ JsonMap = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(ABC):
     """What every report has: the origin it goes to and the time it was sent."""
 
     reporting_origin: Origin
     time_ms: int | None = None
 
     @property
+    @abstractmethod
     def path(self) -> str:
         """The last part of the endpoint's path."""
-        raise NotImplementedError
 
     @property
     def url(self) -> str:
         """The endpoint (WICG, "generate a report URL")."""
         return f"{self.reporting_origin}{WELL_KNOWN}{self.path}"
 
+    @abstractmethod
     def to_dict(self) -> Any:
         """Return the body as JSON values."""
-        raise NotImplementedError
 
     def to_json(self) -> str:
         """Return the body as it is posted."""
