@@ -160,6 +160,18 @@ def test_an_interrupted_figure_goes_on_and_ends_the_same(tmp_path: Path) -> None
         grid(small(tmp_path, None, ManualClock(0), datasets=("Adult",)))
 
 
+def test_workers_make_the_same_runs_in_the_same_order(tmp_path: Path) -> None:
+    alone = measure(small(tmp_path / "alone", None, ManualClock(0), runs=2, datasets=("Syn",)))
+    shared = measure(small(tmp_path / "shared", None, ManualClock(0), runs=2, datasets=("Syn",), workers=2))
+    assert repr(shared) == repr(alone)
+    kept = [(tmp_path / each / "loloha-cells.csv").read_bytes() for each in ("alone", "shared")]
+    assert kept[0] == kept[1]
+    stopped = measure(small(tmp_path / "stopped", None, Ticking(), runs=2, datasets=("Syn",), workers=2, budget_s=5))
+    assert sum(map(len, stopped.values())) == 4  # begun at one, two, three and four seconds
+    with pytest.raises(FigureError, match="one worker"):
+        measure(small(tmp_path / "none", None, ManualClock(0), runs=1, workers=0))
+
+
 def test_intervals_are_students() -> None:
     assert Interval.over([1.0, 2.0, 3.0]) == Interval(mean=2.0, half=pytest.approx(4.302652729911275 / math.sqrt(3)))
     assert math.isnan(Interval.over([1.0]).half)

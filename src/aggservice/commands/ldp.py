@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -343,6 +344,7 @@ def figure(
     collections: Collections = None,
     epsilons: Annotated[str | None, typer.Option("--epsilons", help="Only these ε∞, with commas.")] = None,
     datasets: Annotated[str | None, typer.Option("--datasets", help="Only these data sets, with commas.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that share the runs; 0: one a core.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Make a figure or table of the papers, as data and as a plot; run again, it goes on from the runs it kept."""
@@ -372,6 +374,7 @@ def figure(
                     collections=collections,
                     epsilons_micro=wanted,
                     datasets=tuple(text.strip() for text in datasets.split(",")) if datasets else None,
+                    workers=workers or os.cpu_count() or 1,
                     progress=progress,
                 )
             )

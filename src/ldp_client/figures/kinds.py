@@ -20,7 +20,7 @@ class FigureRequest:
 
     ``runs`` is how often an experiment is repeated, ``budget_s`` after how many seconds no further run is begun;
     ``users`` and ``collections`` cut a data set down, for a quick look; ``epsilons_micro`` and ``datasets`` take
-    part of a grid. ``progress`` is told (done, total, words).
+    part of a grid; ``workers`` is how many processes share the runs. ``progress`` is told (done, total, words).
     """
 
     out: Path
@@ -33,6 +33,7 @@ class FigureRequest:
     collections: int | None = None
     epsilons_micro: tuple[int, ...] | None = None
     datasets: tuple[str, ...] | None = None
+    workers: int = 1
     progress: Callable[[int, int, str], None] = field(default=_silent)
 
 

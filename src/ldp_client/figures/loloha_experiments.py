@@ -2,14 +2,19 @@
 
 The three share their runs, which are kept in one file a folder (``loloha-cells.csv``) as they are made: a figure asked
 for again, or after its time was up, goes on where the last one stopped. Runs are the outer loop, so that all cells
-have the same number of runs or one more.
+have the same number of runs or one more. Each run draws from a seed of its own, so any number of worker processes makes
+the same file to the byte.
 """
 
 from __future__ import annotations
 
 import csv
+import functools
 import math
+import multiprocessing
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from pathlib import Path
@@ -60,6 +65,32 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where data and draws come from: all that a worker process needs to know besides the cell."""
+
+    seed: str
+    folder: Path | None
+    users: int | None
+    collections: int | None
+
+    def dataset(self, name: str) -> Dataset:
+        """Return a data set, cut down as asked; each process loads it once."""
+        return _loaded(self, name)
+
+    def outcome(self, number: int, cell: Cell) -> Outcome:
+        """Return what run ``number`` of a cell measured, whichever process makes it."""
+        data = self.dataset(cell.dataset)
+        label = f"{cell.dataset}/{cell.method}/{cell.epsilon_micro}/{float(cell.alpha)}/{number}"
+        return run(data, cell.protocol(data), SeededBits(self.seed).child(label))
+
+
+@functools.lru_cache(maxsize=len(NAMES))
+def _loaded(source: Source, name: str) -> Dataset:
+    data = load(name, SeededBits(source.seed).child(name), source.folder)
+    return data.part(source.users or data.users, source.collections or data.collections)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
     """A mean over runs and half the width of its Student interval; one run has no interval (NaN)."""
 
@@ -97,24 +128,14 @@ def measure(request: FigureRequest) -> dict[Cell, list[Outcome]]:
     """Return every run of every cell: those kept from before, and as many new ones as asked for and time allows."""
     cells = grid(request)
     runs = RUNS if request.runs is None else request.runs
-    if runs < 1:
-        raise FigureError(f"at least one run is needed, not {runs}")
+    if runs < 1 or request.workers < 1:
+        raise FigureError(f"at least one run and one worker are needed, not {runs} and {request.workers}")
     path = request.out / "loloha-cells.csv"
     size = f"{request.users or 'all'}x{request.collections or 'all'}"
     kept = _read(path, request.seed, size)
     wanted = [(number, cell) for number in range(runs) for cell in cells]
     missing = [(number, cell) for number, cell in wanted if (cell, number) not in kept]
-    seed = SeededBits(request.seed)
-    data: dict[str, Dataset] = {}
-    end_ms = math.inf if request.budget_s is None else request.clock.now_ms() + 1000 * request.budget_s
-    for done, (number, cell) in enumerate(missing):
-        if request.clock.now_ms() >= end_ms:
-            break
-        request.progress(done, len(missing), f"run {number + 1}: {cell.dataset} {cell.method}")
-        if cell.dataset not in data:
-            data[cell.dataset] = _load(cell.dataset, seed, request)
-        label = f"{cell.dataset}/{cell.method}/{cell.epsilon_micro}/{float(cell.alpha)}/{number}"
-        outcome = run(data[cell.dataset], cell.protocol(data[cell.dataset]), seed.child(label))
+    for number, cell, outcome in _made(request, missing):
         _append(path, (request.seed, size), cell, number, outcome)
         kept[cell, number] = outcome
     found: dict[Cell, list[Outcome]] = {}
@@ -126,9 +147,47 @@ def measure(request: FigureRequest) -> dict[Cell, list[Outcome]]:
     return found
 
 
-def _load(name: str, seed: SeededBits, request: FigureRequest) -> Dataset:
-    data = load(name, seed.child(name), request.data)
-    return data.part(request.users or data.users, request.collections or data.collections)
+def _source(request: FigureRequest) -> Source:
+    return Source(seed=request.seed, folder=request.data, users=request.users, collections=request.collections)
+
+
+_Task = tuple[int, Cell]
+
+
+def _made(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[tuple[int, Cell, Outcome]]:
+    """Yield the runs in order, as many as are begun in time, on as many processes as asked for."""
+    source = _source(request)
+    if request.workers == 1:
+        for number, cell in _begun(request, tasks):
+            yield number, cell, source.outcome(number, cell)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=request.workers, mp_context=context) as pool:
+        waiting: deque[tuple[int, Cell, Future[Outcome]]] = deque()
+        try:
+            for number, cell in _begun(request, tasks):
+                waiting.append((number, cell, pool.submit(source.outcome, number, cell)))
+                if len(waiting) > request.workers:
+                    yield _ended(*waiting.popleft())
+            while waiting:
+                yield _ended(*waiting.popleft())
+        finally:
+            for _, _, future in waiting:
+                future.cancel()
+
+
+def _ended(number: int, cell: Cell, future: Future[Outcome]) -> tuple[int, Cell, Outcome]:
+    return number, cell, future.result()
+
+
+def _begun(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
+    """Yield the tasks until the time is up, and tell of each."""
+    end_ms = math.inf if request.budget_s is None else request.clock.now_ms() + 1000 * request.budget_s
+    for done, (number, cell) in enumerate(tasks):
+        if request.clock.now_ms() >= end_ms:
+            return
+        request.progress(done, len(tasks), f"run {number + 1}: {cell.dataset} {cell.method}")
+        yield number, cell
 
 
 def _append(path: Path, origin: tuple[str, str], cell: Cell, number: int, outcome: Outcome) -> None:
@@ -163,8 +222,8 @@ def _read(path: Path, seed: str, size: str) -> dict[tuple[Cell, int], Outcome]:
 
 def summary(request: FigureRequest, found: dict[Cell, list[Outcome]]) -> Iterator[tuple[object, ...]]:
     """Yield a line of the data file for each cell."""
-    seed = SeededBits(request.seed)
-    data = {name: _load(name, seed, request) for name in {cell.dataset for cell in found}}
+    source = _source(request)
+    data = {name: source.dataset(name) for name in {cell.dataset for cell in found}}
     for cell, outcomes in found.items():
         measured = {name: Interval.over([getattr(each, name) for each in outcomes]) for name in _MEASURED}
         mse, loss = measured["mse"], measured["loss"]
