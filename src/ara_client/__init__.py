@@ -7,6 +7,7 @@ own, with every problem they have. ``ara_client.interop`` runs Chromium's intero
 ``Fleet`` is many browsers at once, in columns. ``ara_client.model`` is the paper's Algorithms 2, 4 and 8 as printed.
 """
 
+from aggservice.wire.origins import Origin
 from ara_client.browser import Browser
 from ara_client.corrector import Corrector, Estimate
 from ara_client.delivery import SendResult
@@ -19,7 +20,6 @@ from ara_client.errors import (
 )
 from ara_client.fleet import Fleet, FleetRules, Outcome, match_table
 from ara_client.fleet_columns import FleetReports, SourceColumns, TriggerColumns
-from ara_client.origins import Origin
 from ara_client.randomized import channel_capacity, draw_state, draw_states, response_rate, scopes_channel_capacity
 from ara_client.randomness import BitsDraws, Draws, SettledDraws
 from ara_client.registration import (

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from aggservice.wire import Api, PublicKeySet, SharedInfo, WireError, make_report
+from aggservice.wire.origins import Origin
 from ara_client.constants import DAY_MS, MAX_AGGREGATION_KEYS, MAX_DEBUG_CONTRIBUTIONS, REPORT_VERSION, SECOND_MS
 from ara_client.errors import AraClientError
-from ara_client.origins import Origin
 from ara_client.reports import AggregatableAttributionReport, AggregatableDebugReport
 from mechanisms import Bits
 

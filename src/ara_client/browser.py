@@ -20,10 +20,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from aggservice.wire import PublicKeySet
+from aggservice.wire.origins import Origin
 from ara_client.assembly import Assembler
 from ara_client.delivery import Delivery, Send, SendResult
 from ara_client.errors import ConfigurationError
-from ara_client.origins import Origin, parse_suitable_origin
+from ara_client.origins import parse_suitable_origin
 from ara_client.pending import PendingReport
 from ara_client.randomness import BitsDraws, Draws
 from ara_client.reports import Report

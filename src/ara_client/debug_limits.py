@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from aggservice.wire.origins import Origin
 from ara_client.constants import (
     AGGREGATABLE_BUDGET,
     AGGREGATABLE_DEBUG_BUDGET_PER_REPORTING_SITE,
     AGGREGATABLE_DEBUG_WINDOW_MS,
 )
-from ara_client.origins import Origin
 from ara_client.sources import StoredSource
 from ara_client.vendor import VendorValues
 

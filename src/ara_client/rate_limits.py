@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 from sortedcontainers import SortedDict, SortedList
 
-from ara_client.origins import Origin
+from aggservice.wire.origins import Origin
 from ara_client.sources import StoredSource
 from ara_client.vendor import VendorValues
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import Contribution
+from aggservice.wire.origins import Origin
 from ara_client.constants import DEFAULT_FILTERING_ID_MAX_BYTES, SECOND_MS, WELL_KNOWN
 from ara_client.errors import UnsealedReportError
-from ara_client.origins import Origin
 
 JsonMap = dict[str, Any]
 

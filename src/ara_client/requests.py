@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from aggservice.wire.origins import Origin, parse_url
 from ara_client.attribution import attribute
 from ara_client.errors import RequestError
-from ara_client.origins import Origin, parse_suitable_origin, parse_url
+from ara_client.origins import parse_suitable_origin
 from ara_client.registration.headers import (
     INFO_HEADER,
     OS_SOURCE_HEADER,

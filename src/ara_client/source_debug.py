@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aggservice.wire import Contribution
-from ara_client.origins import Origin
+from aggservice.wire.origins import Origin
 from ara_client.registration.debug_reporting import TYPE_ORDER, DebugReportingConfig
 from ara_client.reports import AggregatableDebugReport, VerboseDebugData, VerboseDebugReport, destination_json
 from ara_client.sources import StoredSource

@@ -7,10 +7,10 @@ from typing import Literal
 
 from sortedcontainers import SortedDict, SortedList
 
+from aggservice.wire.origins import Origin
 from ara_client.constants import AGGREGATABLE_BUDGET
 from ara_client.flexible_ledger import FlexibleLedger
 from ara_client.matching import FilterSubject
-from ara_client.origins import Origin
 from ara_client.registration.scopes import AttributionScopes
 from ara_client.registration.source import SourceRegistration
 

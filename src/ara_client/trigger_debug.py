@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ara_client.origins import Origin
+from aggservice.wire.origins import Origin
 from ara_client.registration.trigger import TriggerRegistration
 from ara_client.reports import EventLevelReport, VerboseDebugData, VerboseDebugReport
 from ara_client.source_debug import send_aggregatable_debug, source_body

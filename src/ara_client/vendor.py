@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aggservice.wire.origins import Origin
 from ara_client.constants import DAY_MS, MINUTE_MS, UINT32_MAX
 from ara_client.errors import ConfigurationError
-from ara_client.origins import Origin, parse_suitable_origin
+from ara_client.origins import parse_suitable_origin
 
 DEFAULT_COORDINATORS = (
     "https://publickeyservice.msmt.aws.privacysandboxservices.com",

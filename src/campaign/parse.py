@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aggservice.wire.shared_info import is_reporting_origin
+from aggservice.wire import is_reporting_origin
 from campaign.distributions import Distribution
 from campaign.errors import CampaignFileError
 from campaign.lines import Lines

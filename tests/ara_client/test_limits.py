@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggservice.wire.origins import Origin
 from ara_client.constants import DAY_MS, MINUTE_MS
 from ara_client.debug_limits import DebugBudgets
 from ara_client.destination_limits import DestinationLimits
-from ara_client.origins import Origin, parse_suitable_origin
+from ara_client.origins import parse_suitable_origin
 from ara_client.rate_limits import RateLimits
 from ara_client.registration import parse_source
 from ara_client.sources import SourceStore, StoredSource

@@ -175,6 +175,7 @@ def test_origins_of_a_site_share_its_budget() -> None:
     assert site_of("https://127.0.0.1:80") == "https://127.0.0.1"
     assert site_of("http://localhost:8000") == "http://localhost"
     assert site_of("https://co.uk") == "https://co.uk"
+    assert site_of("https://[::1]:8443") == "https://[::1]"
 
 
 def random_operations(count: int, rules: Rules) -> None:

@@ -331,8 +331,7 @@ def test_a_page_hears_of_its_own_mistakes_only() -> None:
     for arguments in bad:
         with pytest.raises(CallError):
             browser.run(ORIGIN, "operation", **arguments)
-    strange = ("https://[::1", "https://[::1]", "https://bücher.example", "https://-a.example", "https://a.example:99999")
-    for origin in ("http://ad.example", "ftp://ad.example", "ad.example", "", *strange):
+    for origin in ("http://ad.example", "ftp://ad.example", "ad.example", "", "https://[::1", "https://a.example:99999"):
         with pytest.raises(CallError):
             browser.run(origin, "operation")
     with pytest.raises(CallError, match="registered already"):

@@ -38,6 +38,7 @@ from aggservice.wire.key_files import read_key_set, write_key_set
 from aggservice.wire.keys import KeyPair, KeySet, PublicKey, PublicKeySet
 from aggservice.wire.ldp_payload import LDP, LdpPayload, Randomizer, decode_ldp_batch, decode_ldp_payload
 from aggservice.wire.open_batch import OpenedBatch, ReportBatch, open_batch
+from aggservice.wire.origins import Origin, is_reporting_origin, parse_origin
 from aggservice.wire.payload import (
     HISTOGRAM,
     MAX_CONTRIBUTIONS,
@@ -81,6 +82,7 @@ __all__ = [
     "KeySetError",
     "LdpPayload",
     "OpenedBatch",
+    "Origin",
     "Payload",
     "PayloadError",
     "PayloadFlaw",
@@ -112,10 +114,12 @@ __all__ = [
     "decode_payload",
     "encode_payload",
     "find_shards",
+    "is_reporting_origin",
     "make_report",
     "open_batch",
     "open_report",
     "open_sealed",
+    "parse_origin",
     "parse_shared_info_batch",
     "read_debug_summary",
     "read_domain",

@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.origins import is_reporting_origin
 from aggservice.wire.status import ReportStatus
 
 UNVERSIONED = ""
@@ -45,11 +46,6 @@ class Api(StrEnum):
 _APIS = {api.value: api for api in Api}
 _ARA = frozenset(api for api in Api if api.has_destination)
 _REPORT_ID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
-_ORIGIN = re.compile(
-    r"(?:https://(?:[a-z0-9](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:]{2,39}\])"
-    r"|http://(?:localhost|(?:[a-z0-9-]+\.)+localhost|127\.\d{1,3}\.\d{1,3}\.\d{1,3}|\[::1\]))(?::[1-9]\d{0,4})?",
-    re.ASCII,
-)
 _VERSION = re.compile(r"(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})", re.ASCII)
 _PRINTABLE = re.compile(r"[!-~]+")
 _SECONDS = re.compile(r"0|[1-9]\d{0,11}", re.ASCII)
@@ -111,11 +107,6 @@ class SharedInfo:
     def has_filtering_ids(self) -> bool:
         """Whether contributions of this version carry a filtering ID (from version 1.0)."""
         return self.version != UNVERSIONED and not self.version.startswith("0.")
-
-
-def is_reporting_origin(text: str) -> bool:
-    """Return whether ``text`` is an origin that a browser reports to: https, or http on the same machine."""
-    return _ORIGIN.fullmatch(text) is not None
 
 
 def _refuse(status: ReportStatus, message: str) -> SharedInfoError:

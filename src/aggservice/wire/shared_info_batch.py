@@ -14,13 +14,13 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.origins import is_reporting_origin
 from aggservice.wire.shared_info import (
     MAX_SHARED_INFO_BYTES,
     MAX_TIME_S,
     UNVERSIONED,
     Api,
     SharedInfo,
-    is_reporting_origin,
 )
 from aggservice.wire.spans import Spans
 from aggservice.wire.status import ReportStatus

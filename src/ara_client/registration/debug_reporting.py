@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from aggservice.wire.origins import Origin, parse_origin
 from ara_client.constants import AGGREGATABLE_BUDGET
-from ara_client.origins import Origin, parse_origin
 from ara_client.registration.nodes import Node
 
 SOURCE_TYPES: Final = (

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import http_sf
 
-from ara_client.origins import Url, is_other_url, parse_url
+from aggservice.wire.origins import Url, is_other_url, parse_url
 
 SOURCE_HEADER = "Attribution-Reporting-Register-Source"
 TRIGGER_HEADER = "Attribution-Reporting-Register-Trigger"

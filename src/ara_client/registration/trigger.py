@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from aggservice.wire.origins import Origin
 from ara_client.constants import (
     DEFAULT_FILTERING_ID_MAX_BYTES,
     MAX_BYTES_PER_TRIGGER_CONTEXT_ID,
     MAX_FILTERING_ID_MAX_BYTES,
     UINT32_MAX,
 )
-from ara_client.origins import Origin
 from ara_client.registration.debug_reporting import (
     DebugReportingConfig,
     parse_coordinator,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ara_client.errors import RequestError
-from ara_client.origins import is_other_url, parse_origin, parse_suitable_origin, parse_url, same_site
+from aggservice.wire.origins import is_other_url, is_reporting_origin, parse_origin, parse_url, same_site
+from ara_client import RequestError
+from ara_client.origins import parse_suitable_origin
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,8 @@ def test_origins(text: str, origin: str, site: str, suitable: bool) -> None:
     parsed = parse_origin(text)
     assert parsed is not None
     assert (str(parsed), parsed.site, parsed.suitable) == (origin, site, suitable)
+    assert is_reporting_origin(origin) == suitable
+    assert is_reporting_origin(text) == (suitable and text == origin)  # only as a browser writes it
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,18 @@ def test_origins(text: str, origin: str, site: str, suitable: bool) -> None:
 )  # fmt: skip
 def test_what_is_not_an_http_url(text: str) -> None:
     assert parse_url(text) is None
+    assert not is_reporting_origin(text)
+
+
+def test_only_names_with_an_owner_have_a_registrable_site() -> None:
+    sites = {
+        "https://a.shop.example": "https://shop.example", "https://com": None, "https://10.1.2.3": None,
+        "https://[::1]": None, "http://localhost": None,
+    }  # fmt: skip
+    for text, site in sites.items():
+        parsed = parse_origin(text)
+        assert parsed is not None
+        assert parsed.registrable_site == site
 
 
 def test_urls_keep_what_follows_the_origin() -> None:

@@ -1,0 +1,199 @@
+"""Origins and sites: who is reported to, and whose budget pays.
+
+URLs with the schemes http and https are parsed as the URL Standard does (backslashes, missing slashes, IPv4 in any
+base, percent-encoded and internationalised hosts); every other scheme is opaque to us and unsuitable. A site is the
+scheme with the registrable domain (HTML, "obtain a site"), by the Public Suffix List with its private part.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from publicsuffixlist import PublicSuffixList
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+_AUTHORITY: Final = re.compile(r"[/\\]*([^/\\?#]*)(.*)", re.DOTALL)
+_FORBIDDEN_HOST: Final = frozenset("\0\t\n\r #/:<>?@[\\]^|%" + "".join(map(chr, range(0x1F))) + "\x7f")
+_TRIMMED: Final = "".join(map(chr, range(0x21)))
+_MAX_HOST_BYTES: Final = 253
+_MAX_LABEL_BYTES: Final = 63
+_PATH_UNSAFE: Final = re.compile(r"[^!$&'()*+,\-./0-9:;=@A-Z_a-z~%?#\[\]|\\^]")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Origin:
+    """A tuple origin. ``str`` gives its serialisation, which leaves a default port out."""
+
+    scheme: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        port = "" if self.port == _DEFAULT_PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{self.host}{port}"
+
+    @property
+    def site(self) -> str:
+        """The serialised site: scheme and registrable domain, or the host where there is none."""
+        return self.registrable_site or f"{self.scheme}://{self.host}"
+
+    @property
+    def registrable_site(self) -> str | None:
+        """The site where the host has a registrable domain; None for an address, ``localhost`` or a public suffix."""
+        domain = _registrable_domain(self.host)
+        return None if domain is None else f"{self.scheme}://{domain}"
+
+    @property
+    def suitable(self) -> bool:
+        """Whether it is potentially trustworthy: https, or http on this machine (WICG, "suitable origin")."""
+        return self.scheme == "https" or _is_local(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """A parsed http or https URL: its origin and, serialised, everything after."""
+
+    origin: Origin
+    rest: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}{self.rest}"
+
+
+@lru_cache(maxsize=65_536)
+def parse_url(text: str) -> Url | None:
+    """Return the URL that ``text`` is, or None if it does not parse or is not http or https."""
+    text = text.strip(_TRIMMED).replace("\t", "").replace("\n", "").replace("\r", "")
+    match = _SCHEME.fullmatch(text)
+    if match is None:
+        return None
+    scheme = match[1].lower()
+    if scheme not in _DEFAULT_PORTS:
+        return None
+    parts = _AUTHORITY.fullmatch(match[2])
+    assert parts is not None  # the pattern matches every string
+    location = parts[1].rpartition("@")[2]
+    host, port = _split_port(location)
+    number = _port(port, _DEFAULT_PORTS[scheme])
+    parsed = _host(host)
+    if parsed is None or number is None:
+        return None
+    return Url(Origin(scheme, parsed, number), _rest(parts[2]))
+
+
+def is_other_url(text: str) -> bool:
+    """Return whether ``text`` is an absolute URL with a scheme other than http and https."""
+    match = _SCHEME.fullmatch(text.strip(_TRIMMED))
+    return match is not None and match[1].lower() not in _DEFAULT_PORTS
+
+
+def parse_origin(text: str) -> Origin | None:
+    """Return the origin of the URL that ``text`` is, or None if it is not an http or https URL."""
+    url = parse_url(text)
+    return None if url is None else url.origin
+
+
+def is_reporting_origin(text: str) -> bool:
+    """Return whether ``text`` is, as a browser writes it, an origin that reports go to: https, or http on loopback.
+
+    Port 0 parses but cannot be reached.
+    """
+    origin = parse_origin(text)
+    return origin is not None and origin.suitable and origin.port > 0 and str(origin) == text
+
+
+def same_site(a: Origin, b: Origin) -> bool:
+    """Return whether two origins are schemefully same site."""
+    return a.site == b.site
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
+
+
+@lru_cache(maxsize=65_536)
+def _registrable_domain(host: str) -> str | None:
+    name = host.removesuffix(".")
+    domain = None if _is_address(name) else _suffixes().privatesuffix(name)
+    return None if domain is None else host[len(name) - len(domain) :]
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return _is_address(host) and ipaddress.ip_address(host.strip("[]")).is_loopback
+
+
+def _is_address(host: str) -> bool:
+    return host.startswith("[") or host.rpartition(".")[2].isdigit()
+
+
+def _split_port(location: str) -> tuple[str, str]:
+    if location.startswith("["):
+        host, bracket, after = location.partition("]")
+        return host + bracket, after.removeprefix(":") if after.startswith(":") or not after else "?"
+    host, _, port = location.partition(":")
+    return host, port
+
+
+def _port(text: str, default: int) -> int | None:
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= 5 and int(text) < 1 << 16):
+        return None
+    return int(text)
+
+
+def _host(text: str) -> str | None:
+    if text.startswith("["):
+        try:
+            return f"[{ipaddress.IPv6Address(text[1:-1]).compressed}]" if text.endswith("]") else None
+        except ValueError:
+            return None
+    try:
+        decoded = unquote_to_bytes(text).decode()
+        host = decoded.lower() if decoded.isascii() else decoded.encode("idna").decode().lower()
+    except UnicodeError:
+        return None
+    if not host or len(host) > _MAX_HOST_BYTES + 1 or not _FORBIDDEN_HOST.isdisjoint(host):
+        return None
+    labels = host.removesuffix(".").split(".")
+    if any(not 0 < len(label) <= _MAX_LABEL_BYTES for label in labels):
+        return None
+    if labels[-1].isdigit() or re.fullmatch("0x[0-9a-f]*", labels[-1]):
+        return _ipv4(labels)
+    return host
+
+
+def _ipv4(parts: list[str]) -> str | None:
+    """Return the address that a host ending in a number stands for: one to four parts, each in any base."""
+    if len(parts) > 4:
+        return None
+    numbers = []
+    for part in parts:
+        try:
+            if part.startswith("0x"):
+                numbers.append(int(part[2:] or "0", 16))
+            else:
+                numbers.append(int(part, 8 if len(part) > 1 and part[0] == "0" else 10))
+        except ValueError:
+            return None
+    *leading, last = numbers
+    if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
+        return None
+    value = last + sum(number << (8 * (3 - place)) for place, number in enumerate(leading))
+    return str(ipaddress.IPv4Address(value))
+
+
+def _rest(text: str) -> str:
+    text = text if text[:1] in ("/", "\\") else "/" + text
+    path, mark, after = re.fullmatch(r"([^?#]*)([?#]?)(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
+    rest = path.replace("\\", "/") + mark + after
+    return _PATH_UNSAFE.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode(errors="replace")), rest)
