@@ -18,6 +18,7 @@ demo: setup
 
 check: setup
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest --doctest-modules src --ignore=src/aggservice/rpc -p no:cacheprovider

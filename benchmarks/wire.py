@@ -125,9 +125,7 @@ class Workers:
             process.join()
 
 
-def _alternated(
-    works: Mapping[str, tuple[Callable[[int], object], int]], rounds: int
-) -> dict[str, float]:
+def _alternated(works: Mapping[str, tuple[Callable[[int], object], int]], rounds: int) -> dict[str, float]:
     """Return the median over rounds of the time each work takes for all of its parts, alternating part by part.
 
     A machine that is busy for a second is then busy for all the works alike.

@@ -74,4 +74,3 @@ def shared_info(report: Sealable) -> SharedInfo:
 def rounded_source_time_s(time_ms: int) -> int:
     """Return a time rounded down to whole days, in seconds (WICG, "obtain rounded source time")."""
     return time_ms // DAY_MS * (DAY_MS // SECOND_MS)
-

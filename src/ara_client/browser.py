@@ -169,9 +169,7 @@ class Browser:
         self._state.sources._check()
         self._state.pending._check()
 
-    def _keys_by_coordinator(
-        self, keys: PublicKeySet | Mapping[str, PublicKeySet]
-    ) -> dict[Origin, PublicKeySet]:
+    def _keys_by_coordinator(self, keys: PublicKeySet | Mapping[str, PublicKeySet]) -> dict[Origin, PublicKeySet]:
         if isinstance(keys, PublicKeySet):
             return dict.fromkeys(self.config.aggregation_coordinators, keys)
         return {parse_suitable_origin(url): own for url, own in keys.items()}

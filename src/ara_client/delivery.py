@@ -94,9 +94,7 @@ class Delivery:
 
     def _attempt(self, report: Report, now_ms: int) -> tuple[Report, SendResult]:
         report = replace(report, time_ms=now_ms)
-        if self._assembler is not None and isinstance(
-            report, AggregatableAttributionReport | AggregatableDebugReport
-        ):
+        if self._assembler is not None and isinstance(report, AggregatableAttributionReport | AggregatableDebugReport):
             try:
                 report = self._assembler.assemble(report)
             except AssemblyFailure as failure:

@@ -18,9 +18,7 @@ from ara_client.state import BrowserState, is_event_level
 from ara_client.trigger_debug import NOT_REGISTERED, SUCCESS, Trigger, Verdict
 
 
-def attribute_flexibly(
-    state: BrowserState, trigger: Trigger, source: StoredSource, subject: FilterSubject
-) -> Verdict:
+def attribute_flexibly(state: BrowserState, trigger: Trigger, source: StoredSource, subject: FilterSubject) -> Verdict:
     """Count a trigger for a source and plan the source's reports anew; say what became of it."""
     ledger = source.flexible
     if not trigger.registration.event_triggers or ledger is None:

@@ -266,9 +266,7 @@ class RateLimits:
             if record.scope != "source" or record.until_ms <= now_ms:
                 self._remove(record)
 
-    def _allows_origin(
-        self, index: RecordIndex, source: StoredSource, destinations: Iterable[str], most: int
-    ) -> bool:
+    def _allows_origin(self, index: RecordIndex, source: StoredSource, destinations: Iterable[str], most: int) -> bool:
         begin_ms = source.time_ms - self._vendor.rate_limit_window_ms
         return all(
             index.origin_fits((source.site, destination), begin_ms, source.reporting_origin, most)

@@ -34,14 +34,10 @@ def make_room_for_scopes(state: BrowserState, source: StoredSource) -> None:
 
 
 def _compatible(existing: AttributionScopes | None, new: AttributionScopes) -> bool:
-    return (
-        existing is not None and existing.max_event_states == new.max_event_states and existing.limit >= new.limit
-    )
+    return existing is not None and existing.max_event_states == new.max_event_states and existing.limit >= new.limit
 
 
-def _keep_recent_scopes(
-    state: BrowserState, source: StoredSource, scopes: AttributionScopes, destination: str
-) -> None:
+def _keep_recent_scopes(state: BrowserState, source: StoredSource, scopes: AttributionScopes, destination: str) -> None:
     """Keep the new scopes and the most recently used others, up to the limit; remove sources with any other."""
     with_scopes = [
         (found, found.scopes.values)

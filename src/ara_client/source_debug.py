@@ -109,9 +109,7 @@ def _verbose(source: StoredSource, outcome: SourceOutcome) -> VerboseDebugReport
         body["limit"] = outcome.limit
     if outcome.replaced_limit is not None:
         body["source_destination_limit"] = str(outcome.replaced_limit)
-    return VerboseDebugReport(
-        reporting_origin=source.reporting_origin, data=(VerboseDebugData(type=kind, body=body),)
-    )
+    return VerboseDebugReport(reporting_origin=source.reporting_origin, data=(VerboseDebugData(type=kind, body=body),))
 
 
 def source_body(source: StoredSource) -> dict[str, Any]:

@@ -88,9 +88,7 @@ class VendorValues:
 
     def max_channel_capacity(self, source_type: str) -> float:
         """Return the most bits that the event-level reports of a source of this type may carry."""
-        return (
-            self.max_channel_capacity_navigation if source_type == "navigation" else self.max_channel_capacity_event
-        )
+        return self.max_channel_capacity_navigation if source_type == "navigation" else self.max_channel_capacity_event
 
     def max_scopes_channel_capacity(self, source_type: str) -> float:
         """Return the most bits that a source of this type with attribution scopes may carry."""

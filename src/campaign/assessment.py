@@ -206,9 +206,7 @@ class _Sums:
         self.measure = np.zeros(size, dtype=np.int64)
         for field in campaign.keys.fields:
             if field.origin == "measure":
-                self.measure = np.minimum(
-                    field.codes(self.table.high, self.table.low), len(campaign.measures) - 1
-                )
+                self.measure = np.minimum(field.codes(self.table.high, self.table.low), len(campaign.measures) - 1)
 
     def slices(self) -> tuple[list[Slice], list[Figures]]:
         """Return the rows by the query's fields, largest truth first, and what they come to by measure."""
@@ -308,4 +306,3 @@ class _Sums:
             left_out_share=float(self.truth[true & ~self.released].sum() / total) if total else 0.0,
             others=self.answer.others,
         )
-

@@ -216,6 +216,7 @@ def _triggers(campaign: Campaign, events: Events, amount: Ints, order: Ints) -> 
     filters = 0 if campaign.filters is None else conversions.codes[campaign.filters.field]
     flat = amount.reshape(-1)
     if campaign.client.form == "paper":
+
         def spread(column: Ints) -> Ints:
             return np.repeat(column, measures)
 

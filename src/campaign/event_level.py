@@ -79,9 +79,7 @@ def report_events(campaign: Campaign, events: Events, bits: Bits) -> EventReport
         for data, _, bucket in space.at(int(drawn[ad])):
             chosen = kinds[data]
             sent[ad, place[chosen, settings.buckets[chosen][bucket]]] = True
-    return EventReports(
-        columns=tuple(columns), true=true, sent=sent, truthful=drawn == TRUTHFUL, attributed=attributed
-    )
+    return EventReports(columns=tuple(columns), true=true, sent=sent, truthful=drawn == TRUTHFUL, attributed=attributed)
 
 
 def _true_reports(campaign: Campaign, events: Events, settings: EventLevel) -> list[tuple[int, int, int, int]]:
@@ -120,9 +118,7 @@ def _true_reports(campaign: Campaign, events: Events, settings: EventLevel) -> l
                 continue
             before = sum(client.v.values())
             value = int(bought.value[purchase])
-            client.register_trigger(
-                Trigger(time, str(bought.destination[purchase]), frozenset({"any"}), data, value)
-            )
+            client.register_trigger(Trigger(time, str(bought.destination[purchase]), frozenset({"any"}), data, value))
             found += [(-1, 0, 0, 1)] * (sum(client.v.values()) > before)
         end = campaign.population.start_ms + 2 * campaign.population.days * DAY_MS + life
         found += [(one.src_id, one.trig_data, one.bucket, 0) for _, one in client.pass_windows(now, end)]

@@ -64,7 +64,5 @@ def nothing_collected() -> tuple[Items, Reports, Collected]:
         offset=np.zeros(1, dtype=np.int64), key_high=words, key_low=words, value=ints, filtering_id=words,
         null=np.empty(0, dtype=np.bool_),
     )  # fmt: skip
-    collected = Collected(
-        batch=ints, arrival_ms=ints, rows=(), period=ints, closes_ms=(), lost=0, late=0, retried=0
-    )
+    collected = Collected(batch=ints, arrival_ms=ints, rows=(), period=ints, closes_ms=(), lost=0, late=0, retried=0)
     return items, reports, collected

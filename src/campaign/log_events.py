@@ -138,9 +138,7 @@ def _codes(campaign: Campaign, tables: LogTables, rows: Ints, *, of_source: bool
     return found
 
 
-def _looked_up(
-    column: Sequence[Any], places: dict[str, int], name: str, tables: LogTables, of_source: bool
-) -> Ints:
+def _looked_up(column: Sequence[Any], places: dict[str, int], name: str, tables: LogTables, of_source: bool) -> Ints:
     path = tables.source_file if of_source else tables.trigger_file
     for row, one in enumerate(column):
         if str(one) not in places:

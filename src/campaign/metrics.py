@@ -24,8 +24,12 @@ def metrics_of(
         "description": campaign.description,
         "private": private,
         "seed": seed,
-        "client": {"kind": campaign.client.kind, "form": campaign.client.form, "l1": campaign.client.l1,
-                   "l0": campaign.client.l0},
+        "client": {
+            "kind": campaign.client.kind,
+            "form": campaign.client.form,
+            "l1": campaign.client.l1,
+            "l0": campaign.client.l0,
+        },
         "start_ms": campaign.population.start_ms,
         "events": {
             "people": campaign.population.size,

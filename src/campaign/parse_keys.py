@@ -56,8 +56,11 @@ def parse_keys(section: Section, population: Population, measures: Sequence[Meas
         values, weights = _values(inner, origin, population, measures)
         bits = inner.whole("bits", max(1, (len(values) - 1).bit_length()), least=1, most=63)
         if len(values) > 1 << bits:
-            inner.refuse("bits", f"is {bits}, which tells {1 << bits} values apart, not {len(values)}",
-                         f"Write bits = {(len(values) - 1).bit_length()} or more")
+            inner.refuse(
+                "bits",
+                f"is {bits}, which tells {1 << bits} values apart, not {len(values)}",
+                f"Write bits = {(len(values) - 1).bit_length()} or more",
+            )
         offset = inner.whole("offset", at, least=0, most=127)
         if offset + bits > 128:
             inner.refuse("offset", f"is {offset}: the field would end at bit {offset + bits}", "A key has 128 bits")

@@ -38,9 +38,7 @@ def distribution(section: Section, key: str, default: Distribution, folder: Path
             return Distribution(name="column", rows=tuple(read_column(path, column)))
         except CampaignError as problem:
             inner.refuse("column", f"cannot be drawn from: {problem}", "Name a column of numbers that the file has")
-    given = {
-        parameter: inner.number(parameter, None, least=-1e15, most=1e15) for parameter in PARAMETERS[name]
-    }
+    given = {parameter: inner.number(parameter, None, least=-1e15, most=1e15) for parameter in PARAMETERS[name]}
     inner.done()
     try:
         return Distribution(name=name, parameters=given)

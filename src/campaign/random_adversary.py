@@ -189,9 +189,7 @@ class RandomAdversary:
             caller=choose.among(("adversary", "accomplice")) if choose.chance(self._style["tricks"]) else "adversary",
         )
 
-    def _choose_reports(
-        self, choose: _Choices, seen: Sequence[Answer], known: Sequence[_Known]
-    ) -> tuple[int, ...]:
+    def _choose_reports(self, choose: _Choices, seen: Sequence[Answer], known: Sequence[_Known]) -> tuple[int, ...]:
         """The reports of the last query, of one device, of the key that looked largest, or any."""
         everything = tuple(range(len(known)))
         if seen and choose.chance(self._style["focus"]):

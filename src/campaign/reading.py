@@ -27,9 +27,7 @@ class Section:
         """Refuse the file because of ``key`` (of this table itself when empty)."""
         path = (*self.path, key) if key else self.path
         name = ".".join(map(str, path)) or "the file"
-        raise CampaignFileError(
-            f"{name} {problem}", remedy=remedy, line=self.lines.of(path), file=self.file
-        )
+        raise CampaignFileError(f"{name} {problem}", remedy=remedy, line=self.lines.of(path), file=self.file)
 
     def missing(self, key: str, remedy: str) -> NoReturn:
         """Refuse the file because ``key`` is not there; a field that looks like it is the likelier mistake."""

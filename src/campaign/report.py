@@ -32,9 +32,7 @@ def number(value: float | None, digits: int = 0) -> str:
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def write_report(
-    campaign: Campaign, metrics: Mapping[str, Any], plots: Sequence[tuple[str, Path]], path: Path
-) -> None:
+def write_report(campaign: Campaign, metrics: Mapping[str, Any], plots: Sequence[tuple[str, Path]], path: Path) -> None:
     """Write the report: what was found, how sure it is, what was lost, what is left of the budget."""
     parts = [
         f"<h1>{_text(campaign.name)}</h1>",

@@ -77,8 +77,7 @@ class ScenarioResult:
         """Return the result as plain values."""
         transcript = transcript_to_plain(self.rounds, self.comparisons, bounds=self.bounds, limit=self.limit)
         steps = [
-            {"step": one.number, "line": one.line, "did": one.did, "problems": list(one.problems)}
-            for one in self.steps
+            {"step": one.number, "line": one.line, "did": one.did, "problems": list(one.problems)} for one in self.steps
         ]
         return {"title": self.title, "ok": self.ok, "problems": list(self.problems), "steps": steps, **transcript}
 
@@ -429,9 +428,7 @@ class _Run:
             again = self._ask(query, self._asked[query.name])
             if again.outcome != REPEATED:
                 problems.append(f"asked once more after the crash, the service gave another answer: {again.outcome}")
-        paid = sum(
-            1 for one in self.clients[AUDITOR].entries(caller=query.by) if one.job_request_id == query.name
-        )
+        paid = sum(1 for one in self.clients[AUDITOR].entries(caller=query.by) if one.job_request_id == query.name)
         if paid > 1:
             problems.append(f"the ledger charged {query.name!r} {paid} times")
         return f"killed the service {when}, and started it again: {self._told(query, replies[0])}", problems

@@ -138,9 +138,7 @@ class BitFlip:
     def columns(self, reports: Sequence[BitFlipReport]) -> BitFlipColumns:
         """Return clients' reports as columns."""
         sampled = np.array([report.sampled for report in reports], dtype=np.int32).reshape(len(reports), self.sampled)
-        return BitFlipColumns(
-            sampled=sampled, rows=rows_from_bytes([report.bits for report in reports], self.sampled)
-        )
+        return BitFlipColumns(sampled=sampled, rows=rows_from_bytes([report.bits for report in reports], self.sampled))
 
     def estimate(self, columns: BitFlipColumns) -> Estimate:
         """Return the frequencies of buckets behind one collection."""

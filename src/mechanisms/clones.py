@@ -92,9 +92,7 @@ def _gain(epsilon0: float, epsilon: float) -> float:
     return -math.exp(epsilon0) * math.expm1(epsilon - epsilon0)
 
 
-def _given_items(
-    items: Floats, epsilon0: float, epsilon: float, k: int, negligible: float, blocks: int
-) -> Floats:
+def _given_items(items: Floats, epsilon0: float, epsilon: float, k: int, negligible: float, blocks: int) -> Floats:
     """Return the δ of one user among ``items − 1`` clones, for each entry of ``items``.
 
     With M items uniform on k values, a of them at the user's first possible value and b at the second, it is

@@ -75,9 +75,7 @@ def digits_of(rate: Fraction, prefix: int = PREFIX, digit_bits: int = _DIGIT_BIT
     for i, column in enumerate(columns):
         thresholds[i, : len(column)] = column
         guide[i] = np.searchsorted(thresholds[i], starts, side="left")
-    return Digits(
-        rate=rate, prefix=prefix, guide_bits=guide_bits, shifts=shifts, thresholds=thresholds, guide=guide
-    )
+    return Digits(rate=rate, prefix=prefix, guide_bits=guide_bits, shifts=shifts, thresholds=thresholds, guide=guide)
 
 
 def _row(step: Fraction, size: int | None, prefix: int) -> list[int]:
@@ -189,4 +187,3 @@ def laplace_kernel(
         out[made] = -total if negative else total
         made += 1
     return made, used, FULL
-

@@ -100,9 +100,7 @@ class PrivateAggregation:
         if self._emit is None:
             raise WorkletNotAllowedError("privateAggregation is used outside of an operation")
         if not self._allowed:
-            raise self._refused(
-                WorkletNotAllowedError('the "private-aggregation" permissions policy denied the call')
-            )
+            raise self._refused(WorkletNotAllowedError('the "private-aggregation" permissions policy denied the call'))
         return self._emit
 
     def _validated(self, bucket: object, value: object, filtering_id: object, named_budget: str | None) -> Contribution:

@@ -62,9 +62,7 @@ class Browser:
         self._bits = bits
         self._keys = dict(keys) if keys is not None else {}
         self._origins: dict[str, _Origin] = {}
-        self._budgeter = Budgeter(
-            smaller_budget=self.config.smaller_budget, larger_budget=self.config.larger_budget
-        )
+        self._budgeter = Budgeter(smaller_budget=self.config.smaller_budget, larger_budget=self.config.larger_budget)
         self._queue: list[tuple[int, int, Delivery]] = []
         self._sequence = 0
         self._pending: dict[str, int] = {}

@@ -144,10 +144,9 @@ class Budgeter:
         usage = self._named.get((site, api, name))
         asked = approved.get(name, 0) + request.contribution.value
         smaller, larger = (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
-        within = (
-            smaller + asked <= request.reservations.limit(name, self._smaller)
-            and larger + asked <= request.reservations.limit(name, self._larger)
-        )
+        within = smaller + asked <= request.reservations.limit(
+            name, self._smaller
+        ) and larger + asked <= request.reservations.limit(name, self._larger)
         return None if within else Denial.NAMED
 
     def _consume_named(self, approved: Mapping[str | None, int], site: str, api: Api, minute: int) -> None:

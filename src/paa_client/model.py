@@ -59,11 +59,7 @@ class PaaSrClient:
         if not 0 <= v <= self.lambda_1:
             raise ConfigError(f"π returned the value {v}, which is not in 0..Λ₁")
         r = self.bits.read(16)
-        if (
-            v > 0
-            and self.sparsity[u, t] + 1 <= self.lambda_0
-            and self.contributed[u, t] + v <= self.lambda_1
-        ):
+        if v > 0 and self.sparsity[u, t] + 1 <= self.lambda_0 and self.contributed[u, t] + v <= self.lambda_1:
             self.sparsity[u, t] += 1
             self.contributed[u, t] += v
             return SummaryReport(r, k, v)

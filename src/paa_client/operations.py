@@ -18,6 +18,7 @@ from paa_client.storage import Database, WorkletStorage, replay
 Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
 """An operation: what a module's class with a ``run`` method is on the platform. Whatever it returns is dropped."""
 
+
 def clone(data: object) -> object:
     """Return a copy of what a page passes in, so that nothing comes back through it (structured clone)."""
     if data is None or isinstance(data, str | int | float):

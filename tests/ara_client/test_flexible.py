@@ -80,9 +80,7 @@ def _run(case: dict[str, Any]) -> tuple[list[Report], KeySet]:
                 name: json.dumps(_web(value)) for name, value in response["response"].items() if value is not None
             }
             allowed = bool(response.get("has_ad_id_permission", False))
-            sent += browser.register(
-                request, Response(url=response["url"], headers=headers, debug_allowed=allowed)
-            )
+            sent += browser.register(request, Response(url=response["url"], headers=headers, debug_allowed=allowed))
     while pending := browser.pending:
         sent += browser.advance(max(report.time_ms or 0 for report in pending))
     browser.check()

@@ -100,9 +100,7 @@ def test_the_report_opens_in_a_browser_without_a_word(tmp_path: Path) -> None:
         page.session = page.send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Network", "Runtime", "Log"):
             page.send(f"{domain}.enable")
-        page.send(
-            "Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False
-        )
+        page.send("Emulation.setDeviceMetricsOverride", width=1280, height=800, deviceScaleFactor=1, mobile=False)
         page.events.clear()
         page.send("Page.navigate", url=address)
         page.listen(5)

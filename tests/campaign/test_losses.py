@@ -37,10 +37,15 @@ def test_a_query_costs_each_source_its_share_of_the_contribution_budget() -> Non
 
 def test_only_the_filtering_ids_that_were_asked_for_cost() -> None:
     report = Sent(report_id="a", unit="d, w", contributions=((0, 30), (7, 20), (7, 10)))
-    losses = [query_losses(Price(epsilon_micro=10**6, delta_atto=4, filtering_ids=ids), [report], BOUNDS)
-              for ids in ((0,), (7,), (0, 7), (1,))]
+    losses = [
+        query_losses(Price(epsilon_micro=10**6, delta_atto=4, filtering_ids=ids), [report], BOUNDS)
+        for ids in ((0,), (7,), (0, 7), (1,))
+    ]
     assert [one.get("d, w", Loss()).epsilon for one in losses] == [
-        Fraction(3, 10), Fraction(3, 10), Fraction(6, 10), Fraction(0)
+        Fraction(3, 10),
+        Fraction(3, 10),
+        Fraction(6, 10),
+        Fraction(0),
     ]
     assert [one.get("d, w", Loss()).delta * 10**18 for one in losses] == [1, 2, 3, 0]
 
@@ -105,9 +110,7 @@ def test_the_same_answer_again_costs_nothing_and_a_fresh_one_does(tmp_path: Path
     for digest in (b"1", b"1", b"2"):
         recorder.released(caller="c", job_id="j", price=price, reports=["a"], digest=digest)
     recorder.refused(caller="c", job_id="k", price=price, reports=["a"], return_code="PRIVACY_BUDGET_EXHAUSTED")
-    assert [one.outcome for one in recorder.rounds] == [
-        "released", "repeated", "released", "PRIVACY_BUDGET_EXHAUSTED"
-    ]
+    assert [one.outcome for one in recorder.rounds] == ["released", "repeated", "released", "PRIVACY_BUDGET_EXHAUSTED"]
     assert recorder.totals() == {"s": Loss(Fraction(1), Fraction(0))}
     # The ledger was charged once, as it would be by a service that gave fresh noise for a repeated job.
     balances = {("a", 0): Spend(loss_micro=1_000_000, delta_atto=0, uses=1)}

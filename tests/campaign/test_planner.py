@@ -134,8 +134,13 @@ def test_what_no_job_can_reach_is_said_so() -> None:
 
 def test_discovery_shares_delta_and_has_thresholds() -> None:
     lines = [
-        QueryLine(name="keys", windows=rolling(6, 3), batches=frozenset(BATCHES), discovery=True,
-                  target=at_most(3_000_000, Measure.THRESHOLD)),
+        QueryLine(
+            name="keys",
+            windows=rolling(6, 3),
+            batches=frozenset(BATCHES),
+            discovery=True,
+            target=at_most(3_000_000, Measure.THRESHOLD),
+        ),
         everywhere("daily", daily(6)),
     ]
     plan = make_plan(lines, Resources(epsilon_micro=30_000_000, delta_atto=10**13))
@@ -169,9 +174,7 @@ def test_the_least_epsilon_is_the_least(measure: Measure) -> None:
 def tiny(draw: st.DrawFn) -> tuple[list[QueryLine], Resources]:
     """Return up to three lines over four days and two batches, and ε* of up to eight steps."""
     step, l1 = 500_000, 4
-    resources = Resources(
-        epsilon_micro=step * draw(st.integers(2, 8)), delta_atto=0, l1=l1, l0=l1, step_micro=step
-    )
+    resources = Resources(epsilon_micro=step * draw(st.integers(2, 8)), delta_atto=0, l1=l1, l0=l1, step_micro=step)
     lines = []
     for place in range(draw(st.integers(1, 3))):
         windows = draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=3))

@@ -122,9 +122,9 @@ def test_unit_keys_are_those_of_the_sealed_reports(tmp_path: Path, unit: str) ->
     result, _ = run(tmp_path, unit=unit)
     columns = UnitColumns.of(result.truth)
     assert columns is not None
-    keys = {row.tobytes() for row in unit_keys(
-        result.campaign, result.truth, columns.report, Api.ATTRIBUTION_REPORTING
-    )}
+    keys = {
+        row.tobytes() for row in unit_keys(result.campaign, result.truth, columns.report, Api.ATTRIBUTION_REPORTING)
+    }
     of = report_unit if unit == "report" else shared_id_unit
     sealed = {
         of(SharedInfo.parse(info))
@@ -133,9 +133,10 @@ def test_unit_keys_are_those_of_the_sealed_reports(tmp_path: Path, unit: str) ->
         for info in batch.shared_infos
     }
     received = result.truth.collected.batch[columns.report] >= 0
-    mine = {row.tobytes() for row in unit_keys(
-        result.campaign, result.truth, columns.report[received], Api.ATTRIBUTION_REPORTING
-    )}
+    mine = {
+        row.tobytes()
+        for row in unit_keys(result.campaign, result.truth, columns.report[received], Api.ATTRIBUTION_REPORTING)
+    }
     assert mine and mine <= sealed and mine <= keys
 
 

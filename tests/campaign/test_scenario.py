@@ -58,7 +58,9 @@ def _document(path: Path) -> dict[str, list[dict[str, object]]]:
 
 
 def test_what_is_not_as_expected_is_said_with_its_line(tmp_path: Path) -> None:
-    text = BASE + """
+    text = (
+        BASE
+        + """
 [[steps]]
 do = "query"
 name = "first"
@@ -98,6 +100,7 @@ reports = ["monday"]
 keys = ["shoes"]
 epsilon = "5"
 """
+    )
     result = run(text, tmp_path)
     assert [step.ok for step in result.steps] == [False] * 6 and not result.ok
     # The noise of 60,000/4 and more hides nothing here: the truth is not at fault, only the expectations.
@@ -117,7 +120,9 @@ epsilon = "5"
 
 
 def test_discovery_and_sources_with_several_reports_lose_by_share(tmp_path: Path) -> None:
-    text = BASE.replace("value = 1000", "value = 10000\nper_source = 6") + """
+    text = (
+        BASE.replace("value = 1000", "value = 10000\nper_source = 6")
+        + """
 [[steps]]
 do = "query"
 name = "found"
@@ -128,6 +133,7 @@ epsilon = "9"
 expect = "released"
 left = "0"
 """
+    )
     result = run(text, tmp_path)
     raise_unless_ok(result)
     worst = max(result.comparisons, key=lambda one: one.lost.epsilon)
@@ -136,7 +142,9 @@ left = "0"
 
 
 def test_shared_ids_pay_together(tmp_path: Path) -> None:
-    text = BASE.replace('epsilon = "10"', 'epsilon = "10"\nunit = "shared-id"', 1) + """
+    text = (
+        BASE.replace('epsilon = "10"', 'epsilon = "10"\nunit = "shared-id"', 1)
+        + """
 [[steps]]
 do = "query"
 name = "first"
@@ -157,6 +165,7 @@ keys = ["shoes"]
 epsilon = "1"
 expect = "PRIVACY_BUDGET_EXHAUSTED"
 """
+    )
     raise_unless_ok(run(text, tmp_path))
 
 

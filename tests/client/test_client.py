@@ -290,7 +290,15 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
     missing = run("get", "none")
     assert missing.exit_code == 1 and "none" in missing.output and "Traceback" not in missing.output
     refused = run(
-        "create", "b", *create, "--output-data-blob-prefix", "p", "--attribution-report-to", ORIGIN, "--epsilon", "60",
+        "create",
+        "b",
+        *create,
+        "--output-data-blob-prefix",
+        "p",
+        "--attribution-report-to",
+        ORIGIN,
+        "--epsilon",
+        "60",
         "--watch",
     )
     assert refused.exit_code == 1 and "PRIVACY_BUDGET_EXHAUSTED" in refused.output

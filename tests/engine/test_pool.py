@@ -23,9 +23,7 @@ from aggservice.engine import (
 from aggservice.engine.slots import Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import ReportBatch
 
-SPEC = OpeningSpec(
-    attribution_report_to="https://adtech.example", reporting_site=None, filtering_ids=(0,), oldest_s=0
-)
+SPEC = OpeningSpec(attribution_report_to="https://adtech.example", reporting_site=None, filtering_ids=(0,), oldest_s=0)
 
 
 def same(one: JudgedBatch, other: JudgedBatch) -> bool:

@@ -47,9 +47,7 @@ def test_run_in_json_on_a_file_of_ones_own(tmp_path: Path) -> None:
     assert found["privacy"]["epsilon_worst_case"] == pytest.approx(24)
     truth = {row["value"]: round(row["truth"], 4) for row in found["estimates"]}
     assert truth == {0: 0.335, 10: 0.3325, 20: 0.3325, 30: 0}
-    buckets = json.loads(
-        ldp("run", "bBitFlipPM", "--dataset", str(table), "--buckets", "2", "--json", "--top", "0")
-    )
+    buckets = json.loads(ldp("run", "bBitFlipPM", "--dataset", str(table), "--buckets", "2", "--json", "--top", "0"))
     assert [row["value"] for row in buckets["estimates"]] == ["0–10", "20–30"]
     assert buckets["users_all_of_whose_changes_show"] is not None
     once = json.loads(ldp("run", "OLH", "--dataset", str(table), "--json"))

@@ -127,8 +127,7 @@ def test_delta_equals_the_sum_over_the_pmf(epsilon_micro: int, l1: int, tau: int
     noise = TruncatedDiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=l1, tau=tau)
     for shift, asked in product(range(1, 2 * tau + 3), (0, Fraction(1, 7), Fraction(epsilon_micro, 10**6), 3)):
         brute = sum(
-            max(0.0, float(noise.pmf(x)) - float_exp(asked) * float(noise.pmf(x - shift)))
-            for x in range(-tau, tau + 1)
+            max(0.0, float(noise.pmf(x)) - float_exp(asked) * float(noise.pmf(x - shift))) for x in range(-tau, tau + 1)
         )
         assert float(truncated_delta(noise, shift, Fraction(asked))) == pytest.approx(brute, abs=1e-12)
 

@@ -162,8 +162,13 @@ def test_what_a_runaway_loop_did_before_the_deadline_counts() -> None:
             pass
 
     browser = browser_with(operation, "", DEADLINE_MS)
-    browser.register(ORIGIN, "read", lambda storage, aggregation, data: aggregation.contribute_to_histogram(
-        bucket=2 if storage.get("kept") == "yes" else 3, value=1))
+    browser.register(
+        ORIGIN,
+        "read",
+        lambda storage, aggregation, data: aggregation.contribute_to_histogram(
+            bucket=2 if storage.get("kept") == "yes" else 3, value=1
+        ),
+    )
     browser.run(ORIGIN, "operation", context_id="c")
     browser.run(ORIGIN, "operation")
     browser.run(ORIGIN, "read", context_id="d")
@@ -331,7 +336,14 @@ def test_a_page_hears_of_its_own_mistakes_only() -> None:
     for arguments in bad:
         with pytest.raises(CallError):
             browser.run(ORIGIN, "operation", **arguments)
-    for origin in ("http://ad.example", "ftp://ad.example", "ad.example", "", "https://[::1", "https://a.example:99999"):
+    for origin in (
+        "http://ad.example",
+        "ftp://ad.example",
+        "ad.example",
+        "",
+        "https://[::1",
+        "https://a.example:99999",
+    ):
         with pytest.raises(CallError):
             browser.run(origin, "operation")
     with pytest.raises(CallError, match="registered already"):

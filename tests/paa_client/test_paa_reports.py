@@ -180,9 +180,7 @@ def test_reports_need_the_keys_of_their_coordinator() -> None:
 def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool) -> None:
     clock = ManualClock(START_MS)
     pairs = wire.KeySet.create(SeededBits("debug"), clock)
-    browser, clock = make_browser(
-        Config(debug_mode_allowed=allowed), keys={AWS_COORDINATOR: pairs.public(clock)}
-    )
+    browser, clock = make_browser(Config(debug_mode_allowed=allowed), keys={AWS_COORDINATOR: pairs.public(clock)})
     browser.run(ORIGIN, "debug", 2**64 - 1)
     browser.run(ORIGIN, "debug", None)
     immediate = browser.send_due()

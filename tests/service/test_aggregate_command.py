@@ -118,4 +118,3 @@ def test_ten_thousand_repetitions_have_the_discrete_laplace_law(shared: Path) ->
             chance = float(law.cdf(point))
             assert binom.cdf(count, repetitions, chance) > level
             assert binom.sf(count - 1, repetitions, chance) > level
-

@@ -124,9 +124,7 @@ def _committed(folder: Path) -> int:
     return report.releases
 
 
-def _check_after(
-    server: ServerProcess, reports: list[Any], received: dict[str, tuple[dict[int, int], bytes]]
-) -> None:
+def _check_after(server: ServerProcess, reports: list[Any], received: dict[str, tuple[dict[int, int], bytes]]) -> None:
     """Every released summary is in the log and is still the same; each report paid once for each entry."""
     with retrying(server.address) as client:
         verified = client.verify_ledger([receipt for _, receipt in received.values()])

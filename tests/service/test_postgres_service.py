@@ -30,9 +30,7 @@ def dsn_file(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_two_services_share_one_ledger(maker: Any, dsn_file: Path, tmp_path: Path) -> None:
-    config = ServiceConfig(
-        state=tmp_path / "state", listen="127.0.0.1:0", ledger="postgres", ledger_dsn_file=dsn_file
-    )
+    config = ServiceConfig(state=tmp_path / "state", listen="127.0.0.1:0", ledger="postgres", ledger_dsn_file=dsn_file)
     config = replace(config, limits=replace(config.limits, processes=0))
     reports = [maker.report({1: 5}) for _ in range(20)]
     with (

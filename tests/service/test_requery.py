@@ -29,9 +29,7 @@ def config(state: Path, unit: PrivacyUnit, filter: EpsilonDeltaFilter) -> Servic
 @pytest.mark.parametrize("unit", list(PrivacyUnit))
 def test_epsilon_is_spent_exactly_and_a_refusal_lists_every_unit(maker: Any, tmp_path: Path, unit: PrivacyUnit) -> None:
     setting = config(tmp_path / "state", unit, EpsilonDeltaFilter())
-    reports = [
-        maker.report({1: 100}, attribution_destination=f"https://shop{index}.example") for index in range(45)
-    ]
+    reports = [maker.report({1: 100}, attribution_destination=f"https://shop{index}.example") for index in range(45)]
     with embedded(setting, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
         for job, epsilon, left in (("a", "16", "48"), ("b", "32", "16"), ("c", "16", "0")):
             summary = client.aggregate(job, asks(epsilon), reports, domain=[1, 2])
@@ -72,9 +70,7 @@ def test_a_slice_of_10000_in_which_one_report_is_spent_aborts_whole(
 
 def _one_spent(maker: Any, tmp_path: Path, unit: PrivacyUnit, count: int) -> None:
     setting = config(tmp_path / "state", unit, EpsilonDeltaFilter())
-    reports = [
-        maker.report({1: 1}, attribution_destination=f"https://shop{index}.example") for index in range(count)
-    ]
+    reports = [maker.report({1: 1}, attribution_destination=f"https://shop{index}.example") for index in range(count)]
     with embedded(setting, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
         client.aggregate("one", asks("60"), reports[count // 2 : count // 2 + 1], domain=[1])
         with pytest.raises(ClientError) as caught:

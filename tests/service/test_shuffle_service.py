@@ -187,9 +187,7 @@ def test_requests_that_make_no_sense_are_refused(maker: Maker, tmp_path: Path) -
             wanted = ShuffleParameters(randomizer=NAME.hex)
             client.aggregate("bad", JobParameters(attribution_report_to=ORIGIN, epsilon="1", shuffle=wanted), reports)
         with pytest.raises(ClientError, match="no output domain"):
-            client.aggregate(
-                "bad", JobParameters(attribution_report_to=ORIGIN, shuffle=wanted), reports, domain=[1, 2]
-            )
+            client.aggregate("bad", JobParameters(attribution_report_to=ORIGIN, shuffle=wanted), reports, domain=[1, 2])
 
 
 def test_the_operator_declares_clients_in_the_configuration(tmp_path: Path) -> None:

@@ -116,8 +116,11 @@ MALFORMED = [
     (_payload(*[GOOD] * 1001), PayloadFlaw.OVERSIZED),
     (bytes(1 << 17), PayloadFlaw.OVERSIZED),
     (b"\xa3ddata\x80ddata\x80ioperationihistogram", PayloadFlaw.DUPLICATE_KEY),
-    (b"\xa2ddata\x81\xa3evalueD\x00\x00\x00\x00evalueD\x00\x00\x00\x00" b"fbucketP" + bytes(16)
-     + b"ioperationihistogram", PayloadFlaw.DUPLICATE_KEY),
+    (
+        b"\xa2ddata\x81\xa3evalueD\x00\x00\x00\x00evalueD\x00\x00\x00\x00"
+        b"fbucketP" + bytes(16) + b"ioperationihistogram",
+        PayloadFlaw.DUPLICATE_KEY,
+    ),
     (_payload(GOOD | {"value": -1}), PayloadFlaw.NEGATIVE_VALUE),
     (_payload(GOOD | {"value": b"\xff\xff\xff\xff"}), PayloadFlaw.NEGATIVE_VALUE),
     (_payload(GOOD, GOOD | {"value": b"\x80\x00\x00\x00"}), PayloadFlaw.NEGATIVE_VALUE),

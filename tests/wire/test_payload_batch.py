@@ -103,8 +103,9 @@ def test_good_payloads_are_read_by_the_kernel(batch: list[tuple[list[Contributio
 
 def test_filtering_ids_of_every_width() -> None:
     payloads = [
-        encode_payload([Contribution(bucket=2**128 - 1, value=2**31 - 1, filtering_id=256**width - 1)],
-                       filtering_id_bytes=width)
+        encode_payload(
+            [Contribution(bucket=2**128 - 1, value=2**31 - 1, filtering_id=256**width - 1)], filtering_id_bytes=width
+        )
         for width in range(1, 9)
     ]
     columns, status = decode_batch(_opened(payloads))
@@ -149,8 +150,10 @@ class Mutator:
             for size in (0, 1, 2, 5, 20, 23, 24, 30)
             for width in (0, 1, 2, 8)
         ]
-        self.large = [encode_payload([], filtering_id_bytes=width, maximum=size)
-                      for size, width in ((255, 1), (256, 0), (1000, 1), (1000, 8))]
+        self.large = [
+            encode_payload([], filtering_id_bytes=width, maximum=size)
+            for size, width in ((255, 1), (256, 0), (1000, 1), (1000, 8))
+        ]
 
     def payload(self) -> bytes:
         draw = self.random

@@ -82,8 +82,9 @@ def test_reports_go_to_avro_and_back(tmp_path: Path, layout: str) -> None:
     )
     public = read_key_set(file).public(SystemClock())
     made = [
-        make_report([Contribution(bucket=number, value=number)], shared_info=info, keys=public, bits=SecureBits(),
-                    maximum=20)
+        make_report(
+            [Contribution(bucket=number, value=number)], shared_info=info, keys=public, bits=SecureBits(), maximum=20
+        )
         for number in range(1, 2 if layout == "one" else 4)
     ]
     source, avro, back = tmp_path / "reports.json", tmp_path / "reports.avro", tmp_path / "back.json"

@@ -59,9 +59,7 @@ def aggregate(
             filtering_ids=filtering_ids,
             debug_only=debug_run,
         )
-        written = write_outputs(
-            output_directory, outcome, as_json=json_output, debug=debug_run, every_key=skip_domain
-        )
+        written = write_outputs(output_directory, outcome, as_json=json_output, debug=debug_run, every_key=skip_domain)
     except (EngineError, WireError, BudgetError, OSError) as problem:
         typer.echo(f"aggservice aggregate: {problem}", err=True)
         raise typer.Exit(1) from None
@@ -155,9 +153,7 @@ def local_outcome(
     return session.finish()
 
 
-def write_outputs(
-    folder: Path, outcome: Outcome, *, as_json: bool, debug: bool, every_key: bool = False
-) -> list[Path]:
+def write_outputs(folder: Path, outcome: Outcome, *, as_json: bool, debug: bool, every_key: bool = False) -> list[Path]:
     """Write the summary as LocalTestingTool does, and the debug summary below it; return the files."""
     from aggservice.engine import debug_avro_rows, summary_rows
     from aggservice.wire import IN_DOMAIN, write_buckets

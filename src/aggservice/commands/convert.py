@@ -93,9 +93,7 @@ def reports(
     keys: Annotated[
         Path | None, typer.Option(help="From Avro: open the reports with these private keys and show what is inside.")
     ] = None,
-    inside: Annotated[
-        bool, typer.Option(help="From Avro of cleartext payloads: show what is inside.")
-    ] = False,
+    inside: Annotated[bool, typer.Option(help="From Avro of cleartext payloads: show what is inside.")] = False,
     deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
 ) -> None:
     """Convert reports: from JSON bodies (one a line, or a list) to Avro, and from Avro to JSON, one a line."""

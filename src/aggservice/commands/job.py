@@ -212,9 +212,7 @@ def unpaid(
     with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
         units = list(client.unpaid_units(job_request_id))
     if as_json:
-        plain = [
-            {**MessageToDict(one, preserving_proto_field_name=True), "unit": one.unit.hex()} for one in units
-        ]
+        plain = [{**MessageToDict(one, preserving_proto_field_name=True), "unit": one.unit.hex()} for one in units]
         typer.echo(json.dumps(plain, indent=2))
         return
     for one in units:
@@ -230,9 +228,7 @@ def _watched(client: Client, job_request_id: str, *, quiet: bool) -> aggregation
     if quiet or not console.is_terminal:
         return client.watch_job(job_request_id)
     with console.status("waiting …") as status:
-        return client.watch_job(
-            job_request_id, lambda read, stage: status.update(f"{stage}: {read:,} reports opened")
-        )
+        return client.watch_job(job_request_id, lambda read, stage: status.update(f"{stage}: {read:,} reports opened"))
 
 
 def show_job(found: aggregation_pb2.Job, *, as_json: bool) -> None:

@@ -43,9 +43,7 @@ def requery(
         if out is not None and out.exists() and any(out.iterdir()):
             raise CampaignError(f"{out} is not empty: name a new folder with --out, for a ledger of its own")
         with tempfile.TemporaryDirectory(prefix="aggservice-requery-") as scratch:
-            result = run_scenario(
-                scenario, out or Path(scratch), bits=SecureBits(), clock=SystemClock(), on_step=told
-            )
+            result = run_scenario(scenario, out or Path(scratch), bits=SecureBits(), clock=SystemClock(), on_step=told)
     except (CampaignError, ClientError, ConfigError) as problem:
         typer.echo(f"aggservice requery: {problem}", err=True)
         raise typer.Exit(2) from None

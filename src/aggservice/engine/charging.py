@@ -142,9 +142,7 @@ class Charge:
         return _receipted(committed, remaining_of(ledger, committed.entry.seq))
 
 
-def find_result(
-    ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False
-) -> Receipted | None:
+def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Receipted | None:
     """Return what a caller's job released, if it was paid for. Another caller's job does not exist.
 
     ``with_remaining`` also looks up what its units have left by now.

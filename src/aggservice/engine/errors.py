@@ -85,9 +85,7 @@ class UnpaidError(EngineError):
     """At least one privacy unit cannot pay: nothing was charged and nothing was released."""
 
     code = ReturnCode.PRIVACY_BUDGET_EXHAUSTED
-    remedy = (
-        "List the units with ListUnpaidUnits, leave their reports out, or ask for less. Nothing was charged."
-    )
+    remedy = "List the units with ListUnpaidUnits, leave their reports out, or ask for less. Nothing was charged."
 
     def __init__(self, problem: BudgetExhaustedError, release: Release) -> None:
         super().__init__(f"{problem.count} of {problem.total} privacy units cannot pay for this job")

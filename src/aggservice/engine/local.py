@@ -288,9 +288,7 @@ class Session:
             debug_run=request.debug_run,
         )
 
-    def _debug(
-        self, charge: Charge, plan: ReleasePlan, noise: NoiseSource, destination: Destination | None
-    ) -> Outcome:
+    def _debug(self, charge: Charge, plan: ReleasePlan, noise: NoiseSource, destination: Destination | None) -> Outcome:
         """Return true and noisy values side by side, charge nothing, and say whether a real run would be paid."""
         payable = charge.check(self._units.take(), self._engine.settings.unit).payable
         rows = debug_rows(self._sums, plan, noise)

@@ -201,9 +201,7 @@ class WorkerPool:
                 else:
                     arrays = slot.get(parcel, copy=True)
                     local = done.spec.randomizer is not None
-                    done.future.set_result(
-                        LocalBatch.from_arrays(arrays) if local else JudgedBatch.from_arrays(arrays)
-                    )
+                    done.future.set_result(LocalBatch.from_arrays(arrays) if local else JudgedBatch.from_arrays(arrays))
         finally:
             worker.end()
             self._workers.pop(number, None)

@@ -89,9 +89,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         if first is grpc.aio.EOF or first.WhichOneof("part") != "job_parameters":
             raise ProtocolError("the first message of a stream holds the job's parameters")
         request = request_of(first.job_parameters)
-        caller.check_scope(
-            attribution_report_to=request.attribution_report_to, reporting_site=request.reporting_site
-        )
+        caller.check_scope(attribution_report_to=request.attribution_report_to, reporting_site=request.reporting_site)
         known = await self._runner.blocking(find_result, self._engine.ledger, caller.name, request.job_request_id)
         if known is not None:
             outcome = await self._again(context, caller, request)
@@ -286,9 +284,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         found.cancel()
         return found.message()
 
-    async def GetSummary(
-        self, request: aggregation_pb2.GetSummaryRequest, context: grpc.aio.ServicerContext
-    ) -> None:
+    async def GetSummary(self, request: aggregation_pb2.GetSummaryRequest, context: grpc.aio.ServicerContext) -> None:
         """The summary of a finished job: its header, then its rows."""
         caller = current_caller()
         check_job_id(request.job_request_id)

@@ -87,9 +87,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
         return called
 
-    async def _guard(
-        self, method: str, context: grpc.aio.ServicerContext, body: Callable[[], Awaitable[Any]]
-    ) -> Any:
+    async def _guard(self, method: str, context: grpc.aio.ServicerContext, body: Callable[[], Awaitable[Any]]) -> Any:
         name = method.rpartition("/")[2]
         start = asyncio.get_running_loop().time()
         caller: Caller | None = None

@@ -95,6 +95,3 @@ class LogPages:
         if self._not_before_ms is not None and line.time_ms < self._not_before_ms:
             return False
         return self._before_ms is None or line.time_ms < self._before_ms
-
-
-

@@ -132,9 +132,7 @@ class Service:
         self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
         book = JobBook(self.clock, finished_kept=limits.finished_kept)
         places = Places(jobs=limits.jobs, waiting=limits.waiting, metrics=self.metrics)
-        self.runner = JobRunner(
-            engine=self.engine, book=book, places=places, executor=self._executor, log=self.log
-        )
+        self.runner = JobRunner(engine=self.engine, book=book, places=places, executor=self._executor, log=self.log)
         self._server = grpc.aio.server(
             interceptors=[Gate(self.register, self.metrics, self.log)],
             options=[
@@ -234,5 +232,3 @@ class Service:
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.ledger.store.close()
         self.log.event("stopped")
-
-

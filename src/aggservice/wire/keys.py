@@ -116,9 +116,7 @@ class KeySet:
             raise KeySetError("two keys of a set have the same id")
 
     @classmethod
-    def create(
-        cls, bits: Bits, clock: Clock, *, count: int = 1, lifetime_ms: int = DEFAULT_LIFETIME_MS
-    ) -> KeySet:
+    def create(cls, bits: Bits, clock: Clock, *, count: int = 1, lifetime_ms: int = DEFAULT_LIFETIME_MS) -> KeySet:
         """Return a set of ``count`` new keys that are published from now on for ``lifetime_ms``."""
         if not 1 <= count <= MAX_KEYS:
             raise KeySetError(f"a set has 1 to {MAX_KEYS} keys")

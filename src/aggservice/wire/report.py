@@ -156,9 +156,7 @@ def seal_payload(
     """
     text = shared_info.serialise()
     key = keys.pick(bits)
-    sealed = seal(
-        plaintext, shared_info=text, key=key.key, bits=bits, unversioned=shared_info.version == UNVERSIONED
-    )
+    sealed = seal(plaintext, shared_info=text, key=key.key, bits=bits, unversioned=shared_info.version == UNVERSIONED)
     cleartext = plaintext if shared_info.debug_mode else None
     return text, SealedPayload(payload=sealed, key_id=key.id, debug_cleartext_payload=cleartext)
 

@@ -47,9 +47,7 @@ def seal(
     return sender.encapsulated + sender.seal(plaintext)
 
 
-def open_sealed(
-    sealed: bytes, *, shared_info: str | bytes, key: X25519PrivateKey, unversioned: bool = False
-) -> bytes:
+def open_sealed(sealed: bytes, *, shared_info: str | bytes, key: X25519PrivateKey, unversioned: bool = False) -> bytes:
     """Return what was sealed; raise ``DecryptionError`` when it does not open under this key and ``shared_info``."""
     if len(sealed) > MAX_PAYLOAD_BYTES + OVERHEAD_BYTES:
         raise PayloadError(PayloadFlaw.OVERSIZED)

@@ -143,9 +143,7 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
     )
 
 
-def _interned(
-    texts: Spans, found: NDArray[np.int64], chosen: NDArray[np.bool_], places: _Places
-) -> NDArray[np.int32]:
+def _interned(texts: Spans, found: NDArray[np.int64], chosen: NDArray[np.bool_], places: _Places) -> NDArray[np.int32]:
     """Return the place of the text that each chosen row has at ``found``; -1 for the other rows."""
     column = np.full(len(texts), ABSENT, dtype=np.int32)
     rows = np.flatnonzero(chosen)

@@ -117,9 +117,7 @@ def load_case(path: Path, default: VendorValues) -> Case:
     )
 
 
-def merge_config(
-    base: VendorValues, fields: Mapping[str, Any], where: str
-) -> tuple[VendorValues, tuple[str, ...]]:
+def merge_config(base: VendorValues, fields: Mapping[str, Any], where: str) -> tuple[VendorValues, tuple[str, ...]]:
     """Return vendor values with the given ones changed, and the names of fields that nobody knows."""
     changes: dict[str, Any] = {}
     ignored = []

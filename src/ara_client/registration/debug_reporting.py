@@ -79,9 +79,7 @@ class DebugReportingConfig:
 NO_DEBUG_REPORTING: Final = DebugReportingConfig(data={})
 
 
-def parse_source_debug_reporting(
-    node: Node | None, coordinators: Collection[Origin]
-) -> DebugReportingConfig:
+def parse_source_debug_reporting(node: Node | None, coordinators: Collection[Origin]) -> DebugReportingConfig:
     """Return a source's configuration, whose values may not exceed the ``budget`` that it sets aside."""
     if node is None or not node.is_map():
         return NO_DEBUG_REPORTING
@@ -95,9 +93,7 @@ def parse_source_debug_reporting(
     return _config(node, budget, SOURCE_TYPES, coordinators, budget=budget)
 
 
-def parse_trigger_debug_reporting(
-    node: Node | None, coordinators: Collection[Origin]
-) -> DebugReportingConfig:
+def parse_trigger_debug_reporting(node: Node | None, coordinators: Collection[Origin]) -> DebugReportingConfig:
     """Return a trigger's configuration."""
     if node is None or not node.is_map():
         return NO_DEBUG_REPORTING

@@ -89,9 +89,7 @@ def _values(node: Node, max_bytes: int | None, max_values: int | None) -> dict[s
         elif max_bytes is not None and len(key.encode()) > max_bytes:
             listed.problem(f"the key must not be longer than {max_bytes} bytes")
         elif listed.is_list():
-            values = frozenset(
-                text for entry in listed.entries() if (text := entry.string(max_bytes)) is not None
-            )
+            values = frozenset(text for entry in listed.entries() if (text := entry.string(max_bytes)) is not None)
             if max_values is not None and len(values) > max_values:
                 listed.problem(f"must not have more than {max_values} distinct values")
             out[key] = values

@@ -62,9 +62,7 @@ class WinningBidPrice:
         """Pass as ``Auction(report_result=...)``."""
         buyer = signals.interest_group_owner
         price = min(max(signals.bid, 0.0), self.max_price)
-        aggregation.contribute_to_histogram(
-            bucket=self.bucket(buyer), value=self.value, filtering_id=self.filtering_id
-        )
+        aggregation.contribute_to_histogram(bucket=self.bucket(buyer), value=self.value, filtering_id=self.filtering_id)
         aggregation.contribute_to_histogram(
             bucket=self.bucket(buyer, price=True), value=round(price * self.price_scale), filtering_id=self.filtering_id
         )
