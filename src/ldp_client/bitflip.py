@@ -10,21 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
 from ldp_client.memo import Answers
-from ldp_client.packed import Words, bits_of, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
-from ldp_client.protocol import (
-    Privacy,
-    as_draws,
-    check_users,
-    check_value,
-    check_values,
-    load_state,
-    memo_int,
-    save_state,
-)
+from ldp_client.packed import Words, bits_of, count_bits, one_hot, rows_from_bytes, unpack, words_of
+from ldp_client.protocol import Privacy, check_users, check_value, check_values
 from ldp_client.steps import Chain, check_size, epsilon, symmetric
 from ldp_client.support import Estimate, Support
 from mechanisms import Bits, exp, uniform_below_batch
@@ -155,35 +147,26 @@ class BitFlip:
         return self.support.estimate(ones, users, speaking)
 
 
-class BitFlipClient:
+class BitFlipClient(Device[BitFlip, int, bytes]):
     """One device: it memoizes one row of d bits for each sampled bucket, and one for all buckets outside."""
 
     def __init__(self, protocol: BitFlip, draws: Draws, sampled: tuple[int, ...], memo: dict[int, bytes]) -> None:
-        self.protocol = protocol
+        super().__init__(protocol, draws, memo)
         self.sampled = sampled
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many rows are memoized."""
-        return len(self._memo)
 
     def report(self, value: int) -> BitFlipReport:
         """Return the memoized row of the bucket of ``value``, drawing it at its first use."""
         bucket = check_value(value, self.protocol.k) * self.protocol.buckets // self.protocol.k
         place = self.sampled.index(bucket) if bucket in self.sampled else OUTSIDE
-        kept = self._memo.get(place)
-        if kept is None:
-            step = self.protocol.chain.permanent
-            flips = [self._draws.coin(step.p if index == place else step.q) for index in range(self.protocol.sampled)]
-            kept = self._memo[place] = pack(np.array(flips, dtype=np.bool_))
-        return BitFlipReport(sampled=self.sampled, bits=kept)
+        return BitFlipReport(sampled=self.sampled, bits=self._kept(place, lambda: self._permanent(place)))
 
     def save(self) -> bytes:
         """Return the state as JSON."""
         answers = {str(place): row.hex() for place, row in self._memo.items()}
         return save_state(self.protocol.describe(), {"sampled": list(self.sampled), "answers": answers})
+
+    def _permanent(self, place: int) -> bytes:
+        return flip_row(self._draws, np.arange(self.protocol.sampled) == place, self.protocol.chain.permanent)
 
 
 class BitFlipFleet:

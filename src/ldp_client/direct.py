@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,22 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.draws import Draws, respond, respond_batch
 from ldp_client.errors import ReportError
 from ldp_client.memo import Answers
-from ldp_client.protocol import (
-    Privacy,
-    as_draws,
-    check_users,
-    check_value,
-    check_values,
-    load_state,
-    memo_int,
-    save_state,
-)
-from ldp_client.steps import Calibration, Chain, check_size, epsilon, epsilon_pair, grr, instant_grr
+from ldp_client.protocol import Privacy, check_users, check_value, check_values
+from ldp_client.steps import Calibration, Chain, asked_epsilon, check_size, grr_chain
 from ldp_client.support import Estimate, Support
-from mechanisms import Bits, Real, exp
+from mechanisms import Bits, Real
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +35,8 @@ class Direct:
 
     def __post_init__(self) -> None:
         check_size(self.k, "the number of values k")
-        permanent = grr(self.k, exp(epsilon(self.epsilon_permanent_micro)))
-        instant = None
-        if self.epsilon_first_micro is not None:
-            pair = epsilon_pair(self.epsilon_permanent_micro, self.epsilon_first_micro)
-            instant = instant_grr(self.k, *pair, self.calibration)
-        object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
+        chain = grr_chain(self.k, self.epsilon_permanent_micro, self.epsilon_first_micro, self.calibration)
+        object.__setattr__(self, "chain", chain)
 
     @property
     def kind(self) -> str:
@@ -71,10 +58,8 @@ class Direct:
         """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         first = self.chain.first_grr()
         permanent = Chain(permanent=self.chain.permanent).first_grr()
-        if self.epsilon_first_micro is None:
-            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
-        asked = float(epsilon(self.epsilon_first_micro))
-        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=self.k * permanent)
+        asked = asked_epsilon(self.epsilon_first_micro)
+        return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.k)
 
     def describe(self) -> dict[str, Any]:
         """Return the name and parameters."""
@@ -117,18 +102,8 @@ class Direct:
         return self.support.estimate(np.bincount(columns, minlength=self.k), columns.size)
 
 
-class DirectClient:
-    """One device: a report is a value."""
-
-    def __init__(self, protocol: Direct, draws: Draws, memo: dict[int, int]) -> None:
-        self.protocol = protocol
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many values have a memoized answer."""
-        return len(self._memo)
+class DirectClient(Device[Direct, int, int]):
+    """One device: a report is a value, and each value has a permanent answer."""
 
     def report(self, value: int) -> int:
         """Return a report of ``value``: the permanent answer, memoized at its first use, randomized once more."""
@@ -136,9 +111,7 @@ class DirectClient:
         value = check_value(value, k)
         if chain.instant is None:
             return respond(self._draws, value, k, chain.permanent.p)
-        kept = self._memo.get(value)
-        if kept is None:
-            kept = self._memo[value] = respond(self._draws, value, k, chain.permanent.p)
+        kept = self._kept(value, lambda: respond(self._draws, value, k, chain.permanent.p))
         return respond(self._draws, kept, k, chain.instant.p)
 
     def save(self) -> bytes:

@@ -17,9 +17,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ldp_client.device import as_draws, load_state, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.protocol import as_draws, check_users, load_state, save_state
+from ldp_client.protocol import check_users
 from ldp_client.steps import epsilon, symmetric
 from mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
 

@@ -13,19 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.finite_state import FiniteState
-from ldp_client.protocol import (
-    Privacy,
-    as_draws,
-    check_users,
-    check_value,
-    check_values,
-    load_state,
-    memo_int,
-    save_state,
-)
+from ldp_client.protocol import Privacy, check_users, check_value, check_values
 from ldp_client.steps import Chain, epsilon, symmetric
 from ldp_client.support import Estimate, Support
 from ldp_client.tracking import permanent_untrackable
@@ -145,26 +137,14 @@ class BitwiseEverlasting:
         return self.support.estimate(np.bincount(columns, minlength=2), columns.size)
 
 
-class EverlastingClient:
-    """One device: a report is a bit."""
-
-    def __init__(self, protocol: BitwiseEverlasting, draws: Draws, memo: dict[int, int]) -> None:
-        self.protocol = protocol
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many of the two values have a kept bit."""
-        return len(self._memo)
+class EverlastingClient(Device[BitwiseEverlasting, int, int]):
+    """One device: a report is a bit, and each of the two values has a kept one."""
 
     def report(self, value: int) -> int:
         """Return a report of ``value``: the bit kept for it, drawn at its first use, flipped once more or not."""
         value = check_value(value, 2)
         chain = self.protocol.chain
-        kept = self._memo.get(value)
-        if kept is None:
-            kept = self._memo[value] = value ^ (not self._draws.coin(chain.permanent.p))
+        kept = self._kept(value, lambda: value ^ (not self._draws.coin(chain.permanent.p)))
         return kept ^ (not self._draws.coin(chain.instant.p)) if chain.instant else kept
 
     def save(self) -> bytes:

@@ -6,7 +6,6 @@ answer a hash value, so that no user ever leaks more than g·ε∞ on his values
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,23 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.direct import memoized_responses
 from ldp_client.draws import Draws, respond, respond_batch
 from ldp_client.errors import ReportError, StateError
 from ldp_client.hash_range import best_range, printed_range
 from ldp_client.hashing import UniversalHash, Words, count_matches, draw_hash, draw_hashes, hash_values
 from ldp_client.memo import Answers
-from ldp_client.protocol import (
-    Privacy,
-    as_draws,
-    check_users,
-    check_value,
-    check_values,
-    load_state,
-    memo_int,
-    save_state,
-)
-from ldp_client.steps import Calibration, Chain, check_size, epsilon, epsilon_pair, grr, instant_grr
+from ldp_client.protocol import Privacy, check_users, check_value, check_values
+from ldp_client.steps import Calibration, Chain, asked_epsilon, check_size, epsilon, epsilon_pair, grr_chain
 from ldp_client.support import Estimate, Support
 from mechanisms import Bits, exp
 
@@ -66,12 +57,8 @@ class Hashed:
     def __post_init__(self) -> None:
         check_size(self.k, "the number of values k")
         check_size(self.g, "the number of hash values g")
-        permanent = grr(self.g, exp(epsilon(self.epsilon_permanent_micro)))
-        instant = None
-        if self.epsilon_first_micro is not None:
-            pair = epsilon_pair(self.epsilon_permanent_micro, self.epsilon_first_micro)
-            instant = instant_grr(self.g, *pair, self.calibration)
-        object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
+        chain = grr_chain(self.g, self.epsilon_permanent_micro, self.epsilon_first_micro, self.calibration)
+        object.__setattr__(self, "chain", chain)
 
     @property
     def kind(self) -> str:
@@ -93,10 +80,8 @@ class Hashed:
         """ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
         first = self.chain.first_grr()
         permanent = Chain(permanent=self.chain.permanent).first_grr()
-        if self.epsilon_first_micro is None:
-            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
-        asked = float(epsilon(self.epsilon_first_micro))
-        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=self.g * permanent)
+        asked = asked_epsilon(self.epsilon_first_micro)
+        return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.g)
 
     def describe(self) -> dict[str, Any]:
         """Return the name and parameters."""
@@ -155,19 +140,12 @@ class Hashed:
         return self.support.estimate(counts, columns.values.size)
 
 
-class HashedClient:
-    """One device (Algorithm 1)."""
+class HashedClient(Device[Hashed, int, int]):
+    """One device (Algorithm 1): it has a hash function of its own, and each hash value a permanent answer."""
 
     def __init__(self, protocol: Hashed, draws: Draws, function: UniversalHash, memo: dict[int, int]) -> None:
-        self.protocol = protocol
+        super().__init__(protocol, draws, memo)
         self.function = function
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many hash values have a memoized answer."""
-        return len(self._memo)
 
     def report(self, value: int) -> HashedReport:
         """Return a report of ``value``: hashed, answered permanently, and (LOLOHA) randomized once more."""
@@ -175,9 +153,7 @@ class HashedClient:
         hashed = self.function(check_value(value, self.protocol.k))
         if chain.instant is None:
             return HashedReport(function=self.function, value=respond(self._draws, hashed, g, chain.permanent.p))
-        kept = self._memo.get(hashed)
-        if kept is None:
-            kept = self._memo[hashed] = respond(self._draws, hashed, g, chain.permanent.p)
+        kept = self._kept(hashed, lambda: respond(self._draws, hashed, g, chain.permanent.p))
         return HashedReport(function=self.function, value=respond(self._draws, kept, g, chain.instant.p))
 
     def save(self) -> bytes:

@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
+from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.hadamard import parity, signs_for, transform
-from ldp_client.protocol import as_draws, check_users, check_value, load_state, memo_int, save_state
+from ldp_client.protocol import check_users, check_value
 from ldp_client.steps import MICRO, epsilon, symmetric
 from ldp_client.tracking import Bound
 from mechanisms import Bits, Real, advanced_epsilon, bernoulli_batch, exp, uniform_below_batch
@@ -189,25 +190,13 @@ class InnerProduct:
         return (1 - 2.0**-self.bits) / math.tanh(self.epsilon_pair / 2)
 
 
-class PairClient:
-    """One device: a report is one of the pairs kept for its value."""
-
-    def __init__(self, protocol: InnerProduct, draws: Draws, memo: dict[int, list[tuple[int, int]]]) -> None:
-        self.protocol = protocol
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many values have stored pairs; each costs the everlasting (ε, δ) anew."""
-        return len(self._memo)
+class PairClient(Device[InnerProduct, int, list[tuple[int, int]]]):
+    """One device: a report is one of the pairs kept for its value; each value costs the everlasting (ε, δ) anew."""
 
     def report(self, value: int) -> tuple[int, int]:
         """Return one of the pairs stored for ``value``, which are drawn at its first use."""
         value = check_value(value, 1 << self.protocol.bits)
-        kept = self._memo.get(value)
-        if kept is None:
-            kept = self._memo[value] = [self._pair(value) for _ in range(self.protocol.stored)]
+        kept = self._kept(value, lambda: [self._pair(value) for _ in range(self.protocol.stored)])
         return kept[self._draws.below(self.protocol.stored)]
 
     def save(self) -> bytes:

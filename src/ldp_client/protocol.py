@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ldp_client.draws import Draws
-from ldp_client.errors import ReportError, StateError
+from ldp_client.errors import ReportError
 from ldp_client.support import Estimate, Support
 from mechanisms import Bits
 
@@ -30,6 +29,13 @@ class Privacy:
     first: float
     permanent: float
     worst_case: float
+
+    @staticmethod
+    def of(*, first: float, permanent: float, asked: float | None, answers: int) -> Privacy:
+        """Return that of a protocol that memoizes up to ``answers`` answers, or of one-shot where no ε₁ was asked."""
+        if asked is None:
+            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
+        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=answers * permanent)
 
 
 class Client(Protocol):
@@ -98,11 +104,6 @@ class FrequencyProtocol(Protocol):
         """Return the frequencies behind one collection's columns."""
 
 
-def as_draws(source: Bits | Draws) -> Draws:
-    """Return the draws of a client: from bits, or as given."""
-    return source if isinstance(source, Draws) else Draws(source)
-
-
 def check_value(value: int | np.integer[Any], k: int) -> int:
     """Return ``value`` as an int, refusing one outside [0, k)."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < k:
@@ -126,31 +127,3 @@ def check_users(users: int) -> int:
     if isinstance(users, bool) or not isinstance(users, int) or not 0 < users < 1 << 31:
         raise ReportError(f"a fleet has between 1 and 2^31 - 1 users, not {users!r}")
     return users
-
-
-def save_state(protocol: Mapping[str, Any], memo: Mapping[str, Any]) -> bytes:
-    """Return a client's state as JSON: which protocol it is of, and what it has memoized."""
-    return json.dumps({"protocol": protocol, "memo": memo}, sort_keys=True).encode()
-
-
-def load_state(saved: bytes, protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the memo of a saved state, refusing one that is broken or of another protocol."""
-    try:
-        state = json.loads(saved)
-        owner, memo = state["protocol"], state["memo"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"not a saved client: {error}") from error
-    if owner != protocol:
-        raise StateError(f"the state is of a client of {owner}, not of {dict(protocol)}: answers would not be private")
-    if not isinstance(memo, dict):
-        raise StateError("not a saved client: the memo is not a table")
-    return memo
-
-
-def memo_int(value: Any, size: int, what: str) -> int:
-    """Return a whole number of a saved memo, refusing one outside [0, size)."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
-        raise StateError(f"{what} in a saved client must be in [0, {size}), not {value!r}")
-    return value

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ldp_client.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
 from ldp_client.memo import Answers
 from ldp_client.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
-from ldp_client.protocol import Privacy, as_draws, check_users, check_values, load_state, memo_int, save_state
+from ldp_client.protocol import Privacy, check_users, check_values
 from ldp_client.steps import Chain, Step
 from mechanisms import Bits, Real, uniform_below_batch
 
@@ -197,40 +198,29 @@ class Rappor:
         return RapporCounts(reports=sizes, set_bits=np.array(counts, dtype=np.int64))
 
 
-class RapporClient:
-    """One device: a report is its cohort and the randomized filter."""
+class RapporClient(Device[Rappor, str, bytes]):
+    """One device: a report is its cohort and the randomized filter, and each string has a permanent response."""
 
     def __init__(self, protocol: Rappor, draws: Draws, cohort: int, memo: dict[str, bytes]) -> None:
-        self.protocol = protocol
+        super().__init__(protocol, draws, memo)
         self.cohort = cohort
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many strings have a permanent response; each costs ε∞."""
-        return len(self._memo)
 
     def report(self, value: str) -> RapporReport:
         """Return a report of ``value``: its permanent response, drawn at the first use, randomized once more."""
-        protocol = self.protocol
-        kept = self._memo.get(value)
-        if kept is None:
-            row = protocol.bloom(value, self.cohort)
-            kept = pack(row) if protocol.f == 0 else self._flip(row, protocol.chain.permanent)
-            self._memo[value] = kept
-        instant = protocol.chain.instant
-        row = unpack(kept, protocol.size)
-        return RapporReport(cohort=self.cohort, row=kept if instant is None else self._flip(row, instant))
+        row = self._kept(value, lambda: self._permanent(value))
+        instant = self.protocol.chain.instant
+        if instant is not None:
+            row = flip_row(self._draws, unpack(row, self.protocol.size), instant)
+        return RapporReport(cohort=self.cohort, row=row)
 
     def save(self) -> bytes:
         """Return the state as JSON."""
         rows = {value: row.hex() for value, row in self._memo.items()}
         return save_state(self.protocol.describe(), {"cohort": self.cohort, "rows": rows})
 
-    def _flip(self, row: NDArray[np.bool_], step: Step) -> bytes:
-        coin = self._draws.coin
-        return pack(np.array([coin(step.p if bit else step.q) for bit in row], dtype=np.bool_))
+    def _permanent(self, value: str) -> bytes:
+        row = self.protocol.bloom(value, self.cohort)
+        return pack(row) if self.protocol.f == 0 else flip_row(self._draws, row, self.protocol.chain.permanent)
 
 
 class RapporFleet:

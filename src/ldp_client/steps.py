@@ -119,3 +119,17 @@ def instant_grr(size: int, permanent: Fraction, first: Fraction, calibration: Ca
     if calibration == "exact":
         return grr(size, (once * (limit + (size - 2)) - (size - 1)) / (limit - once))
     raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {calibration!r}")
+
+
+def grr_chain(size: int, permanent_micro: int, first_micro: int | None, calibration: Calibration) -> Chain:
+    """Return GRR over ``size`` values, with a second step where the ε₁ of a first report is given."""
+    permanent = grr(size, exp(epsilon(permanent_micro)))
+    if first_micro is None:
+        return Chain(permanent=permanent)
+    pair = epsilon_pair(permanent_micro, first_micro)
+    return Chain(permanent=permanent, instant=instant_grr(size, *pair, calibration))
+
+
+def asked_epsilon(first_micro: int | None) -> float | None:
+    """Return the ε₁ asked for, if one was."""
+    return None if first_micro is None else float(epsilon(first_micro))

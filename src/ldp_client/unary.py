@@ -5,7 +5,6 @@ A value is a row of k bits with one set; a report is a row of randomized bits (�
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,22 +13,24 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
 from ldp_client.memo import Answers
-from ldp_client.packed import Words, count_bits, one_hot, pack, rows_from_bytes, unpack, words_of
-from ldp_client.protocol import (
-    Privacy,
-    as_draws,
-    check_users,
-    check_value,
-    check_values,
-    load_state,
-    memo_int,
-    save_state,
+from ldp_client.packed import Words, count_bits, one_hot, rows_from_bytes, unpack, words_of
+from ldp_client.protocol import Privacy, check_users, check_value, check_values
+from ldp_client.steps import (
+    Chain,
+    Step,
+    asked_epsilon,
+    chained_ratio,
+    check_size,
+    epsilon,
+    epsilon_pair,
+    oue,
+    symmetric,
 )
-from ldp_client.steps import Chain, Step, chained_ratio, check_size, epsilon, epsilon_pair, oue, symmetric
 from ldp_client.support import Estimate, Support
 from mechanisms import Bits, Real, exp
 
@@ -93,11 +94,9 @@ class Unary:
         """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         first = self.chain.first_unary()
         permanent = Chain(permanent=self.chain.permanent).first_unary()
-        once = self.epsilon_first_micro
-        if self.chain.instant is None:
-            return Privacy(asked=permanent, first=first, permanent=permanent, worst_case=math.inf)
-        asked = first if once is None else float(epsilon(once))
-        return Privacy(asked=asked, first=first, permanent=permanent, worst_case=self.k * permanent)
+        deployed = self.chain.instant is not None and self.epsilon_first_micro is None
+        asked = first if deployed else asked_epsilon(self.epsilon_first_micro)
+        return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.k)
 
     def describe(self) -> dict[str, Any]:
         """Return the name and parameters."""
@@ -142,18 +141,8 @@ class Unary:
         return self.support.estimate(count_bits(columns, self.k), columns.shape[0])
 
 
-class UnaryClient:
-    """One device: a report is the packed row of randomized bits."""
-
-    def __init__(self, protocol: Unary, draws: Draws, memo: dict[int, bytes]) -> None:
-        self.protocol = protocol
-        self._draws = draws
-        self._memo = memo
-
-    @property
-    def memoized(self) -> int:
-        """How many values have a memoized row."""
-        return len(self._memo)
+class UnaryClient(Device[Unary, int, bytes]):
+    """One device: a report is the packed row of randomized bits, and each value has a permanent row."""
 
     def report(self, value: int) -> bytes:
         """Return a report of ``value``: the permanent row, memoized at its first use, randomized once more."""
@@ -161,21 +150,15 @@ class UnaryClient:
         instant = self.protocol.chain.instant
         if instant is None:
             return self._permanent(value)
-        kept = self._memo.get(value)
-        if kept is None:
-            kept = self._memo[value] = self._permanent(value)
-        return self._flip(unpack(kept, self.protocol.k), instant)
+        kept = self._kept(value, lambda: self._permanent(value))
+        return flip_row(self._draws, unpack(kept, self.protocol.k), instant)
 
     def save(self) -> bytes:
         """Return the state as JSON."""
         return save_state(self.protocol.describe(), {str(value): row.hex() for value, row in self._memo.items()})
 
     def _permanent(self, value: int) -> bytes:
-        return self._flip(np.arange(self.protocol.k) == value, self.protocol.chain.permanent)
-
-    def _flip(self, bits: NDArray[np.bool_], step: Step) -> bytes:
-        coin = self._draws.coin
-        return pack(np.array([coin(step.p if bit else step.q) for bit in bits], dtype=np.bool_))
+        return flip_row(self._draws, np.arange(self.protocol.k) == value, self.protocol.chain.permanent)
 
 
 class UnaryFleet:
