@@ -7,9 +7,7 @@ domain key and a row a contribution. The faster of its threaded and its plain fo
 
 from __future__ import annotations
 
-import multiprocessing
 import resource
-import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ import numpy as np
 import typer
 
 from benchmarks import conclude
-from benchmarks.engine import NOW_MS, ORIGIN, family_rss
+from benchmarks.engine import NOW_MS, ORIGIN, engine_seconds, in_process
 
 CONTRIBUTIONS = 10
 PADDED = 20
@@ -124,76 +122,6 @@ def _group(reports: int, keys: int, threads: bool, out: Any) -> None:
     out.put((taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024))
 
 
-def _engine(folder: str, workers: int, out: Any) -> None:
-    """Run the whole job in a process of its own."""
-    from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool
-    from aggservice.service.folders import Folder
-    from aggservice.service.runner import FileJob
-    from aggservice.wire import KeySet
-    from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
-    from mechanisms import ManualClock, SecureBits
-
-    place = Path(folder)
-    state = Path(tempfile.mkdtemp(dir=place, prefix="state-"))
-    bits, clock = SecureBits(), ManualClock(NOW_MS)
-    ledger = Ledger.create(
-        SqliteStore(state / "ledger.sqlite"),
-        filter=EpsilonDeltaFilter(),
-        signer=Signer.generate(bits),
-        clock=clock,
-        bits=bits,
-        staging=Staging(state / "staging", bits),
-    )
-    pool = WorkerPool(KeySet(()), processes=workers)
-    engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
-    job = FileJob(
-        inputs=Folder(place),
-        prefixes=("reports.avro",),
-        domain="domain.avro",
-        output=AvroShards(prefix=state / "summary.avro"),
-    )
-    _warm(engine, place)
-    out.put("ready")
-    start = time.perf_counter()
-    request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
-    session = engine.begin(Scope(caller="bench"), request, expected_keys=job.expected_keys(), cleartext=True)
-    outcome = job.run(session)
-    out.put((time.perf_counter() - start, outcome.header.row_count, dict(outcome.header.error_counts)))
-    pool.close()
-    shutil.rmtree(state)
-
-
-def _warm(engine: Any, folder: Path) -> None:
-    """Let kernels compile and workers start before the clock does."""
-    from aggservice.engine import JobRequest, Scope
-    from aggservice.wire import read_reports
-
-    batch = next(iter(read_reports(folder / "reports.avro", rows=10))).slice(0, 32)
-    request = JobRequest(job_request_id="warm", attribution_report_to=ORIGIN)
-    session = engine.begin(Scope(caller="warm"), request, cleartext=True)
-    session.declare(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
-    for _ in range(8):
-        session.add(batch)
-    session.finish()
-
-
-def _in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, int]:
-    """Run ``work`` in a fresh process; return what it put out last and the peak RSS of its family."""
-    context = multiprocessing.get_context("spawn")
-    out = context.Queue()
-    child = context.Process(target=work, args=(*arguments, out))
-    child.start()
-    peak = 0
-    result: Any = "ready"
-    while result == "ready":
-        while out.empty() and child.is_alive():
-            peak = max(peak, family_rss(child.pid))
-            time.sleep(0.05)
-        result = out.get(timeout=60)
-    child.join()
-    return result, peak
-
-
 def command(
     keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 5_000_000,
     reports: Annotated[int, typer.Option(help="Reports with cleartext payloads, 10 contributions each.")] = 100_000,
@@ -217,12 +145,12 @@ def command(
         theirs: list[float] = []
         peak = 0
         for number in range(rounds):
-            plain = _in_process(_group, (reports, keys, False))[0][0]
-            threaded = _in_process(_group, (reports, keys, True))[0][0]
+            plain = in_process(_group, (reports, keys, False))[0][0]
+            threaded = in_process(_group, (reports, keys, True))[0][0]
             theirs.append(min(plain, threaded))
-            (taken, released, errors), seen = _in_process(_engine, (str(place), 2))
-            if errors or released != keys:
-                raise RuntimeError(f"the job went wrong: {released} rows, errors {errors}")
+            taken, released, seen = engine_seconds(place, 2, cleartext=True)
+            if released != keys:
+                raise RuntimeError(f"the job released {released} rows of {keys}")
             ours.append(taken)
             peak = max(peak, seen)
             print(

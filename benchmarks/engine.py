@@ -138,12 +138,15 @@ def bare_seconds(folder: Path, workers: int) -> float:
     return max(found)
 
 
-def _engine_child(folder: str, workers: int, out: Any) -> None:
-    """Run one job in a process of its own, so that its memory can be told from the benchmark's."""
+def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
+    """Run one job over a folder's reports and domain, in a process of its own so that its memory can be told apart.
+
+    ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
+    """
     from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool
     from aggservice.service.folders import Folder
     from aggservice.service.runner import FileJob
-    from aggservice.wire import read_key_set
+    from aggservice.wire import KeySet, read_key_set
     from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
     from mechanisms import ManualClock, SecureBits
 
@@ -158,54 +161,63 @@ def _engine_child(folder: str, workers: int, out: Any) -> None:
         bits=bits,
         staging=Staging(state / "staging", bits),
     )
-    pool = WorkerPool(read_key_set(place / "keys.json"), processes=workers)
+    pool = WorkerPool(KeySet(()) if cleartext else read_key_set(place / "keys.json"), processes=workers)
     engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
     job = FileJob(
         inputs=Folder(place),
-        prefixes=("reports-",),
+        prefixes=("reports",),
         domain="domain.avro",
         output=AvroShards(prefix=state / "summary.avro"),
     )
-    _warm(engine, place)
+    _warm(engine, place, cleartext)
     out.put("ready")
     request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
     start = time.perf_counter()
-    outcome = job.run(engine.begin(Scope(caller="bench"), request, expected_keys=job.expected_keys()))
+    session = engine.begin(Scope(caller="bench"), request, expected_keys=job.expected_keys(), cleartext=cleartext)
+    outcome = job.run(session)
     taken = time.perf_counter() - start
     out.put((taken, outcome.header.row_count, dict(outcome.header.error_counts)))
     pool.close()
     shutil.rmtree(state)
 
 
-def _warm(engine: Any, folder: Path) -> None:
+def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
     """Let every kernel compile and every worker start before the clock does; nothing is charged."""
     from aggservice.engine import JobRequest, Scope
     from aggservice.wire import read_reports
 
-    batch = next(iter(read_reports(next(iter(sorted(folder.glob("reports-*.avro")))), rows=100))).slice(0, 64)
-    session = engine.begin(Scope(caller="warm"), JobRequest(job_request_id="warm", attribution_report_to=ORIGIN))
+    batch = next(iter(read_reports(min(folder.glob("reports*.avro")), rows=100))).slice(0, 64)
+    request = JobRequest(job_request_id="warm", attribution_report_to=ORIGIN)
+    session = engine.begin(Scope(caller="warm"), request, cleartext=cleartext)
     session.declare(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
     for _ in range(8):
         session.add(batch)
     session.finish()
 
 
-def engine_seconds(folder: Path, workers: int) -> tuple[float, int]:
-    """Return how long the engine takes over the same reports, and the peak RSS of all its processes together."""
+def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, int]:
+    """Run ``work`` in a fresh process; return what it put out last and the peak RSS of its family."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
-    child = context.Process(target=_engine_child, args=(str(folder), workers, out))
+    child = context.Process(target=work, args=(*arguments, out))
     child.start()
-    assert out.get() == "ready"
     peak = 0
-    while out.empty() and child.is_alive():
-        peak = max(peak, family_rss(child.pid))
-        time.sleep(0.05)
-    taken, rows, errors = out.get()
+    result: Any = "ready"
+    while result == "ready":
+        while out.empty() and child.is_alive():
+            peak = max(peak, family_rss(child.pid))
+            time.sleep(0.05)
+        result = out.get(timeout=60)
     child.join()
+    return result, peak
+
+
+def engine_seconds(folder: Path, workers: int, *, cleartext: bool = False) -> tuple[float, int, int]:
+    """Return how long the engine takes over a folder, the rows it released, and the peak RSS of its processes."""
+    (taken, rows, errors), peak = in_process(engine_job, (str(folder), workers, cleartext))
     if errors or not rows:
         raise RuntimeError(f"the engine's job went wrong: {rows} rows, errors {errors}")
-    return taken, peak
+    return taken, rows, peak
 
 
 def family_rss(process_id: int | None) -> int:
@@ -248,7 +260,7 @@ def command(
         peak = 0
         for number in range(rounds):
             bare.append(bare_seconds(place, workers))
-            taken, seen = engine_seconds(place, workers)
+            taken, _, seen = engine_seconds(place, workers)
             ours.append(taken)
             peak = max(peak, seen)
             print(f"round {number + 1}: bare {bare[-1]:.2f} s, engine {ours[-1]:.2f} s, peak RSS {seen / _GIB:.2f} GiB")
