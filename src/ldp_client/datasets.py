@@ -79,7 +79,9 @@ def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
             rows = csv.reader(file)
             next(rows)
             table = np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
-    except (OSError, StopIteration, ValueError) as error:
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (StopIteration, ValueError) as error:
         raise DataError(f"{path} is not a table of whole numbers with a header line: {error}") from error
     if table.ndim != 2 or not table.size:
         raise DataError(f"{path} holds no table of users and collections")

@@ -60,7 +60,9 @@ def _through(reach: Real, instant: Step | None) -> Real:
 def epsilon(micro: int) -> Fraction:
     """Return ε of a whole number of millionths, refusing what is not in (0, 64]."""
     if isinstance(micro, bool) or not isinstance(micro, int) or not 0 < micro <= _LARGEST_MICRO:
-        raise ProtocolError(f"ε must be a whole number of millionths in (0, {_LARGEST_MICRO}], not {micro!r}")
+        raise ProtocolError(
+            f"ε must be above 0 and at most {_LARGEST_MICRO // MICRO}, in whole millionths, not {micro!r} of them"
+        )
     return Fraction(micro, MICRO)
 
 

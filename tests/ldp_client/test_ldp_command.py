@@ -82,9 +82,9 @@ def test_figure_lists_makes_and_goes_on(tmp_path: Path) -> None:
     [
         (["run", "LOLO"], "there is no method 'LOLO': choose one of"),
         (["run", "OLOLOHA", "--epsilon", "1", "--first", "1"], "must be below the limit"),
-        (["run", "OLOLOHA", "--epsilon", "0"], "ε must be a whole number of millionths in (0"),
+        (["run", "OLOLOHA", "--epsilon", "0"], "ε must be above 0 and at most 64"),
         (["run", "OLOLOHA", "--dataset", "DB_MT"], "give the folder that holds it (--data)"),
-        (["run", "OLOLOHA", "--dataset", "nowhere.csv"], "nowhere.csv is not a table"),
+        (["run", "OLOLOHA", "--dataset", "nowhere.csv"], "cannot read nowhere.csv: No such file"),
         (["run", "OLOLOHA", "--dataset", "Adult"], "there is no data set 'Adult'"),
         (["compare", "--methods", "GRR,", "--users", "10"], "there is no method ''"),
         (["figure", "nothing"], "there is no figure 'nothing': choose one of"),
