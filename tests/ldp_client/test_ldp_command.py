@@ -89,6 +89,7 @@ def test_figure_lists_makes_and_goes_on(tmp_path: Path) -> None:
         (["compare", "--methods", "GRR,", "--users", "10"], "there is no method ''"),
         (["figure", "nothing"], "there is no figure 'nothing': choose one of"),
         (["figure", "loloha-3", "--datasets", "Adult"], "not on Adult"),
+        (["figure", "loloha-3", "--datasets", "Syn", "--epsilons", "0.000001"], "at most five decimal places"),
         (["figure", "loloha-1", "--out", "/dev/null/here"], "cannot use /dev/null/here"),
     ],
 )

@@ -6,6 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from ldp_client.errors import FigureError
 from ldp_client.figures.kinds import Figure, FigureRequest, Made, shown, write_table
 from ldp_client.figures.plotting import grid_of_panels, save
 from ldp_client.hash_range import best_range, printed_range
@@ -23,7 +24,7 @@ def first_micro(epsilon_micro: int, alpha: Fraction) -> int:
     """Return ε₁ = α·ε∞ in millionths, refusing a fraction of one."""
     product = alpha * epsilon_micro
     if product.denominator != 1:
-        raise ValueError(f"α·ε∞ = {float(product)} is not a whole number of millionths")
+        raise FigureError(f"α·ε∞ = {float(product)} millionths is not whole: take an ε∞ of at most five decimal places")
     return product.numerator
 
 
