@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from campaign.errors import CampaignError, MissingExtraError
+from campaign.reading import read_text
 
 #: The columns a log has for us, and their names in measurement-simulation's JSON.
 NAMES = {
@@ -121,7 +122,8 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
     What an object holds inside becomes columns of its own: ``aggregation_keys.campaign``, ``filter_data.type`` (the
     first value), ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
     """
-    text, decoder, rows, at = path.read_text(encoding="utf-8"), json.JSONDecoder(), [], 0
+    text = read_text(path, remedy="Name measurement-simulation's JSON, a CSV file or a Parquet file")
+    decoder, rows, at = json.JSONDecoder(), [], 0
     while at < len(text):
         if text[at].isspace() or text[at] == ",":
             at += 1

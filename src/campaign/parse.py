@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from aggservice.wire import is_reporting_origin
 from campaign.distributions import Distribution
-from campaign.errors import CampaignFileError
 from campaign.lines import Lines
 from campaign.parse_client import parse_client
 from campaign.parse_keys import parse_filters, parse_keys, parse_measures
 from campaign.parse_population import distribution, parse_population
 from campaign.parse_queries import parse_queries
-from campaign.reading import Section
+from campaign.reading import Section, read_text, read_toml
 from campaign.settings import (
     Campaign,
     Collection,
@@ -34,27 +32,14 @@ PLOTS = ("slices", "waterfall", "error", "time", "budget")
 def load_campaign(path: Path | str) -> Campaign:
     """Read a campaign file; refuse a bad one with its line and what to write instead."""
     place = Path(path)
-    try:
-        text = place.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise CampaignFileError(
-            f"cannot be read: {problem.strerror}", remedy="Name a TOML file; examples/ has some", file=str(path)
-        ) from None
-    except UnicodeDecodeError:
-        raise CampaignFileError("is not UTF-8", remedy="Save it as UTF-8", file=str(path)) from None
+    text = read_text(place, remedy="Name a TOML file; examples/ has some")
     return parse_campaign(text, folder=place.resolve().parent, file=str(path))
 
 
 def parse_campaign(text: str, *, folder: Path, file: str = "campaign") -> Campaign:
     """Read a campaign from its text. Relative paths in it are relative to ``folder``."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        line = int(str(problem).rpartition("line ")[2].split(",")[0]) if "line " in str(problem) else 0
-        raise CampaignFileError(
-            f"is not TOML: {problem}", remedy="See https://toml.io for the format", line=line, file=file
-        ) from None
-    return campaign_of(document, folder=folder, file=file, lines=Lines.read(text))
+    top = read_toml(text, file)
+    return campaign_of(top.values, folder=folder, file=file, lines=top.lines)
 
 
 def campaign_of(

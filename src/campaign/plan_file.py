@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from budget import decimal_text
-from campaign.errors import CampaignError, CampaignFileError
+from campaign.errors import CampaignError
 from campaign.planner import MICRO, Measure, Plan, QueryLine, Resources, Target
-from campaign.reading import Section
-from campaign.scenario_file import read_toml
+from campaign.reading import Section, read_text, read_toml
 
 KINDS = ("daily", "weekly", "rolling", "once", "drill-down")
 """A drill-down is one query, over some days and batches, about keys that were chosen from earlier answers."""
@@ -36,12 +35,7 @@ class PlanFile:
 
 def load_plan(path: Path) -> PlanFile:
     """Read a plan file; refuse a bad one with its line and what to write instead."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise CampaignFileError(
-            f"cannot be read: {problem.strerror}", remedy="examples/requerying/plan/ has one", file=str(path)
-        ) from None
+    text = read_text(path, remedy="examples/requerying/plan/ has one")
     return parse_plan(text, file=str(path))
 
 

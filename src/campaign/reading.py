@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from fractions import Fraction
@@ -11,6 +12,31 @@ from typing import Any, NoReturn
 
 from campaign.errors import CampaignFileError
 from campaign.lines import Lines
+
+
+def read_text(path: Path, *, remedy: str) -> str:
+    """Return the text of a file, or refuse it: ``remedy`` says where a good one is."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as problem:
+        raise CampaignFileError(f"cannot be read: {problem.strerror}", remedy=remedy, file=str(path)) from None
+    except UnicodeDecodeError:
+        raise CampaignFileError("is not UTF-8", remedy="Save it as UTF-8", file=str(path)) from None
+
+
+def read_toml(text: str, file: str) -> Section:
+    """Return the outermost table of a TOML text; what is no TOML is refused with its line."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as problem:
+        place = str(problem).rpartition("line ")[2].split(",")[0]
+        raise CampaignFileError(
+            f"is not TOML: {problem}",
+            remedy="See https://toml.io for the format",
+            line=int(place) if place.isdigit() else 0,
+            file=file,
+        ) from None
+    return Section(document, file=file, lines=Lines.read(text))
 
 
 class Section:

@@ -6,7 +6,6 @@ A refused file names the line and what to write instead; names are resolved here
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,9 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from budget import AmountError, Delta, Epsilon
-from campaign.errors import CampaignFileError
-from campaign.lines import Lines
-from campaign.reading import Section
+from campaign.reading import Section, read_text, read_toml
 
 RELEASED = "released"
 REPEATED = "repeated"
@@ -156,28 +153,8 @@ class Scenario:
 
 def load_scenario(path: Path) -> Scenario:
     """Read a scenario file; refuse a bad one with its line and what to write instead."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as problem:
-        raise CampaignFileError(
-            f"cannot be read: {problem.strerror}", remedy="examples/requerying/ has some", file=str(path)
-        ) from None
+    text = read_text(path, remedy="examples/requerying/ has some")
     return parse_scenario(text, file=str(path))
-
-
-def read_toml(text: str, file: str) -> Section:
-    """Return the outermost table of a TOML text; what is no TOML is refused with its line."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as problem:
-        place = str(problem).rpartition("line ")[2].split(",")[0]
-        raise CampaignFileError(
-            f"is not TOML: {problem}",
-            remedy="See https://toml.io for the format",
-            line=int(place) if place.isdigit() else 0,
-            file=file,
-        ) from None
-    return Section(document, file=file, lines=Lines.read(text))
 
 
 def parse_scenario(text: str, *, file: str = "scenario") -> Scenario:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from campaign import CampaignFileError, load_campaign, parse_campaign
 from campaign.lines import Lines
+from campaign.logs import read_table
 from campaign.parse import campaign_of
+from campaign.plan_file import load_plan
+from campaign.scenario_file import load_scenario
 
 GOOD = """name = "n"
 [population]
@@ -116,3 +120,13 @@ def test_lines_of_nested_tables() -> None:
     assert lines.of(("t", "u", 0, "v", "w")) == 7
     assert lines.of(("t", "u", 1, "z", "q")) == 10
     assert lines.of(("t", "u", 1, "nowhere")) == 8
+
+
+@pytest.mark.parametrize("load", [load_campaign, load_plan, load_scenario, read_table])
+def test_a_file_that_is_not_there_or_not_utf_8_is_refused(load: Callable[[Path], object], tmp_path: Path) -> None:
+    place = tmp_path / "file.json"
+    with pytest.raises(CampaignFileError, match="cannot be read: No such file"):
+        load(place)
+    place.write_bytes(b'title = "caf\xe9"')
+    with pytest.raises(CampaignFileError, match="Save it as UTF-8"):
+        load(place)

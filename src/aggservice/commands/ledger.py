@@ -119,7 +119,7 @@ def _gather(
 
     raw = b"".join(_unit(one) for one in units or ())
     if file is not None:
-        raw += b"".join(_unit(line) for line in file.read_text("ascii").splitlines() if line.strip())
+        raw += b"".join(_unit(line) for line in file.read_text("ascii", errors="replace").splitlines() if line.strip())
     found = [np.frombuffer(raw, np.uint8).reshape(-1, 20)]
     if privacy_unit not in ("report", "shared_id"):
         raise typer.BadParameter("choose report or shared_id", param_hint="--privacy-unit")
