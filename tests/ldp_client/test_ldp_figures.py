@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -170,6 +171,18 @@ def test_workers_make_the_same_runs_in_the_same_order(tmp_path: Path) -> None:
     assert sum(map(len, stopped.values())) == 4  # begun at one, two, three and four seconds
     with pytest.raises(FigureError, match="one worker"):
         measure(small(tmp_path / "none", None, ManualClock(0), runs=1, workers=0))
+
+
+def test_an_unsteady_method_gets_more_runs_unless_told(tmp_path: Path) -> None:
+    request = FigureRequest(
+        out=tmp_path, clock=ManualClock(0), users=20, collections=1, epsilons_micro=(2_000_000,), datasets=("Syn",)
+    )
+    found = measure(request)
+    assert {(cell.method == "1BitFlipPM", len(outcomes)) for cell, outcomes in found.items()} == {
+        (True, 60),
+        (False, 20),
+    }
+    assert {len(outcomes) for outcomes in measure(replace(request, runs=3)).values()} == {3}
 
 
 def test_intervals_are_students() -> None:
