@@ -71,7 +71,8 @@ def test_figure_lists_makes_and_goes_on(tmp_path: Path) -> None:
     ask = ["figure", "loloha-3", "--out", str(tmp_path), "--runs", "1", "--users", "100", "--collections", "2"]
     ask += ["--datasets", "Syn", "--epsilons", "1,2.5"]
     made = json.loads(ldp(*ask, "--json"))
-    assert [Path(path).name for path in made["files"]] == ["loloha-cells-summary.csv", "loloha-3.png"]
+    plots = ["loloha-3.png", "loloha-3-close.png"]
+    assert [Path(path).name for path in made["files"]] == ["loloha-cells-summary.csv", *plots]
     cells = (tmp_path / "loloha-cells.csv").read_text()
     assert "40 cells, between 1 and 1 runs each" in ldp(*ask)
     assert (tmp_path / "loloha-cells.csv").read_text() == cells
