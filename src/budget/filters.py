@@ -20,7 +20,7 @@ from budget.amounts import (
     zcdp_of_pure,
 )
 from budget.errors import AmountTooLargeError, BudgetError, FormatError, MechanismNotAllowedError
-from budget.release import GaussianNoise, LaplaceDiscovery, LocalReports, Release, ShuffledReports
+from budget.release import GaussianNoise, LaplaceDiscovery, Release, ShuffledReports
 
 USES_UNBOUNDED: Final = 2**32 - 1
 """What a ledger without a bound on uses can count to."""
@@ -76,7 +76,7 @@ def _uses(release: Release, limit: Spend) -> int:
     Shuffled reports leave their order behind, not their contents: a second shuffle of all but one of them would show
     that one's report. Taking every use lets a unit into one shuffle, as its first release and its last.
     """
-    return limit.uses if any(isinstance(one, LocalReports | ShuffledReports) for one in release.mechanisms) else 1
+    return limit.uses if release.of_reports else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,6 +265,7 @@ class Ledger:
             raise LedgerMismatchError(_NO_KEY)
         cost = self.filter.cost(release)
         paying = UnitSet.of(units)
+        release.check_units(len(paying))
         if isinstance(result, Attempt):
             if result.manifest is None:
                 raise BudgetError("seal the attempt before committing it")
@@ -368,6 +369,11 @@ class Ledger:
             entry = None if row is None or seq == 0 else entry_from_bytes(row.header, self.filter.loss_name)
             if not isinstance(entry, ReleaseEntry):
                 raise RecoveryForbiddenError(f"entry {seq} is not a release")
+            if entry.release.of_reports:
+                raise RecoveryForbiddenError(
+                    f"entry {seq} released reports themselves: with their budget back, releasing all but one of them "
+                    "again would show that one"
+                )
             for later in transaction.entries(seq + 1):
                 other = entry_from_bytes(later.header, self.filter.loss_name)
                 if isinstance(other, RecoveryEntry) and other.recovers == seq:

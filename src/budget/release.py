@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from budget.amounts import Delta, Epsilon, Rho
 from budget.errors import BudgetError, FormatError, ZeroAmountError
+from mechanisms import AmplificationBound, ParameterError, amplified_micro
 
 _NAME_MAX = 64
 _VALUE_MAX = 4096
@@ -56,11 +57,32 @@ class LocalReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffledReports:
-    """The same, charged what shuffling leaves of ε₀ in the central model: (ε, δ) for n honest clients (D, Thm 7)."""
+    """The same, charged what shuffling leaves of ε₀ in the central model: (ε, δ) for n honest clients (D, Thm 7).
+
+    It carries what its price follows from, and one that is priced below its bound cannot be made: neither charged nor
+    read back from a log.
+    """
 
     name: ClassVar[str] = "shuffled_local_response"
     epsilon: Epsilon
     delta: Delta
+    local: Epsilon
+    reports: int
+    bound: AmplificationBound
+
+    def __post_init__(self) -> None:
+        try:
+            owed = amplified_micro(
+                self.bound, local_micro=self.local.micro, reports=self.reports, delta_atto=self.delta.atto
+            )
+        except ParameterError as problem:
+            raise BudgetError(f"the {self.bound} bound does not apply: {problem}") from problem
+        # Rounding up may come out a millionth apart where another machine's floats differ in their last place.
+        if not owed - 1 <= self.epsilon.micro <= self.local.micro:
+            raise BudgetError(
+                f"one of {self.reports} shuffled reports of {self.local} owes {Epsilon(micro=owed)} at delta "
+                f"{self.delta} by the {self.bound} bound, not {self.epsilon}"
+            )
 
 
 Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | ShuffledReports
@@ -88,6 +110,17 @@ class Release:
                 raise BudgetError(f"parameter {name[:_NAME_MAX]!r} is too long to log")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
 
+    @property
+    def of_reports(self) -> bool:
+        """Whether reports themselves are released, and not sums over them."""
+        return any(isinstance(one, LocalReports | ShuffledReports) for one in self.mechanisms)
+
+    def check_units(self, count: int) -> None:
+        """Refuse a release of shuffled reports over another number of units than its price is for."""
+        for one in self.mechanisms:
+            if isinstance(one, ShuffledReports) and one.reports != count:
+                raise BudgetError(f"the price is for {one.reports} shuffled reports, and {count} units pay it")
+
 
 def release_to_plain(release: Release) -> dict[str, Any]:
     """Return the release as the plain values that go into a log entry."""
@@ -100,6 +133,12 @@ def release_to_plain(release: Release) -> dict[str, Any]:
             plain["epsilon"] = str(mechanism.epsilon)
             if isinstance(mechanism, LaplaceDiscovery | ShuffledReports):
                 plain["delta"] = str(mechanism.delta)
+            if isinstance(mechanism, ShuffledReports):
+                plain |= {
+                    "local_epsilon": str(mechanism.local),
+                    "reports": str(mechanism.reports),
+                    "bound": mechanism.bound.value,
+                }
         mechanisms.append(plain)
     return {"mechanisms": mechanisms, "parameters": dict(release.parameters)}
 
@@ -114,8 +153,22 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
             return GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
         case {"name": "local_response", "epsilon": epsilon, **rest} if not rest:
             return LocalReports(epsilon=Epsilon.parse(epsilon))
-        case {"name": "shuffled_local_response", "epsilon": epsilon, "delta": delta, **rest} if not rest:
-            return ShuffledReports(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta))
+        case {
+            "name": "shuffled_local_response",
+            "epsilon": epsilon,
+            "delta": delta,
+            "local_epsilon": local,
+            "reports": reports,
+            "bound": bound,
+            **rest,
+        } if not rest and reports.isascii() and reports.isdigit() and bound in tuple(AmplificationBound):
+            return ShuffledReports(
+                epsilon=Epsilon.parse(epsilon),
+                delta=Delta.parse(delta),
+                local=Epsilon.parse(local),
+                reports=int(reports),
+                bound=AmplificationBound(bound),
+            )
         case _:
             raise FormatError(f"no such mechanism: {plain!r}")
 

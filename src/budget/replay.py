@@ -124,6 +124,7 @@ class LogReplay:
             raise DisagreementError(entry.seq, "job", f"job {entry.job_id!r} of {entry.caller!r} was committed before")
         self._jobs.add(job)
         try:
+            entry.release.check_units(entry.units.count)
             cost = self.genesis.filter.cost(entry.release)
         except BudgetError as problem:
             raise DisagreementError(entry.seq, "cost", str(problem)) from problem
@@ -139,6 +140,8 @@ class LogReplay:
             raise DisagreementError(
                 entry.seq, "recovery", f"entry {entry.recovers} is no release or was recovered before"
             )
+        if paid.release.of_reports:
+            raise DisagreementError(entry.seq, "recovery", f"entry {entry.recovers} released reports themselves")
         if (paid.cost, paid.units) != (entry.cost, entry.units):
             raise DisagreementError(
                 entry.seq, "recovery", f"it gives back another amount than entry {entry.recovers} took"

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from aggservice.wire import AggregatableReport, LdpPayload, PublicKeySet, Randomizer, SharedInfo, seal_payload
-from ldp_client.errors import ProtocolError
+from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.reports import AnyProtocol, decode_report, encode_report, randomizer_id, report_bytes
 from ldp_client.steps import MICRO
 from mechanisms import Bits
@@ -58,6 +58,18 @@ def seal_report(
     return AggregatableReport(shared_info=text, payloads=(sealed,))
 
 
-def columns_of(protocol: AnyProtocol, shuffled: Iterable[bytes]) -> Any:
-    """Return shuffled reports as the columns that ``protocol.estimate`` takes."""
-    return protocol.columns([decode_report(protocol, report) for report in shuffled])
+def columns_of(protocol: AnyProtocol, shuffled: Iterable[bytes], *, refused: list[bytes] | None = None) -> Any:
+    """Return shuffled reports as the columns that ``protocol.estimate`` takes.
+
+    A device can send anything under a randomizer's name, and a shuffle happens once. What is no report of this
+    protocol is left out and added to ``refused``; without such a list it is an error.
+    """
+    good = []
+    for report in shuffled:
+        try:
+            good.append(decode_report(protocol, report))
+        except ReportError:
+            if refused is None:
+                raise
+            refused.append(report)
+    return protocol.columns(good)

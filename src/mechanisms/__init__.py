@@ -5,6 +5,7 @@
 never rounded; the rest are the numbers that a guarantee is made of.
 """
 
+from mechanisms.amplification import AmplificationBound, amplified_micro
 from mechanisms.bernoulli import bernoulli, bernoulli_batch, bernoulli_exp, bernoulli_exp_batch
 from mechanisms.bits import Bits, ForbiddenBits, SecureBits, SeededBits
 from mechanisms.chaining import basic_chain, chain, second_step, small_chain, tight_chain
@@ -28,6 +29,7 @@ from mechanisms.threshold import discovery_threshold, truncated_delta
 from mechanisms.uniform import uniform_below, uniform_below_batch
 
 __all__ = [
+    "AmplificationBound",
     "Bits",
     "Clock",
     "DiscreteGaussian",
@@ -45,6 +47,7 @@ __all__ = [
     "SystemClock",
     "TruncatedDiscreteLaplace",
     "advanced_epsilon",
+    "amplified_micro",
     "basic_chain",
     "bernoulli",
     "bernoulli_batch",

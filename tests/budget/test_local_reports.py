@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Callable
 
 import pytest
 
 from budget import (
+    BudgetError,
     BudgetExhaustedError,
     Delta,
     Epsilon,
@@ -18,24 +21,48 @@ from budget import (
     Ledger,
     LocalReports,
     MemoryStore,
+    RecoveryForbiddenError,
     Release,
     ShuffledReports,
     Signer,
     ZcdpFilter,
     verify_store,
 )
+from budget.entries import ReleaseEntry, ResultDigest, UnitsDigest, entry_hash, entry_to_bytes
 from budget.release import release_from_plain, release_to_plain
-from mechanisms import ManualClock, SeededBits
+from budget.replay import DisagreementError, LogReplay
+from mechanisms import AmplificationBound, ManualClock, SeededBits, amplified_micro, shuffled_epsilon
 
 LOCAL = Release(mechanisms=(LocalReports(epsilon=Epsilon.parse("0.5")),), parameters={"randomizer": "00"})
-SHUFFLED = Release(mechanisms=(ShuffledReports(epsilon=Epsilon.parse("0.01"), delta=Delta.parse("0.000001")),))
+
+
+def shuffled(count: int, **changes: object) -> Release:
+    """A shuffle of ``count`` reports with ε₀ = 0.5 at δ = 10⁻⁶, at the price of the numerical bound."""
+    bound = AmplificationBound.NUMERICAL
+    owed = amplified_micro(bound, local_micro=500_000, reports=count, delta_atto=10**12)
+    fields = {
+        "epsilon": Epsilon(micro=owed),
+        "delta": Delta.parse("0.000001"),
+        "local": Epsilon.parse("0.5"),
+        "reports": count,
+        "bound": bound,
+    }
+    return Release(mechanisms=(ShuffledReports(**(fields | changes)),))  # type: ignore[arg-type]
+
+
+SHUFFLED = shuffled(10_000)
 SUMS = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))
 
 
-def ledger_of(filter: Filter) -> Ledger:
+def ledger_of(filter: Filter, *, recovery: bool = False) -> Ledger:
     bits = SeededBits("ledger")
     return Ledger.create(
-        MemoryStore(), filter=filter, signer=Signer.generate(bits), clock=ManualClock(1_700_000_000_000), bits=bits
+        MemoryStore(),
+        filter=filter,
+        signer=Signer.generate(bits),
+        clock=ManualClock(1_700_000_000_000),
+        bits=bits,
+        recovery=recovery,
     )
 
 
@@ -62,24 +89,89 @@ def test_they_are_read_back_from_the_log(release: Release) -> None:
 def test_what_they_cost() -> None:
     pure, concentrated = EpsilonDeltaFilter(), ZcdpFilter.parse(rho="1")
     assert pure.cost(LOCAL).loss_micro == 500_000 and pure.cost(LOCAL).delta_atto == 0
-    assert pure.cost(SHUFFLED).loss_micro == 10_000 and pure.cost(SHUFFLED).delta_atto == 10**12
+    priced = math.ceil(shuffled_epsilon(0.5, 10_000, 1e-6) * 1e6)
+    assert pure.cost(SHUFFLED).loss_micro == priced < 20_000 and pure.cost(SHUFFLED).delta_atto == 10**12
     assert concentrated.cost(LOCAL).loss_micro == 125_000
-    assert concentrated.cost(SHUFFLED).loss_micro == 50 and concentrated.cost(SHUFFLED).delta_atto == 10**12
+    assert (
+        concentrated.cost(SHUFFLED).loss_micro == -(-(priced**2) // (2 * 10**6))
+        and concentrated.cost(SHUFFLED).delta_atto == 10**12
+    )
 
 
 @pytest.mark.parametrize("filter", [EpsilonDeltaFilter(), EpsilonDeltaFilter.parse(uses=5), ZcdpFilter.parse(rho="9")])
-@pytest.mark.parametrize("release", [LOCAL, SHUFFLED])
-def test_a_shuffle_is_the_first_and_the_last_release_of_a_unit(filter: Filter, release: Release) -> None:
+@pytest.mark.parametrize("release", [lambda count: LOCAL, shuffled])
+def test_a_shuffle_is_the_first_and_the_last_release_of_a_unit(
+    filter: Filter, release: Callable[[int], Release]
+) -> None:
     ledger = ledger_of(filter)
-    pay(ledger, "first", release, range(10))
-    for number, again in enumerate((LOCAL, SHUFFLED, SUMS)):
+    pay(ledger, "first", release(10), range(10))
+    for number, again in enumerate((LOCAL, shuffled(21), SUMS)):
         with pytest.raises(BudgetExhaustedError) as refused:
             pay(ledger, f"again {number}", again, range(9, 30))
         assert refused.value.count == 1
     pay(ledger, "sums", SUMS, range(100, 110))
     pay(ledger, "more sums", SUMS, range(100, 110))
     with pytest.raises(BudgetExhaustedError) as refused:
-        pay(ledger, "late", release, range(109, 120))
+        pay(ledger, "late", release(11), range(109, 120))
     assert refused.value.count == 1
     report = verify_store(ledger.store)
     assert report.ok and report.units_known == 20
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epsilon": Epsilon.parse("0.016")},
+        {"epsilon": Epsilon.parse("0.6")},
+        {"reports": 9_000},
+        {"reports": 1},
+        {"local": Epsilon.parse("0.51")},
+        {"delta": Delta.parse("0.0000001")},
+        {"delta": Delta(atto=0)},
+        {"bound": AmplificationBound.CLOSED},
+        {"bound": AmplificationBound.SMALL},
+    ],
+)
+def test_a_price_below_its_bound_can_neither_be_charged_nor_read_back(changes: dict[str, object]) -> None:
+    with pytest.raises(BudgetError, match=r"owes|does not apply"):
+        shuffled(10_000, **changes)
+    plain = release_to_plain(SHUFFLED)
+    mechanism = plain["mechanisms"][0]
+    for name, value in changes.items():
+        mechanism["local_epsilon" if name == "local" else name] = str(value)
+    with pytest.raises(BudgetError, match=r"owes|does not apply"):
+        release_from_plain(plain)
+
+
+def test_the_price_is_for_as_many_reports_as_pay_it() -> None:
+    ledger = ledger_of(EpsilonDeltaFilter())
+    with pytest.raises(BudgetError, match="the price is for 10000 shuffled reports, and 2 units pay it"):
+        pay(ledger, "few", SHUFFLED, range(2))
+    replay = LogReplay()
+    first = next(iter(ledger.store.read("entries", lambda transaction: list(transaction.entries(0)))))
+    genesis = replay.add(first.header, [])
+    keys = bytes(20)
+    forged = ReleaseEntry(
+        seq=1,
+        previous=entry_hash(first.header),
+        time_ms=genesis.time_ms,
+        caller="adtech",
+        job_id="forged",
+        request_digest=bytes(32),
+        release=SHUFFLED,
+        cost=ledger.filter.cost(SHUFFLED),
+        units=UnitsDigest(count=1, sha256=hashlib.sha256(keys).digest()),
+        result=ResultDigest(sha256=bytes(32), size=0, files=()),
+    )
+    with pytest.raises(DisagreementError, match="the price is for 10000 shuffled reports, and 1 units pay it"):
+        replay.add(entry_to_bytes(forged, "epsilon"), [keys])
+
+
+@pytest.mark.parametrize("release", [LOCAL, shuffled(10)])
+def test_the_budget_of_released_reports_is_not_given_back(release: Release) -> None:
+    """With it, releasing all but one of them again would show that one."""
+    ledger = ledger_of(EpsilonDeltaFilter(), recovery=True)
+    pay(ledger, "first", release, range(10))
+    with pytest.raises(RecoveryForbiddenError, match="released reports themselves"):
+        ledger.recover_budget(operator="operator", reason="asked to", seq=1)
+    assert verify_store(ledger.store).ok

@@ -13,7 +13,6 @@ from scipy.stats import chi2
 
 from aggservice.engine import (
     OTHER_RANDOMIZER,
-    AmplificationBound,
     DomainError,
     EngineSettings,
     InvalidJobError,
@@ -21,6 +20,7 @@ from aggservice.engine import (
     JobRequest,
     LocalEngine,
     PrivacyUnit,
+    ResultWriteError,
     ReturnCode,
     ShufflePlan,
     ShuffleRequest,
@@ -33,14 +33,14 @@ from aggservice.engine import (
 from aggservice.wire import AggregatableReport, Api, Randomizer, report_unit
 from budget import Delta, EpsilonDeltaFilter, LocalReports, ShuffledReports, ZcdpFilter, verify_store
 from ldp_client import columns_of, l_grr, randomized_response, randomizer_of, seal_report
-from mechanisms import SecureBits, SeededBits, shuffled_epsilon, small_epsilon
+from mechanisms import AmplificationBound, SecureBits, SeededBits, shuffled_epsilon, small_epsilon
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 
 EngineOf = Callable[..., LocalEngine]
 PROTOCOL = l_grr(k=5, epsilon_permanent_micro=1_000_000, epsilon_first_micro=400_000, calibration="exact")
 NAME = randomizer_of(PROTOCOL)
-AUTHENTICATED = EngineSettings(shuffle=ShuffleSettings(authenticated=frozenset([ORIGIN])))
+AUTHENTICATED = EngineSettings(shuffle=ShuffleSettings(origins=frozenset([ORIGIN])))
 DELTA = Delta.parse("0.00000001")
 
 
@@ -217,18 +217,25 @@ def test_histograms_and_shuffles_do_not_read_each_other(maker: Maker, engine_of:
 
 
 def test_the_price_is_decided_from_the_request_alone() -> None:
-    settings = ShuffleSettings(authenticated=frozenset(["https://adtech.example", "https://other.example"]))
+    settings = ShuffleSettings(origins=frozenset([ORIGIN]), sites=frozenset(["https://other.example"]))
 
-    def plan(reports: int = 10_000, scope: str = ORIGIN, **changes: object) -> ShufflePlan:
+    def plan(
+        reports: int = 10_000, origin: str | None = ORIGIN, site: str | None = None, **changes: object
+    ) -> ShufflePlan:
         request = ShuffleRequest(**{"randomizer": NAME, "delta": DELTA, **changes})  # type: ignore[arg-type]
-        return ShufflePlan.of(request, reports, scope, settings)
+        return ShufflePlan.of(request, reports, settings, origin=origin, site=site)
 
-    assert plan().amplified
-    assert plan(scope="https://sub.other.example").amplified
-    assert not plan(scope="https://stranger.example").amplified
+    assert plan().amplified and plan().declared == ORIGIN
+    assert plan(origin="https://sub.other.example").declared == "https://other.example"
+    assert plan(origin=None, site="https://other.example").amplified
+    # An origin vouches for itself alone: neither for its site nor for another port or a sibling.
+    for stranger in ("https://stranger.example", "https://forge.adtech.example", "https://adtech.example:8443"):
+        assert "has not declared" in plan(origin=stranger).reason
+    assert "has not declared" in plan(origin=None, site=ORIGIN).reason
     assert "no delta" in plan(delta=None).reason
     assert "not below the local epsilon" in plan(reports=2, bound=AmplificationBound.CLOSED).reason
-    assert "at least two reports" in plan(reports=1, bound=AmplificationBound.CLOSED).reason
+    for bound in AmplificationBound:
+        assert "at least two reports" in plan(reports=1, bound=bound).reason
     prices = [plan(bound=bound).epsilon.micro for bound in AmplificationBound]
     assert prices[0] < prices[1] < prices[2] < 400_000
     loose = Randomizer(identity=bytes(16), report_bytes=1, epsilon_micro=600_000, epsilon_permanent_micro=None)
@@ -295,3 +302,18 @@ def test_a_seeded_shuffle_says_that_it_is_not_private(maker: Maker, engine_of: E
     outcome = run(engine_of(maker, bits=SeededBits("order")), maker, sealed(maker, [1, 2]))
     assert "NOT PRIVATE" in outcome.header.statement.text
     assert not outcome.header.statement.private
+
+
+def test_more_reports_than_fit_are_refused_before_anything_is_charged(
+    maker: Maker, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = sealed(maker, [1] * 40)
+    engine = engine_of(maker)
+    monkeypatch.setattr("aggservice.engine.shuffle.MOST_BYTES_IN_LEDGER", 40 * NAME.report_bytes - 1)
+    with pytest.raises(ResultWriteError, match="too many for a stream"):
+        run(engine, maker, reports)
+    monkeypatch.setattr("aggservice.engine.shuffle.MOST_BYTES_IN_MEMORY", 40 * NAME.report_bytes - 1)
+    with pytest.raises(ResultWriteError, match="does not fit into memory"):
+        run(engine, maker, reports)
+    spent = engine.ledger.balances(b"".join(report_unit_of(report) for report in reports))
+    assert set(spent.loss_micro.tolist()) == {0}

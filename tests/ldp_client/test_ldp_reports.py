@@ -16,6 +16,7 @@ from ldp_client import (
     Rappor,
     ReportError,
     build,
+    columns_of,
     decode_report,
     encode_report,
     randomizer_id,
@@ -113,3 +114,17 @@ def test_a_randomizer_names_what_it_leaks() -> None:
         assert name.report_bytes == report_bytes(make(method))
     with pytest.raises(ProtocolError, match="cannot be charged"):
         randomizer_of(Rappor(f=Fraction(0), p=Fraction(0), q=Fraction(1)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_device_sends_instead_of_a_report_costs_only_itself(name: str) -> None:
+    protocol = make(name)
+    bits = SeededBits(name)
+    good = [encode_report(protocol, protocol.client(bits).report(3)) for _ in range(20)]
+    strange = [b"", b"\xff" * (report_bytes(protocol) + 1)]
+    with pytest.raises(ReportError):
+        columns_of(protocol, [*good, *strange])
+    refused: list[bytes] = []
+    found = protocol.estimate(columns_of(protocol, [strange[0], *good, strange[1]], refused=refused))
+    assert refused == strange
+    assert (found.frequencies == protocol.estimate(columns_of(protocol, good)).frequencies).all()

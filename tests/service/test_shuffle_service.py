@@ -12,7 +12,7 @@ from scipy.stats import norm
 
 from aggservice.client import Client, ClientError, JobParameters, ShuffleParameters, Summary
 from aggservice.engine import ShuffleSettings
-from aggservice.service import ServiceConfig, embedded, load_config
+from aggservice.service import ConfigError, ServiceConfig, embedded, load_config
 from aggservice.wire import AggregatableReport, Api, ReportBatch, read_shuffled, write_reports
 from budget import EpsilonDeltaFilter, Receipt
 from ldp_client import columns_of, l_osue, loloha, randomizer_of, seal_report
@@ -30,7 +30,7 @@ def configured(folder: Path, *, authenticated: bool, **changes: object) -> Servi
         state=folder / "state",
         listen="127.0.0.1:0",
         filter=EpsilonDeltaFilter.parse(delta="0.01"),
-        shuffle=ShuffleSettings(authenticated=frozenset([ORIGIN] if authenticated else [])),
+        shuffle=ShuffleSettings(origins=frozenset([ORIGIN] if authenticated else [])),
         **changes,  # type: ignore[arg-type]
     )
     return replace(config, limits=replace(config.limits, processes=0))
@@ -192,7 +192,14 @@ def test_requests_that_make_no_sense_are_refused(maker: Maker, tmp_path: Path) -
 
 def test_the_operator_declares_clients_in_the_configuration(tmp_path: Path) -> None:
     path = tmp_path / "service.toml"
-    path.write_text('state = "state"\n[shuffle]\nauthenticated_clients = ["https://adtech.example"]\n')
-    assert load_config(path).shuffle.covers(ORIGIN)
+    path.write_text('state = "state"\n[shuffle]\nauthenticated_origins = ["https://adtech.example"]\n')
+    assert load_config(path).shuffle.declared(origin=ORIGIN, site=None) == ORIGIN
+    assert not load_config(path).shuffle.declared(origin=None, site=ORIGIN)
+    path.write_text('state = "state"\n[shuffle]\nauthenticated_sites = ["https://adtech.example"]\n')
+    assert load_config(path).shuffle.declared(origin="https://a.adtech.example", site=None) == ORIGIN
     path.write_text('state = "state"\n')
-    assert not load_config(path).shuffle.covers(ORIGIN)
+    assert not load_config(path).shuffle.declared(origin=ORIGIN, site=None)
+    for wrong in ('authenticated_origins = ["adtech.example"]', 'authenticated_sites = ["https://a.adtech.example"]'):
+        path.write_text(f'state = "state"\n[shuffle]\n{wrong}\n')
+        with pytest.raises(ConfigError, match="such as https"):
+            load_config(path)

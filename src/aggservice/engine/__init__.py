@@ -50,7 +50,7 @@ from aggservice.engine.request import (
 )
 from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_result, result_head
 from aggservice.engine.shuffle import ShuffleSession
-from aggservice.engine.shuffle_plan import AmplificationBound, ShufflePlan, ShuffleRequest, ShuffleSettings
+from aggservice.engine.shuffle_plan import ShufflePlan, ShuffleRequest, ShuffleSettings
 from aggservice.engine.shuffle_rows import ShuffledRows, random_order
 from aggservice.engine.shuffle_statement import ShuffleStatement
 from aggservice.engine.sites import site_of
@@ -62,7 +62,6 @@ __all__ = [
     "NUM_REPORTS_WITH_ERRORS",
     "OTHER_RANDOMIZER",
     "REPEATED_REPORT_ID",
-    "AmplificationBound",
     "AvroShards",
     "BatchOpener",
     "CancelledError",

@@ -13,17 +13,22 @@ from numpy.typing import NDArray
 
 from aggservice.engine.charging import Charge
 from aggservice.engine.columns import JudgedBatch
-from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ReturnCode
+from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError, ReturnCode
 from aggservice.engine.local import LocalEngine, Outcome, Scope, Session
 from aggservice.engine.local_columns import LocalBatch
 from aggservice.engine.opening import PrivacyUnit
-from aggservice.engine.output import Destination, InLedger
+from aggservice.engine.output import AvroShards, Destination, InLedger
 from aggservice.engine.request import JobRequest
 from aggservice.engine.result import ResultHeader
 from aggservice.engine.shuffle_plan import ShufflePlan, ShuffleRequest
 from aggservice.engine.shuffle_rows import ShuffledRows, random_order
 from aggservice.engine.statement import state_shuffle
 from aggservice.engine.unitlist import UnitList
+
+MOST_BYTES_IN_LEDGER = 240 << 20
+"""What the ledger keeps of a shuffle beside an entry. Larger ones are files."""
+MOST_BYTES_IN_MEMORY = 4 << 30
+"""Reports are held until all have come, and twice while they are put in order."""
 
 
 class ShuffleSession(Session):
@@ -35,6 +40,7 @@ class ShuffleSession(Session):
         self._spec = replace(self._spec, randomizer=shuffle.randomizer)
         self._units = UnitList(distinct=False)
         self._kept: list[NDArray[np.uint8]] = []
+        self._held_bytes = 0
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Refuse: a shuffle releases reports, not keys."""
@@ -51,7 +57,14 @@ class ShuffleSession(Session):
         self._counts.repeated += repeated
         self._units.add(judged.units, fresh if repeated else None, 1)
         if fresh.any():
-            self._kept.append(judged.data[fresh] if repeated else judged.data)
+            data = judged.data[fresh] if repeated else judged.data
+            self._held_bytes += data.nbytes
+            if self._held_bytes > MOST_BYTES_IN_MEMORY:
+                raise ResultWriteError(
+                    f"a shuffle of more than {MOST_BYTES_IN_MEMORY >> 20} MiB of reports does not fit into memory; "
+                    "nothing was charged: shuffle fewer at a time"
+                )
+            self._kept.append(data)
 
     def finish(self, destination: Destination | None = None, *, content: bytes = b"") -> Outcome:
         """Decide the price, put the reports in random order, charge and release. Raises with nothing charged."""
@@ -61,12 +74,22 @@ class ShuffleSession(Session):
             raise InvalidJobError(
                 "no report of this randomizer is among them: there is nothing to shuffle. Is its name right?"
             )
+        if self._held_bytes > MOST_BYTES_IN_LEDGER and not isinstance(destination, AvroShards):
+            raise ResultWriteError(
+                f"{self._held_bytes >> 20} MiB of reports are too many for a stream (at most "
+                f"{MOST_BYTES_IN_LEDGER >> 20} MiB); nothing was charged: ask for files instead, with CreateJob"
+            )
         self._ids = None
         engine, request = self._engine, self._request
         reports = np.concatenate(self._kept)
         self._kept = []
-        scope = request.attribution_report_to or request.reporting_site or ""
-        plan = ShufflePlan.of(self._shuffle, len(reports), scope, engine.settings.shuffle)
+        plan = ShufflePlan.of(
+            self._shuffle,
+            len(reports),
+            engine.settings.shuffle,
+            origin=request.attribution_report_to,
+            site=request.reporting_site,
+        )
         rows = ShuffledRows(reports=reports[random_order(self._bits.child("order"), len(reports))])
         header = ResultHeader(
             job_request_id=request.job_request_id,

@@ -7,41 +7,17 @@ reports of his own would know the other n − 1 and undo the shuffle. It counts 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from enum import StrEnum
 
 from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.sites import site_of
 from aggservice.wire import EncodingError, Randomizer
 from budget import AmountError, Delta, Epsilon, LocalReports, Mechanism, ShuffledReports
-from mechanisms import ParameterError, closed_epsilon, shuffled_epsilon, small_epsilon
+from mechanisms import AmplificationBound, ParameterError, amplified_micro
 
 ASSUMPTION = "n honest clients, one collection"
 _MICRO = 10**6
 _ATTO = 10**18
-
-
-class AmplificationBound(StrEnum):
-    """Which bound says what shuffling leaves of ε₀; all of them hold for every randomizer.
-
-    ``numerical`` is the tightest; ``closed`` is Theorem 7's; ``small`` its case for at least 1,000 reports, ε₀ < ½ and
-    δ < 1/100, which is also Corollary 9.
-    """
-
-    NUMERICAL = "numerical"
-    CLOSED = "closed"
-    SMALL = "small"
-
-    def epsilon(self, local: float, reports: int, delta: float) -> float:
-        """Return the central ε at δ; raise ``ParameterError`` with the reason where the bound does not apply."""
-        match self:
-            case AmplificationBound.NUMERICAL:
-                return shuffled_epsilon(local, reports, delta)
-            case AmplificationBound.CLOSED:
-                return closed_epsilon(local, reports, delta)
-            case AmplificationBound.SMALL:
-                return small_epsilon(local, reports, delta)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +56,17 @@ class ShuffleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleSettings:
-    """The reporting origins or sites whose clients the operator has declared authenticated."""
+    """Whose clients the operator has declared authenticated: reporting origins, exactly, or whole sites."""
 
-    authenticated: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+    sites: frozenset[str] = frozenset()
 
-    def covers(self, scope: str) -> bool:
-        """Return whether the clients of a job's origin or site are."""
-        return scope in self.authenticated or site_of(scope) in self.authenticated
+    def declared(self, *, origin: str | None, site: str | None) -> str:
+        """Return the declaration that covers a job over an origin, or over a site; empty where none does."""
+        if origin is not None and origin in self.origins:
+            return origin
+        found = site if origin is None else site_of(origin)
+        return found if found is not None and found in self.sites else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +78,7 @@ class ShufflePlan:
     epsilon: Epsilon
     delta: Delta
     reason: str
+    declared: str = ""
 
     @property
     def amplified(self) -> bool:
@@ -105,8 +86,16 @@ class ShufflePlan:
         return not self.reason
 
     @classmethod
-    def of(cls, request: ShuffleRequest, reports: int, scope: str, settings: ShuffleSettings) -> ShufflePlan:
-        """Decide. ``scope`` is the job's reporting origin or site."""
+    def of(
+        cls,
+        request: ShuffleRequest,
+        reports: int,
+        settings: ShuffleSettings,
+        *,
+        origin: str | None = None,
+        site: str | None = None,
+    ) -> ShufflePlan:
+        """Decide for a job over a reporting origin, or over a reporting site."""
         local = Epsilon(micro=request.randomizer.epsilon_micro)
 
         def unamplified(reason: str) -> ShufflePlan:
@@ -114,27 +103,42 @@ class ShufflePlan:
 
         if request.delta is None:
             return unamplified("no delta was asked for, without which shuffling amplifies nothing")
-        if not settings.covers(scope):
+        declared = settings.declared(origin=origin, site=site)
+        if not declared:
             return unamplified(
-                f"the operator has not declared the clients of {scope} authenticated: "
+                f"the operator has not declared the clients of {origin or site} authenticated: "
                 "somebody could have sent the other reports himself"
             )
         try:
-            # A float may be a unit in the last place off: take the local epsilon above, and delta below, what was said.
-            above = math.nextafter(local.micro / _MICRO, math.inf)
-            central = request.bound.epsilon(above, reports, math.nextafter(request.delta.atto / _ATTO, 0))
+            micro = amplified_micro(
+                request.bound, local_micro=local.micro, reports=reports, delta_atto=request.delta.atto
+            )
         except ParameterError as problem:
             return unamplified(f"the {request.bound} bound does not apply: {problem}")
-        micro = max(1, math.ceil(central * _MICRO * (1 + 1e-12))) if central < local.micro / _MICRO else local.micro
         if not micro < local.micro:
             return unamplified(f"the {request.bound} bound for {reports} reports is not below the local epsilon")
-        return cls(request=request, reports=reports, epsilon=Epsilon(micro=micro), delta=request.delta, reason="")
+        return cls(
+            request=request,
+            reports=reports,
+            epsilon=Epsilon(micro=micro),
+            delta=request.delta,
+            reason="",
+            declared=declared,
+        )
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Return what the ledger charges for."""
-        if self.amplified:
-            return (ShuffledReports(epsilon=self.epsilon, delta=self.delta),)
-        return (LocalReports(epsilon=self.epsilon),)
+        if not self.amplified:
+            return (LocalReports(epsilon=self.epsilon),)
+        return (
+            ShuffledReports(
+                epsilon=self.epsilon,
+                delta=self.delta,
+                local=Epsilon(micro=self.request.randomizer.epsilon_micro),
+                reports=self.reports,
+                bound=self.request.bound,
+            ),
+        )
 
     def parameters(self) -> dict[str, str]:
         """Return what an auditor should know beside the mechanism."""
@@ -145,6 +149,7 @@ class ShufflePlan:
             "permanent_epsilon": permanent_text(self.request.randomizer),
             "bound": self.request.bound.value if self.amplified else "",
             "assumption": ASSUMPTION if self.amplified else "",
+            "declared": self.declared,
             "not_amplified": self.reason,
         }
 

@@ -45,13 +45,14 @@ def shuffle_words(plan: ShufflePlan, part: ShuffleStatement, *, private: bool) -
         parts = [
             f"Each of {plan.reports} reports paid ε = {plan.epsilon}, δ = {plan.delta}: what shuffling leaves of "
             f"ε₀ = {part.local_epsilon} in the central model by the {part.bound} bound, for {ASSUMPTION} "
-            f"(n = {plan.reports}, all of the same randomizer, one report a client).",
-            f"Whoever can tell whose report is which, or sent the others himself, learns ε₀ = {part.local_epsilon}.",
+            f"(n = {plan.reports}, all of the same randomizer, no two of one client).",
+            f"Whoever can tell whose report is which, or sent the others himself, learns ε₀ = {part.local_epsilon}; so "
+            "does whoever sees another collection of the same clients, if their answers are memoized.",
         ]
     else:
         parts = [
-            f"Each of {plan.reports} reports paid ε₀ = {part.local_epsilon}, which its own device's randomization "
-            "guarantees against everybody, this service included.",
+            f"Each of {plan.reports} reports paid ε₀ = {part.local_epsilon}, which its own device's randomization, as "
+            "the report states it, guarantees against everybody, this service included.",
             f"Not amplified: {part.not_amplified}.",
         ]
     parts.append(

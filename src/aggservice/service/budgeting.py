@@ -130,8 +130,13 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             plan = ReleasePlan.of(asked, settings.sensitivity(frozenset()))
         else:
             unit, units = PrivacyUnit.REPORT, report_units(columns, (0,)).reshape(-1, UNIT_BYTES)
-            scope = asked.attribution_report_to or asked.reporting_site or ""
-            plan = ShufflePlan.of(asked.shuffle, max(1, len(np.unique(units, axis=0))), scope, settings.shuffle)
+            plan = ShufflePlan.of(
+                asked.shuffle,
+                len(np.unique(units, axis=0)),
+                settings.shuffle,
+                origin=asked.attribution_report_to,
+                site=asked.reporting_site,
+            )
         charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
         check = await self._runner.blocking(charge.check, np.unique(units, axis=0), unit)
         return budget_pb2.CheckBudgetResponse(

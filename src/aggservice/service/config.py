@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggservice.engine import EngineError, PrivacyUnit, Sensitivity, ShuffleSettings
+from aggservice.engine import EngineError, PrivacyUnit, Sensitivity, ShuffleSettings, site_of
 from aggservice.service.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
 from aggservice.service.toml import Table
-from aggservice.wire import Api
+from aggservice.wire import Api, is_reporting_origin
 from budget import BudgetError, EpsilonDeltaFilter, Filter, ZcdpFilter
 
 DAY_MS = 86_400_000
@@ -113,6 +113,20 @@ def load_config(path: Path) -> ServiceConfig:
         raise ConfigError(f"{path}: {problem}") from None
 
 
+def _shuffle(table: Table) -> ShuffleSettings:
+    """Read whose clients are authenticated; what no report can carry would be a declaration that never counts."""
+    origins, sites = table.texts("authenticated_origins"), table.texts("authenticated_sites")
+    for origin in origins:
+        if not is_reporting_origin(origin):
+            raise ConfigError(
+                f"shuffle.authenticated_origins: {origin!r} is not an origin such as https://adtech.example"
+            )
+    for site in sites:
+        if site_of(site) != site:
+            raise ConfigError(f"shuffle.authenticated_sites: {site!r} is not a site such as https://adtech.example")
+    return ShuffleSettings(origins=frozenset(origins), sites=frozenset(sites))
+
+
 def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
     """Return the configuration that a parsed TOML document is."""
     table = Table(document, folder=folder)
@@ -143,7 +157,7 @@ def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
         limits=_limits(table.table("limits")),
         callers=tuple(_caller(one) for one in table.tables("callers")),
         reflection=table.flag("reflection", True),
-        shuffle=ShuffleSettings(authenticated=frozenset(shuffle.texts("authenticated_clients"))),
+        shuffle=_shuffle(shuffle),
     )
     for part in (ledger, folders, shuffle, table):
         part.done()
