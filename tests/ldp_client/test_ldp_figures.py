@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import os
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -152,9 +153,19 @@ def test_an_interrupted_figure_goes_on_and_ends_the_same(tmp_path: Path) -> None
     some = measure(stopped)
     assert 0 < sum(map(len, some.values())) < sum(map(len, whole.values()))
     kept = tmp_path / "parts" / "loloha-cells.csv"
-    kept.write_text(kept.read_text() + "figures,200x3,Syn,OLOLO")  # as a kill in the middle of a line leaves it
-    rest = measure(small(tmp_path / "parts", None, ManualClock(0), runs=2, datasets=("Syn",)))
-    assert repr(rest) == repr(whole)
+    bytes_of_whole = (tmp_path / "whole" / "loloha-cells.csv").read_bytes()
+    for cut in (1, 2, 5, 60, 400):  # as kills in the middle of a line leave it
+        os.truncate(kept, kept.stat().st_size - cut)
+        rest = measure(small(tmp_path / "parts", None, ManualClock(0), runs=2, datasets=("Syn",)))
+        assert repr(rest) == repr(whole)
+        assert kept.read_bytes() == bytes_of_whole
+    os.truncate(kept, 0)
+    measure(small(tmp_path / "parts", None, Ticking(), runs=1, datasets=("Syn",), budget_s=3))
+    for wrong in ("a,b\n1,2\n", kept.read_text() + "figures,200x3,Syn\n", kept.read_text().replace(",0,", ",x,")):
+        kept.write_text(wrong)
+        with pytest.raises(FigureError, match="does not hold the runs"):
+            measure(stopped)
+        assert kept.read_text() == wrong
     with pytest.raises(FigureError, match="time was up"):
         measure(small(tmp_path / "none", None, Ticking(), runs=1, datasets=("Syn",), budget_s=0.5))
     with pytest.raises(FigureError, match="not on Adult"):

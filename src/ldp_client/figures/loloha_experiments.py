@@ -12,6 +12,7 @@ import csv
 import functools
 import math
 import multiprocessing
+import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -42,6 +43,7 @@ CONFIDENCE = 0.95
 
 _KEY = ("dataset", "method", "epsilon_permanent", "alpha", "run")
 MEASURED = tuple(each.name for each in fields(Outcome))
+_HEADER = ("seed", "size", *_KEY, *MEASURED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -202,23 +204,31 @@ def _begun(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
 
 def _append(path: Path, origin: tuple[str, str], cell: Cell, number: int, outcome: Outcome) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = not path.exists()
+    new = not path.exists() or not path.stat().st_size
     with path.open("a", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         if new:
-            writer.writerow(("seed", "size", *_KEY, *MEASURED))
+            writer.writerow(_HEADER)
         key = (cell.dataset, cell.method, cell.epsilon_micro, cell.alpha, number)
         writer.writerow((*origin, *key, *(repr(getattr(outcome, name)) for name in MEASURED)))
 
 
 def _read(path: Path, seed: str, size: str) -> dict[tuple[Cell, int], Outcome]:
-    """Return the runs of this seed and size; a line cut short by a kill is passed over and made again."""
+    """Return the runs of this seed and size, after cutting off a last line that a kill left unfinished."""
     kept: dict[tuple[Cell, int], Outcome] = {}
     if not path.exists():
         return kept
-    with path.open(newline="", encoding="utf-8") as file:
-        for row in csv.DictReader(file):
-            if None in row.values() or row["seed"] != seed or row["size"] != size:
+    raw = path.read_bytes()
+    whole = raw[: raw.rfind(b"\n") + 1]
+    if len(whole) < len(raw):
+        os.truncate(path, len(whole))
+    try:
+        lines = csv.reader(whole.decode().splitlines())
+        if whole and tuple(next(lines)) != _HEADER:
+            raise ValueError("its first line is another")
+        for fields in lines:
+            row = dict(zip(_HEADER, fields, strict=True))
+            if row["seed"] != seed or row["size"] != size:
                 continue
             cell = Cell(
                 dataset=row["dataset"],
@@ -227,4 +237,6 @@ def _read(path: Path, seed: str, size: str) -> dict[tuple[Cell, int], Outcome]:
                 alpha=Fraction(row["alpha"]),
             )
             kept[cell, int(row["run"])] = Outcome(**{name: float(row[name]) for name in MEASURED})
+    except (ValueError, csv.Error) as problem:
+        raise FigureError(f"{path} does not hold the runs of these figures ({problem}): name another --out") from None
     return kept
