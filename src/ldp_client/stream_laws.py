@@ -14,13 +14,17 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ldp_client.bitflip import BitFlip
 from ldp_client.direct import Direct
 from ldp_client.draws import respond_batch
 from ldp_client.errors import ProtocolError
 from ldp_client.everlasting import BitwiseEverlasting
+from ldp_client.hashed import Hashed
+from ldp_client.hashing import draw_hashes, hash_values
 from ldp_client.inner_product import InnerProduct, PairColumns
 from ldp_client.lanes import LaneCoins
 from ldp_client.packed import bits_of, pack, rows_from_bytes
+from ldp_client.protocol import check_value
 from ldp_client.rappor import Rappor
 from ldp_client.steps import Chain, Step
 from ldp_client.unary import Unary
@@ -97,7 +101,7 @@ class BitsLaw:
 class SymbolLaw:
     """Reports that are one of g symbols through two GRR steps: L-GRR, or LOLOHA with a hash that everybody shares.
 
-    A part is how often each symbol was sent.
+    A part is how often each symbol was sent. Users may hold different symbols: then ``log_of_counts`` is told which.
     """
 
     def __init__(self, symbol: int, size: int, chain: Chain) -> None:
@@ -107,31 +111,110 @@ class SymbolLaw:
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
         """Draw states and randomize them once for each report."""
-        state = self._state(bits, users)
-        other = state if same else self._state(bits, users)
-        return self._count(bits, state, first), self._count(bits, other, second)
+        held = np.full(users, self._symbol)
+        state = self.states(bits, held)
+        other = state if same else self.states(bits, held)
+        return self.count(bits, state, first), self.count(bits, other, second)
 
     def log_probability(self, *parts: Any) -> Floats:
         """Return the log of the sum over states."""
         counts = sum(parts)
+        return self.log_of_counts(counts, np.full(counts.shape[0], self._symbol))
+
+    def log_of_counts(self, counts: NDArray[np.int64], held: NDArray[np.int64]) -> Floats:
+        """Return the log-probability of each user's counts, given the symbol he holds."""
         total = counts.sum(axis=1, keepdims=True)
         keep, other = (math.log(float(chance)) for chance in (self._instant.p, self._instant.q))
         terms = counts * keep + (total - counts) * other + math.log(float(self._chain.permanent.q))
-        terms[:, self._symbol] += math.log(float(self._chain.permanent.p / self._chain.permanent.q))
+        terms[np.arange(held.size), held] += math.log(float(self._chain.permanent.p / self._chain.permanent.q))
         return np.asarray(np.logaddexp.reduce(terms, axis=1))
 
     def report_epsilon(self) -> float:
         """Return ln(p₂/q₂)."""
         return math.log(float(self._instant.p / self._instant.q))
 
-    def _state(self, bits: Bits, users: int) -> NDArray[np.int64]:
-        return respond_batch(bits, np.full(users, self._symbol), self._size, self._chain.permanent.p)
+    def states(self, bits: Bits, held: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Draw each user's permanent answer to the symbol he holds."""
+        return respond_batch(bits, held, self._size, self._chain.permanent.p)
 
-    def _count(self, bits: Bits, state: NDArray[np.int64], reports: int) -> NDArray[np.int64]:
+    def count(self, bits: Bits, state: NDArray[np.int64], reports: int) -> NDArray[np.int64]:
+        """Return how often each symbol is sent in ``reports`` reports of these answers."""
         counts = np.zeros((state.size, self._size), dtype=np.int64)
         for _ in range(reports):
             counts[np.arange(state.size), respond_batch(bits, state, self._size, self._instant.p)] += 1
         return counts
+
+
+class HashedLaw:
+    """LOLOHA: every report names the client's hash function, one of 2^128, beside a symbol of g.
+
+    Two functions that differ cannot be one user's. A part is the function's words and how often each symbol was sent.
+    """
+
+    def __init__(self, value: int, protocol: Hashed) -> None:
+        self._value, self._g = value, protocol.g
+        self._symbols = SymbolLaw(0, protocol.g, protocol.chain)
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Draw functions and answers, and randomize these once for each report."""
+        functions, state = self._clients(bits, users)
+        others, other = (functions, state) if same else self._clients(bits, users)
+        return (
+            (functions, self._symbols.count(bits, state, first)),
+            (others, self._symbols.count(bits, other, second)),
+        )
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return that of the function and of the symbols given it; minus infinity where two functions differ."""
+        functions = parts[0][0]
+        counts = sum(part[1] for part in parts)
+        found = self._symbols.log_of_counts(counts, self._hashed(functions)) - 128 * math.log(2)
+        one = np.all([(part[0] == functions).all(axis=0) for part in parts], axis=0)
+        return np.where(one, found, -math.inf)
+
+    def report_epsilon(self) -> float:
+        """Return infinity: a report shows the function."""
+        return math.inf
+
+    def _clients(self, bits: Bits, users: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        functions = np.stack(draw_hashes(bits, users))
+        return functions, self._symbols.states(bits, self._hashed(functions))
+
+    def _hashed(self, functions: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return hash_values(functions[0], functions[1], np.full(functions.shape[1], self._value), self._g)
+
+
+class RepeatedLaw:
+    """dBitFlipPM: every report of a value is the same sampled buckets with the same bits. A part is those."""
+
+    def __init__(self, value: int, protocol: BitFlip) -> None:
+        self._value, self._protocol = value, protocol
+        self._bucket = value * protocol.buckets // protocol.k
+        step = protocol.chain.permanent
+        self._logs = np.array([[_log(1 - step.q), _log(step.q)], [_log(1 - step.p), _log(step.p)]])
+        self._log_sample = -math.log(math.comb(protocol.buckets, protocol.sampled))
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Draw what each user sends, again and again."""
+        sent = self._send(bits, users)
+        return sent, sent if same else self._send(bits, users)
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return that of one sample with its bits; minus infinity where two parts differ."""
+        sampled, flips = parts[0]
+        found = self._log_sample + self._logs[(sampled == self._bucket).astype(int), flips.astype(int)].sum(axis=1)
+        one = np.ones(found.size, dtype=np.bool_)
+        for other, bits in parts[1:]:
+            one &= (sampled == other).all(axis=1) & (flips == bits).all(axis=1)
+        return np.where(one, found, -math.inf)
+
+    def report_epsilon(self) -> float:
+        """Return infinity: a report is the state."""
+        return math.inf
+
+    def _send(self, bits: Bits, users: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        columns = self._protocol.fleet(users, bits).report(np.full(users, self._value))
+        return columns.sampled, bits_of(columns.rows, self._protocol.sampled)
 
 
 class StoredPairsLaw:
@@ -182,8 +265,10 @@ def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
     """Return the law of a protocol's client for a user who holds ``value``.
 
     Clients that send an identifier with every report (the hash function of LOLOHA, the sampled positions of
-    dBitFlipPM) are refused: two reports tell for certain whether they come from one user.
+    dBitFlipPM) have one too: reports of two users then cannot be of one, and τ is infinite.
     """
+    if isinstance(protocol, Unary | Direct | Hashed | BitFlip | BitwiseEverlasting):
+        value = check_value(value, protocol.k)
     match protocol:
         case Unary():
             return BitsLaw(np.arange(protocol.k) == value, protocol.chain)
@@ -194,11 +279,12 @@ def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
         case Direct():
             return SymbolLaw(value, protocol.k, protocol.chain)
         case InnerProduct():
-            return StoredPairsLaw(value, protocol)
-    raise ProtocolError(
-        f"{type(protocol).__name__} has no law of streams here: its reports carry an identifier of the client, "
-        "so that any two of them tell whether they come from one user"
-    )
+            return StoredPairsLaw(check_value(value, 1 << protocol.bits), protocol)
+        case Hashed():
+            return HashedLaw(value, protocol)
+        case BitFlip():
+            return RepeatedLaw(value, protocol)
+    raise ProtocolError(f"{type(protocol).__name__} keeps no state for good: there is nothing to track it by")
 
 
 def _log_pair(step: Step) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -53,10 +53,14 @@ class Trackability:
         high = int(binom.isf(miss, count, level))
         return Percentile(
             level=level,
-            value=float(np.quantile(self.draws, level)),
+            value=self._quantile(level),
             low=float(self.draws[low]) if low >= 0 else 0.0,
             high=float(self.draws[high]) if high < count else float("inf"),
         )
+
+    def _quantile(self, level: float) -> float:
+        above = float(np.quantile(self.draws, level, method="higher"))
+        return above if np.isinf(above) else float(np.quantile(self.draws, level))  # ∞ − ∞ has no middle
 
 
 def trackability(

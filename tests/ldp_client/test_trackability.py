@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from ldp_client import ProtocolError, binary_hashing, bit_flip, distribution, l_grr, l_osue, l_sue, sue
+from ldp_client import (
+    DyadicTree,
+    ProtocolError,
+    ReportError,
+    UniversalHash,
+    binary_hashing,
+    bit_flip,
+    distribution,
+    l_grr,
+    l_osue,
+    l_sue,
+    loloha,
+    sue,
+)
 from ldp_client.everlasting import BitwiseEverlasting
 from ldp_client.inner_product import InnerProduct
+from ldp_client.packed import unpack
 from ldp_client.rappor import Rappor
 from ldp_client.stream_laws import BitsLaw, SymbolLaw, stream_law
 from ldp_client.trackability import Trackability, gap, trackability
@@ -135,11 +149,72 @@ def test_intervals_cover_the_quantile() -> None:
     assert few.high == math.inf
 
 
-def test_what_identifies_its_sender_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="identifier"):
+def test_the_law_of_hashed_reports_is_the_clients() -> None:
+    """Given its function, which is one of 2^128, a client's symbols have the law of its own code."""
+    protocol = loloha(k=7, g=3, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
+    law = stream_law(protocol, 4)
+    function = UniversalHash(multiplier=0x9E3779B97F4A7C15, addend=12345, g=3)
+    words = np.array([[function.multiplier], [function.addend]], dtype=np.uint64)
+
+    def program(draws):  # type: ignore[no-untyped-def]
+        client = protocol.client(draws, function)
+        return tuple(client.report(4).value for _ in range(3))
+
+    for stream, chance in distribution(program).items():
+        counts = np.bincount(stream, minlength=3)[None, :]
+        found = law.log_probability((words, counts))[0] + 128 * math.log(2)
+        assert math.exp(found) == pytest.approx(float(chance), rel=1e-10)
+    first, second = law.parts(SecureBits(), 2, 1, 5, same=True)
+    assert np.isfinite(law.log_probability(first, second)).all()
+    first, second = law.parts(SecureBits(), 2, 1, 5, same=False)
+    assert np.isneginf(law.log_probability(first, second)).all()
+    assert np.isfinite(law.log_probability(first)).all()
+
+
+def test_the_law_of_repeated_reports_is_the_clients() -> None:
+    protocol = bit_flip(k=8, buckets=4, sampled=2, epsilon_permanent_micro=2_000_000)
+    law = stream_law(protocol, 5)
+
+    def program(draws):  # type: ignore[no-untyped-def]
+        client = protocol.client(draws)
+        assert client.report(5) == client.report(4)  # the same bucket
+        return client.report(5).sampled, client.report(5).bits
+
+    total = 0.0
+    for (sampled, row), chance in distribution(program).items():
+        part = np.array([sampled], dtype=np.int32), unpack(row, 2)[None, :]
+        found = math.exp(law.log_probability(part, part)[0])
+        assert found == pytest.approx(float(chance), rel=1e-10)
+        total += found
+    assert total == pytest.approx(1, rel=1e-10)
+
+
+def test_reports_that_identify_their_sender_are_infinitely_trackable() -> None:
+    """Two devices share a function with probability 2^-128, and a sample with its bits with one in thousands here."""
+    hashing = loloha(k=9, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
+    flipping = bit_flip(k=64, buckets=64, sampled=8, epsilon_permanent_micro=1_000_000)
+    for protocol in (hashing, flipping):
+        found = trackability(stream_law(protocol, 3), 4, 50, SeededBits("sender"))
+        median = found.percentile(0.5)
+        assert (median.low, median.value, median.high) == (math.inf, math.inf, math.inf)
+        one = gap(stream_law(protocol, 3), SeededBits("sender"), 2, 2, 50, same=True)
+        assert np.isfinite(one).all() and one.min() > 20
+    # Few buckets are shared by many: then the worst of a few comparisons is finite at times.
+    coarse = trackability(
+        stream_law(bit_flip(k=2, buckets=2, sampled=1, epsilon_permanent_micro=1_000_000), 1), 2, 200, SeededBits("x")
+    )
+    assert np.isfinite(coarse.draws[0]) and np.isinf(coarse.draws[-1])
+
+
+def test_what_keeps_no_state_or_value_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="second step"):
         stream_law(binary_hashing(k=5, epsilon_micro=1_000_000), 1)
-    with pytest.raises(ProtocolError, match="identifier"):
-        stream_law(bit_flip(k=5, buckets=5, sampled=1, epsilon_permanent_micro=1_000_000), 1)
+    with pytest.raises(ProtocolError, match="nothing to track"):
+        stream_law(DyadicTree(periods=4, changes=1, epsilon_micro=1_000_000), 1)
+    with pytest.raises(ReportError):
+        stream_law(bit_flip(k=5, buckets=5, sampled=1, epsilon_permanent_micro=1_000_000), 5)
+    with pytest.raises(ReportError):
+        stream_law(l_grr(k=4, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000), -1)
     with pytest.raises(ProtocolError, match="second step"):
         stream_law(sue(k=5, epsilon_micro=1_000_000), 1)
     law = stream_law(Rappor(), "word")
