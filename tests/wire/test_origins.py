@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggservice.wire import ReportStatus, SharedInfo, SharedInfoError, Spans, parse_shared_info_batch
 from aggservice.wire.origins import is_other_url, is_reporting_origin, parse_origin, parse_url, same_site
 from ara_client import RequestError
 from ara_client.origins import parse_suitable_origin
@@ -37,6 +38,12 @@ from ara_client.origins import parse_suitable_origin
         ("http://127.9.9.9", "http://127.9.9.9", "http://127.9.9.9", True),
         ("http://[::1]", "http://[::1]", "http://[::1]", True),
         ("http://[::2]", "http://[::2]", "http://[::2]", False),
+        ("http://localhost.", "http://localhost.", "http://localhost.", True),
+        ("http://[::ffff:127.0.0.1]", "http://[::ffff:7f00:1]", "http://[::ffff:7f00:1]", False),
+        ("https://[1:0:0:2::3]", "https://[1:0:0:2::3]", "https://[1:0:0:2::3]", True),
+        ("https://[0:10:0:0:1:0:0:1]", "https://[0:10::1:0:0:1]", "https://[0:10::1:0:0:1]", True),
+        ("https://[::]", "https://[::]", "https://[::]", True),
+        ("https://shop.example:" + "0" * 5000 + "8443", "https://shop.example:8443", "https://shop.example", True),
     ],
 )
 def test_origins(text: str, origin: str, site: str, suitable: bool) -> None:
@@ -53,6 +60,8 @@ def test_origins(text: str, origin: str, site: str, suitable: bool) -> None:
         "", "shop.example", "//shop.example", "https://", "https:///", "https://a b", "https://a..b", "https://a:b",
         "https://a:65536", "https://[::1", "https://[zz]", "https://[::1]x", "https://%ff", "https://a%00b",
         "https://1.2.3.4.5", "https://256.1.1.1", "https://1.2.3.09", "https://" + "a" * 64 + ".example",
+        "https://-1.1.1.1", "https://+1.2.3.4", "https://1_0.0.0.1", "https://0x-1.1", "https://0x0x1.1",
+        "https://0o7.1.1.1", "https://[fe80::1%25eth0]", "https://[fe80::1%eth0]", "https://a\x1fb.example",
         "android-app://x", "data:text/plain,x", "https://\ud800",
     ],
 )  # fmt: skip
@@ -96,7 +105,10 @@ def test_a_callers_url_must_be_suitable() -> None:
         parse_suitable_origin("http://shop.example")
 
 
-@given(st.text(max_size=40), st.sampled_from(["", "https://", "http:", "https://x.test/", "https://[", "https://1."]))
+@given(
+    st.text(max_size=40) | st.text(alphabet="0123456789-+_.xo:[]%a", max_size=20),
+    st.sampled_from(["", "https://", "http:", "https://x.test/", "https://[", "https://1."]),
+)
 def test_parsing_never_raises_and_is_idempotent(text: str, prefix: str) -> None:
     url = parse_url(prefix + text)
     if url is not None:
@@ -104,3 +116,18 @@ def test_parsing_never_raises_and_is_idempotent(text: str, prefix: str) -> None:
         again = parse_url(str(url))
         assert again is not None
         assert again.origin == url.origin
+
+
+def test_a_host_that_looks_like_an_address_spoils_its_own_report_only() -> None:
+    texts = [
+        f'{{"api":"shared-storage","report_id":"{"0" * 8}-0000-4000-8000-{"0" * 12}","reporting_origin":"{origin}",'
+        '"scheduled_report_time":"1234","version":"1.0"}'
+        for origin in ("https://shop.example", "https://-1.1.1.1", "https://" + "a." * 1500 + "test")
+    ]
+    columns = parse_shared_info_batch(Spans.of([text.encode() for text in texts]))
+    malformed = ReportStatus.ATTRIBUTION_REPORT_TO_MALFORMED
+    assert columns.status.tolist() == [ReportStatus.OK, malformed, malformed]
+    for text in texts[1:]:
+        with pytest.raises(SharedInfoError) as caught:
+            SharedInfo.parse(text)
+        assert caught.value.status == malformed

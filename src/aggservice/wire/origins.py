@@ -1,8 +1,9 @@
 """Origins and sites: who is reported to, and whose budget pays.
 
 URLs with the schemes http and https are parsed as the URL Standard does (backslashes, missing slashes, IPv4 in any
-base, percent-encoded and internationalised hosts); every other scheme is opaque to us and unsuitable. A site is the
-scheme with the registrable domain (HTML, "obtain a site"), by the Public Suffix List with its private part.
+base, percent-encoded and internationalised hosts); every other scheme is opaque to us and unsuitable, and so is a
+host that DNS cannot have (an empty label, or one of more than 63 bytes). A site is the scheme with the registrable
+domain (HTML, "obtain a site"), by the Public Suffix List with its private part.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from publicsuffixlist import PublicSuffixList
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 _AUTHORITY: Final = re.compile(r"[/\\]*([^/\\?#]*)(.*)", re.DOTALL)
-_FORBIDDEN_HOST: Final = frozenset("\0\t\n\r #/:<>?@[\\]^|%" + "".join(map(chr, range(0x1F))) + "\x7f")
+_FORBIDDEN_HOST: Final = frozenset("\0\t\n\r #/:<>?@[\\]^|%" + "".join(map(chr, range(0x20))) + "\x7f")
 _TRIMMED: Final = "".join(map(chr, range(0x21)))
 _MAX_HOST_BYTES: Final = 253
 _MAX_LABEL_BYTES: Final = 63
+_MAX_ORIGIN_BYTES: Final = len("https://") + _MAX_HOST_BYTES + len(".:65535")
+_IPV4_PART: Final = re.compile(r"0x(?P<hex>[0-9a-f]*)|(?P<octal>0[0-7]*)|(?P<decimal>[1-9][0-9]*)")
 _PATH_UNSAFE: Final = re.compile(r"[^!$&'()*+,\-./0-9:;=@A-Z_a-z~%?#\[\]|\\^]")
 
 
@@ -102,9 +105,9 @@ def parse_origin(text: str) -> Origin | None:
 def is_reporting_origin(text: str) -> bool:
     """Return whether ``text`` is, as a browser writes it, an origin that reports go to: https, or http on loopback.
 
-    Port 0 parses but cannot be reached.
+    Port 0 parses but cannot be reached. What is longer than any origin is not parsed, nor remembered.
     """
-    origin = parse_origin(text)
+    origin = parse_origin(text) if len(text) <= _MAX_ORIGIN_BYTES else None
     return origin is not None and origin.suitable and origin.port > 0 and str(origin) == text
 
 
@@ -126,9 +129,10 @@ def _registrable_domain(host: str) -> str | None:
 
 
 def _is_local(host: str) -> bool:
-    if host == "localhost" or host.endswith(".localhost"):
+    name = host.removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):
         return True
-    return _is_address(host) and ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "[::1]" or (_is_address(host) and host.startswith("127."))
 
 
 def _is_address(host: str) -> bool:
@@ -146,17 +150,15 @@ def _split_port(location: str) -> tuple[str, str]:
 def _port(text: str, default: int) -> int | None:
     if not text:
         return default
-    if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= 5 and int(text) < 1 << 16):
+    if not (text.isascii() and text.isdigit()):
         return None
-    return int(text)
+    digits = text.lstrip("0") or "0"
+    return int(digits) if len(digits) <= 5 and int(digits) < 1 << 16 else None
 
 
 def _host(text: str) -> str | None:
     if text.startswith("["):
-        try:
-            return f"[{ipaddress.IPv6Address(text[1:-1]).compressed}]" if text.endswith("]") else None
-        except ValueError:
-            return None
+        return _ipv6(text[1:-1]) if text.endswith("]") else None
     try:
         decoded = unquote_to_bytes(text).decode()
         host = decoded.lower() if decoded.isascii() else decoded.encode("idna").decode().lower()
@@ -172,19 +174,31 @@ def _host(text: str) -> str | None:
     return host
 
 
+def _ipv6(text: str) -> str | None:
+    """Return an address in brackets, the first of its longest runs of zeros shortened; a zone is not of a URL."""
+    try:
+        value = int(ipaddress.IPv6Address(text if "%" not in text else ""))
+    except ValueError:
+        return None
+    pieces = ":".join(f"{value >> shift & 0xFFFF:x}" for shift in range(112, -16, -16))
+    runs = list(re.finditer(r"(?<![^:])0(?::0)+(?![^:])", pieces))
+    if not runs:
+        return f"[{pieces}]"
+    longest = max(runs, key=lambda run: run.end() - run.start())
+    return f"[{pieces[: longest.start()].removesuffix(':')}::{pieces[longest.end() :].removeprefix(':')}]"
+
+
 def _ipv4(parts: list[str]) -> str | None:
     """Return the address that a host ending in a number stands for: one to four parts, each in any base."""
     if len(parts) > 4:
         return None
     numbers = []
     for part in parts:
-        try:
-            if part.startswith("0x"):
-                numbers.append(int(part[2:] or "0", 16))
-            else:
-                numbers.append(int(part, 8 if len(part) > 1 and part[0] == "0" else 10))
-        except ValueError:
+        match = _IPV4_PART.fullmatch(part)
+        if match is None:
             return None
+        base = {"hex": 16, "octal": 8, "decimal": 10}[match.lastgroup or ""]
+        numbers.append(int(match[match.lastgroup or ""] or "0", base))
     *leading, last = numbers
     if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
         return None
