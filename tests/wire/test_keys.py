@@ -86,6 +86,7 @@ def test_documents_come_back() -> None:
         '{"keys": [{"id": "a", "key": "AAAA"}]}',
         '{"keys": [{"id": "a", "key": "!"}]}',
         '{"keys": [{"key": "two07NuSOLRSgJSE4mz3kMrmZ/jqLVYKZ2SW/8LDS3Y="}]}',
+        '{"keys": [{"id": "\\ud800", "key": "two07NuSOLRSgJSE4mz3kMrmZ/jqLVYKZ2SW/8LDS3Y="}]}',
         '{"keys": [{"id": "", "key": "two07NuSOLRSgJSE4mz3kMrmZ/jqLVYKZ2SW/8LDS3Y="}]}',
         '{"keys": [{"id": "a", "key": "two07NuSOLRSgJSE4mz3kMrmZ/jqLVYKZ2SW/8LDS3Y="},'
         ' {"id": "a", "key": "two07NuSOLRSgJSE4mz3kMrmZ/jqLVYKZ2SW/8LDS3Y="}]}',

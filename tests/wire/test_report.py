@@ -125,6 +125,8 @@ GOOD = {"shared_info": "{}", "aggregation_service_payloads": [{"payload": "AAAA"
         ({"trigger_debug_key": "-1"}, "trigger_debug_key"),
         ({"debug_key": str(2**64)}, "debug_key"),
         ({"context_id": []}, "context_id"),
+        ({"shared_info": "\ud800"}, "shared_info has half of a surrogate pair"),
+        ({"aggregation_service_payloads": [{"payload": "AAAA", "key_id": "\udfff"}]}, "key_id has half"),
     ],
 )
 def test_a_bad_body_names_the_field(change: dict[str, object], field: str) -> None:

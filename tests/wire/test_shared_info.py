@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggservice.wire import Api, ReportStatus, SharedInfo, SharedInfoError
+from aggservice.wire.shared_info import MAX_SHARED_INFO_BYTES
 
 ARA = {
     "api": "attribution-reporting",
@@ -116,6 +117,16 @@ def test_each_fault_has_its_counter(change: str | dict[str, object], status: Rep
     with pytest.raises(SharedInfoError) as caught:
         SharedInfo.parse(change)
     assert caught.value.status is status
+
+
+def test_a_text_is_measured_in_bytes_and_has_no_half_characters() -> None:
+    short, long, half = (json.dumps(ARA | {"x": x}, ensure_ascii=False) for x in ("é" * 1000, "é" * 2500, "\ud800"))
+    assert len(long) < MAX_SHARED_INFO_BYTES < len(long.encode())
+    assert SharedInfo.parse(short) == SharedInfo.parse(short.encode())
+    for text in (long, long.encode(), half):
+        with pytest.raises(SharedInfoError) as caught:
+            SharedInfo.parse(text)
+        assert caught.value.status is ReportStatus.REPORT_PARSING_ERROR
 
 
 def test_old_and_local_reports_are_read() -> None:

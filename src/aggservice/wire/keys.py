@@ -214,8 +214,11 @@ def _entries(document: str | bytes) -> list[dict[str, Any]]:
 
 def _key_id(entry: dict[str, Any]) -> str:
     identity = entry.get("id")
-    if not isinstance(identity, str):
-        raise KeySetError("a key needs an id, which is a string")
+    try:
+        if not isinstance(identity, str) or not identity.encode():
+            raise KeySetError("a key needs an id, which is a string")
+    except UnicodeEncodeError:
+        raise KeySetError("a key's id has half of a surrogate pair, which is no character") from None
     return identity
 
 

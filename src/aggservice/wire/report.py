@@ -121,6 +121,10 @@ def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
         raise ReportBodyError(f"{name} is a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ReportBodyError(f"{name} has half of a surrogate pair, which is no character") from None
     return value
 
 

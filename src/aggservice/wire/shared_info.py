@@ -177,10 +177,13 @@ def _seconds(value: Any, name: str) -> int:
 
 
 def _parse(cls: type[SharedInfo], text: str | bytes) -> SharedInfo:
-    if len(text) > MAX_SHARED_INFO_BYTES:
-        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, f"longer than {MAX_SHARED_INFO_BYTES} bytes")
     try:
-        fields = json.loads(text.decode() if isinstance(text, bytes) else text)
+        raw = text if isinstance(text, bytes) else text.encode()
+        if len(raw) > MAX_SHARED_INFO_BYTES:
+            raise _refuse(ReportStatus.REPORT_PARSING_ERROR, f"longer than {MAX_SHARED_INFO_BYTES} bytes")
+        fields = json.loads(raw.decode())
+    except SharedInfoError:
+        raise
     except (ValueError, RecursionError):
         raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "not JSON") from None
     if not isinstance(fields, dict):
