@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,7 +99,7 @@ def run_campaign(
     workers = min(2, os.cpu_count() or 1) if workers is None else workers
     if not workers >= 1:
         raise RunError(f"workers must be at least 1, not {workers}")
-    prepare(out)
+    prepare(out, keeping=[*([ledger] if ledger is not None else []), *log_files(campaign)])
     if service is not None or ledger is not None:
         campaign = anchored(campaign, SystemClock().now_ms())
     watch = Stopwatch(progress)
@@ -222,18 +222,44 @@ def happen(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Tr
     return Truth(events=events, items=items, reports=reports, collected=collected)
 
 
-def prepare(out: Path) -> None:
-    """Make the output folder; a former run in it is replaced, anything else is left alone."""
-    if out.exists() and any(out.iterdir()):
-        if not (out / _MARKER).is_file() and not (out / "batches").is_dir():
-            raise RunError(f"{out} is not empty and is no former run: name another folder with --out")
-        for name in _OURS:
-            path = out / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
+def prepare(out: Path, *, keeping: Sequence[Path] = ()) -> None:
+    """Make the output folder. A former run in it is replaced; a folder with anything else in it is refused, and so is
+    one that holds what this run is to read or to charge (``keeping``).
+    """
+    try:
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file: name a folder with --out")
+        if out.exists() and any(out.iterdir()):
+            if not _is_former_run(out):
+                raise RunError(f"{out} is not empty and is no former run: name another folder with --out")
+            for path in keeping:
+                if path.resolve().is_relative_to(out.resolve()):
+                    raise RunError(
+                        f"{path} lies in {out}, where a former run is to be replaced: name another folder with --out"
+                    )
+            for name in _OURS:
+                path = out / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise RunError(f"{out} cannot be used: {problem.strerror}: name another folder with --out") from None
+
+
+def _is_former_run(out: Path) -> bool:
+    """Whether everything in a folder is a run's: one that ended, or one that was interrupted after its first batch."""
+    if any(path.name not in _OURS for path in out.iterdir()):
+        return False
+    batches = out / "batches"
+    return (out / _MARKER).is_file() or (batches.is_dir() and all(path.name.isdigit() for path in batches.iterdir()))
+
+
+def log_files(campaign: Campaign) -> list[Path]:
+    """Return the files of one's own that a campaign reads."""
+    log = campaign.population.log
+    return [] if log is None else [log.tables.source_file, log.tables.trigger_file]
 
 
 def anchored(campaign: Campaign, now_ms: int) -> Campaign:

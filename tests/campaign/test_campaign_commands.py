@@ -93,6 +93,34 @@ def test_a_ledger_of_ones_own_is_charged_again_and_again(file: Path, tmp_path: P
     assert [sum(1 for entry in log.entries() for _ in [list(entry.parts)]) for log in logs] == [2, 3]
 
 
+def test_a_ledger_in_the_folder_that_a_run_replaces_is_not_deleted(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a"
+    assert run(file, "--out", out, "--no-plots")[0] == 0
+    ledger = out / "ledger" / "ledger.sqlite"
+    before = ledger.read_bytes()
+    code, text = run(file, "--out", out, "--no-plots", "--ledger", ledger)
+    assert code == 1 and "name another folder" in text and "Traceback" not in text
+    assert ledger.read_bytes() == before
+    code, text = run(file, "--out", tmp_path / "b", "--no-plots", "--ledger", ledger)
+    assert code == 0, text
+    log = ExportedLog(tmp_path / "b" / "ledger" / "ledger.log")
+    assert sum(1 for entry in log.entries() for _ in [list(entry.parts)]) == 3
+
+
+@pytest.mark.parametrize(
+    "names", [("batches/mine.avro", "log/diary.txt"), ("metrics.json", "notes.txt"), ("batches/000/x", "ledger.db")]
+)
+def test_a_folder_that_only_looks_like_a_run_is_left_alone(file: Path, tmp_path: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "mine" / name).write_text("do not touch")
+    code, text = run(file, "--out", tmp_path / "mine", "--no-plots")
+    assert code == 1 and "is not empty and is no former run" in text
+    assert all((tmp_path / "mine" / name).read_text() == "do not touch" for name in names)
+    code, text = run(file, "--out", file, "--no-plots")
+    assert code == 1 and "is a file" in text and "Traceback" not in text
+
+
 def test_capping_and_discovery_print_their_bias(file: Path, tmp_path: Path) -> None:
     capped = CAMPAIGN.replace("conversion_rate = 0.6", "conversion_rate = 1\nconversions = 4\nimpression_day = 0")
     file.write_text(capped + '[client]\nform = "paper"\nl0 = 1\n')
