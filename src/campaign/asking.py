@@ -67,9 +67,8 @@ def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
             windows = [tuple(range(number - query.window + 1, number + 1)) for number in last]
         for window in windows:
             for again in range(query.repeat):
-                label = query.name.replace(" ", "-")
                 span = "all" if query.over == "all" else f"{window[-1]:03d}"
-                name = f"{label}-{span}" + (f"-again{again}" if again else "")
+                name = f"{query.label}-{span}" + (f"-again{again}" if again else "")
                 jobs.append(Job(name=name, query=query, batches=window, time_ms=closes_ms[window[-1]]))
     return sorted(jobs, key=lambda job: job.time_ms)
 
@@ -80,7 +79,7 @@ def write_domains(campaign: Campaign, folder: Path) -> None:
     for query in campaign.queries:
         if not query.discovery:
             high, low = campaign.keys.domain(query.rows)
-            write_buckets(folder / f"{query.name.replace(' ', '-')}.avro", BucketRows.domain(high, low))
+            write_buckets(folder / f"{query.label}.avro", BucketRows.domain(high, low))
 
 
 def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
@@ -141,13 +140,12 @@ class Desk:
         query = job.query
         every = job.batches == tuple(range(self._campaign.batches))
         prefixes = ["batches/"] if every else [f"batches/{number:03d}/" for number in job.batches]
-        label = query.name.replace(" ", "-")
         self._client.create_job(
             self._prefix + job.name,
             parameters_of(self._campaign, query),
             input_data_blob_prefix=prefixes,
             output_data_blob_prefix=f"summaries/{job.name}/summary.avro",
-            output_domain_blob_prefix="" if query.discovery else f"domains/{label}.avro",
+            output_domain_blob_prefix="" if query.discovery else f"domains/{query.label}.avro",
         )
         finished = self._client.watch_job(self._prefix + job.name, progress)
         summary = Summary.of(finished.summary, ())

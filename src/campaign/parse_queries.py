@@ -47,8 +47,9 @@ def parse_queries(top: Section, keys: KeyLayout, client: Client) -> tuple[Query,
             section.refuse("name", f"is {query.name!r}", "Write letters, digits, spaces, '-' and '_'")
         section.done()
         queries.append(query)
-    if len({query.name for query in queries}) != len(queries):
-        top.refuse("queries", "has two of the same name", "Give each query its own name")
+    # A blank is a dash in the names of jobs and files.
+    if len({query.label for query in queries}) != len(queries):
+        top.refuse("queries", "has two of the same name (a blank is as good as a dash)", "Give each query its own name")
     if not queries and client.kind != "event-level":
         top.refuse("queries", "is missing", 'Write [[queries]] with epsilon = "10"')
     return tuple(queries)

@@ -141,6 +141,11 @@ class Query:
     repeat: int
     tau: float
 
+    @property
+    def label(self) -> str:
+        """The name as it stands in jobs and files."""
+        return self.name.replace(" ", "-")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:

@@ -47,6 +47,7 @@ POISSON = '{ name = "poisson", mean = 5 }'
 
 #: What is changed, the line that must be named, and words of the message and of the remedy.
 BAD = [
+    ('name = "one"', 'name = "a b"\n[[queries]]\nname = "a-b"', 22, "two of the same name", "its own name"),
     ("size = 10", "sise = 10", 3, "sise is not a field", "Did you mean 'size'?"),
     ("size = 10", "size = -10", 3, "population.size is -10", "from 1 to"),
     ("size = 10", "size = 1.5", 3, "is 1.5", "a whole number"),
