@@ -14,7 +14,7 @@ from aggservice.service.callers import Caller, Register, authorise
 from aggservice.service.errors import UnauthenticatedError
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
-from aggservice.service.status import KNOWN_ERRORS, abort, status_of
+from aggservice.service.status import KNOWN_ERRORS, abort, status_of, without_frames
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 _MAX_LOGGED_ID = 128
@@ -101,7 +101,7 @@ class Gate(grpc.aio.ServerInterceptor):
             return await body()
         except KNOWN_ERRORS as problem:
             ended = grpc_code_name(status_of(problem).code)
-            await abort(context, problem)
+            await abort(context, without_frames(problem))
         except asyncio.CancelledError:
             ended = "CANCELLED"
             raise
@@ -114,7 +114,7 @@ class Gate(grpc.aio.ServerInterceptor):
         except Exception as problem:  # a fault of ours: log where it arose, tell the caller nothing of it
             ended = "INTERNAL"
             self._log.fault("call_failed", problem, method=name)
-            await abort(context, problem)
+            await abort(context, without_frames(problem))
         finally:
             self._metrics.move("calls_in_flight", -1)
             self._metrics.count_call(name, ended)

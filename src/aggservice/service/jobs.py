@@ -155,7 +155,10 @@ class JobBook:
         debug_rows: Rows | None = None,
         problem: BaseException | None = None,
     ) -> None:
-        """Note how a job ended. Rows are in the ledger or in files; only a small debug run's are kept here."""
+        """Note how a job ended. Rows are in the ledger or in files; only a small debug run's are kept here.
+
+        Whoever caught ``problem`` sees to it that it is kept ``without_frames``.
+        """
         record.session = None
         record.summary, record.problem = summary, problem
         if debug_rows is not None and len(debug_rows) <= _DEBUG_ROWS_KEPT:

@@ -23,7 +23,7 @@ from aggservice.service.convert import outcome_header
 from aggservice.service.folders import Folder
 from aggservice.service.jobs import IN_PROGRESS, JobBook, JobRecord, Places
 from aggservice.service.log import EventLog
-from aggservice.service.status import KNOWN_ERRORS, return_code_of
+from aggservice.service.status import KNOWN_ERRORS, return_code_of, without_frames
 from aggservice.wire import AvroError, read_domain, read_reports
 
 P = ParamSpec("P")
@@ -93,14 +93,14 @@ class JobRunner:
                 outcome = await self.step(session, job.run, session)
             self.finished(record, outcome)
         except KNOWN_ERRORS as problem:
-            self.book.close(record, problem=problem)
+            self.book.close(record, problem=without_frames(problem))
             self._note(record, return_code_of(problem).value)
         except asyncio.CancelledError as problem:
             self.book.close(record, problem=problem)
             raise
         except Exception as problem:  # a fault of ours must end the job, not the service
             self._log.fault("job_failed", problem, caller=record.caller, job=record.request.job_request_id)
-            self.book.close(record, problem=problem)
+            self.book.close(record, problem=without_frames(problem))
 
     def finished(self, record: JobRecord, outcome: Outcome) -> None:
         """Note a job that ended with a summary."""
