@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.checks import as_list, check_columns, check_words, is_count
 from ldp_client.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
@@ -104,10 +106,12 @@ class BitFlip:
     def client(self, bits: Bits | Draws, sampled: Sequence[int] | None = None) -> BitFlipClient:
         """Return a new device, with buckets sampled for it unless they are given."""
         draws = as_draws(bits)
-        chosen = sample(draws, self.buckets, self.sampled) if sampled is None else tuple(sampled)
-        if len(set(chosen)) != self.sampled or not all(0 <= bucket < self.buckets for bucket in chosen):
-            raise ReportError(f"a client samples {self.sampled} different buckets below {self.buckets}, not {chosen}")
-        return BitFlipClient(self, draws, tuple(sorted(chosen)), {})
+        if sampled is None:
+            return BitFlipClient(self, draws, sample(draws, self.buckets, self.sampled), {})
+        chosen = as_list(sampled, "sampled buckets")
+        if not all(is_count(bucket, 0, self.buckets - 1) for bucket in chosen) or len(set(chosen)) != self.sampled:
+            raise ReportError(f"a client samples {self.sampled} different buckets below {self.buckets}")
+        return BitFlipClient(self, draws, tuple(sorted(int(bucket) for bucket in chosen)), {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> BitFlipClient:
         """Return a device that goes on from a saved state."""
@@ -129,22 +133,59 @@ class BitFlip:
 
     def columns(self, reports: Sequence[BitFlipReport]) -> BitFlipColumns:
         """Return clients' reports as columns."""
-        sampled = np.array([report.sampled for report in reports], dtype=np.int32).reshape(len(reports), self.sampled)
-        return BitFlipColumns(sampled=sampled, rows=rows_from_bytes([report.bits for report in reports], self.sampled))
+        sent = as_list(reports, "reports")
+        if not all(isinstance(report, BitFlipReport) for report in sent):
+            raise ReportError("a report of dBitFlipPM is a BitFlipReport")
+        sampled = [self.check_sampled(report.sampled) for report in sent]
+        return BitFlipColumns(
+            sampled=np.array(sampled, dtype=np.int32).reshape(len(sent), self.sampled),
+            rows=rows_from_bytes([report.bits for report in sent], self.sampled),
+        )
+
+    def check_sampled(self, sampled: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the buckets that a report names, refusing any but d of them in ascending order, as clients send."""
+        if (
+            not isinstance(sampled, tuple | list)
+            or not all(is_count(bucket, 0, self.buckets - 1) for bucket in sampled)
+            or len(sampled) != self.sampled
+            or any(before >= after for before, after in itertools.pairwise(sampled))
+        ):
+            raise ReportError(self._sampled_rule())
+        return tuple(int(bucket) for bucket in sampled)
+
+    def _sampled_rule(self) -> str:
+        return (
+            f"a report of dBitFlipPM names its {self.sampled} sampled buckets, all in [0, {self.buckets}), "
+            "once each, in order"
+        )
 
     def estimate(self, columns: BitFlipColumns) -> Estimate:
         """Return the frequencies of buckets behind one collection."""
-        users = columns.sampled.shape[0]
-        if columns.sampled.shape != (users, self.sampled) or columns.rows.shape != (users, words_of(self.sampled)):
-            raise ReportError(f"a report has {self.sampled} sampled buckets and as many bits")
+        columns = check_columns(columns, BitFlipColumns)
+        sampled = self._check_sampled_rows(columns.sampled)
+        users = sampled.shape[0]
+        rows = check_words(columns.rows, (users, words_of(self.sampled)), f"rows of {self.sampled} bits")
+        ones_a_place = count_bits(rows, self.sampled)
         if self.sampled == self.buckets:
-            return self.support.estimate(count_bits(columns.rows, self.buckets), users)
-        places = columns.sampled.reshape(-1)
+            return self.support.estimate(ones_a_place, users)
+        places = sampled.reshape(-1)
         speaking = np.bincount(places, minlength=self.buckets)
-        ones = np.bincount(places[bits_of(columns.rows, self.sampled).reshape(-1)], minlength=self.buckets)
-        if speaking.size > self.buckets:
-            raise ReportError(f"a report samples a bucket beyond {self.buckets - 1}")
+        ones = np.bincount(places[bits_of(rows, self.sampled).reshape(-1)], minlength=self.buckets)
         return self.support.estimate(ones, users, speaking)
+
+    def _check_sampled_rows(self, sampled: object) -> NDArray[np.integer[Any]]:
+        """Return the column of sampled buckets, checked as ``check_sampled`` does a report's."""
+        if not isinstance(sampled, np.ndarray) or sampled.ndim != 2 or sampled.dtype.kind not in "iu":
+            raise ReportError("the column of sampled buckets must be an array of whole numbers, a row a report")
+        # A fleet that samples every bucket has one row, repeated without being copied.
+        rows = sampled[:1] if sampled.strides[0] == 0 else sampled
+        if (
+            rows.shape[1] != self.sampled
+            or (rows.size and not (rows.min() >= 0 and rows.max() < self.buckets))
+            or not (rows[:, 1:] > rows[:, :-1]).all()
+        ):
+            raise ReportError(self._sampled_rule())
+        return sampled
 
 
 class BitFlipClient(Device[BitFlip, int, bytes]):

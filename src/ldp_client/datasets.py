@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ldp_client.checks import is_count, shown
 from ldp_client.errors import DataError
 from mechanisms import Bits, Real, bernoulli_batch, uniform_below_batch
 
@@ -60,6 +61,8 @@ class Dataset:
 
 def synthetic(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int = 120) -> Dataset:
     """Return Syn: a uniform value first, and at each later collection a fresh uniform one with probability ¼."""
+    if not is_count(users, 1) or not is_count(k, 2) or not is_count(collections, 1):
+        raise DataError(f"Syn has users, at least two values, and collections: not {shown((users, k, collections))}")
     values = np.empty((users, collections), dtype=np.int64)
     values[:, 0] = uniform_below_batch(bits, k, users)
     quarter = Real.of(Fraction(1, 4))
@@ -74,22 +77,38 @@ def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
 
     The distinct numbers, in order, become the values 0, …, k − 1, as in the paper; buckets are ⌊k/width⌋.
     """
-    try:
-        with path.open(newline="", encoding="ascii") as file:
-            rows = csv.reader(file)
-            next(rows)
-            table = np.array([[int(cell) for cell in row] for row in rows], dtype=np.int64)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror}") from error
-    except (StopIteration, ValueError) as error:
-        raise DataError(f"{path} is not a table of whole numbers with a header line: {error}") from error
-    if table.ndim != 2 or not table.size:
-        raise DataError(f"{path} holds no table of users and collections")
+    table = _table(path)
     found, values = np.unique(table, return_inverse=True)
     buckets = max(2, found.size // bucket_width)
     if found.size < 2:
         raise DataError(f"{path} holds one number over and over: there is no frequency to estimate")
     return Dataset(name=name, labels=found, buckets=buckets, values=values.reshape(table.shape).astype(np.int64))
+
+
+def _table(path: Path) -> NDArray[np.int64]:
+    """Return the numbers of a file. An error names the line, and holds nothing of it: the cells are users' values."""
+    lines: list[NDArray[np.int64]] = []
+    broken = False
+    try:
+        with path.open(newline="", encoding="ascii") as file:
+            rows = csv.reader(file)
+            header = next(rows, None)
+            lines.extend(np.array([int(cell) for cell in row], dtype=np.int64) for row in rows)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, OverflowError, csv.Error):
+        broken = True
+    if broken:
+        raise DataError(
+            f"{path} is not a table of whole numbers of at most 64 bits with a header line: "
+            f"mend the row after {len(lines)} good ones"
+        )
+    if header is None or not lines or not lines[0].size:
+        raise DataError(f"{path} holds no table of users and collections with a header line")
+    uneven = [number for number, line in enumerate(lines, 1) if line.size != lines[0].size]
+    if uneven:
+        raise DataError(f"{path}: row {uneven[0]} has another number of columns than the first")
+    return np.array(lines, dtype=np.int64)
 
 
 def load(name: str, bits: Bits, folder: Path | None) -> Dataset:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ldp_client.checks import shown
 from ldp_client.draws import Draws
 from ldp_client.errors import StateError
 from ldp_client.packed import pack
@@ -18,6 +20,8 @@ from mechanisms import Bits
 Owner = TypeVar("Owner")
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
+
+_MOST_DIGITS = 30
 
 
 class Device(Generic[Owner, Key, Answer]):
@@ -58,13 +62,17 @@ def save_state(protocol: Mapping[str, Any], memo: Mapping[str, Any]) -> bytes:
 
 def load_state(saved: bytes, protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Return the memo of a saved state, refusing one that is broken or of another protocol."""
-    try:
+    state: Any = None
+    # Refused below, outside of any handler: the error of a parser holds the whole text, and so the user's values.
+    with suppress(ValueError, TypeError, RecursionError):
         state = json.loads(saved)
-        owner, memo = state["protocol"], state["memo"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"not a saved client: {error}") from error
+    if not isinstance(state, dict) or not {"protocol", "memo"} <= state.keys():
+        raise StateError("not a saved client: it must be JSON with a protocol and a memo, as `save` returns it")
+    owner, memo = state["protocol"], state["memo"]
     if owner != protocol:
-        raise StateError(f"the state is of a client of {owner}, not of {dict(protocol)}: answers would not be private")
+        raise StateError(
+            f"the state is of a client of {shown(owner, 300)}, not of {dict(protocol)}: answers would not be private"
+        )
     if not isinstance(memo, dict):
         raise StateError("not a saved client: the memo is not a table")
     return memo
@@ -72,8 +80,8 @@ def load_state(saved: bytes, protocol: Mapping[str, Any]) -> dict[str, Any]:
 
 def memo_int(value: Any, size: int, what: str) -> int:
     """Return a whole number of a saved memo, refusing one outside [0, size)."""
-    if isinstance(value, str) and value.isascii() and value.isdigit():
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _MOST_DIGITS:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
-        raise StateError(f"{what} in a saved client must be in [0, {size}), not {value!r}")
+        raise StateError(f"{what} in a saved client must be in [0, {size})")
     return value

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.checks import check_numbers, whole_numbers
 from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.draws import Draws, respond, respond_batch
-from ldp_client.errors import ReportError
 from ldp_client.memo import Answers
 from ldp_client.protocol import Privacy, check_users, check_value, check_values
 from ldp_client.steps import Calibration, Chain, asked_epsilon, check_size, grr_chain
@@ -93,13 +93,12 @@ class Direct:
 
     def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
         """Return clients' reports as an array."""
-        return check_values(np.asarray(reports, dtype=np.int64), self.k, len(reports))
+        return whole_numbers(reports, self.k, f"reports of {self.kind}")
 
     def estimate(self, columns: NDArray[np.int64]) -> Estimate:
         """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
-        if columns.ndim != 1 or not columns.size or not 0 <= columns.min() <= columns.max() < self.k:
-            raise ReportError(f"reports of {self.kind} are whole numbers in [0, {self.k}), at least one")
-        return self.support.estimate(np.bincount(columns, minlength=self.k), columns.size)
+        reports = check_numbers(columns, self.k, f"reports of {self.kind}")
+        return self.support.estimate(np.bincount(reports, minlength=self.k), reports.size)
 
 
 class DirectClient(Device[Direct, int, int]):

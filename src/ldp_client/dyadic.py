@@ -17,11 +17,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ldp_client.checks import as_list, is_chance, is_count, shown
 from ldp_client.device import as_draws, load_state, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.protocol import check_users
-from ldp_client.steps import epsilon, symmetric
+from ldp_client.steps import check_size, epsilon, symmetric
 from mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
 
 MOST_PERIODS = 1 << 20
@@ -53,10 +54,10 @@ class DyadicTree:
 
     def __post_init__(self) -> None:
         d = self.periods
-        if isinstance(d, bool) or not isinstance(d, int) or not 1 <= d <= MOST_PERIODS or d & (d - 1):
+        check_size(d, "the number of periods", least=1, most=MOST_PERIODS)
+        if d & (d - 1):
             raise ProtocolError(f"the number of periods is a power of two up to {MOST_PERIODS}, not {d!r}")
-        if not 1 <= self.changes <= d:
-            raise ProtocolError(f"a user changes at least once and at most {d} times, not {self.changes!r}")
+        check_size(self.changes, "the number of changes of a user", least=1, most=d)
         object.__setattr__(self, "keep", symmetric(exp(epsilon(self.epsilon_micro) / 2)).p)
 
     @property
@@ -124,7 +125,7 @@ class DyadicTree:
         for name, (low, high) in zip(_STATE, limits, strict=True):
             value = memo.get(name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise StateError(f"{name} of a saved client must be in [{low}, {high}], not {value!r}")
+                raise StateError(f"{name} of a saved client must be in [{low}, {high}]")
             state.append(value)
         return DyadicClient(self, as_draws(bits), state)
 
@@ -133,10 +134,15 @@ class DyadicTree:
 
         ``states`` has a row of Booleans a user and a column a period.
         """
+        if (
+            not isinstance(states, np.ndarray)
+            or states.dtype.kind not in "biu"
+            or states.ndim != 2
+            or states.shape[1] != self.periods
+            or not bool(((states == 0) | (states == 1)).all())
+        ):
+            raise ReportError(f"a fleet's states are an array of 0 or 1, {self.periods} a user")
         users = check_users(int(states.shape[0]))
-        boolean = states.dtype.kind in "biu" and bool(((states == 0) | (states == 1)).all())
-        if states.shape != (users, self.periods) or not boolean:
-            raise ReportError(f"a fleet's states are 0 or 1, {self.periods} a user")
         change = 1 + uniform_below_batch(bits, self.changes, users)
         level = 1 + uniform_below_batch(bits, self.levels, users)
         truthful = bernoulli_batch(bits, self.keep, users)
@@ -158,12 +164,12 @@ class DyadicClient:
 
     def report(self, held: bool) -> NodeReport | None:
         """Take the state of the next period; return the report that is due in it, or None (Algorithm 1, UPDATE)."""
-        if held not in (0, 1):
-            raise ReportError(f"a state is 0 or 1, not {held!r}")
-        change = int(held) - self._held
-        self._held = int(held)
+        if not isinstance(held, bool | int | np.bool_ | np.integer) or held not in (0, 1):
+            raise ReportError("a state is 0 or 1")
         if self._period >= self.protocol.periods:
             raise ReportError(f"all {self.protocol.periods} periods are over")
+        change = int(held) - self._held
+        self._held = int(held)
         self._period += 1
         if change:
             self._seen = min(self._seen + 1, self.protocol.periods)
@@ -192,25 +198,37 @@ class DyadicServer:
         self._sums = np.zeros(2 * protocol.periods, dtype=np.int64)
 
     def add(self, reports: Iterable[NodeReport]) -> None:
-        """Take in reports of any clients and periods."""
-        d = self.protocol.periods
-        for report in reports:
-            width = 1 << (report.level - 1) if 1 <= report.level <= self.protocol.levels else 0
-            if not width or not 1 <= report.period <= d or report.period % width or report.sign not in (-1, 1):
-                raise ReportError(f"no client of this protocol sends {report}")
-            self._sums[node_index(d, report.level, report.period // width)] += report.sign
+        """Take in reports of any clients and periods: all of them, or none where one is refused."""
+        sent = as_list(reports, "reports")
+        nodes = [self._node(report) for report in sent]
+        for node, report in zip(nodes, sent, strict=True):
+            self._sums[node] += report.sign
+
+    def _node(self, report: NodeReport) -> int:
+        """Return where a report is added, refusing one that no client sends."""
+        d, levels = self.protocol.periods, self.protocol.levels
+        if not isinstance(report, NodeReport) or not is_count(report.level, 1, levels):
+            raise ReportError(f"no client of this protocol sends {shown(report)}")
+        width = 1 << (report.level - 1)
+        there = is_count(report.period, 1, d) and report.period % width == 0
+        if not there or not is_count(report.sign, -1, 1) or report.sign == 0:
+            raise ReportError(f"no client of this protocol sends {shown(report)}")
+        return node_index(d, report.level, report.period // width)
 
     def add_sums(self, sums: NDArray[np.int64]) -> None:
         """Take in a fleet's sums by node."""
-        if sums.shape != self._sums.shape:
-            raise ReportError(f"sums over {self.protocol.periods} periods have {self._sums.size} places, not so many")
+        if not isinstance(sums, np.ndarray) or sums.dtype.kind != "i" or sums.shape != self._sums.shape:
+            raise ReportError(
+                f"sums over {self.protocol.periods} periods are an array of {self._sums.size} signed whole numbers, "
+                "as `fleet_sums` returns them"
+            )
         self._sums += sums
 
     def estimate(self, period: int) -> float:
         """Return the unbiased estimate of how many users hold the Boolean in ``period``."""
-        if not 1 <= period <= self.protocol.periods:
-            raise ReportError(f"periods are 1 to {self.protocol.periods}, not {period!r}")
-        total = sum(int(self._sums[node_index(self.protocol.periods, *node)]) for node in cover(period))
+        if not is_count(period, 1, self.protocol.periods):
+            raise ReportError(f"periods are 1 to {self.protocol.periods}, not {shown(period)}")
+        total = sum(int(self._sums[node_index(self.protocol.periods, *node)]) for node in cover(int(period)))
         return self.protocol.scale * total
 
     def estimates(self) -> NDArray[np.float64]:
@@ -298,5 +316,5 @@ def report_kernel(
 
 
 def _check_error(users: int, beta: float) -> None:
-    if not users >= 1 or not 0 < beta < 1:
-        raise ProtocolError(f"an error bound needs users and 0 < β < 1, not {users!r} and {beta!r}")
+    if not is_count(users, 1) or not is_chance(beta):
+        raise ProtocolError(f"an error bound needs users and 0 < β < 1, not {shown(users)} and {shown(beta)}")

@@ -76,11 +76,14 @@ def privacy_loss(one: Mapping[Outcome, Fraction], other: Mapping[Outcome, Fracti
         if not against:
             return math.inf
         worst = max(worst, chance / against)
-    return _log(worst)
+    return log_ratio(worst)
 
 
-def _log(ratio: Fraction) -> float:
-    """Return ln(ratio) to a few units in the last place, also where the ratio is close to one."""
+def log_ratio(ratio: Fraction) -> float:
+    """Return ln(ratio) to a few units in the last place, also where the ratio is close to one or beyond a float."""
     if abs(ratio - 1) < Fraction(1, 4):
         return math.log1p(float(ratio - 1))
-    return math.log(float(ratio))
+    shift = ratio.numerator.bit_length() - ratio.denominator.bit_length()
+    if abs(shift) < 1000:
+        return math.log(float(ratio))
+    return math.log(float(ratio / Fraction(2) ** shift)) + shift * math.log(2)

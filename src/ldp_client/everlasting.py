@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.checks import check_numbers, is_chance, is_count, shown, whole_numbers
 from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.draws import Draws
-from ldp_client.errors import ProtocolError, ReportError
+from ldp_client.errors import ProtocolError
 from ldp_client.finite_state import FiniteState
 from ldp_client.protocol import Privacy, check_users, check_value, check_values
 from ldp_client.steps import Chain, epsilon, symmetric
@@ -90,6 +91,8 @@ class BitwiseEverlasting:
         The paper prints ln 2 for 2 ln 2; for k = 4, ε₁ = 0.1 and ε₂ = 1 that would be 1.21, where the exact value
         is 0.87.
         """
+        if not is_count(reports, 1):
+            raise ProtocolError(f"a stream has at least one report, not {shown(reports)}")
         half = reports // 2
         kept, sent = (float(epsilon(micro)) for micro in (self.epsilon_permanent_micro, self.epsilon_report_micro))
         return max(0.0, half * sent - kept - 2 * math.log(2))
@@ -128,13 +131,12 @@ class BitwiseEverlasting:
 
     def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
         """Return clients' reports as an array."""
-        return check_values(np.asarray(reports, dtype=np.int64), 2, len(reports))
+        return whole_numbers(reports, 2, "reports of BEP")
 
     def estimate(self, columns: NDArray[np.int64]) -> Estimate:
         """Return the frequencies of 0 and of 1 behind one collection (section 6)."""
-        if columns.ndim != 1 or not columns.size or not 0 <= columns.min() <= columns.max() < 2:
-            raise ReportError("reports of BEP are bits, at least one")
-        return self.support.estimate(np.bincount(columns, minlength=2), columns.size)
+        reports = check_numbers(columns, 2, "reports of BEP")
+        return self.support.estimate(np.bincount(reports, minlength=2), reports.size)
 
 
 class EverlastingClient(Device[BitwiseEverlasting, int, int]):
@@ -186,5 +188,5 @@ def _flip_matrix(keep: Real) -> NDArray[np.float64]:
 
 
 def _check_error(users: int, beta: float) -> None:
-    if not users >= 1 or not 0 < beta < 1:
-        raise ProtocolError(f"an error bound needs users and 0 < β < 1, not {users!r} and {beta!r}")
+    if not is_count(users, 1) or not is_chance(beta):
+        raise ProtocolError(f"an error bound needs users and 0 < β < 1, not {shown(users)} and {shown(beta)}")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ldp_client.checks import is_count, shown
 from ldp_client.errors import ProtocolError
 
 Floats = NDArray[np.float64]
@@ -32,7 +33,9 @@ class FiniteState:
 
     def __post_init__(self) -> None:
         for rows in (self.states, self.symbols):
-            if rows.ndim != 2 or not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9):
+            if not isinstance(rows, np.ndarray) or rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size:
+                raise ProtocolError("states and symbols are matrices of floats, neither of them empty")
+            if not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9):
                 raise ProtocolError("states and symbols are matrices whose rows are probabilities that add up to one")
         if self.states.shape[1] != self.symbols.shape[0]:
             raise ProtocolError(
@@ -74,6 +77,7 @@ class FiniteState:
 
     def everlasting(self, reports: int) -> float:
         """Return the exact ε that ``reports`` reports of one value reveal of it (Definition 10 for this k)."""
+        _check_reports(reports)
         types = list(_compositions(reports, self.symbols.shape[1]))
         values = range(self.states.shape[0])
         table = np.array([[self.log_probability(value, counts) for counts in types] for value in values])
@@ -86,6 +90,7 @@ class FiniteState:
         The sets are of whole streams, as Theorem 14's proof reads the definition: a hockey-stick divergence between
         the law of one user and the product of two, over the worst split.
         """
+        _check_reports(reports)
         worst = 0.0
         for value in range(self.states.shape[0]):
             for size in range(1, reports // 2 + 1):
@@ -102,8 +107,9 @@ class FiniteState:
 
     def several_untrackable(self, reports: int, users: int) -> float:
         """Return the least γ for telling one user from ``users``, however they share the reports (Definition 15)."""
-        if not users >= 2:
-            raise ProtocolError(f"there must be at least two users to tell apart, not {users!r}")
+        if not is_count(users, 2):
+            raise ProtocolError(f"there must be at least two users to tell apart, not {shown(users)}")
+        _check_reports(reports)
         symbols = self.symbols.shape[1]
         worst = 0.0
         every = [counts for size in range(reports + 1) for counts in _compositions(size, symbols)]
@@ -136,8 +142,7 @@ class FiniteState:
     def _splits(self, reports: int) -> Iterator[tuple[int, Counts, Counts]]:
         """Yield every value with every pair of count vectors that a split of ``reports`` can leave."""
         symbols = self.symbols.shape[1]
-        if not reports >= 1:
-            raise ProtocolError(f"a stream has at least one report, not {reports!r}")
+        _check_reports(reports)
         pairs = sum(
             math.comb(size + symbols - 1, size) * math.comb(reports - size + symbols - 1, reports - size)
             for size in range(1, reports // 2 + 1)
@@ -149,6 +154,11 @@ class FiniteState:
             for first, second in itertools.product(_compositions(size, symbols), _compositions(rest, symbols)):
                 for value in range(self.states.shape[0]):
                     yield value, first, second
+
+
+def _check_reports(reports: int) -> None:
+    if not is_count(reports, 1):
+        raise ProtocolError(f"a stream has at least one report, not {shown(reports)}")
 
 
 def _spread(rows: Floats) -> float:

@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from ldp_client.checks import shown
 from ldp_client.errors import ProtocolError
 from ldp_client.steps import Calibration
+from mechanisms import exp
+
+#: Bits after the point: e^(4·64) has 370 before it, and the least ε is a millionth.
+_PRECISION = 512
 
 
 def printed_range(permanent: Fraction, first: Fraction) -> int:
@@ -15,9 +20,10 @@ def printed_range(permanent: Fraction, first: Fraction) -> int:
     >>> [printed_range(Fraction(half, 2), Fraction(6, 10) * Fraction(half, 2)) for half in range(1, 11)]
     [2, 2, 3, 3, 4, 5, 7, 9, 12, 17]
     """
-    a, b = math.exp(permanent), math.exp(first)
-    # For ε near 0 the sum is 0 but for rounding, on either side of it.
-    root = math.sqrt(max(0.0, a**4 - 14 * a**2 + 12 * a * b * (1 - a * b) + 12 * a**3 * b + 1))
+    a, b = (Fraction(exp(each).floor(_PRECISION), 1 << _PRECISION) for each in (permanent, first))
+    # For ε near 0 the sum is 0 but for rounding, on either side of it; for a large one the root all but equals a².
+    square = a**4 - 14 * a**2 + 12 * a * b * (1 - a * b) + 12 * a**3 * b + 1
+    root = Fraction(math.isqrt(max(0, math.floor(square * 4**_PRECISION))), 1 << _PRECISION)
     return 1 + max(1, round((1 - a**2 + root) / (6 * (a - b))))
 
 
@@ -32,7 +38,7 @@ def variance_over_reports(g: int, permanent: Fraction, first: Fraction, calibrat
     elif calibration == "exact":
         odds = b * (a + g - 2) - (g - 1)
     else:
-        raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {calibration!r}")
+        raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {shown(calibration)}")
     # p₂ − q₂ = (r − 1)/(r + g − 1) with r = odds/(a − b), cleared of the division.
     second = (odds - (a - b)) / (odds + (g - 1) * (a - b))
     return ((a + g - 1) / ((a - 1) * second)) ** 2 / (g - 1)

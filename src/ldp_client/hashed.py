@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.checks import as_list, check_columns, whole_numbers
 from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.direct import memoized_responses
 from ldp_client.draws import Draws, respond, respond_batch
@@ -102,8 +103,8 @@ class Hashed:
         """Return a new device, with a hash function drawn for it unless one is given."""
         draws = as_draws(bits)
         chosen = draw_hash(draws, self.g) if function is None else function
-        if chosen.g != self.g:
-            raise ReportError(f"the protocol hashes to {self.g} values, the function given to {chosen.g}")
+        if not isinstance(chosen, UniversalHash) or chosen.g != self.g:
+            raise ReportError(f"the protocol hashes to {self.g} values, the function given does not")
         return HashedClient(self, draws, chosen, {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> HashedClient:
@@ -124,18 +125,20 @@ class Hashed:
 
     def columns(self, reports: Sequence[HashedReport]) -> HashedColumns:
         """Return clients' reports as columns."""
-        if any(report.function.g != self.g for report in reports):
+        sent = as_list(reports, "reports")
+        if not all(isinstance(each, HashedReport) and isinstance(each.function, UniversalHash) for each in sent):
+            raise ReportError(f"a report of {self.kind} is a HashedReport, with its hash function")
+        if any(report.function.g != self.g for report in sent):
             raise ReportError(f"a report was hashed to another number of values than {self.g}")
         return HashedColumns(
-            multipliers=np.array([report.function.multiplier for report in reports], dtype=np.uint64),
-            addends=np.array([report.function.addend for report in reports], dtype=np.uint64),
-            values=check_values(np.array([report.value for report in reports], np.int64), self.g, len(reports)),
+            multipliers=np.array([report.function.multiplier for report in sent], dtype=np.uint64),
+            addends=np.array([report.function.addend for report in sent], dtype=np.uint64),
+            values=whole_numbers([report.value for report in sent], self.g, "reported hash values"),
         )
 
     def estimate(self, columns: HashedColumns) -> Estimate:
         """Return the frequencies behind one collection (Algorithm 2): n·k hash tests."""
-        if not columns.multipliers.shape == columns.addends.shape == columns.values.shape:
-            raise ReportError("the columns of a collection must have one entry a user")
+        columns = check_columns(columns, HashedColumns)
         counts = count_matches(columns.multipliers, columns.addends, columns.values, self.g, self.k)
         return self.support.estimate(counts, columns.values.size)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ldp_client.checks import check_numbers, check_words, is_count, shown
 from ldp_client.draws import Draws
 from ldp_client.errors import ReportError
 from mechanisms import Bits
@@ -39,9 +40,9 @@ class UniversalHash:
     def __post_init__(self) -> None:
         for word in (self.multiplier, self.addend):
             if isinstance(word, bool) or not isinstance(word, int) or not 0 <= word < 1 << WORD_BITS:
-                raise ReportError(f"a hash function has two words of 64 bits, not {word!r}")
-        if not 2 <= self.g < 1 << HASH_BITS:
-            raise ReportError(f"a hash function has between 2 and 2^32 - 1 values, not {self.g!r}")
+                raise ReportError(f"a hash function has two words of 64 bits, not {shown(word)}")
+        if not isinstance(self.g, int) or not is_count(self.g, 2, (1 << HASH_BITS) - 1):
+            raise ReportError(f"a hash function has between 2 and 2^32 - 1 values, not {shown(self.g)}")
 
     def __call__(self, value: int) -> int:
         """Return H(value)."""
@@ -79,11 +80,13 @@ def collision_bound(g: int, *, hash_bits: int = HASH_BITS) -> Fraction:
     return Fraction(1, g) + Fraction(g, 1 << (2 * hash_bits + 2))
 
 
-def bucket_starts(g: int) -> Words:
-    """Return, for x in [0, g], the smallest a·v + b (mod 2^64) that hashes to x; the last wraps to 0."""
-    return np.array(
-        [(-(-(x << HASH_BITS) // g) << HASH_BITS) % (1 << WORD_BITS) for x in range(g + 1)], dtype=np.uint64
-    )
+def bucket_starts(hashed: NDArray[np.int64], g: int) -> Words:
+    """Return, for each x in [0, g], the smallest a·v + b (mod 2^64) that hashes to x: ⌈x·2^32/g⌉·2^32, 0 for x = g.
+
+    Nothing overflows before the last shift: x ≤ g < 2^32, so that x·2^32 + g − 1 is below 2^64.
+    """
+    raised = (hashed.astype(np.uint64) << np.uint64(HASH_BITS)) + np.uint64(g - 1)
+    return (raised // np.uint64(g)) << np.uint64(HASH_BITS)
 
 
 def hash_values(multipliers: Words, addends: Words, values: NDArray[np.int64], g: int) -> NDArray[np.int64]:
@@ -96,13 +99,20 @@ def count_matches(
     multipliers: Words, addends: Words, reported: NDArray[np.int64], g: int, size: int
 ) -> NDArray[np.int64]:
     """Return, for each v below ``size``, how many users u have H_u(v) = reported[u] (Algorithm 2, line 4)."""
-    if reported.size >= 1 << 32:
+    hashed = check_numbers(reported, g, "the reported hash values")
+    steps = check_words(multipliers, hashed.shape, "the multipliers of the hash functions")
+    offsets = check_words(addends, hashed.shape, "the addends of the hash functions")
+    if hashed.size >= 1 << 32:
         raise ReportError("count at most 2^32 - 1 reports at a time")
-    if reported.size and not 0 <= reported.min() <= reported.max() < g:
-        raise ReportError(f"a report holds a hash value outside [0, {g})")
-    starts = bucket_starts(g)
+    # Where hash values are fewer than reports, each interval is computed once; never all of them where they are more.
+    few = g < hashed.size
+    values = np.arange(g) if few else hashed
+    starts = bucket_starts(values, g)
+    widths = bucket_starts(values + 1, g) - starts
     counts = np.zeros(size, dtype=np.uint32)
-    _count_kernel(multipliers, addends - starts[reported], (starts[1:] - starts[:-1])[reported], counts)
+    if few:
+        starts, widths = starts[hashed], widths[hashed]
+    _count_kernel(steps, offsets - starts, widths, counts)
     return counts.astype(np.int64)
 
 

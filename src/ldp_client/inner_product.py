@@ -15,12 +15,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
+from ldp_client.checks import (
+    as_list,
+    check_columns,
+    check_words,
+    is_chance,
+    is_count,
+    shown,
+    whole_numbers,
+)
 from ldp_client.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.draws import Draws
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.hadamard import parity, signs_for, transform
-from ldp_client.protocol import check_users, check_value
-from ldp_client.steps import MICRO, epsilon, symmetric
+from ldp_client.protocol import check_users, check_value, check_values
+from ldp_client.steps import MICRO, check_size, epsilon, symmetric
 from ldp_client.tracking import Bound
 from mechanisms import Bits, Real, advanced_epsilon, bernoulli_batch, exp, uniform_below_batch
 
@@ -52,9 +61,9 @@ class PairEstimate:
 
     def interval(self, confidence: float = 0.95, *, simultaneous: bool = False) -> tuple[Any, Any]:
         """Return normal intervals of each frequency, or of all of them at once (Bonferroni)."""
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must lie in (0, 1), not {confidence}")
-        miss = (1 - confidence) / (self.frequencies.size if simultaneous else 1)
+        if not is_chance(confidence):
+            raise ProtocolError(f"confidence must lie in (0, 1), not {shown(confidence)}")
+        miss = (1 - confidence) / (max(1, self.frequencies.size) if simultaneous else 1)
         half = norm.isf(miss / 2) * self.deviation
         return self.frequencies - half, self.frequencies + half
 
@@ -69,10 +78,8 @@ class InnerProduct:
     keep: Real = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.bits <= MOST_BITS:
-            raise ProtocolError(f"values have 1 to {MOST_BITS} bits, not {self.bits!r}")
-        if not 1 <= self.stored < 1 << 31:
-            raise ProtocolError(f"at least one pair is stored, not {self.stored!r}")
+        check_size(self.bits, "the number of bits of a value", least=1, most=MOST_BITS)
+        check_size(self.stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
         object.__setattr__(self, "keep", symmetric(exp(epsilon(self.epsilon_pair_micro))).p)
 
     @property
@@ -106,8 +113,8 @@ class InnerProduct:
 
     def untrackable(self, reports: int) -> Bound:
         """Return (0, k²/L + L²/2^d) for k reports: no pair is sent twice, no vector drawn twice (section 7.1)."""
-        if not reports >= 1:
-            raise ProtocolError(f"a stream has at least one report, not {reports!r}")
+        if not is_count(reports, 1):
+            raise ProtocolError(f"a stream has at least one report, not {shown(reports)}")
         return Bound(gamma=0, delta=min(1.0, reports**2 / self.stored + self.stored**2 / 2.0**self.bits))
 
     def error_bound(self, users: int, beta: float) -> float:
@@ -147,12 +154,18 @@ class InnerProduct:
 
     def columns(self, reports: Sequence[tuple[int, int]]) -> PairColumns:
         """Return clients' reports as columns."""
-        for vector, product in reports:
-            if not 0 < vector < 1 << self.bits or product not in (0, 1):
-                raise ReportError(f"a report is a nonzero vector of {self.bits} bits and a bit, not {vector, product}")
+        sent = as_list(reports, "reports")
+        for report in sent:
+            if (
+                not isinstance(report, tuple | list)
+                or len(report) != 2
+                or not is_count(report[0], 1, (1 << self.bits) - 1)
+                or not (isinstance(report[1], bool | np.bool_) or is_count(report[1], 0, 1))
+            ):
+                raise ReportError(f"a report is a pair of a nonzero vector of {self.bits} bits and a bit")
         return PairColumns(
-            vectors=np.array([vector for vector, _ in reports], dtype=np.uint64),
-            products=np.array([product for _, product in reports], dtype=np.bool_),
+            vectors=np.array([vector for vector, _ in sent], dtype=np.uint64),
+            products=np.array([product for _, product in sent], dtype=np.bool_),
         )
 
     def estimate(self, columns: PairColumns, candidates: ArrayLike | None = None) -> PairEstimate:
@@ -160,24 +173,27 @@ class InnerProduct:
 
         p̃ᵤ = (2^d − 1)/(2^d·n)·(e^ε' + 1)/(e^ε' − 1)·Σ(−1)^(⟨V,u⟩⊕B) + 2^−d (the paper prints 2^dη for 2^d·n).
         """
-        users = columns.vectors.size
-        if not users or columns.products.shape != columns.vectors.shape:
-            raise ReportError("there are no reports to estimate from, or not a product for each vector")
-        if int(columns.vectors.max()) >> self.bits or not columns.vectors.all():
+        columns = check_columns(columns, PairColumns)
+        users = np.size(columns.products)
+        vectors = check_words(columns.vectors, (users,), "vectors, one a product,")
+        products = columns.products
+        if not isinstance(products, np.ndarray) or products.dtype != np.bool_ or products.shape != (users,):
+            raise ReportError("products must be an array of Booleans, one a vector")
+        if not users:
+            raise ReportError("there are no reports to estimate from")
+        if int(vectors.max()) >> self.bits or not vectors.all():
             raise ReportError(f"vectors have {self.bits} bits and are not zero")
         if candidates is None:
             if self.bits > MOST_LISTED_BITS:
                 raise ReportError(f"2^{self.bits} values cannot be listed: name the candidates")
             sums = np.zeros(1 << self.bits, dtype=np.int64)
-            signs = np.where(columns.products, -1, 1)
-            np.add.at(sums, columns.vectors.astype(np.int64), signs)
+            signs = np.where(products, -1, 1)
+            np.add.at(sums, vectors.astype(np.int64), signs)
             transform(sums)
             values = np.arange(1 << self.bits, dtype=np.uint64)
         else:
-            values = np.asarray(candidates, dtype=np.uint64)
-            if values.ndim != 1 or (values >> np.uint64(self.bits)).any():
-                raise ReportError(f"candidates are values of {self.bits} bits")
-            sums = signs_for(columns.vectors, columns.products, values)
+            values = whole_numbers(candidates, 1 << self.bits, "candidates").astype(np.uint64)
+            sums = signs_for(vectors, np.asarray(products), values)
         scale = self._scale() / users
         return PairEstimate(
             values=values,
@@ -223,10 +239,7 @@ class PairFleet:
 
     def report(self, values: ArrayLike) -> PairColumns:
         """Return one collection's reports; every collection of a fleet must ask for the same values."""
-        held = np.asarray(values)
-        if held.shape != (self.users,) or held.dtype.kind not in "iu" or (held.astype(np.int64) < 0).any():
-            raise ReportError(f"a fleet of {self.users} users reports that many values, not {held.dtype}{held.shape}")
-        held = held.astype(np.uint64)
+        held = check_values(values, 1 << self.protocol.bits, self.users).astype(np.uint64)
         if self._values is None:
             self._store(held)
         elif not np.array_equal(self._values, held):
@@ -240,8 +253,6 @@ class PairFleet:
         return np.full(self.users, 0 if self._values is None else 1, dtype=np.int64)
 
     def _store(self, held: NDArray[np.uint64]) -> None:
-        if (held >> np.uint64(self.protocol.bits)).any():
-            raise ReportError(f"values have {self.protocol.bits} bits")
         shape = (self.users, self.protocol.stored)
         size = self.users * self.protocol.stored
         below = (1 << self.protocol.bits) - 1
@@ -257,8 +268,7 @@ def for_everlasting(*, bits: int, stored: int, epsilon_total: float, delta: floa
     ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which only adds privacy.
     """
     _check_guarantee(epsilon_total, delta)
-    if not stored >= 1:
-        raise ProtocolError(f"at least one pair is stored, not {stored!r}")
+    check_size(stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
     pair = epsilon_total / (2 * math.sqrt(-2 * stored * math.log(delta)))
     micro = math.floor(pair * MICRO)
     if micro < 1:
@@ -301,8 +311,8 @@ def for_accuracy(
 
 
 def _spread(bits: int, users: int, beta: float, factor: int) -> float:
-    if not 1 <= bits <= MOST_BITS or not users >= 1 or not 0 < beta < 1:
-        raise ProtocolError(f"needs bits, users and 0 < β < 1, not {bits!r}, {users!r}, {beta!r}")
+    if not is_count(bits, 1, MOST_BITS) or not is_count(users, 1) or not is_chance(beta):
+        raise ProtocolError(f"needs bits, users and 0 < β < 1, not {shown(bits)}, {shown(users)}, {shown(beta)}")
     return math.sqrt(factor * ((bits + 1) * math.log(2) - math.log(beta)) / users)
 
 
@@ -311,7 +321,7 @@ def _error(bits: int, pair: float, users: int, beta: float, factor: int) -> floa
 
 
 def _check_guarantee(epsilon_total: float, delta: float) -> None:
-    if not 0 < epsilon_total < 1:
-        raise ProtocolError(f"everlasting privacy is proved for 0 < ε < 1, not {epsilon_total!r}")
-    if not 0 < delta < 1:
-        raise ProtocolError(f"δ lies strictly between 0 and 1, not {delta!r}")
+    if not is_chance(epsilon_total):
+        raise ProtocolError(f"everlasting privacy is proved for 0 < ε < 1, not {shown(epsilon_total)}")
+    if not is_chance(delta):
+        raise ProtocolError(f"δ lies strictly between 0 and 1, not {shown(delta)}")

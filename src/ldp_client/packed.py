@@ -43,6 +43,8 @@ def pack(bits: NDArray[np.bool_]) -> bytes:
 
 def unpack(row: bytes, size: int) -> NDArray[np.bool_]:
     """Return the bits of a packed row, refusing one of another length or with bits set beyond its end."""
+    if not isinstance(row, bytes | bytearray):
+        raise ReportError(f"a row of {size} bits is {-(-size // 8)} bytes, not a {type(row).__name__}")
     if len(row) != -(-size // 8):
         raise ReportError(f"a row of {size} bits has {-(-size // 8)} bytes, not {len(row)}")
     bits = np.unpackbits(np.frombuffer(row, dtype=np.uint8), bitorder="little").astype(np.bool_)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.checks import check_numbers, shown
 from ldp_client.errors import ReportError
 from ldp_client.support import Estimate, Support
 from mechanisms import Bits
@@ -107,23 +108,23 @@ class FrequencyProtocol(Protocol):
 def check_value(value: int | np.integer[Any], k: int) -> int:
     """Return ``value`` as an int, refusing one outside [0, k)."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < k:
-        raise ReportError(f"a value must be a whole number in [0, {k}), not {value!r}")
+        raise ReportError(f"a value must be a whole number in [0, {k})")
     return int(value)
 
 
 def check_values(values: ArrayLike, k: int, users: int) -> NDArray[np.int64]:
     """Return ``values`` as an array with one whole number in [0, k) a user."""
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):  # lists of different lengths
+        array = np.empty(0, dtype=np.object_)
     if array.shape != (users,) or array.dtype.kind not in "iu":
         raise ReportError(f"a fleet of {users} users reports {users} whole numbers, not {array.dtype}{array.shape}")
-    array = array.astype(np.int64)
-    if users and not 0 <= array.min() <= array.max() < k:
-        raise ReportError(f"values must lie in [0, {k}), but lie in [{array.min()}, {array.max()}]")
-    return array
+    return check_numbers(array, k, "values")
 
 
 def check_users(users: int) -> int:
     """Return the size of a fleet, refusing one that is not a whole number of at least one."""
     if isinstance(users, bool) or not isinstance(users, int) or not 0 < users < 1 << 31:
-        raise ReportError(f"a fleet has between 1 and 2^31 - 1 users, not {users!r}")
+        raise ReportError(f"a fleet has between 1 and 2^31 - 1 users, not {shown(users)}")
     return users

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -17,18 +18,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ldp_client.checks import as_list, check_columns, check_numbers, check_words, is_count, shown, whole_numbers
 from ldp_client.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.draws import Draws
+from ldp_client.enumeration import log_ratio
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.lanes import LaneCoins
 from ldp_client.memo import Answers
 from ldp_client.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
 from ldp_client.protocol import Privacy, check_users, check_values
-from ldp_client.steps import Chain, Step
+from ldp_client.steps import Chain, Step, check_size
 from mechanisms import Bits, Real, uniform_below_batch
 
 MOST_COHORTS = 1 << 16
 MOST_BITS = 1 << 16
+#: Of f, p and q: enough for any probability, few enough digits to print.
+_LONGEST_DENOMINATOR = 1024
+
+
+def string_bytes(value: str) -> bytes:
+    """Return a user's string in UTF-8. The error of one that has none holds nothing of it, in no attribute."""
+    encoded = None
+    if isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            encoded = value.encode()
+    if encoded is None:
+        raise ReportError("a value of RAPPOR must be a string that UTF-8 can write, without lone surrogates")
+    return encoded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +71,9 @@ class RapporCounts:
     set_bits: NDArray[np.int64]
 
     def __add__(self, other: RapporCounts) -> RapporCounts:
-        """Return the counts of both."""
+        """Return the counts of both, which must be of one protocol."""
+        if self.reports.shape != other.reports.shape or self.set_bits.shape != other.set_bits.shape:
+            raise ReportError("counts of different numbers of cohorts or bits cannot be added")
         return RapporCounts(reports=self.reports + other.reports, set_bits=self.set_bits + other.set_bits)
 
 
@@ -75,13 +93,15 @@ class Rappor:
     chain: Chain = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 1 <= self.size <= MOST_BITS or not 1 <= self.hashes <= self.size:
-            raise ProtocolError(f"a filter has 1 to {MOST_BITS} bits and no more hashes: {self.size}, {self.hashes}")
-        if not 1 <= self.cohorts <= MOST_COHORTS:
-            raise ProtocolError(f"there are 1 to {MOST_COHORTS} cohorts, not {self.cohorts!r}")
+        check_size(self.size, "the number of bits of a filter", least=1, most=MOST_BITS)
+        check_size(self.hashes, "the number of hashes, no more than bits,", least=1, most=self.size)
+        check_size(self.cohorts, "the number of cohorts", least=1, most=MOST_COHORTS)
         for name in ("f", "p", "q"):
-            if not isinstance(getattr(self, name), Fraction | int):
-                raise ProtocolError(f"{name} is a Fraction, so that coins are exact, not {getattr(self, name)!r}")
+            chance = getattr(self, name)
+            if not isinstance(chance, Fraction | int):
+                raise ProtocolError(f"{name} is a Fraction, so that coins are exact, not {shown(chance)}")
+            if not 0 <= chance <= 1 or chance.denominator.bit_length() > _LONGEST_DENOMINATOR:
+                raise ProtocolError(f"{name} is a Fraction in [0, 1] of reasonable length, not {shown(chance)}")
         if not 0 <= self.f < 1 or not 0 <= self.p < self.q <= 1:
             raise ProtocolError(f"0 ≤ f < 1 and 0 ≤ p < q ≤ 1 must hold, not f = {self.f}, p = {self.p}, q = {self.q}")
         if (self.p == 0) != (self.q == 1):
@@ -115,9 +135,9 @@ class Rappor:
         Over different strings there is no limit but their number.
         """
         q, p = self.set_chance, self.clear_chance
-        first = math.inf if p == 0 else self.hashes * math.log(q * (1 - p) / (p * (1 - q)))
+        first = math.inf if p == 0 else self.hashes * log_ratio(q * (1 - p) / (p * (1 - q)))
         half = Fraction(self.f) / 2
-        permanent = math.inf if half == 0 else 2 * self.hashes * math.log((1 - half) / half)
+        permanent = math.inf if half == 0 else 2 * self.hashes * log_ratio((1 - half) / half)
         return Privacy(asked=first, first=first, permanent=permanent, worst_case=math.inf)
 
     def describe(self) -> dict[str, Any]:
@@ -137,13 +157,14 @@ class Rappor:
 
         Eight bytes of SHA-256 over the cohort, a counter and the string, modulo k, for each hash.
         """
-        if not 0 <= cohort < self.cohorts:
-            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {cohort!r}")
+        if not is_count(cohort, 0, self.cohorts - 1):
+            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {shown(cohort)}")
+        text = string_bytes(value)
         found: list[int] = []
         block = 0
         while len(found) < self.hashes:
-            prefix = b"rappor" + cohort.to_bytes(4, "big") + block.to_bytes(4, "big")
-            digest = hashlib.sha256(prefix + value.encode()).digest()
+            prefix = b"rappor" + int(cohort).to_bytes(4, "big") + block.to_bytes(4, "big")
+            digest = hashlib.sha256(prefix + text).digest()
             found += [int.from_bytes(digest[at : at + 8], "big") % self.size for at in range(0, 32, 8)]
             block += 1
         return found[: self.hashes]
@@ -176,23 +197,23 @@ class Rappor:
 
     def fleet(self, users: int, strings: Sequence[str], bits: Bits) -> RapporFleet:
         """Return ``users`` new devices in columns, which will report strings of the list by number."""
-        return RapporFleet(self, check_users(users), list(strings), bits)
+        return RapporFleet(self, check_users(users), as_list(strings, "strings"), bits)
 
     def columns(self, reports: Sequence[RapporReport]) -> RapporColumns:
         """Return clients' reports as columns."""
-        held = np.array([report.cohort for report in reports], dtype=np.int64)
-        cohorts = check_values(held, self.cohorts, len(reports))
-        return RapporColumns(cohorts=cohorts, rows=rows_from_bytes([report.row for report in reports], self.size))
+        sent = as_list(reports, "reports")
+        if not all(isinstance(report, RapporReport) for report in sent):
+            raise ReportError("a report of RAPPOR is a RapporReport, with its cohort")
+        cohorts = whole_numbers([report.cohort for report in sent], self.cohorts, "cohorts")
+        return RapporColumns(cohorts=cohorts, rows=rows_from_bytes([report.row for report in sent], self.size))
 
     def count(self, columns: RapporColumns) -> RapporCounts:
         """Return the counts of a collection, by cohort and bit."""
-        rows = columns.rows
-        if rows.ndim != 2 or rows.shape != (columns.cohorts.size, words_of(self.size)):
-            raise ReportError(f"{columns.cohorts.size} reports of {self.size} bits do not have shape {rows.shape}")
-        order = np.argsort(columns.cohorts, kind="stable")
-        sizes = np.bincount(columns.cohorts, minlength=self.cohorts)
-        if sizes.size > self.cohorts:
-            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {sizes.size - 1}")
+        columns = check_columns(columns, RapporColumns)
+        cohorts = check_numbers(columns.cohorts, self.cohorts, "cohorts")
+        rows = check_words(columns.rows, (cohorts.size, words_of(self.size)), f"reports of {self.size} bits")
+        order = np.argsort(cohorts, kind="stable")
+        sizes = np.bincount(cohorts, minlength=self.cohorts)
         ends = np.cumsum(sizes)
         counts = [count_bits(rows[order[end - size : end]], self.size) for size, end in zip(sizes, ends, strict=True)]
         return RapporCounts(reports=sizes, set_bits=np.array(counts, dtype=np.int64))
@@ -207,6 +228,7 @@ class RapporClient(Device[Rappor, str, bytes]):
 
     def report(self, value: str) -> RapporReport:
         """Return a report of ``value``: its permanent response, drawn at the first use, randomized once more."""
+        string_bytes(value)
         row = self._kept(value, lambda: self._permanent(value))
         instant = self.protocol.chain.instant
         if instant is not None:
@@ -229,6 +251,8 @@ class RapporFleet:
     def __init__(self, protocol: Rappor, users: int, strings: list[str], bits: Bits) -> None:
         self.protocol = protocol
         self.users = users
+        if not strings:
+            raise ReportError("a fleet reports strings of a list: name at least one")
         self.strings = strings
         self.cohorts = uniform_below_batch(bits, protocol.cohorts, users)
         self._bits = bits

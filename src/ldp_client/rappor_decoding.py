@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from ldp_client.errors import ReportError
+from ldp_client.checks import as_list, is_chance, is_count, shown
+from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.rappor import Rappor, RapporCounts
 
 Floats = NDArray[np.float64]
@@ -36,6 +37,8 @@ class Candidate:
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a normal interval of the frequency."""
+        if not is_chance(confidence):
+            raise ProtocolError(f"confidence must lie in (0, 1), not {shown(confidence)}")
         half = float(norm.isf((1 - confidence) / 2)) * self.deviation
         return self.frequency - half, self.frequency + half
 
@@ -69,16 +72,15 @@ def decode(
 
     Each client is counted once: a second report of the same client shares its permanent response, and its noise.
     """
-    if not candidates or len(set(candidates)) != len(candidates):
+    names = as_list(candidates, "candidates")
+    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
         raise ReportError("decoding needs candidate strings, each named once")
-    if not 0 < significance < 1:
-        raise ReportError(f"a significance lies in (0, 1), not {significance!r}")
-    if counts.reports.shape != (protocol.cohorts,) or counts.set_bits.shape != (protocol.cohorts, protocol.size):
-        raise ReportError(f"counts are of {protocol.cohorts} cohorts and {protocol.size} bits")
+    if not is_chance(significance):
+        raise ReportError(f"a significance lies in (0, 1), not {shown(significance)}")
+    _check_counts(protocol, counts)
     used = np.flatnonzero(counts.reports > 0)
     if not used.size:
         raise ReportError("there are no reports to decode")
-    names = list(candidates)
     screened = 0
     if len(names) > used.size * protocol.size // 4:
         if used.size < 2:
@@ -109,6 +111,15 @@ def decode(
         others=fit.others,
         dispersion=fit.dispersion,
     )
+
+
+def _check_counts(protocol: Rappor, counts: RapporCounts) -> None:
+    shapes = ((counts.reports, (protocol.cohorts,)), (counts.set_bits, (protocol.cohorts, protocol.size)))
+    for array, shape in shapes:
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.shape != shape:
+            raise ReportError(f"counts are whole numbers of {protocol.cohorts} cohorts and {protocol.size} bits")
+    if not (counts.set_bits >= 0).all() or not (counts.set_bits <= counts.reports[:, None]).all():
+        raise ReportError("a bit cannot be set in more reports than its cohort has sent, nor in fewer than none")
 
 
 class _Regression:
@@ -216,7 +227,7 @@ def learning_limit(
     reached when x strings share the population evenly and Basic RAPPOR reports once, and bounds every variant.
     """
     low, high = float(p), float(q)
-    if not reports >= 1 or not tests >= 1 or not 0 < low < high <= 1 or not 0 < significance < 1:
+    if not is_count(reports, 1) or not is_count(tests, 1) or not 0 < low < high <= 1 or not is_chance(significance):
         raise ReportError("the limit needs reports, tests, 0 < p < q ≤ 1 and a significance in (0, 1)")
     critical = float(norm.isf(significance / tests))
     if critical <= 0:

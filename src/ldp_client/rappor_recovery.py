@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from ldp_client.checks import is_chance, is_count, shown
 from ldp_client.errors import ProtocolError
+from ldp_client.protocol import check_users
 from ldp_client.rappor import Rappor
 from ldp_client.rappor_decoding import Decoded, decode
 from mechanisms import Bits
@@ -31,8 +33,10 @@ class Recovery:
 
 def zipf_shares(count: int, exponent: float = 1.0) -> NDArray[np.float64]:
     """Return shares proportional to 1/rank^exponent."""
-    if not count >= 1 or not exponent >= 0:
-        raise ProtocolError(f"needs at least one string and an exponent of at least 0, not {count!r}, {exponent!r}")
+    if not is_count(count, 1) or not exponent >= 0:
+        raise ProtocolError(
+            f"needs at least one string and an exponent of at least 0, not {shown(count)}, {shown(exponent)}"
+        )
     weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     return weights / weights.sum()
 
@@ -45,8 +49,9 @@ def draw_population(shares: NDArray[np.float64], users: int, bits: Bits) -> NDAr
 
 def recover(protocol: Rappor, *, users: int, strings: int, decoys: int, bits: Bits, exponent: float = 1.0) -> Recovery:
     """Return what decoding finds of ``strings`` strings with a Zipf distribution, tested along with ``decoys`` more."""
-    if not decoys >= 0:
-        raise ProtocolError(f"the number of decoys is at least 0, not {decoys!r}")
+    if not is_count(decoys, 0) or not is_count(strings, 1):
+        raise ProtocolError(f"needs strings, and decoys or none, not {shown(strings)} and {shown(decoys)}")
+    check_users(users)
     names = [f"string {rank}" for rank in range(1, strings + 1)]
     others = [f"decoy {number}" for number in range(1, decoys + 1)]
     values = draw_population(zipf_shares(strings, exponent), users, bits)
@@ -70,6 +75,6 @@ def false_runs_limit(runs: int, significance: float, alarm: float = 1e-6) -> int
 
     The number of such runs is at most Bin(runs, significance).
     """
-    if not runs >= 1 or not 0 < significance < 1 or not 0 < alarm < 1:
+    if not is_count(runs, 1) or not is_chance(significance) or not is_chance(alarm):
         raise ProtocolError("needs runs, a significance and an alarm rate in (0, 1)")
     return int(binom.isf(alarm, runs, significance))

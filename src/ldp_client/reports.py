@@ -60,20 +60,22 @@ def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
             return struct.pack(">I", check_value(report, protocol.k))
         case Hashed(), HashedReport(function=function, value=value) if function.g == protocol.g:
             return struct.pack(">QQI", function.multiplier, function.addend, check_value(value, protocol.g))
-        case BitFlip(), BitFlipReport(sampled=sampled, bits=bits) if len(sampled) == protocol.sampled:
+        case BitFlip(), BitFlipReport(sampled=sampled, bits=bits):
             unpack(bits, protocol.sampled)
-            checked = [check_value(bucket, protocol.buckets) for bucket in sampled]
+            checked = protocol.check_sampled(sampled)
             return struct.pack(f">{len(checked)}I", *checked) + bits
         case BitwiseEverlasting(), int() | np.integer():
             return bytes([check_value(report, 2)])
         case Rappor(), RapporReport(cohort=cohort, row=row):
             unpack(row, protocol.size)
             return struct.pack(">I", check_value(cohort, protocol.cohorts)) + row
-    raise ReportError(f"not a report of {protocol.kind}: {report!r}")
+    raise ReportError(f"not a report of {protocol.kind}: give what its client's `report` returned")
 
 
 def decode_report(protocol: AnyProtocol, data: bytes) -> Any:
     """Return the report that ``data`` holds, refusing any that no client of ``protocol`` can have made."""
+    if not isinstance(data, bytes):
+        raise ReportError(f"a report of {protocol.kind} is decoded from bytes, not from a {type(data).__name__}")
     if len(data) != report_bytes(protocol):
         raise ReportError(f"a report of {protocol.kind} has {report_bytes(protocol)} bytes here, not {len(data)}")
     match protocol:
@@ -88,9 +90,7 @@ def decode_report(protocol: AnyProtocol, data: bytes) -> Any:
             return HashedReport(function=function, value=check_value(value, protocol.g))
         case BitFlip():
             split = 4 * protocol.sampled
-            sampled = struct.unpack(f">{protocol.sampled}I", data[:split])
-            if list(sampled) != sorted(set(sampled)) or sampled[-1] >= protocol.buckets:
-                raise ReportError("a report of dBitFlipPM names its sampled buckets once each, in order")
+            sampled = protocol.check_sampled(struct.unpack(f">{protocol.sampled}I", data[:split]))
             unpack(data[split:], protocol.sampled)
             return BitFlipReport(sampled=sampled, bits=data[split:])
         case BitwiseEverlasting():

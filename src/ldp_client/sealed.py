@@ -38,10 +38,10 @@ def randomizer_of(protocol: AnyProtocol) -> Randomizer:
 
 
 def _micro(epsilon: float) -> int:
-    """Return ε in millionths, rounded up; within 10⁻¹² of a whole number it is that number, computed inexactly."""
+    """Return ε in millionths, rounded up; it is the whole number that it is within 10⁻¹² of itself of, where it is."""
     scaled = epsilon * MICRO
     nearest = round(scaled)
-    return max(1, nearest if abs(scaled - nearest) < 1e-6 else math.ceil(scaled))
+    return max(1, nearest if abs(scaled - nearest) <= 1e-12 * scaled else math.ceil(scaled))
 
 
 def seal_report(

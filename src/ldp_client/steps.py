@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
+from ldp_client.checks import shown
 from ldp_client.errors import ProtocolError
 from mechanisms import Real, exp
 
@@ -45,12 +46,19 @@ class Chain:
 
     def first_grr(self) -> float:
         """Return the ε of one report of a GRR chain: ln of ``keep`` over ``mistake``."""
-        return math.log(float(self.keep() / self.mistake()))
+        keep, mistake = self.keep(), self.mistake()
+        return _log_one_plus((keep - mistake) / mistake)
 
     def first_unary(self) -> float:
         """Return the ε of one report of a unary chain: two bits differ between two values (§2.3.3)."""
         keep, mistake = self.keep(), self.mistake()
-        return math.log(float((keep * (1 - mistake)) / (mistake * (1 - keep))))
+        return _log_one_plus((keep - mistake) / (mistake * (1 - keep)))
+
+
+def _log_one_plus(excess: Real) -> float:
+    """Return ln(1 + excess) to a few units in the last place: a ratio close to one would have lost its digits."""
+    above = float(excess)
+    return math.log1p(above) if above < 0.25 else math.log(float(excess + 1))
 
 
 def _through(reach: Real, instant: Step | None) -> Real:
@@ -61,7 +69,7 @@ def epsilon(micro: int) -> Fraction:
     """Return ε of a whole number of millionths, refusing what is not in (0, 64]."""
     if isinstance(micro, bool) or not isinstance(micro, int) or not 0 < micro <= _LARGEST_MICRO:
         raise ProtocolError(
-            f"ε must be above 0 and at most {_LARGEST_MICRO // MICRO}, in whole millionths, not {micro!r} of them"
+            f"ε must be above 0 and at most {_LARGEST_MICRO // MICRO}, in whole millionths, not {shown(micro)} of them"
         )
     return Fraction(micro, MICRO)
 
@@ -77,10 +85,10 @@ def epsilon_pair(permanent_micro: int, first_micro: int) -> tuple[Fraction, Frac
     return permanent, first
 
 
-def check_size(size: int, what: str, least: int = 2) -> None:
-    """Refuse a number of values, hash values or buckets that is too small or not a whole number."""
-    if isinstance(size, bool) or not isinstance(size, int) or not least <= size < 1 << 32:
-        raise ProtocolError(f"{what} must be a whole number in [{least}, 2^32), not {size!r}")
+def check_size(size: int, what: str, least: int = 2, most: int = (1 << 32) - 1) -> None:
+    """Refuse a protocol's number of values, hash values, buckets, … that is no whole number in [least, most]."""
+    if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
+        raise ProtocolError(f"{what} must be a whole number from {least} to {most}, not {shown(size)}")
 
 
 def grr(size: int, ratio: Real) -> Step:
@@ -120,7 +128,7 @@ def instant_grr(size: int, permanent: Fraction, first: Fraction, calibration: Ca
         return grr(size, chained_ratio(limit, once))
     if calibration == "exact":
         return grr(size, (once * (limit + (size - 2)) - (size - 1)) / (limit - once))
-    raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {calibration!r}")
+    raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {shown(calibration)}")
 
 
 def grr_chain(size: int, permanent_micro: int, first_micro: int | None, calibration: Calibration) -> Chain:

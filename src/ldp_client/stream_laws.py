@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -229,6 +230,7 @@ class StoredPairsLaw:
         vectors = (1 << protocol.bits) - 1
         self._log_right = math.log(float(protocol.keep) / vectors)
         self._log_wrong = math.log(float(1 - protocol.keep) / vectors)
+        self._known: dict[tuple[int, int, tuple[tuple[int, bool], ...]], float] = {}
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
         """Draw stored pairs and send some."""
@@ -250,15 +252,39 @@ class StoredPairsLaw:
         return [[(int(each.vectors[user]), bool(each.products[user])) for each in sent] for user in range(users)]
 
     def _stream(self, pairs: list[tuple[int, bool]]) -> float:
-        places = np.ones(1)
+        once = [0, 0]
+        repeated = []
         for (vector, product), times in Counter(pairs).items():
-            truth = (vector & self._value).bit_count() & 1 == 1
-            chance = math.exp(self._log_right if truth == product else self._log_wrong)
-            ways = np.array([_stirling(times, blocks) * chance**blocks for blocks in range(times + 1)])
-            places = np.convolve(places, ways)
+            right = ((vector & self._value).bit_count() & 1 == 1) == product
+            if times == 1:
+                once[right] += 1
+            else:
+                repeated.append((times, right))
+        key = (once[0], once[1], tuple(sorted(repeated)))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._log_stream(*key)
+        return found
+
+    def _log_stream(self, wrong: int, right: int, repeated: tuple[tuple[int, bool], ...]) -> float:
+        """Return the log-probability of a stream with so many wrong and right pairs sent once, and these more often.
+
+        All in logarithms: a chance is 2⁻⁶² and less, and it is taken to the power of the places used.
+        """
+        logs = [wrong * self._log_wrong + right * self._log_right]  # of the coefficients, lowest power first
+        least = wrong + right + len(repeated)
+        reports = wrong + right
+        for times, fits in repeated:
+            chance = self._log_right if fits else self._log_wrong
+            logs = _log_product(logs, [_log_stirling(times, n) + n * chance for n in range(1, times + 1)])
+            reports += times
         stored = self._protocol.stored
-        total = sum(math.perm(stored, used) * weight for used, weight in enumerate(places) if used <= stored)
-        return math.log(total) - len(pairs) * math.log(stored)
+        if least > stored:
+            return -math.inf
+        ways = [math.fsum(math.log(stored - used) for used in range(least))]
+        for used in range(least, min(least + len(logs) - 1, stored)):
+            ways.append(ways[-1] + math.log(stored - used))
+        return _log_sum([a + b for a, b in zip(logs, ways, strict=False)]) - reports * math.log(stored)
 
 
 def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
@@ -297,6 +323,26 @@ def _log(chance: Real) -> float:
     return math.log(value) if value > 0 else -math.inf
 
 
+def _log_product(first: list[float], second: list[float]) -> list[float]:
+    """Return the logs of the coefficients of a product of two polynomials, from those of its factors."""
+    return [
+        _log_sum([first[n - m] + second[m] for m in range(len(second)) if 0 <= n - m < len(first)])
+        for n in range(len(first) + len(second) - 1)
+    ]
+
+
+def _log_sum(logs: list[float]) -> float:
+    """Return the log of a sum of numbers, of which at least one is not 0, given their logs."""
+    most = max(logs)
+    return most + math.log(math.fsum(math.exp(each - most) for each in logs))
+
+
+def _log_stirling(items: int, blocks: int) -> float:
+    """Return the log of ``_stirling``."""
+    return math.log(_stirling(items, blocks))
+
+
+@lru_cache(maxsize=4096)
 def _stirling(items: int, blocks: int) -> int:
     """Return in how many ways ``items`` fall into ``blocks`` groups, none of them empty."""
     return sum((-1) ** out * math.comb(blocks, out) * (blocks - out) ** items for out in range(blocks + 1)) // (

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from ldp_client.errors import ReportError
+from ldp_client.checks import is_chance, is_count, shown
+from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.steps import Chain
 from mechanisms import Real
 
@@ -34,7 +35,7 @@ class Support:
 
     def __post_init__(self) -> None:
         if not 0 <= self.q < self.p <= 1 or not 0 < self.sampled <= 1:
-            raise ValueError(f"0 ≤ q < p ≤ 1 and 0 < sampled ≤ 1 must hold, not {self}")
+            raise ProtocolError(f"0 ≤ q < p ≤ 1 and 0 < sampled ≤ 1 must hold, not {shown(self)}")
 
     @staticmethod
     def of(chain: Chain, size: int | None = None) -> Support:
@@ -48,6 +49,7 @@ class Support:
         Holders of the value are Bernoulli(p), the others Bernoulli(q). (The printed Eq. 4 weighs p(1 − p) as if p
         were 1 − q, which holds for symmetric steps only.) Sampling d of b bits adds f(b/d − 1)/n.
         """
+        _check_reports(reports)
         f = np.asarray(frequency, dtype=np.float64)
         spread = f * self.p * (1 - self.p) + (1 - f) * self.q * (1 - self.q)
         extra = f * (1 / self.sampled - 1)
@@ -55,6 +57,7 @@ class Support:
 
     def approximate_variance(self, reports: int) -> float:
         """Return V*: the variance of a value nobody holds (Eq. 5)."""
+        _check_reports(reports)
         return self.q * (1 - self.q) / (reports * self.sampled * (self.p - self.q) ** 2)
 
     def error_bound(self, reports: int, size: int, beta: float) -> float:
@@ -62,8 +65,11 @@ class Support:
 
         The proposition's Chebyshev argument, with the squares that its last line loses.
         """
-        if not 0 < beta < 1:
-            raise ValueError(f"β must lie in (0, 1), not {beta}")
+        _check_reports(reports)
+        if not is_count(size, 1):
+            raise ProtocolError(f"the bound is over at least one value, not {shown(size)}")
+        if not is_chance(beta):
+            raise ProtocolError(f"β must lie in (0, 1), not {shown(beta)}")
         return math.sqrt(size / (4 * reports * beta * self.sampled)) / (self.p - self.q)
 
     def estimate(self, counts: NDArray[np.int64], reports: int, speaking: NDArray[np.int64] | None = None) -> Estimate:
@@ -94,8 +100,8 @@ class Estimate:
 
     def interval(self, confidence: float = 0.95, *, simultaneous: bool = False) -> tuple[Floats, Floats]:
         """Return normal intervals of each frequency, or of all of them at once (Bonferroni)."""
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence must lie in (0, 1), not {confidence}")
+        if not is_chance(confidence):
+            raise ProtocolError(f"confidence must lie in (0, 1), not {shown(confidence)}")
         miss = (1 - confidence) / (self.frequencies.size if simultaneous else 1)
         half = norm.isf(miss / 2) * np.sqrt(self.variances())
         return self.frequencies - half, self.frequencies + half
@@ -109,3 +115,8 @@ class Estimate:
     def mse(self, truth: Floats) -> float:
         """Return the mean squared error against true frequencies (the inner mean of Eq. 7)."""
         return float(np.mean((self.frequencies - truth) ** 2))
+
+
+def _check_reports(reports: int) -> None:
+    if not is_count(reports, 1):
+        raise ProtocolError(f"a variance or an error is that of at least one report, not {shown(reports)}")

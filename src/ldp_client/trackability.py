@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import binom
 
+from ldp_client.checks import is_chance, is_count, shown
 from ldp_client.errors import ProtocolError
 from ldp_client.stream_laws import StreamLaw
 from mechanisms import Bits
@@ -45,8 +46,8 @@ class Trackability:
         The number of draws below the true quantile is binomial, which turns into a pair of order statistics. Where
         the draws are too few for the interval to be bounded, its end is infinite (or 0, which τ never goes below).
         """
-        if not 0 < level < 1 or not 0 < confidence < 1:
-            raise ProtocolError(f"a level and a confidence lie in (0, 1), not {level!r} and {confidence!r}")
+        if not is_chance(level) or not is_chance(confidence):
+            raise ProtocolError(f"a level and a confidence lie in (0, 1), not {shown(level)} and {shown(confidence)}")
         count = self.draws.size
         miss = (1 - confidence) / 2
         low = int(binom.ppf(miss, count, level)) - 1
@@ -70,10 +71,10 @@ def trackability(
 
     The time grows with the square of the number of reports.
     """
-    if not reports >= 2:
-        raise ProtocolError(f"tracking needs at least two reports, not {reports!r}")
-    if not draws >= 1:
-        raise ProtocolError(f"at least one draw is made, not {draws!r}")
+    if not is_count(reports, 2):
+        raise ProtocolError(f"tracking needs at least two reports, not {shown(reports)}")
+    if not is_count(draws, 1):
+        raise ProtocolError(f"at least one draw is made, not {shown(draws)}")
     found = np.empty(draws)
     for start in range(0, draws, _BATCH):
         size = min(_BATCH, draws - start)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ldp_client.checks import is_count, shown
 from ldp_client.errors import ProtocolError
 
 
@@ -27,12 +28,12 @@ class Bound:
 
 
 def _check(reports: int, epsilon: float = 0.0, users: int = 2) -> None:
-    if not reports >= 1:
-        raise ProtocolError(f"a stream has at least one report, not {reports!r}")
+    if not is_count(reports, 1):
+        raise ProtocolError(f"a stream has at least one report, not {shown(reports)}")
     if not epsilon >= 0:
         raise ProtocolError(f"ε is a number at least 0, not {epsilon!r}")
-    if not users >= 2:
-        raise ProtocolError(f"there must be at least two users to tell apart, not {users!r}")
+    if not is_count(users, 2):
+        raise ProtocolError(f"there must be at least two users to tell apart, not {shown(users)}")
 
 
 def permanent_untrackable(reports: int, epsilon: float) -> float:
@@ -46,8 +47,10 @@ def composed_untrackable(mechanisms: int, each: Bound, slack: float) -> Bound:
 
     γ' = √(2m ln(1/δ'))·γ + mγ(e^γ − 1) with mδ + δ', where ``slack`` is δ'; with no slack, the plain sum.
     """
-    if not mechanisms >= 1 or not 0 <= slack < 1:
-        raise ProtocolError(f"there is at least one mechanism and the slack lies in [0, 1), not {slack!r}")
+    if not is_count(mechanisms, 1) or not 0 <= slack < 1:
+        raise ProtocolError(
+            f"there is at least one mechanism and the slack lies in [0, 1), not {shown(mechanisms)} and {shown(slack)}"
+        )
     plain = mechanisms * each.gamma
     if slack == 0:
         return Bound(gamma=plain, delta=mechanisms * each.delta)
@@ -85,4 +88,4 @@ def several_permanent_untrackable(users: int, reports: int, epsilon: float) -> f
     ⌈log₂ n⌉⌊k/2⌋ε (Theorem 17) or (n − 1)⌊k/2⌋ε (Theorems 13 and 16), which is never less for n ≥ 2.
     """
     _check(reports, epsilon, users)
-    return (users - 1).bit_length() * permanent_untrackable(reports, epsilon)
+    return int(users - 1).bit_length() * permanent_untrackable(reports, epsilon)

@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ldp_client.checks import as_list, check_rows, shown
 from ldp_client.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.draws import Draws
-from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.errors import ProtocolError, StateError
 from ldp_client.lanes import LaneCoins
 from ldp_client.memo import Answers
 from ldp_client.packed import Words, count_bits, one_hot, rows_from_bytes, unpack, words_of
@@ -77,7 +78,7 @@ class Unary:
                     raise ProtocolError("L-OSUE needs the ε of a first report")
                 _, first = epsilon_pair(self.epsilon_permanent_micro, once)
                 return Chain(permanent=oue(limit), instant=symmetric(chained_ratio(exp(limit), exp(first))))
-        raise ProtocolError(f"the unary protocols are SUE, OUE, L-SUE and L-OSUE, not {self.kind!r}")
+        raise ProtocolError(f"the unary protocols are SUE, OUE, L-SUE and L-OSUE, not {shown(self.kind)}")
 
     @property
     def cells(self) -> int:
@@ -132,13 +133,12 @@ class Unary:
 
     def columns(self, reports: Sequence[bytes]) -> Words:
         """Return clients' reports as rows of words."""
-        return rows_from_bytes(list(reports), self.k)
+        return rows_from_bytes(as_list(reports, "reports"), self.k)
 
     def estimate(self, columns: Words) -> Estimate:
         """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
-        if columns.ndim != 2 or columns.shape[1] != words_of(self.k):
-            raise ReportError(f"reports over {self.k} values have {words_of(self.k)} words, not shape {columns.shape}")
-        return self.support.estimate(count_bits(columns, self.k), columns.shape[0])
+        rows = check_rows(columns, words_of(self.k), f"reports over {self.k} values")
+        return self.support.estimate(count_bits(rows, self.k), rows.shape[0])
 
 
 class UnaryClient(Device[Unary, int, bytes]):

@@ -47,6 +47,9 @@ Collections = Annotated[int | None, typer.Option("--collections", min=1, help="O
 Seed = Annotated[str | None, typer.Option("--seed", help="Make the run reproducible, and not private.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+#: No amount is a trillion; the packages say which are too large for them.
+_MOST_MICRO = 10**18
+
 
 def register(app: typer.Typer) -> None:
     """Add the group."""
@@ -90,11 +93,11 @@ def micro(text: str, what: str) -> int:
     """Return a decimal amount in millionths, refusing what is not a whole number of them."""
     try:
         scaled = Decimal(text) * 1_000_000
-        whole = int(scaled) if scaled == scaled.to_integral_value() else None
+        whole = int(scaled) if abs(scaled) < _MOST_MICRO and scaled == scaled.to_integral_value() else None
     except (ArithmeticError, ValueError):  # not a number, not finite, or beyond any exponent
         whole = None
     if whole is None:
-        raise typer.BadParameter(f"{what} must be a decimal number of at most six places, not {text!r}")
+        raise typer.BadParameter(f"{what} must be a decimal number of reasonable size and at most six places")
     return whole
 
 

@@ -26,6 +26,10 @@ from aggservice.commands.ldp import (
 
 METHODS = "RAPPOR (strings in Bloom filters), L-SUE, L-OSUE, L-GRR, BEP (one bit) or RNIP (stored inner products)"
 
+#: The defaults of --size: RAPPOR's is Figure 1's; with 32 bits and 100 pairs no two of a user's vectors are alike.
+_FILTER_BITS, _VALUE_BITS = 128, 32
+_LONGEST = 60
+
 
 def register(app: typer.Typer) -> None:
     """Nothing to add to the program itself: the command is in the group ``ldp``."""
@@ -34,17 +38,25 @@ def register(app: typer.Typer) -> None:
 def fraction(text: str, what: str) -> Fraction:
     """Return a fraction such as 1/2 or 0.75, as exact as it is written."""
     try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise typer.BadParameter(f"{what} must be a number such as 0.75 or 3/4, not {text!r}") from error
+        if len(text) <= _LONGEST and "e" not in text.lower():
+            return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise typer.BadParameter(f"{what} must be a number such as 0.75 or 3/4")
 
 
 def span(text: str) -> range:
     """Return the numbers of reports that ``text`` names: one, or a range such as 2-15."""
-    first, _, last = text.partition("-")
-    if not first.isdigit() or not (last.isdigit() or last == "") or not 2 <= int(first) <= int(last or first):
-        raise typer.BadParameter(f"--reports is a number from 2 on or a range such as 2-15, not {text!r}")
-    return range(int(first), int(last or first) + 1)
+    first, dash, last = text.partition("-")
+    least, most = whole(first, 9), whole(last if dash else first, 9)
+    if least is None or most is None or not 2 <= least <= most:
+        raise typer.BadParameter("--reports is a number from 2 on or a range such as 2-15")
+    return range(least, most + 1)
+
+
+def whole(text: str, digits: int) -> int | None:
+    """Return a whole number of at most so many digits, or None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
 
 
 @ldp.command()
@@ -58,7 +70,9 @@ def track(
     first: First = None,
     k: Annotated[int, typer.Option("--k", min=2, help="How many values (L-SUE, L-OSUE, L-GRR).")] = 128,
     second: Annotated[str, typer.Option("--second", help="ε₂ of a report in the kept bit (BEP).")] = "1",
-    size: Annotated[int, typer.Option("--size", help="Bits of the filter (RAPPOR) or of a value (RNIP).")] = 128,
+    size: Annotated[
+        int | None, typer.Option("--size", help="Bits of the filter (RAPPOR: 128) or of a value (RNIP: 32).")
+    ] = None,
     hashes: Annotated[int, typer.Option("--hashes", help="h of RAPPOR.")] = 2,
     f: Annotated[str, typer.Option("--f", help="f of RAPPOR.")] = "1/2",
     p: Annotated[str, typer.Option("--p", help="p of RAPPOR.")] = "1/2",
@@ -88,8 +102,9 @@ def track(
         protocol: Any
         match method:
             case "RAPPOR":
+                bits = _FILTER_BITS if size is None else size
                 protocol = Rappor(
-                    size=size, hashes=hashes, f=fraction(f, "--f"), p=fraction(p, "--p"), q=fraction(q, "--q")
+                    size=bits, hashes=hashes, f=fraction(f, "--f"), p=fraction(p, "--p"), q=fraction(q, "--q")
                 )
             case "L-SUE":
                 protocol = l_sue(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
@@ -102,7 +117,8 @@ def track(
                     epsilon_permanent_micro=limit, epsilon_report_micro=micro(second, "--second")
                 )
             case "RNIP":
-                protocol = InnerProduct(bits=size, stored=stored, epsilon_pair_micro=limit)
+                bits = _VALUE_BITS if size is None else size
+                protocol = InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=limit)
             case _:
                 raise ProtocolError(f"there is no client {method!r} to track: choose {METHODS}")
         with progress_bar(not as_json) as progress:
@@ -122,12 +138,12 @@ def _rows(
     from ldp_client.trackability import trackability
     from ldp_client.tracking import permanent_untrackable
 
-    if method != "RAPPOR" and not value.isdigit():
-        raise ProtocolError(f"a user of {method} holds a number, not {value!r}")
-    held: Any = value if method == "RAPPOR" else int(value)
+    held: Any = value if method == "RAPPOR" else whole(value, 20)
+    if held is None:
+        raise ProtocolError(f"a user of {method} holds a number: give --value in digits, at most 20 of them")
     limit = {"BEP": 2, "RNIP": 1 << getattr(protocol, "bits", 0)}.get(method, getattr(protocol, "k", 0))
     if method != "RAPPOR" and held >= limit:
-        raise ProtocolError(f"values of this {method} are below {limit}, not {held}")
+        raise ProtocolError(f"values of this {method} are below {limit}: give such a --value")
     law = stream_law(protocol, held)
     rows = []
     for done, reports in enumerate(counts):
@@ -156,7 +172,7 @@ def _print(described: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     typer.echo("".join([head, *(f"  {titles[name]:>10}" for name in extra)]))
     for row in rows:
         cells = [
-            f"{found['value']:.3f} [{_shown(found['low'])}, {_shown(found['high'])}]"
+            f"{_shown(found['value'])} [{_shown(found['low'])}, {_shown(found['high'])}]"
             for found in (row["median"], row["percentile_90"])
         ]
         line = f"{row['reports']:>7}  {cells[0]:<26}  {cells[1]:<26}  {_shown(row['theorem_13']):>10}"
