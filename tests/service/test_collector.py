@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import resource
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
@@ -17,7 +23,7 @@ from starlette.applications import Starlette
 
 from aggservice.client import Client, JobParameters
 from aggservice.service.collector import ENDPOINTS, Collector, accept, collector_routes
-from aggservice.wire import Api, WireError, read_reports
+from aggservice.wire import AggregatableReport, Api, SharedInfo, WireError, read_reports
 
 ARA = "/.well-known/attribution-reporting/report-aggregate-attribution"
 STORAGE = "/.well-known/private-aggregation/report-shared-storage"
@@ -136,6 +142,87 @@ def test_a_restart_keeps_what_was_there(maker: Any, tmp_path: Path) -> None:
         collector.receive(ARA, maker.report({1: 5}).to_json().encode())
         collector.close()
     assert len(avro_of(tmp_path)) == 2
+
+
+def test_half_characters_and_odd_hosts_spoil_nobody_elses_report(http: Any, maker: Any, tmp_path: Path) -> None:
+    event = "/.well-known/attribution-reporting/report-event-attribution"
+    good = maker.report({1: 5}).to_json()
+    half = good.replace('"key_id":"', '"key_id":"\\ud800')
+    odd = good.replace("https://adtech.example", "https://-1.1.1.1")
+    with ThreadPoolExecutor(12) as pool:
+        posted = [good, half, odd] * 4
+        answers = list(pool.map(lambda body: http.post(ARA, content=body).status_code, posted))
+    assert answers == [200, 400, 400] * 4
+    assert len(avro_of(tmp_path / "in")) == 4
+    assert http.post(event, content='{"a": "\\ud800"}').status_code == 200
+    (path,) = (tmp_path / "in" / "event-level").iterdir()
+    assert path.read_bytes() == b'{"a":"\\ud800"}\n'
+
+
+@contextmanager
+def disk_with(size: int) -> Iterator[None]:
+    """Let no file of this process grow past ``size`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_no_half_block_before_what_comes_later(maker: Any, tmp_path: Path) -> None:
+    event = "/.well-known/attribution-reporting/report-event-attribution"
+    collector = Collector(tmp_path, clock=maker.clock)
+    bodies = [maker.report({1: number}).to_json().encode() for number in range(1, 40)]
+    kept = []
+    for room in (10, 3000, 1 << 30, 5000, 1 << 30):
+        for body in bodies:
+            collector.receive(ARA, body)
+        collector.receive(event, b'"' + b"x" * 2000 + b'"')
+        with disk_with(room):
+            if room < 1 << 30:
+                with pytest.raises(OSError, match="too large"):
+                    collector.flush()
+            else:
+                collector.flush()
+                kept += bodies
+        assert len(avro_of(tmp_path)) == len(kept)
+    collector.receive(event, b'"' + b"y" * 2000 + b'"')
+    with disk_with(5000), pytest.raises(OSError, match="too large"):
+        collector.flush()
+    collector.close()
+    assert len(avro_of(tmp_path)) == len(kept) == 2 * len(bodies)
+    (path,) = (tmp_path / "event-level").iterdir()
+    assert path.read_text() == ('"' + "x" * 2000 + '"\n') * 2
+
+
+def test_many_periods_make_few_files(maker: Any, tmp_path: Path) -> None:
+    collector = Collector(tmp_path, clock=maker.clock, batch_hours=1)
+    report = maker.report({1: 5}).to_json()
+    now = SharedInfo.parse(AggregatableReport.from_json(report).shared_info).scheduled_report_time_s
+    for period in [*range(70), *[1] * 10]:
+        collector.receive(ARA, report.replace(str(now), str(now + 3600 * period)).encode())
+        collector.flush()
+    collector.close()
+    assert len(avro_of(tmp_path)) == 80
+    assert len(list(tmp_path.rglob("*.avro"))) == 71
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_the_command_says_its_port_and_what_it_took(stop: signal.Signals, maker: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aggservice", "collect", "--out", str(tmp_path / "in"), "--listen"]
+    with subprocess.Popen([*command, "127.0.0.1:0"], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        found = re.match(r"collecting on 127\.0\.0\.1:(\d+) into ", program.stdout.readline())
+        assert found is not None
+        http = Http(Collector(tmp_path / "unused", clock=maker.clock), int(found[1]))
+        assert http.post(ARA, content=maker.report({1: 5}).to_json()).status_code == 200
+        program.send_signal(stop)
+        assert program.stdout.read() == "1 reports taken, 0 refused\n"
+    assert program.returncode == 0
+    assert len(avro_of(tmp_path / "in")) == 1
+    wrong = subprocess.run([*command, "127.0.0.1:²"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
 
 
 def test_all_endpoints_are_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from socket import socket
 from typing import Annotated
 
 import typer
@@ -20,6 +21,9 @@ def collect(
 
     Each report is answered with 200 once it is on disk. The batches are input for 'aggservice job create' as they are.
     """
+    import signal
+    from contextlib import suppress
+
     import uvicorn
     from starlette.applications import Starlette
 
@@ -28,12 +32,16 @@ def collect(
     from mechanisms import SystemClock
 
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or not int(port) < 1 << 16:
+    if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16):
         typer.echo(f"aggservice collect: {listen!r} is not an address such as 127.0.0.1:8080", err=True)
         raise typer.Exit(2)
     if (certificate is None) != (private_key is None):
         typer.echo("aggservice collect: give --certificate and --private-key together", err=True)
         raise typer.Exit(2)
+    for file in (certificate, private_key):
+        if file is not None and not file.is_file():
+            typer.echo(f"aggservice collect: there is no file {file}", err=True)
+            raise typer.Exit(2)
     try:
         collector = Collector(out, clock=SystemClock(), batch_hours=batch_hours, origins=origin or ())
     except (WireError, OSError) as problem:
@@ -49,10 +57,22 @@ def collect(
         ssl_certfile=certificate,
         ssl_keyfile=private_key,
     )
-    server = uvicorn.Server(settings)
-    typer.echo(f"collecting into {out.resolve()}; stop with Ctrl-C")
+
+    class Server(uvicorn.Server):
+        """Says where it listens once it does, which is when a free port is known."""
+
+        async def startup(self, sockets: list[socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                bound = self.servers[0].sockets[0].getsockname()[1]
+                typer.echo(f"collecting on {host}:{bound} into {out.resolve()}; stop with Ctrl-C")
+
+    server = Server(settings)
+    # uvicorn stops in order and then raises the signal again, for whoever was to hear it before.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        server.run()
+        with suppress(KeyboardInterrupt):
+            server.run()
     except SystemExit:
         typer.echo(f"aggservice collect: cannot listen on {listen}: is the port taken?", err=True)
         raise typer.Exit(1) from None

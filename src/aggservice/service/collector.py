@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +27,8 @@ from mechanisms import Clock
 
 _ARA = "/.well-known/attribution-reporting"
 _PAA = "/.well-known/private-aggregation"
-_FLUSH_REPORTS = 1000
 _GROUP_S = 0.05
+_BODY_S = 60
 _MAX_OPEN_FILES = 64
 _HOUR_S = 3600
 
@@ -74,6 +75,16 @@ def accept(path: str, body: bytes) -> tuple[Endpoint, AggregatableReport | None,
     return endpoint, report, info
 
 
+@dataclass(slots=True)
+class _Open:
+    """A file being written. ``whole`` is how many of its bytes are known to be on disk, and end a block."""
+
+    path: Path
+    file: BinaryIO
+    writer: ReportWriter
+    whole: int = 0
+
+
 class Collector:
     """Writes accepted reports below ``root``: ``api/20261118T00/reports-….avro`` and ``event-level/….jsonl``.
 
@@ -94,7 +105,7 @@ class Collector:
         self._tag = tag or f"{clock.now_ms()}"
         self._pending: dict[Path, list[AggregatableReport]] = {}
         self._lines: dict[Path, list[bytes]] = {}
-        self._files: dict[Path, tuple[BinaryIO, ReportWriter]] = {}
+        self._files: dict[Path, _Open] = {}
         root.mkdir(parents=True, exist_ok=True)
 
     def receive(self, path: str, body: bytes) -> None:
@@ -103,12 +114,15 @@ class Collector:
             endpoint, report, info = accept(path, body)
             if info is not None and self._origins and info.reporting_origin not in self._origins:
                 raise ReportBodyError("this collector takes no reports for that reporting origin")
+            line = b"" if report is not None else json.dumps(json.loads(body), separators=(",", ":")).encode()
+        except RecursionError:
+            self.refused += 1
+            raise ReportBodyError("the body of a report is nested too deeply") from None
         except WireError:
             self.refused += 1
             raise
         self.received += 1
         if report is None or info is None:
-            line = json.dumps(json.loads(body), separators=(",", ":"), ensure_ascii=False).encode()
             self._lines.setdefault(self.root / endpoint.folder / f"reports-{self._tag}.jsonl", []).append(line)
             return
         start = info.scheduled_report_time_s // self._length_s * self._length_s
@@ -117,42 +131,75 @@ class Collector:
         self._pending.setdefault(place, []).append(report)
 
     def flush(self) -> None:
-        """Write everything that was received to disk, and wait until it is there."""
+        """Write everything that was received to disk, and wait until it is there.
+
+        What cannot be written raises ``OSError`` and is forgotten, and nothing of it stays in a file: what comes later
+        must not stand behind half a block.
+        """
         pending, self._pending = self._pending, {}
-        for path, reports in pending.items():
-            file, writer = self._open(path)
-            writer.write(ReportBatch.of(reports))
-            file.flush()
-            os.fsync(file.fileno())
         lines, self._lines = self._lines, {}
+        for path, reports in pending.items():
+            held = self._open(path)
+            try:
+                held.writer.write(ReportBatch.of(reports))
+                held.file.flush()
+                os.fsync(held.file.fileno())
+                held.whole = held.file.tell()
+            except OSError:
+                self._abandon(path)
+                raise
         for path, documents in lines.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("ab") as file:
-                file.write(b"".join(line + b"\n" for line in documents))
-                file.flush()
-                os.fsync(file.fileno())
+            before = path.stat().st_size if path.exists() else 0
+            try:
+                with path.open("ab") as file:
+                    file.write(b"".join(line + b"\n" for line in documents))
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                _cut(path, before)
+                raise
 
-    def _open(self, path: Path) -> tuple[BinaryIO, ReportWriter]:
+    def _open(self, path: Path) -> _Open:
+        """Return the file that reports for ``path`` go to: a new one with a similar name where it was closed before."""
         if path not in self._files:
             if len(self._files) >= _MAX_OPEN_FILES:
                 self._close_files()
             path.parent.mkdir(parents=True, exist_ok=True)
-            while path.exists():
-                path = path.with_name(f"{path.stem}x.avro")
-            file = path.open("xb")
-            self._files[path] = file, ReportWriter(file)
+            place, again = path, 1
+            while place.exists():
+                again += 1
+                place = path.with_name(f"{path.stem}-{again}.avro")
+            file = place.open("xb")
+            self._files[path] = _Open(path=place, file=file, writer=ReportWriter(file))
         return self._files[path]
 
+    def _abandon(self, path: Path) -> None:
+        """Close a file that could not be written to, with what was whole in it."""
+        held = self._files.pop(path)
+        with suppress(OSError):
+            held.file.close()
+        _cut(held.path, held.whole)
+
     def _close_files(self) -> None:
-        for file, writer in self._files.values():
-            writer.close()
-            file.close()
+        for held in self._files.values():
+            held.writer.close()
+            held.file.close()
         self._files = {}
 
     def close(self) -> None:
         """Flush and close every file."""
         self.flush()
         self._close_files()
+
+
+def _cut(path: Path, size: int) -> None:
+    """Shorten a file to ``size`` bytes; one of which nothing remains is no file of reports and goes."""
+    with suppress(OSError):
+        if size:
+            os.truncate(path, size)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def collector_routes(collector: Collector, told: Callable[[int], None] | None = None) -> list[BaseRoute]:
@@ -166,28 +213,30 @@ def collector_routes(collector: Collector, told: Callable[[int], None] | None = 
     async def settle() -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiting.append(done)
-        if len(waiting) == 1:
-            await asyncio.sleep(_GROUP_S)
+        await asyncio.sleep(_GROUP_S)
         async with lock:
             if not done.done():
                 group, waiting[:] = waiting[:], []
                 try:
                     collector.flush()
-                except OSError as problem:
-                    for one in group:
+                except Exception as problem:  # whatever it was, everybody who waits is told
+                    for one in filter(lambda one: not one.done(), group):
                         one.set_exception(problem)
                 else:
-                    for one in group:
+                    for one in filter(lambda one: not one.done(), group):
                         one.set_result(None)
         await done
 
     async def post(request: Request) -> Response:
         body = b""
         try:
-            async for part in request.stream():
-                body += part
-                if len(body) > MAX_BODY_BYTES:
-                    return PlainTextResponse(f"a report has at most {MAX_BODY_BYTES} bytes\n", status_code=413)
+            async with asyncio.timeout(_BODY_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > MAX_BODY_BYTES:
+                        return PlainTextResponse(f"a report has at most {MAX_BODY_BYTES} bytes\n", status_code=413)
+        except TimeoutError:
+            return PlainTextResponse(f"a report is sent within {_BODY_S} seconds\n", status_code=408)
         except ClientDisconnect:
             return PlainTextResponse("", status_code=400)
         try:
