@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from campaign.errors import CampaignError
-from campaign.logs import LogTables, numbers_of, times_of
+from campaign.logs import LogTables, dedup_keys_of, names_of, numbers_of, times_of
 
 if TYPE_CHECKING:
     from campaign.population import Events
@@ -37,7 +37,7 @@ def extent_of(tables: LogTables) -> Extent:
     if not times:
         raise CampaignError("the log has no rows")
     start = min(times) // DAY_MS * DAY_MS
-    people = {str(one) for of_source in (True, False) for one in tables.column("device", of_source=of_source)}
+    people = {one for of_source in (True, False) for one in _names(tables, "device", of_source=of_source)}
     return Extent(
         people=len(people),
         start_ms=start,
@@ -48,10 +48,10 @@ def extent_of(tables: LogTables) -> Extent:
 
 def _destinations(tables: LogTables) -> tuple[str, ...]:
     found = {
-        str(one)
+        one
         for of_source in (True, False)
         if tables.has("destination", of_source=of_source)
-        for one in tables.column("destination", of_source=of_source)
+        for one in _names(tables, "destination", of_source=of_source)
     }
     return tuple(sorted(found)) or ("https://shop.example",)
 
@@ -59,8 +59,8 @@ def _destinations(tables: LogTables) -> tuple[str, ...]:
 def events_of_log(campaign: Campaign) -> Events:
     """Return the rows of the log as events, in order of time; rows outside the campaign's days are left out.
 
-    Devices are told apart by their text. Without a destination column every row is at the first destination; without a
-    value column a conversion is worth 1.
+    Devices are told apart by their text, dedup keys exactly. Without a destination column every row is at the first
+    destination; without a value column a conversion is worth 1.
     """
     from campaign.population import Conversions, Events, Impressions
 
@@ -69,16 +69,16 @@ def events_of_log(campaign: Campaign) -> Events:
     tables = log.tables
     devices: dict[str, int] = {}
     for of_source in (True, False):
-        for one in tables.column("device", of_source=of_source):
-            devices.setdefault(str(one), len(devices))
+        for one in _names(tables, "device", of_source=of_source):
+            devices.setdefault(one, len(devices))
     columns = []
     for of_source in (True, False):
         path = tables.source_file if of_source else tables.trigger_file
-        time = np.array(times_of(tables.column("time", of_source=of_source), path), dtype=np.int64)
+        time = np.array(times_of(tables.column("time", of_source=of_source), path), dtype=np.int64) + log.shift_ms
         start, end = campaign.population.start_ms, campaign.population.start_ms + campaign.population.days * DAY_MS
         rows = np.flatnonzero((time >= start) & (time < end))
         rows = rows[np.argsort(time[rows], kind="stable")]
-        owner = np.array([devices[str(one)] for one in tables.column("device", of_source=of_source)], dtype=np.int64)
+        owner = np.array([devices[one] for one in _names(tables, "device", of_source=of_source)], dtype=np.int64)
         columns.append((rows, time, owner))
     rows, time, owner = columns[0]
     impressions = Impressions(
@@ -94,7 +94,7 @@ def events_of_log(campaign: Campaign) -> Events:
         device=owner[rows],
         destination=_places(campaign, tables, time.size, of_source=False)[rows],
         value=np.maximum(_numbers(tables, "value", time.size, 1, of_source=False)[rows], 0),
-        dedup_key=_numbers(tables, "dedup_key", time.size, -1, of_source=False)[rows],
+        dedup_key=_dedup_keys(tables, time.size)[rows],
         codes=_codes(campaign, tables, rows, of_source=False),
     )
     codes = dict(impressions.codes)
@@ -111,6 +111,17 @@ def events_of_log(campaign: Campaign) -> Events:
         codes=codes,
     )
     return Events(impressions=impressions, conversions=conversions, devices=len(devices))
+
+
+def _names(tables: LogTables, name: str, *, of_source: bool) -> list[str]:
+    path = tables.source_file if of_source else tables.trigger_file
+    return names_of(tables.column(name, of_source=of_source), name, path)
+
+
+def _dedup_keys(tables: LogTables, size: int) -> Ints:
+    if not tables.has("dedup_key", of_source=False):
+        return np.full(size, -1, dtype=np.int64)
+    return np.array(dedup_keys_of(tables.column("dedup_key", of_source=False)), dtype=np.int64)
 
 
 def _numbers(tables: LogTables, name: str, size: int, default: int, *, of_source: bool) -> Ints:

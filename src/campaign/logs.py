@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ def times_of(values: Sequence[Any], path: Path) -> list[int]:
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=datetime.UTC)
             found.append(round(moment.timestamp() * 1000))
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise CampaignError(
                 f"{path.name}, row {row + 1}: the time is {value!r}; write seconds, milliseconds or ISO 8601"
             ) from None
@@ -96,10 +97,18 @@ def read_table(path: Path) -> dict[str, list[Any]]:
             rows = [row for row in reader if row]
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise CampaignError(f"{path.name} cannot be read as CSV: {problem}") from None
+    names = [name.strip() for name in names]
+    _check_names(names, path)
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
             raise CampaignError(f"{path.name}, line {number}, has {len(row)} fields and the header {len(names)}")
-    return {name.strip(): [row[place] for row in rows] for place, name in enumerate(names)}
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CampaignError(f"{path.name} has two columns of the same name: {', '.join(map(repr, twice))}")
 
 
 def _read_parquet(path: Path) -> dict[str, list[Any]]:
@@ -111,9 +120,10 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
         ) from None
     try:
         table = pyarrow.parquet.read_table(path)
+        _check_names(table.column_names, path)
+        return {name: table.column(name).to_pylist() for name in table.column_names}
     except (OSError, ValueError) as problem:
         raise CampaignError(f"{path.name} cannot be read as Parquet: {problem}") from None
-    return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
 def _read_json(path: Path) -> dict[str, list[Any]]:
@@ -130,7 +140,7 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
             continue
         try:
             value, at = decoder.raw_decode(text, at)
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise CampaignError(f"{path.name} is not JSON, one object after the other: {problem}") from None
         rows += value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
@@ -180,6 +190,37 @@ def numbers_of(values: Sequence[Any], name: str, path: Path) -> list[float]:
         if not abs(number) < 1e18:
             raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is no finite number")
         found.append(number)
+    return found
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def names_of(values: Sequence[Any], name: str, path: Path) -> list[str]:
+    """Return a column as text; a row that has none is named, since rows without one are not of the same one."""
+    for row, value in enumerate(values):
+        if _is_missing(value):
+            raise CampaignError(f"{path.name}, row {row + 1}, has no {name}")
+    return [str(value) for value in values]
+
+
+def dedup_keys_of(values: Sequence[Any]) -> list[int]:
+    """Return a number for each key, the same for the same key, and −1 where there is none (or where it is −1).
+
+    Keys are whole numbers of 64 bits, which a float would not tell apart, or any text.
+    """
+    numbers: dict[int | str, int] = {}
+    found = []
+    for value in values:
+        if _is_missing(value):
+            found.append(-1)
+            continue
+        try:
+            key: int | str = int(value) if not isinstance(value, float) or value.is_integer() else str(value)
+        except ValueError:
+            key = str(value)
+        found.append(-1 if key == -1 else numbers.setdefault(key, len(numbers)))
     return found
 
 

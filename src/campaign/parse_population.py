@@ -15,6 +15,7 @@ DEFAULT_START_MS = 1_794_960_000_000
 """2026-11-18, the day on which the paper's Figure 1 begins."""
 
 _MAX_SIZE = 20_000_000
+_MAX_DAYS = 366
 
 
 def distribution(section: Section, key: str, default: Distribution, folder: Path) -> Distribution:
@@ -56,7 +57,9 @@ def parse_population(section: Section, folder: Path) -> Population:
     log = _log(section, folder)
     found = _extent(section, log) if log else None
     size = section.whole("size", found.people if found else None, least=0 if log else 1, most=_MAX_SIZE)
-    days = section.whole("days", found.days if found else None, least=1, most=366)
+    days = section.whole("days", found.days if found else None, least=1, most=_MAX_DAYS)
+    if days > _MAX_DAYS:
+        section.refuse("log", f"spans {days:,} days", f"Write start, and days up to {_MAX_DAYS}, to take a part of it")
     rate = section.number("conversion_rate", 0.0, least=0, most=1)
     population = Population(
         size=size,

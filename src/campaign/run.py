@@ -263,10 +263,13 @@ def log_files(campaign: Campaign) -> list[Path]:
 
 
 def anchored(campaign: Campaign, now_ms: int) -> Campaign:
-    """Return the campaign moved in time so that its last batch closes now."""
+    """Return the campaign, and the log it may have, moved in time so that its last batch closes now."""
     population, late = campaign.population, int(campaign.collection.close_after_hours * HOUR_MS)
     start = (now_ms - late - population.days * DAY_MS - HOUR_MS) // HOUR_MS * HOUR_MS
-    return replace(campaign, population=replace(population, start_ms=start))
+    log = population.log
+    if log is not None:
+        log = replace(log, shift_ms=log.shift_ms + start - population.start_ms)
+    return replace(campaign, population=replace(population, start_ms=start, log=log))
 
 
 def api_of(campaign: Campaign) -> Api:

@@ -21,10 +21,11 @@ Form = Literal["deployed", "paper"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """Sources and triggers of one's own, in place of a made-up population."""
+    """Sources and triggers of one's own, in place of a made-up population; ``shift_ms`` is added to all their times."""
 
     tables: LogTables
     columns: Mapping[str, str] = field(default_factory=dict)
+    shift_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

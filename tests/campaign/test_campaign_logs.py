@@ -131,3 +131,56 @@ def test_a_missing_column_is_refused_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "triggers.csv").write_text("device,when,product\nU1,soon,shoes\n")
     with pytest.raises(CampaignFileError, match=r"row 1: the time is 'soon'"):
         parse_campaign(text, folder=tmp_path)
+
+
+def test_a_log_moves_with_the_campaign_when_time_is_now(tmp_path: Path) -> None:
+    """With a ledger of one's own the campaign ends now; its log must not be left behind in the past."""
+    write_csv(tmp_path)
+    campaign = parse_campaign(text_for(".csv"), folder=tmp_path)
+    before = run_campaign(campaign, tmp_path / "out", seed="log", draw=False, workers=1)
+    ledger = tmp_path / "own.sqlite"
+    after = run_campaign(campaign, tmp_path / "now", seed="log", draw=False, workers=1, ledger=ledger)
+    assert after.metrics["events"] == before.metrics["events"]
+    assert after.metrics["reports"]["in_batches"] == before.metrics["reports"]["in_batches"] > 0
+    moved = after.truth.events.conversions.time_ms - before.truth.events.conversions.time_ms
+    assert set(moved.tolist()) == {after.campaign.population.start_ms - campaign.population.start_ms} != {0}
+
+
+def test_dedup_keys_are_told_apart_to_the_last_bit(tmp_path: Path) -> None:
+    """Keys are unsigned numbers of 64 bits: neighbours beyond 2⁵³ are one and the same float."""
+    write_csv(tmp_path)
+    keys = [2**53, 2**53 + 1, 2**64 - 1, 2**64 - 2, "order-7", "", "", 2**53]
+    rows = [f"U1,{1_642_271_444_000 + place},shoes,1,{key}" for place, key in enumerate(keys)]
+    (tmp_path / "triggers.csv").write_text("device,when,product,value,dedup_key\n" + "\n".join(rows))
+    (tmp_path / "sources.csv").write_text(f"device,when,campaign\nU1,{SOURCES[0][1]},autumn\n")
+    result = run_campaign(
+        parse_campaign(text_for(".csv"), folder=tmp_path), tmp_path / "out", seed="log", draw=False, workers=1
+    )
+    (waterfall,) = result.assessments[0].waterfalls
+    assert waterfall.conversions[Fate.DEDUPLICATED] == 1 and waterfall.conversions[Fate.COUNTED] == 7
+
+
+BAD_LOGS = [
+    ("device,when,product,value\n,1642271444000,shoes,1\n", "row 1, has no device"),
+    ("device,when,product,when\nU1,1642271444000,shoes,1\n", "two columns of the same name: 'when'"),
+    ("device,when,product,destination\nU1,1642271444000,shoes,\n", "row 1, has no destination"),
+    ("device,when,product\nU1,5,shoes\n", "spans 19,008 days"),
+    ("device,when,product\nU1,99999999999999999999999,shoes\n", "spans"),
+]
+
+
+@pytest.mark.parametrize(("rows", "words"), BAD_LOGS)
+def test_a_log_that_would_be_misread_is_refused(tmp_path: Path, rows: str, words: str) -> None:
+    write_csv(tmp_path)
+    (tmp_path / "triggers.csv").write_text(rows)
+    text = text_for(".csv").replace('epsilon = "10"', 'over = "each"')
+    with pytest.raises(CampaignFileError, match=words):
+        parse_campaign(text, folder=tmp_path)
+
+
+@pytest.mark.parametrize("time", ["Infinity", "NaN", "[" * 100_000])
+def test_a_json_log_without_times_is_refused(tmp_path: Path, time: str) -> None:
+    write_json(tmp_path)
+    (tmp_path / "triggers.json").write_text(f'{{"user_id": "U1", "timestamp": {time}}}')
+    with pytest.raises(CampaignFileError, match=r"triggers.json"):
+        parse_campaign(text_for(".json"), folder=tmp_path)
