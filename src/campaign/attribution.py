@@ -7,12 +7,14 @@ amount, the key they should have had (a fleet without caps attributes the same e
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ara_client.fleet import Fleet, FleetRules, Outcome, match_table
 from ara_client.fleet_columns import SourceColumns, TriggerColumns
+from campaign.errors import RunError
 from campaign.fates import Fate
 from campaign.population import Conversions, Events
 from campaign.settings import DAY_MS, Campaign
@@ -23,6 +25,7 @@ Words = NDArray[np.uint64]
 Fates = NDArray[np.int8]
 
 _UNLIMITED = (1 << 40) - 1
+_LARGEST_SUM = 1 << 62
 _FATE_OF = {
     Outcome.ATTRIBUTED: Fate.ON_THE_WAY,
     Outcome.NO_SOURCE: Fate.NOT_ATTRIBUTED,
@@ -91,11 +94,24 @@ def contribution_units(campaign: Campaign, conversions: Conversions) -> tuple[In
     for place, measure in enumerate(campaign.measures):
         given = np.ones(shape[0], dtype=np.int64) if measure.of == "count" else conversions.value
         natural[:, place] = given
-        up, down = measure.scale.numerator, measure.scale.denominator
-        asked[:, place] = (2 * given * up + down) // (2 * down)
+        asked[:, place] = _scaled(given, measure.scale)
         clipped = np.minimum(given, measure.most)
-        amount[:, place] = np.minimum((2 * clipped * up + down) // (2 * down), campaign.client.l1)
+        amount[:, place] = np.minimum(_scaled(clipped, measure.scale), campaign.client.l1)
+    for column, what in ((natural, "values"), (asked, "contributions, before they are clipped,")):
+        if not (total := float(column.sum(dtype=np.float64))) < _LARGEST_SUM:
+            raise RunError(f"the {what} come to {total:.3g}: make the values or the scale smaller")
     return natural, asked, amount
+
+
+def _scaled(values: Ints, scale: Fraction) -> Ints:
+    """Return values × scale, rounded half up, exactly: beyond 63 bits by Python's own whole numbers."""
+    up, down = scale.numerator, scale.denominator
+    if 2 * int(values.max(initial=0)) * up + down < 1 << 63:
+        return (2 * values * up + down) // (2 * down)
+    exact = [(2 * value * up + down) // (2 * down) for value in values.tolist()]
+    if (most := max(exact)) >= _LARGEST_SUM:
+        raise RunError(f"a contribution comes to {most:.3g} before it is clipped: make the values or the scale smaller")
+    return np.array(exact, dtype=np.int64)
 
 
 def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, Items]:

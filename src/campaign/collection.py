@@ -15,6 +15,9 @@ from mechanisms import Bits
 
 Ints = NDArray[np.int64]
 
+_LATEST_DAYS = 1e6
+"""Later than any batch waits, and no sum of times wraps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
@@ -51,7 +54,7 @@ def collect(campaign: Campaign, reports: Reports, items: Items, bits: Bits) -> C
     closes[-1] = max(int(closes[-1]), int(reports.scheduled_ms.max(initial=0)) + 1)
     lost = happens(bits.child("lost"), settings.lost, count)
     slow = happens(bits.child("late"), settings.late, count)
-    extra = np.maximum(settings.late_days.draw(bits.child("late days"), count), 0)
+    extra = np.clip(settings.late_days.draw(bits.child("late days"), count), 0, _LATEST_DAYS)
     arrival = reports.scheduled_ms + np.where(slow, (extra * DAY_MS).astype(np.int64), 0)
     due = np.minimum((reports.scheduled_ms - start) // length, batches - 1)
     batch = due.copy()

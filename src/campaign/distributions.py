@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from campaign.errors import CampaignError
+from campaign.errors import CampaignError, RunError
 from mechanisms import Bits
 
 Floats = NDArray[np.float64]
@@ -34,6 +34,8 @@ PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     }
 )
 _POISSON_LIMIT = 10_000
+_LARGEST_COUNT = 2.0**53
+"""Above this a float is no count any more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,11 @@ class Distribution:
         return ""
 
     def draw(self, bits: Bits, size: int) -> Floats:
-        """Return ``size`` independent draws."""
+        """Return ``size`` independent draws; those of a heavy tail may be infinite."""
+        with np.errstate(over="ignore"):
+            return self._draw(bits, size)
+
+    def _draw(self, bits: Bits, size: int) -> Floats:
         given = self.parameters
         if self.name == "constant":
             return np.full(size, float(given["value"]))
@@ -99,8 +105,11 @@ class Distribution:
         return given["median"] * np.exp(given["sigma"] * normal)
 
     def counts(self, bits: Bits, size: int) -> Ints:
-        """Return draws as whole numbers, none negative."""
-        return np.maximum(np.rint(self.draw(bits, size)), 0).astype(np.int64)
+        """Return draws as whole numbers, none negative; a draw that no whole number of 64 bits holds is refused."""
+        drawn = np.maximum(np.rint(self.draw(bits, size)), 0)
+        if not (largest := float(drawn.max(initial=0))) <= _LARGEST_COUNT:
+            raise RunError(f"{self.name} with {dict(self.parameters)} drew {largest:.3g}: choose a lighter tail")
+        return drawn.astype(np.int64)
 
 
 def uniform(bits: Bits, size: int) -> Floats:

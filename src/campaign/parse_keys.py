@@ -11,6 +11,8 @@ from campaign.keys import Field, KeyLayout, Origin
 from campaign.reading import Section
 from campaign.settings import Client, Filters, Measure, Population
 
+_MAX_WEIGHT = 1e100
+
 
 def parse_measures(top: Section, client: Client) -> tuple[Measure, ...]:
     """Read what each conversion contributes; without any, conversions are counted."""
@@ -143,8 +145,8 @@ def _values(
     if given is None:
         return values, tuple((rank + 1) ** -zipf for rank in range(len(values)))
     good = isinstance(given, list) and len(given) == len(values) and all(isinstance(one, (int, float)) for one in given)
-    if not good or not all(one >= 0 for one in given) or not sum(given) > 0:
-        inner.refuse("weights", f"is {given!r}", f"Write {len(values)} numbers, none negative and not all 0")
+    if not good or not all(0 <= one <= _MAX_WEIGHT for one in given) or not sum(given) > 0:
+        inner.refuse("weights", f"is {given!r}", f"Write {len(values)} finite numbers, none negative and not all 0")
     return values, tuple(float(one) for one in given)
 
 

@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from campaign.distributions import chosen, happens, uniform
+from campaign.errors import RunError
 from campaign.settings import DAY_MS, Campaign
 from mechanisms import Bits
 
 Ints = NDArray[np.int64]
+
+MAX_EVENTS = 500_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +73,10 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
     people = population.size
     start, end = population.start_ms, population.start_ms + population.days * DAY_MS
     owned = np.maximum(population.devices.counts(bits.child("devices"), people), 1)
+    _check_sum("devices", owned)
     first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(owned)))
     shown = population.impressions.counts(bits.child("impressions"), people)
+    _check_sum("impressions", shown)
     viewer = np.repeat(np.arange(people), shown)
     days = np.clip(population.impression_day.draw(bits.child("impression days"), viewer.size), 0, population.days)
     seen_ms = np.minimum(start + (days * DAY_MS).astype(np.int64), end - 1)
@@ -79,10 +84,13 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
     destination = _uniform(bits.child("destinations"), len(population.destinations), viewer.size)
     rate = np.where(click, population.click_conversion_rate, population.conversion_rate)
     leads = np.flatnonzero(happens_each(bits.child("conversion"), rate))
-    cause = np.repeat(leads, population.conversions.counts(bits.child("conversions"), leads.size))
-    free = np.repeat(np.arange(people), population.organic.counts(bits.child("organic"), people))
+    each = population.conversions.counts(bits.child("conversions"), leads.size)
+    unled = population.organic.counts(bits.child("organic"), people)
+    _check_sum("conversions", np.concatenate((each, unled)))
+    cause, free = np.repeat(leads, each), np.repeat(np.arange(people), unled)
     buyer = np.concatenate((viewer[cause], free))
-    delay = np.maximum(population.delay_days.draw(bits.child("delays"), cause.size), 0)
+    # Whatever comes after the last day did not happen, however late it is.
+    delay = np.clip(population.delay_days.draw(bits.child("delays"), cause.size), 0, population.days)
     organic_ms = start + (uniform(bits.child("organic times"), free.size) * (end - start)).astype(np.int64)
     bought_ms = np.concatenate((seen_ms[cause] + 1 + (delay * DAY_MS).astype(np.int64), organic_ms))
     bought_at = np.concatenate(
@@ -109,6 +117,12 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
         codes=codes,
     )
     return Events(impressions=impressions, conversions=conversions, devices=int(first[-1]))
+
+
+def _check_sum(what: str, counts: Ints) -> None:
+    """Refuse a population whose columns no machine would hold."""
+    if not (total := float(counts.sum(dtype=np.float64))) <= MAX_EVENTS:
+        raise RunError(f"the population comes to {total:.3g} {what}, more than {MAX_EVENTS:,}: make it smaller")
 
 
 def happens_each(bits: Bits, probability: NDArray[np.float64]) -> NDArray[np.bool_]:
