@@ -308,9 +308,16 @@ class Ledger:
         return self.store.write("commit", work)
 
     def job(self, caller: str, job_id: str) -> Committed | None:
-        """Return what was committed for a job, or None. Another caller's job does not exist."""
+        """Return what was committed for a job, or None. Another caller's job does not exist.
+
+        Files that a crash or a full disk kept from being published are published first, or StagingError says why not.
+        """
         job = JobKey(caller=caller, job_id=job_id)
-        return self.store.read("job", lambda transaction: self._known(transaction, job))
+        committed = self.store.read("job", lambda transaction: self._known(transaction, job))
+        manifest = None if committed is None else committed.manifest
+        if manifest is not None and self._staging is not None:
+            self._staging.publish(manifest)
+        return committed
 
     def check(self, *, caller: str, release: Release, units: Units | UnitSet) -> Check:
         """Say whether a release could be paid for now, and if not, which units lack what. Charges nothing."""

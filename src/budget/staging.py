@@ -105,8 +105,8 @@ class Attempt:
         files = sorted((self.folder / _FILES).iterdir())
         for file in files:
             _sync(file)
-        _sync(self.folder / _FILES)
-        _sync(self.folder)
+        for folder in (self.folder / _FILES, self.folder, self.folder.parent):
+            _sync(folder)  # the last holds the name that the manifest will carry
         if not files:
             raise StagingError("there is no result file to seal")
         self.manifest = Manifest(
@@ -138,6 +138,7 @@ class Attempt:
                 self._publish(self.folder / _FILES / one.name, destination / one.name)
             _sync(destination)
         except OSError as problem:
+            self.let_go()  # whoever asks again takes it over
             raise StagingError(
                 f"the result is paid for but could not be written to {destination}: {problem};"
                 " make the folder writable and ask again with the same job id"
@@ -176,11 +177,14 @@ class Staging:
         folder = self.folder / self._bits.read(16).hex()
         fresh = folder.with_suffix(".new")
         while True:
+            # Another service, settling, may tidy the folder away until its lock is held.
             fresh.mkdir(mode=0o700)
-            with suppress(FileNotFoundError):  # another service, settling, may just have tidied the empty folder away
+            with suppress(FileNotFoundError):
                 lock = (fresh / _LOCK).open("wb")
-                break
-        fcntl.flock(lock, fcntl.LOCK_EX)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.fstat(lock.fileno()).st_nlink:
+                    break
+                lock.close()
         (fresh / _FILES).mkdir(mode=0o700)
         (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id}))
         fresh.rename(folder)  # from here on its name is the one a manifest may carry
@@ -211,7 +215,8 @@ class Staging:
     def settle(self, committed: Callable[[str, str], Manifest | None]) -> Iterator[tuple[str, bool]]:
         """Publish or remove every attempt of a dead process; yield its name and whether it was published.
 
-        ``committed`` gives the manifest that the ledger holds for a (caller, job id), or None.
+        ``committed`` gives the manifest that the ledger holds for a (caller, job id), or None. What cannot be
+        published now stays staged and is not yielded: it is published when its job is asked for again.
         """
         for folder in sorted(self.folder.iterdir()):
             attempt = self._adopt(folder, wait=False)
@@ -225,7 +230,10 @@ class Staging:
             except (FormatError, FileNotFoundError, KeyError):
                 manifest = None
             if manifest is not None and manifest.attempt == attempt.name:
-                attempt.publish(manifest)
+                try:
+                    attempt.publish(manifest)
+                except StagingError:
+                    continue  # one folder that cannot be written must not keep a service from starting
                 yield attempt.name, True
             else:
                 attempt.discard()

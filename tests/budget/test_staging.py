@@ -290,3 +290,88 @@ def test_settling_waits_for_a_commit_that_the_server_is_still_finishing(postgres
     assert settled == [(attempt.name, True)] and len(contents(tmp_path / "out")) == 2
     dying.store.close()
     store.close()
+
+
+def test_what_could_not_be_published_is_published_when_asked_again(ledger: Ledger, tmp_path: Path) -> None:
+    """By the same request, or by looking the job up; the error that is kept meanwhile keeps no lock."""
+    for name, ask in (("commit", None), ("job", ledger.job)):
+        key, out = JobKey(caller="adtech", job_id=name), tmp_path / name
+        out.write_text("in the way")
+        with pytest.raises(StagingError, match="ask again") as kept:
+            commit(ledger, stage(ledger, out, key=key), key=key)
+        if ask is not None:
+            with pytest.raises(StagingError):
+                ask("adtech", name)
+        out.unlink()
+        done: list[Committed | None] = []
+        again = {
+            "job": lambda name, key, out, done: done.append(ledger.job("adtech", name)),
+            "commit": lambda name, key, out, done: done.append(
+                commit(ledger, stage(ledger, out, b"other", key), key=key)
+            ),
+        }[name]
+        thread = threading.Thread(target=again, args=(name, key, out, done), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert len(done) == 1 and done[0] is not None and kept.value is not None
+        assert contents(out) == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
+    assert staged(ledger, tmp_path) == []
+
+
+def test_one_folder_that_cannot_be_written_does_not_keep_others_from_being_settled(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(self: Attempt, manifest: Manifest) -> None:
+        self.let_go()
+        raise KeyboardInterrupt
+
+    names = ["a", "b", "c"]
+    with monkeypatch.context() as dying:
+        dying.setattr(Attempt, "publish", crash)
+        for name in names:
+            key = JobKey(caller="adtech", job_id=name)
+            with pytest.raises(KeyboardInterrupt):
+                commit(ledger, stage(ledger, tmp_path / name, key=key), key=key)
+    (tmp_path / "b").write_text("in the way")
+    assert [published for _, published in ledger.settle()] == [True, True]
+    assert len(contents(tmp_path / "a")) == len(contents(tmp_path / "c")) == 2
+    (tmp_path / "b").unlink()
+    assert ledger.job("adtech", "b") is not None and len(contents(tmp_path / "b")) == 2
+
+
+def test_a_sealed_attempt_is_durable_under_the_name_that_its_manifest_carries(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[str] = []
+    real = os.fsync
+
+    def fsync(handle: int) -> None:
+        flushed.append(os.readlink(f"/proc/self/fd/{handle}"))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    attempt = stage(ledger, tmp_path / "out")
+    folder = tmp_path / "staging" / attempt.name
+    needed = {folder.parent, folder, folder / "files", folder / "files" / "summary-1-of-2"}
+    assert {str(one.resolve()) for one in needed} <= set(flushed)
+
+
+def test_settling_while_another_service_begins_an_attempt_leaves_it_its_folder(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    other = Staging(tmp_path / "staging", SecureBits())
+    real, settled = fcntl.flock, []
+
+    def flock(file: Any, how: int) -> None:
+        if not settled and not how & fcntl.LOCK_NB:
+            settled.append(True)
+            settled.extend(other.settle(lambda caller, job_id: None))  # between the lock file and its lock
+        real(file, how)
+
+    monkeypatch.setattr("budget.staging.fcntl.flock", flock)
+    attempt = stage(ledger, tmp_path / "out")
+    assert len(settled) == 2
+    assert commit(ledger, attempt).manifest is not None
+    assert len(contents(tmp_path / "out")) == 2
