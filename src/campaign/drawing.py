@@ -50,11 +50,13 @@ def draw_plots(campaign: Campaign, metrics: Mapping[str, Any], folder: Path) -> 
         "budget": _budget,
     }
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = []
+    drawn: list[tuple[str, Path]] = []
     with plt.rc_context(_SETTINGS):
         for name in campaign.drawing.plots:
             for stem, caption, figure in drawers[name](plt, campaign, metrics):
-                drawn.append((caption, save(plt, figure, folder / stem)))
+                # Two names may come to the same stem: "a b" and "a-b".
+                same = sum(path.stem.partition("~")[0] == stem for _, path in drawn)
+                drawn.append((caption, save(plt, figure, folder / (f"{stem}~{same}" if same else stem))))
     return drawn
 
 
@@ -64,6 +66,11 @@ def save(plt: Any, figure: Any, stem: Path) -> Path:
     figure.savefig(stem.with_suffix(".png"), dpi=_DPI, metadata={"Software": None})
     plt.close(figure)
     return stem.with_suffix(".svg")
+
+
+def literal(text: str) -> str:
+    """Return text that matplotlib shows as it is: between two dollar signs it would read mathematics."""
+    return text.replace("$", r"\$")
 
 
 def _safe(text: str) -> str:
@@ -96,10 +103,10 @@ def _slices(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tu
             )
             axes.axvline(0, color=GREY, linewidth=0.8)
             labels = [" · ".join(v for k, v in row["names"].items() if k != "measure") for row in rows]
-            axes.set_yticks(list(places), [label if len(label) < 42 else label[:40] + "…" for label in labels])
+            axes.set_yticks(list(places), [literal(label if len(label) < 42 else label[:40] + "…") for label in labels])
             axes.invert_yaxis()
-            axes.set_xlabel(name)
-            axes.set_title(f"{query['name']}: {name}")
+            axes.set_xlabel(literal(name))
+            axes.set_title(literal(f"{query['name']}: {name}"))
             axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
             caption = (
                 f"{name.capitalize()} by slice, job {job['job']}: bars are the truth, which only a simulation "
@@ -164,8 +171,8 @@ def _time(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tupl
             for number, day in enumerate(refused):
                 axes.axvline(day, color=RED, alpha=0.5, lw=1, label="refused: budget spent" if not number else None)
             axes.set_ylim(bottom=0)
-            axes.set_ylabel(measure.name)
-            axes.set_title(f"{query['name']}: {measure.name} by job")
+            axes.set_ylabel(literal(measure.name))
+            axes.set_title(literal(f"{query['name']}: {measure.name} by job"))
             axes.legend(frameon=False)
             figure.autofmt_xdate()
             caption = f"Total {measure.name} of each job of {query['name']}, at the end of its last batch."
@@ -184,7 +191,7 @@ def _error(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tup
         return []
     figure, axes = plt.subplots(figsize=(_WIDTH, 4.2))
     for color, (measure, found) in zip((BLUE, ORANGE, GREEN, RED), points.items(), strict=False):
-        axes.plot(*zip(*found, strict=True), "o", color=color, alpha=0.6, ms=5, label=measure)
+        axes.plot(*zip(*found, strict=True), "o", color=color, alpha=0.6, ms=5, label=literal(measure))
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("true size of the slice")

@@ -97,7 +97,8 @@ def _true_reports(campaign: Campaign, events: Events, settings: EventLevel) -> l
     by_device = np.argsort(bought.device, kind="stable")
     buyers, starts = np.unique(bought.device[by_device], return_index=True)
     found: list[tuple[int, int, int, int]] = []
-    for device, purchases in zip(buyers.tolist(), np.split(by_device, starts[1:]), strict=True):
+    each = np.split(by_device, starts[1:]) if buyers.size else []
+    for device, purchases in zip(buyers.tolist(), each, strict=True):
         mine = order[np.searchsorted(owners, device) : np.searchsorted(owners, device, side="right")]
         if not mine.size:
             continue
@@ -240,6 +241,9 @@ def conversion_model(campaign: Campaign, events: Events, reports: EventReports) 
     settings = campaign.client.event_level
     assert settings is not None
     views = events.impressions
+    if not len(reports):
+        nothing = dict.fromkeys(("conversion_rate", "distance_noisy", "distance_corrected"), 0.0)
+        return {"ads": 0, "features": 0, **nothing}
     parts = [np.ones((len(reports), 1)), views.click.astype(np.float64)[:, None]]
     for field in campaign.keys.fields:
         if field.name in views.codes and len(field.values) > 1:

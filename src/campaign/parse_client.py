@@ -30,7 +30,7 @@ def parse_client(section: Section) -> Client:
         expiry_days=section.number("expiry_days", 30.0, least=0, most=30, above=True),
         click_priority=section.whole("click_priority", 0, least=0, most=1 << 31),
         null_rate=section.exact("null_rate", Fraction(1, 20), above=Fraction(-1), most=Fraction(1)),
-        cap=section.whole("cap", 1, least=1, most=65_536),
+        cap=section.whole("cap", 1, least=1, most=l1),
         thresholds=_thresholds(section),
         event_level=event_level,
     )

@@ -255,11 +255,14 @@ def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[tuple[int, Mappin
 def _run_one(point: Point, folder: Path, seed: str | None) -> Mapping[str, Any]:
     """Run one point; keep its figures, and not its reports."""
     from aggservice.client import ClientError
+    from aggservice.engine import EngineError
+    from aggservice.service import ConfigError
+    from budget import BudgetError
     from campaign.run import run_campaign
 
     try:
         metrics = run_campaign(point.campaign, folder, seed=seed, workers=1, draw=False).metrics
-    except (CampaignError, ClientError) as problem:
+    except (CampaignError, ClientError, ConfigError, BudgetError, EngineError) as problem:
         raise RunError(f"{point.label}: {problem}") from None
     for path in folder.iterdir():
         if path.name not in _KEPT:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from campaign.drawing import pyplot, save
+from campaign.drawing import literal, pyplot, save
 from campaign.sweep import FIGURES, Row, SweepField
 
 _LOG_FROM_RATIO = 8
@@ -41,21 +41,22 @@ def _cell(value: Any) -> Any:
 
 def table_of(rows: Sequence[Row], fields: Sequence[SweepField]) -> Any:
     """Return the rows as a table for a terminal; columns that nothing fills are left out."""
+    from rich.markup import escape
     from rich.table import Table
 
     shown = [name for name in _SHOWN if any(getattr(row, name) is not None for row in rows)]
     shorts = [field.short for field in fields]
     table = Table(title=f"{len({row.point for row in rows})} points", title_justify="left")
     for field in fields:
-        table.add_column(field.short if shorts.count(field.short) == 1 else field.path)
+        table.add_column(escape(field.short if shorts.count(field.short) == 1 else field.path))
     for name in ("query", "measure"):
         table.add_column(name)
     for name in ("paid", *shown):
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
         figures = [_figure(getattr(row, name)) for name in shown]
-        values = [str(row.values[field.path]) for field in fields]
-        table.add_row(*values, row.query, row.measure, f"{row.paid}/{row.jobs}", *figures)
+        values = [escape(str(row.values[field.path])) for field in fields]
+        table.add_row(*values, row.query, escape(row.measure), f"{row.paid}/{row.jobs}", *figures)
     return table
 
 
@@ -113,8 +114,8 @@ def _draw(axes: Any, lines: dict[str, list[tuple[Any, float]]], field: SweepFiel
     numbers = [_number(value) for value in field.values]
     numeric = all(number is not None for number in numbers)
     for label, points in lines.items():
-        x = [_number(value) if numeric else str(value) for value, _ in points]
-        axes.plot(x, [y for _, y in points], marker="o", label=label)
+        x = [_number(value) if numeric else literal(str(value)) for value, _ in points]
+        axes.plot(x, [y for _, y in points], marker="o", label=literal(label))
     known = [number for number in numbers if number is not None]
     if numeric and min(known) > 0 and max(known) / min(known) >= _LOG_FROM_RATIO:
         axes.set_xscale("log")
@@ -125,9 +126,9 @@ def _draw(axes: Any, lines: dict[str, list[tuple[Any, float]]], field: SweepFiel
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(lambda share, _: _percent(share) if f"{share:.0e}"[0] in "235" else "")
     axes.yaxis.set_major_formatter(lambda share, _: _percent(share))
-    axes.set_xlabel(field.path)
+    axes.set_xlabel(literal(field.path))
     axes.set_ylabel(title)
-    axes.set_title(f"{title.partition(' (')[0]} against {field.short}".capitalize(), loc="left", weight="bold")
+    axes.set_title(f"{title.partition(' (')[0]} against {literal(field.short)}".capitalize(), loc="left", weight="bold")
     axes.grid(True, alpha=0.3)
     if len(lines) <= 12:
         axes.legend(frameon=False)

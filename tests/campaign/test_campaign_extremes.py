@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from aggservice.commands import plan as plan_command
+from aggservice.commands import run as run_command
 from campaign import CampaignError, Fate, parse_campaign, run_campaign
 from campaign.attribution import _scaled
 from campaign.run import RunResult
+from campaign.sweep import parse_field, run_sweep
 
 CAMPAIGN = """
 name = "extreme"
@@ -81,3 +87,81 @@ def test_a_delay_beyond_measure_is_late_and_not_before_time(tmp_path: Path) -> N
     result = run(tmp_path, "delay_days = 0\nvalue = 10", f"late = 1\nlate_days = {HEAVY}")
     (waterfall,) = result.assessments[0].waterfalls
     assert waterfall.conversions[Fate.LATE] == waterfall.happened > 0 and waterfall.adds_up
+
+
+EVENT_LEVEL = """
+name = "event level"
+[population]
+size = 1
+days = 1
+{population}
+[[keys.fields]]
+name = "ad"
+values = ["a", "b"]
+[[keys.fields]]
+name = "kind"
+from = "conversion"
+values = ["x", "y"]
+[[measures]]
+of = "value"
+[client]
+kind = "event-level"
+field = "kind"
+[client.windows_days]
+x = [2, 7]
+[client.buckets]
+x = [1]
+"""
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("population", ["impressions = 0", "impressions = 1", "impressions = 0\norganic = 2"])
+def test_event_level_reports_of_nobody(tmp_path: Path, population: str) -> None:
+    campaign = parse_campaign(EVENT_LEVEL.format(population=population), folder=tmp_path)
+    result = run_campaign(campaign, tmp_path / "out", seed="extreme", draw=True)
+    assert (
+        result.metrics["events"]["impressions"]
+        == result.metrics["model"]["ads"]
+        == int("impressions = 1" in population)
+    )
+    assert "NaN" not in (tmp_path / "out" / "metrics.json").read_text()
+
+
+def test_names_are_drawn_and_printed_as_they_are(tmp_path: Path) -> None:
+    """Dollar signs are no mathematics, brackets no markup, and a script in a name is text in the report."""
+    names = ["$0 to $50", "$50 \\bad $", "[red]shoes[/red]", "[/]"]
+    text = CAMPAIGN.format(population="value = 10\ndelay_days = 0", collection="").replace(
+        'values = ["a", "b"]', f"values = {json.dumps(names)}"
+    )
+    text = text.replace('name = "extreme"', "name = '<script>alert(1)</script> 50 % $off$ [/b]'")
+    text = text.replace('of = "value"', "name = '$ \\frac $'\nof = \"value\"")
+    file = tmp_path / "names.toml"
+    file.write_text(text)
+    app = typer.Typer()
+    run_command.register(app)
+    found = CliRunner().invoke(app, [str(file), "--out", str(tmp_path / "out"), "--seed", "1"])
+    assert found.exit_code == 0, found.output
+    assert all(name in found.output for name in (*names, "<script>alert(1)</script> 50 % $off$ [/b]"))
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page
+    plan = "days = 3\ntitle = '[/b]'\n[[queries]]\nname = '[red]'\nkind = \"daily\"\n"
+    (tmp_path / "plan.toml").write_text(plan)
+    plans = typer.Typer()
+    plan_command.register(plans)
+    found = CliRunner().invoke(plans, [str(tmp_path / "plan.toml")])
+    assert found.exit_code == 0 and "[/b]" in found.output and "[red]" in found.output
+
+
+def test_a_sweep_over_an_impossible_service_is_refused_by_name(tmp_path: Path) -> None:
+    text = CAMPAIGN.format(population="", collection="") + "[service]\n"
+    campaign = parse_campaign(text, folder=tmp_path)
+    with pytest.raises(CampaignError, match=r"service.delta = 2: .*above 1"):
+        run_sweep(campaign, [parse_field("service.delta=0.1,2", campaign.document)], tmp_path / "sweep", seed="s")
+
+
+def test_plots_of_names_that_look_alike_are_two(tmp_path: Path) -> None:
+    text = CAMPAIGN.format(population="value = 10\ndelay_days = 0", collection="")
+    text = text.replace("[[queries]]", "[[measures]]\nname = 'a b'\n[[measures]]\nname = 'a-b'\n[[queries]]")
+    run_campaign(parse_campaign(text, folder=tmp_path), tmp_path / "out", seed="s", workers=1)
+    stems = {path.stem for path in (tmp_path / "out" / "plots").glob("slices-*.svg")}
+    assert len(stems) == 3, stems

@@ -18,6 +18,7 @@ def plan(
     Ends with exit code 1 when they cannot.
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from campaign import CampaignError
@@ -35,13 +36,13 @@ def plan(
         typer.echo(json.dumps(plain, ensure_ascii=False, indent=1))
     else:
         console = Console()
-        table = Table(title=asked.title, title_justify="left")
+        table = Table(title=escape(asked.title), title_justify="left")
         for name in ("query", "jobs", "ε a job", "standard deviation", "95 % half-width", "target", "met"):
             table.add_column(name, justify="left" if name in ("query", "target") else "right")
         for one in plain["queries"]:
             target = one["target"]
             table.add_row(
-                one["name"],
+                escape(one["name"]),
                 str(one["jobs"]),
                 one["epsilon"],
                 f"{one['standard_deviation']:,.4g}",
@@ -50,7 +51,7 @@ def plan(
                 "" if target is None else "yes" if one["met"] else "no",
             )
         console.print(table)
-        console.print(verdict(made), highlight=False)
+        console.print(verdict(made), highlight=False, markup=False)
     if not made.feasible:
         raise typer.Exit(1)
 

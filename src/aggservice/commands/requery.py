@@ -61,6 +61,7 @@ def requery(
 def _show(result: ScenarioResult) -> None:
     """Print what the units that lost most have lost, beside what the ledger charged."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
@@ -71,7 +72,7 @@ def _show(result: ScenarioResult) -> None:
         table.add_column(name, justify="right")
     for one in worst[:5]:
         table.add_row(
-            one.unit,
+            escape(one.unit),
             f"{float(one.lost.epsilon):.6f}",
             f"{float(one.charged.epsilon):.6f}",
             f"{float(one.most.epsilon):.6f}",

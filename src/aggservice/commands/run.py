@@ -154,7 +154,7 @@ def sweep_file(
         return
     console = Console()
     console.print(table_of(rows, grid))
-    console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True)
+    console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
 @contextmanager
@@ -179,11 +179,13 @@ def _progress(silent: bool) -> Iterator[Any]:
 def show(result: RunResult, *, plots: bool = True) -> None:
     """Print the largest slices of each query, the losses, what is left, and where the report is."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     console = Console()
     metrics = result.metrics
-    console.print(f"[bold]{metrics['campaign']}[/bold]: {metrics['description']}", highlight=False)
+    # Names are the campaign's own: what stands in brackets in them is no markup.
+    console.print(f"[bold]{escape(metrics['campaign'])}[/bold]: {escape(metrics['description'])}", highlight=False)
     events, reports = metrics["events"], metrics["reports"]
     console.print(
         f"{events['people']:,} people, {events['impressions']:,} ads shown, {events['conversions']:,} conversions, "
@@ -208,7 +210,7 @@ def show(result: RunResult, *, plots: bool = True) -> None:
         for row in paid[-1].slices[:24]:
             digits = 0 if row.high - row.low > 20 else 1
             table.add_row(
-                row.label,
+                escape(row.label),
                 f"{row.truth:,.0f}",
                 f"{row.estimate:,.{digits}f}",
                 f"{row.low:,.{digits}f} to {row.high:,.{digits}f}",
@@ -231,7 +233,7 @@ def show(result: RunResult, *, plots: bool = True) -> None:
     if not metrics["private"]:
         console.print("Not private: this run came from a seed.", style="yellow")
     place = result.report if plots else result.out
-    console.print(f"Report: {place.resolve()}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {place.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _losses(console: Any, query: dict[str, Any]) -> None:
@@ -251,6 +253,7 @@ def _losses(console: Any, query: dict[str, Any]) -> None:
                 f"Bias of {one['measure']}: {one['bias']:+,.1f} ({one['bias'] / one['truth']:+.2%} of the truth), "
                 "which no interval covers: capped, clipped, rounded, lost, late or left out.",
                 highlight=False,
+                markup=False,
             )
 
 
