@@ -31,6 +31,7 @@ from budget.errors import (
 from budget.explain import JobUse, Shortfall
 from budget.export import ExportedLog, is_log, write_log
 from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter, filter_to_plain, spend_to_plain
+from budget.folders import new_file, open_below, opened_folder
 from budget.history import Listed, Query, find_entries
 from budget.jobs import Check, Committed, JobKey, Remaining
 from budget.ledger import Ledger
@@ -125,8 +126,11 @@ __all__ = [
     "filter_to_plain",
     "find_entries",
     "is_log",
+    "new_file",
+    "open_below",
     "open_place",
     "open_store",
+    "opened_folder",
     "read_checkpoint",
     "read_receipt",
     "spend_to_plain",

@@ -7,6 +7,7 @@ lock file of an attempt is alive: after a crash ``settle`` publishes or removes 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -21,6 +22,7 @@ from typing import IO, Any, Final
 from budget.canonical import decode, encode
 from budget.entries import FileDigest, check_name
 from budget.errors import FormatError, StagingError
+from budget.folders import new_file, opened_folder, sync_folder
 from mechanisms import Bits
 
 _FORMAT: Final = "aggservice-files-1"
@@ -130,32 +132,39 @@ class Attempt:
         self._lock.close()
 
     def publish(self, manifest: Manifest) -> None:
-        """Move the files to their destination, each by one rename, and remove the attempt. Safe to do again."""
+        """Move the files to their destination, each by one rename, and remove the attempt. Safe to do again.
+
+        A destination that a link leads to is refused: it is not where the caller was allowed to write.
+        """
         destination = Path(manifest.destination)
         try:
-            destination.mkdir(parents=True, exist_ok=True)
-            for one in manifest.files:
-                self._publish(self.folder / _FILES / one.name, destination / one.name)
-            _sync(destination)
+            with opened_folder(destination) as folder:
+                for one in manifest.files:
+                    self._publish(self.folder / _FILES / one.name, folder, one.name)
+                sync_folder(folder)
         except OSError as problem:
             self.let_go()  # whoever asks again takes it over
             raise StagingError(
-                f"the result is paid for but could not be written to {destination}: {problem};"
+                f"the result is paid for but could not be written to {destination}: {problem.strerror};"
                 " make the folder writable and ask again with the same job id"
             ) from problem
         self.discard()
 
-    def _publish(self, staged: Path, final: Path) -> None:
+    def _publish(self, staged: Path, folder: int, name: str) -> None:
         if not staged.exists():
             return  # a staged file of a committed job only ever leaves by being published
         try:
-            staged.replace(final)
-        except OSError:
+            os.replace(staged, name, dst_dir_fd=folder)
+        except OSError as problem:
+            if problem.errno != errno.EXDEV:
+                raise
             # Another file system: bring the bytes over under a name of our own, then rename there.
-            near = final.with_name(f".{final.name}.{self.name}")
-            shutil.copyfile(staged, near)
-            _sync(near)
-            near.replace(final)
+            near = f".{name}.{self.name}"
+            with staged.open("rb") as source, new_file(folder, near) as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+                target.flush()
+                os.fsync(target.fileno())
+            os.replace(near, name, src_dir_fd=folder, dst_dir_fd=folder)
             staged.unlink()
 
 

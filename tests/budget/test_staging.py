@@ -201,14 +201,14 @@ def test_publishing_waits_for_whoever_is_at_it(ledger: Ledger, tmp_path: Path) -
 def test_another_file_system_is_reached_by_a_copy(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Path.replace
+    real = os.replace
 
-    def across(self: Path, target: Path) -> Path:
-        if (tmp_path / "staging") in self.parents:
+    def across(source: Path | str, target: Path | str, **folders: int) -> None:
+        if (tmp_path / "staging") in Path(source).parents:
             raise OSError(18, "Invalid cross-device link")
-        return real(self, target)
+        real(source, target, **folders)
 
-    monkeypatch.setattr(Path, "replace", across)
+    monkeypatch.setattr(os, "replace", across)
     commit(ledger, stage(ledger, tmp_path / "out"))
     assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
 
@@ -375,3 +375,33 @@ def test_settling_while_another_service_begins_an_attempt_leaves_it_its_folder(
     assert len(settled) == 2
     assert commit(ledger, attempt).manifest is not None
     assert len(contents(tmp_path / "out")) == 2
+
+
+def test_a_destination_that_became_a_link_gets_nothing(ledger: Ledger, tmp_path: Path) -> None:
+    """Neither the folder nor one above it; what was paid for is published once the link is gone."""
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "below").mkdir(parents=True)
+    out = tmp_path / "out" / "below"
+    attempt = stage(ledger, out)
+    (tmp_path / "out").symlink_to(elsewhere)
+    with pytest.raises(StagingError, match="ask again"):
+        commit(ledger, attempt)
+    (tmp_path / "out").unlink()
+    out.parent.mkdir()
+    out.symlink_to(elsewhere / "below")
+    with pytest.raises(StagingError):
+        ledger.job("adtech", "job")
+    assert list((elsewhere / "below").iterdir()) == []
+    out.unlink()
+    assert ledger.job("adtech", "job") is not None and len(contents(out)) == 2
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(ledger: Ledger, tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"mine")
+    (tmp_path / "out").mkdir()
+    for name in ("summary-1-of-2", "summary-2-of-2"):
+        (tmp_path / "out" / name).symlink_to(victim)
+    commit(ledger, stage(ledger, tmp_path / "out"))
+    assert victim.read_bytes() == b"mine"
+    assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}

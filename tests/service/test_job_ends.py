@@ -71,3 +71,41 @@ def test_a_job_that_failed_keeps_nothing_of_its_session(maker: Any, tmp_path: Pa
             client.summary("unpaid-1")
         assert caught.value.return_code == "PRIVACY_BUDGET_EXHAUSTED"
         assert sessions_of(service) == 0
+
+
+def test_a_debug_run_writes_true_values_nowhere_but_below_its_folder(maker: Any, tmp_path: Path) -> None:
+    """Links that were laid out beforehand, where it makes its folder and its files, are not followed."""
+    config = file_service(tmp_path, maker)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    victim = elsewhere / "victim"
+    victim.write_bytes(b"not yours")
+    out = tmp_path / "out"
+    (out / "debug").symlink_to(elsewhere)
+    (out / ".sum-1-of-1.part").symlink_to(victim)
+    asks = replace(ASKS, debug_run=True)
+    with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
+        client.create_job("linked", asks, input_data_blob_prefix="reports", output_data_blob_prefix="sum")
+        with pytest.raises(ClientError) as caught:
+            client.watch_job("linked")
+        assert caught.value.return_code == "RESULT_WRITE_ERROR"
+        (out / "debug").unlink()
+        client.create_job("real", asks, input_data_blob_prefix="reports", output_data_blob_prefix="sum")
+        assert client.watch_job("real").summary.row_count == 1
+    assert {one.name for one in elsewhere.iterdir()} == {"victim"} and victim.read_bytes() == b"not yours"
+    assert sorted(str(one.relative_to(out)) for one in out.rglob("*") if one.is_file()) == [
+        "debug/sum-1-of-1",
+        "sum-1-of-1",
+        "sum-statement.json",
+    ]
+
+
+def test_a_folder_that_cannot_be_made_is_told_by_name(maker: Any, tmp_path: Path) -> None:
+    with (
+        embedded(file_service(tmp_path, maker), keys=maker.keys, clock=maker.clock) as service,
+        Client(service.address) as client,
+        pytest.raises(ClientError, match="cannot be made: File name too long") as caught,
+    ):
+        asks = replace(ASKS, discovery_delta="1e-8")
+        client.create_job("a", asks, input_data_blob_prefix="reports", output_data_blob_prefix="x" * 300 + "/sum")
+    assert caught.value.return_code == "RESULT_WRITE_ERROR"

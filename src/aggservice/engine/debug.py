@@ -7,7 +7,7 @@ charged; the return code says whether a real run would have been paid. Files go 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from contextlib import suppress
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from aggservice.engine.release import NoiseSource, ReleasePlan
 from aggservice.engine.result import ResultHeader, Rows
 from aggservice.engine.sums import KeySums
 from aggservice.wire import IN_DOMAIN, IN_REPORTS, BucketRows, write_buckets
+from budget import new_file, open_below, opened_folder
 
 
 def debug_rows(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Rows:
@@ -54,36 +55,53 @@ def debug_code(code: ReturnCode, *, payable: bool) -> ReturnCode:
 
 
 class _Near:
-    """Files that are written beside their place under a hidden name and then moved there."""
+    """Files that are written beside their place under a hidden name and then moved there. No link is followed."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.written: list[tuple[Path, Path]] = []
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self._written: list[str] = []
 
-    def path(self, name: str) -> Path:
-        hidden = self.folder / f".{name}.part"
-        self.written.append((hidden, self.folder / name))
-        return hidden
+    def write(self, name: str, content: BucketRows | bytes) -> None:
+        self._written.append(name)
+        with new_file(self._folder, f".{name}.part") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                write_buckets(file, content)
 
     def publish(self) -> None:
-        for hidden, final in self.written:
-            os.replace(hidden, final)
+        for name in self._written:
+            os.replace(f".{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def forget(self) -> None:
+        """Remove what was written and not published."""
+        for name in self._written:
+            with suppress(OSError):
+                os.unlink(f".{name}.part", dir_fd=self._folder)
 
 
 def write_debug_files(destination: AvroShards, header: ResultHeader, rows: Rows, plan: ReleasePlan) -> None:
-    """Write the summary that a real run would have had, and the debug summary in the folder ``debug`` beside it."""
+    """Write the summary that a real run would have had, and the debug summary in the folder ``debug`` beside it.
+
+    True values must not go where the caller was not allowed to write, so every step of the way is no link.
+    """
     regular = regular_rows(rows, plan)
-    below = destination.folder / "debug"
     try:
-        below.mkdir(exist_ok=True)
-        here, there = _Near(destination.folder), _Near(below)
-        for name, page in zip(destination.names(len(regular)), destination.pages(regular), strict=True):
-            write_buckets(here.path(name), summary_rows(page))
-        here.path(destination.header_name).write_bytes(header.to_bytes())
-        for name, page in zip(destination.names(len(rows)), destination.pages(rows), strict=True):
-            write_buckets(there.path(name), debug_avro_rows(page))
-        here.publish()
-        there.publish()
+        with opened_folder(destination.folder.absolute()) as folder:
+            below = open_below(folder, "debug")
+            here, there = _Near(folder), _Near(below)
+            try:
+                for name, page in zip(destination.names(len(regular)), destination.pages(regular), strict=True):
+                    here.write(name, summary_rows(page))
+                here.write(destination.header_name, header.to_bytes())
+                for name, page in zip(destination.names(len(rows)), destination.pages(rows), strict=True):
+                    there.write(name, debug_avro_rows(page))
+                here.publish()
+                there.publish()
+            finally:
+                here.forget()
+                there.forget()
+                os.close(below)
     except OSError as problem:
         raise ResultWriteError(f"the debug summary could not be written: {problem.strerror}") from problem
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -62,8 +62,13 @@ class Folder:
         try:
             for step in steps:
                 if create:
-                    with suppress(FileExistsError):
+                    try:
                         os.mkdir(step, 0o755, dir_fd=descriptor)
+                    except FileExistsError:
+                        pass
+                    except OSError as problem:
+                        text = f"the folder {'/'.join(steps)!r} cannot be made: {problem.strerror}"
+                        raise ResultWriteError(text) from problem
                 try:
                     below = os.open(step, _DIRECTORY, dir_fd=descriptor)
                 except OSError as problem:
@@ -123,7 +128,7 @@ class Folder:
         return os.fdopen(file, "rb")
 
     def prepare(self, prefix: str) -> Path:
-        """Make the folders that ``prefix`` names and return where files of that prefix go.
+        """Make the folders that ``prefix`` names and return where files of that prefix go, by a path without links.
 
         Refused when something begins with it already: a summary never takes the place of another.
         """
@@ -135,7 +140,7 @@ class Folder:
             taken = [name for name in os.listdir(descriptor) if name.startswith(f"{stem}-") or name == parts[-1]]
             if taken:
                 raise ResultWriteError(f"{prefix!r} is taken: {taken[0]!r} exists already")
-        return self.root.joinpath(*parts)
+        return Path(os.path.realpath(self.root)).joinpath(*parts)
 
 
 def _refuse_link(above: int, name: str) -> None:

@@ -1,0 +1,51 @@
+"""Folders opened step by step, so that no link leads a result elsewhere while it is on its way there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def opened_folder(path: Path) -> Iterator[int]:
+    """Yield a descriptor of an absolute folder, made where it is missing; OSError when a step of it is a link."""
+    folder = os.open(path.anchor, _FOLDER)
+    try:
+        for step in path.parts[1:]:
+            below = open_below(folder, step)
+            os.close(folder)
+            folder = below
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def open_below(folder: int, name: str) -> int:
+    """Return a descriptor of a folder in a folder, made where it is missing; OSError when it is a link."""
+    with suppress(FileNotFoundError):
+        return os.open(name, _FOLDER, dir_fd=folder)
+    with suppress(FileExistsError):
+        os.mkdir(name, dir_fd=folder)
+    return os.open(name, _FOLDER, dir_fd=folder)
+
+
+def new_file(folder: int, name: str) -> BinaryIO:
+    """Open a file for writing that is new, in the place of whatever file or link of that name there was."""
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    return os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb")
+
+
+def sync_folder(folder: int) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
