@@ -39,7 +39,8 @@ from aggservice.wire import (
     write_buckets,
     write_reports,
 )
-from aggservice.wire.avro_container import encode_long
+from aggservice.wire.avro_container import ContainerWriter, encode_long
+from aggservice.wire.avro_reports import MOST_BYTES, MOST_ROWS
 from aggservice.wire.avro_schemas import BUCKET, DEBUG_FACT, FACT, REPORT, RecordSchema
 
 CODECS = st.sampled_from(["null", "deflate"])
@@ -175,6 +176,36 @@ def test_reading_holds_one_batch_at_a_time(tmp_path: Path) -> None:
         assert 100 <= len(first) < 1000
         assert stream.tell() < path.stat().st_size // 5
         assert len(first) + sum(len(batch) for batch in batches) == 10_000
+
+
+def _deflated(blocks: list[tuple[int, bytes]]) -> io.BytesIO:
+    stream = io.BytesIO()
+    writer = ContainerWriter(stream, REPORT, codec="deflate")
+    for count, data in blocks:
+        writer.write_block(count, data)
+    writer.close()
+    stream.seek(0)
+    return stream
+
+
+def test_a_small_file_of_much_does_not_become_one_batch() -> None:
+    tiny = MOST_ROWS + 5
+    batches = list(read_reports(_deflated([(3, bytes(9)), (tiny, bytes(3 * tiny)), (2, bytes(6))])))
+    assert [len(batch) for batch in batches] == [3, MOST_ROWS, 5, 2]
+    assert all(stop == start for batch in batches for start, stop in zip(*_ends(batch), strict=True))
+    long = encode_long(MOST_BYTES) + bytes(MOST_BYTES + 2)
+    lengths = [len(batch) for batch in read_reports(_deflated([(1, long), (1, bytes(3)), (1, long)]))]
+    assert lengths == [1, 2]
+    assert list(read_reports(_deflated([(0, b""), (0, b"")]))) == []
+    with pytest.raises(AvroError, match="0 reports cannot be 30 bytes"):
+        list(read_reports(_deflated([(0, bytes(30))])))
+    for wrong in ((tiny, bytes(3 * tiny + 1)), (tiny, bytes(3 * tiny - 1) + b"\x01"), (tiny, bytes(3 * tiny - 1))):
+        with pytest.raises(AvroError, match=r"malformed|cannot be"):
+            list(read_reports(_deflated([wrong])))
+
+
+def _ends(batch: ReportBatch) -> tuple[list[int], list[int]]:
+    return batch.payloads.starts.tolist(), batch.payloads.stops.tolist()
 
 
 def _damaged() -> list[tuple[bytes, str]]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import random
 
 import cbor2
+import fastavro
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,6 +31,7 @@ from aggservice.wire import (
     read_shuffled,
     write_shuffled,
 )
+from aggservice.wire.avro_shuffled import SHUFFLED
 
 
 def randomizer(size: int = 4, epsilon: int = 500_000, permanent: int | None = 2_000_000) -> Randomizer:
@@ -149,3 +153,24 @@ def test_shuffled_reports_in_a_file(tmp_path: object) -> None:
         assert list(read_shuffled(file)) == reports
     with pytest.raises(AvroError):
         list(read_shuffled(io.BytesIO(b"not avro")))
+    again = path.with_name("again.avro")
+    write_shuffled(again, iter(reports))
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_no_mutated_file_of_shuffled_reports_does_anything_but_read_or_refuse() -> None:
+    draw = random.Random(5)
+    records = [{"report": bytes([index] * index)} for index in range(20)]
+    refused = 0
+    for codec in ("null", "deflate"):
+        stream = io.BytesIO()
+        fastavro.writer(stream, json.loads(SHUFFLED.to_json()), records, codec=codec, sync_interval=50)
+        assert list(read_shuffled(io.BytesIO(stream.getvalue()))) == [one["report"] for one in records]
+        for _ in range(2000):
+            data = bytearray(stream.getvalue())
+            data[draw.randrange(len(data))] = draw.randrange(256)
+            try:
+                list(read_shuffled(io.BytesIO(bytes(data[: draw.choice((len(data), draw.randrange(len(data))))]))))
+            except AvroError:
+                refused += 1
+    assert refused > 2000

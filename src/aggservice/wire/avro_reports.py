@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 from aggservice.wire.avro_container import Block, Codec, ContainerWriter, read_blocks
 from aggservice.wire.avro_numbers import LONG_BYTES, read_long, write_long
@@ -18,14 +19,18 @@ from aggservice.wire.spans import Spans
 
 BATCH_ROWS = 4096
 BLOCK_BYTES = 1 << 20
+MOST_ROWS = 1 << 16
+MOST_BYTES = 1 << 25
+"""A batch has no more rows than this, and no further block once its blocks have this many bytes."""
+
 _FIELDS = 3
 
 
 def read_reports(path: Path | BinaryIO, *, rows: int = BATCH_ROWS) -> Iterator[ReportBatch]:
-    """Yield the reports of an Avro file in batches of at least ``rows`` (the last may be smaller).
+    """Yield the reports of an Avro file in batches of about ``rows``: whole blocks, until they have as many.
 
-    A batch is whole blocks of the file, so it may be larger than asked for. Raises ``AvroError`` where the file is
-    malformed, after the batches that came before.
+    Fewer where blocks are long (``MOST_BYTES``), and a part of a block where it has more than ``MOST_ROWS``. Raises
+    ``AvroError`` where the file is malformed, after the batches that came before.
     """
     if isinstance(path, Path):
         with path.open("rb") as stream:
@@ -37,30 +42,45 @@ def read_reports(path: Path | BinaryIO, *, rows: int = BATCH_ROWS) -> Iterator[R
 
 def _batches(blocks: Iterable[Block], name: str, rows: int) -> Iterator[ReportBatch]:
     held: list[Block] = []
-    count = 0
+    count, size = 0, 0
     for block in blocks:
-        held.append(block)
-        count += block.count
-        if count >= rows:
-            yield _batch(held, name)
-            held, count = [], 0
-    if count:
-        yield _batch(held, name)
+        if block.count * _FIELDS > len(block.data) or (block.data and not block.count):
+            raise AvroError(name, block.position, f"{block.count} reports cannot be {len(block.data)} bytes")
+        if held and count + block.count > MOST_ROWS:
+            yield from _parts(held, name)
+            held, count, size = [], 0, 0
+        if block.count:
+            held.append(block)
+        count, size = count + block.count, size + len(block.data)
+        if count >= rows or size >= MOST_BYTES:
+            yield from _parts(held, name)
+            held, count, size = [], 0, 0
+    if held:
+        yield from _parts(held, name)
 
 
-def _batch(blocks: list[Block], name: str) -> ReportBatch:
+def _parts(blocks: list[Block], name: str) -> Iterator[ReportBatch]:
+    """Yield the reports of some blocks: as one batch, but for a single block of too many rows."""
     data = np.frombuffer(blocks[0].data if len(blocks) == 1 else b"".join(block.data for block in blocks), np.uint8)
-    for block in blocks:
-        if block.count * _FIELDS > len(block.data):
-            raise AvroError(name, block.position, f"{block.count} reports cannot fit in {len(block.data)} bytes")
-    places = np.empty((sum(block.count for block in blocks), _FIELDS, 2), dtype=np.int64)
+    left = sum(block.count for block in blocks)
+    places = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64)
     begun, row = 0, 0
     for block in blocks:
-        end = begun + len(block.data)
-        stopped = locate_reports(data, begun, end, places[row : row + block.count])
-        if stopped >= 0:
-            raise AvroError(name, block.position + stopped - begun, "a report is malformed")
-        begun, row = end, row + block.count
+        end, at, unread = begun + len(block.data), begun, block.count
+        while unread:
+            taken = min(unread, len(places) - row)
+            at, good = locate_reports(data, at, end, places[row : row + taken])
+            row, unread = row + taken, unread - taken
+            if not good or (not unread and at != end):
+                raise AvroError(name, block.position + at - begun, "a report is malformed")
+            if row == len(places):
+                yield _batch(data, places)
+                left -= row
+                places, row = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64), 0
+        begun = end
+
+
+def _batch(data: NDArray[np.uint8], places: NDArray[np.int64]) -> ReportBatch:
     columns = [
         Spans(buffer=data, starts=places[:, field, 0].copy(), stops=places[:, field, 1].copy())
         for field in range(_FIELDS)
@@ -115,18 +135,20 @@ def write_reports(target: Path | BinaryIO, batches: Iterable[ReportBatch], *, co
 
 @njit(cache=True)
 def locate_reports(data, begun, end, places):  # type: ignore[no-untyped-def]
-    """Write where the three fields of each record lie; return -1, or the position of a malformed record."""
+    """Write where the three fields of each record lie; return (position after them, True), or (its own, False) where
+    a record is malformed.
+    """
     at = np.int64(begun)
     for row in range(places.shape[0]):
         record = at
         for field in range(_FIELDS):
             size, at = read_long(data, at, end)
             if at < 0 or size < 0 or size > end - at:
-                return record
+                return record, False
             places[row, field, 0] = at
             at += size
             places[row, field, 1] = at
-    return np.int64(-1) if at == end else at
+    return at, True
 
 
 @njit(cache=True)

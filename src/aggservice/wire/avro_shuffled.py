@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import fastavro
-
+from aggservice.wire.avro_container import ContainerWriter, encode_long, read_blocks
+from aggservice.wire.avro_numbers import read_long
 from aggservice.wire.avro_schemas import RecordSchema
 from aggservice.wire.errors import AvroError
 
 SHUFFLED = RecordSchema("ShuffledReport", (("report", "bytes"),))
+_BLOCK_BYTES = 1 << 16
 
 
 def write_shuffled(path: Path, reports: Iterable[bytes]) -> None:
-    """Write reports, one a record."""
-    schema = fastavro.parse_schema(json.loads(SHUFFLED.to_json()))
-    with path.open("wb") as file:
-        fastavro.writer(file, schema, ({"report": report} for report in reports), codec="null")
+    """Write reports, one a record; the same reports give the same file."""
+    with ContainerWriter(path, SHUFFLED) as writer:
+        held, count = bytearray(), 0
+        for report in reports:
+            held += encode_long(len(report)) + report
+            count += 1
+            if len(held) >= _BLOCK_BYTES:
+                writer.write_block(count, bytes(held))
+                held, count = bytearray(), 0
+        if count:
+            writer.write_block(count, bytes(held))
 
 
 def read_shuffled(file: BinaryIO, name: str = "shuffled reports") -> Iterator[bytes]:
     """Yield the reports of a file; raise ``AvroError`` when it is none of shuffled reports."""
-    try:
-        reader = fastavro.reader(file)
-        SHUFFLED.check(json.dumps(reader.writer_schema).encode())
-        for record in reader:
-            yield record["report"]
-    except (ValueError, KeyError, EOFError, StopIteration) as error:
-        raise AvroError(name, 0, f"not a file of shuffled reports: {error}") from None
+    for block in read_blocks(file, name, SHUFFLED):
+        at = 0
+        for _ in range(block.count):
+            size, start = read_long(block.data, at, len(block.data))
+            if start < 0 or not 0 <= size <= len(block.data) - start:
+                raise AvroError(name, block.position + at, "a record is malformed")
+            at = start + size
+            yield block.data[start:at]
+        if at != len(block.data):
+            raise AvroError(name, block.position + at, f"bytes are left after {block.count} records")
