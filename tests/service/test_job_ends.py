@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import Session
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
+from aggservice.service.runner import FileJob
 from aggservice.wire import ReportBatch, write_reports
+from budget import StoreError
 
 ORIGIN = "https://adtech.example"
 ASKS = JobParameters(attribution_report_to=ORIGIN)
@@ -109,3 +115,78 @@ def test_a_folder_that_cannot_be_made_is_told_by_name(maker: Any, tmp_path: Path
         asks = replace(ASKS, discovery_delta="1e-8")
         client.create_job("a", asks, input_data_blob_prefix="reports", output_data_blob_prefix="x" * 300 + "/sum")
     assert caught.value.return_code == "RESULT_WRITE_ERROR"
+
+
+def test_a_job_that_was_paid_for_is_never_called_cancelled_or_failed(
+    maker: Any, service: EmbeddedService, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that is cancelled while its charge commits, and one whose answer fails after it, are finished jobs."""
+    real, committing = service.ledger.commit, threading.Event()
+
+    def slow(**asked: Any) -> Any:
+        committing.set()
+        time.sleep(0.5)
+        return real(**asked)
+
+    def failing(**asked: Any) -> Any:
+        real(**asked)
+        raise StoreError("the connection was lost after the commit")
+
+    monkeypatch.setattr(service.ledger, "commit", slow)
+    with Client(service.address, attempts=1) as impatient:
+        thread = threading.Thread(target=lambda: suppressed(impatient, maker, "cancelled"))
+        thread.start()
+        assert committing.wait(20)
+        impatient.close()
+        thread.join(20)
+    monkeypatch.setattr(service.ledger, "commit", failing)
+    with Client(service.address, attempts=1) as unlucky:
+        suppressed(unlucky, maker, "lost")
+    monkeypatch.setattr(service.ledger, "commit", real)
+    for job in ("cancelled", "lost"):
+        for _ in range(100):
+            if client.get_job(job).job_status == aggregation_pb2.Job.FINISHED:
+                break
+            time.sleep(0.05)
+        for told in (client.get_job(job), client.watch_job(job), client.cancel_job(job)):
+            assert told.summary.row_count == 1 and told.summary.receipt
+        assert client.summary(job).receipt == client.get_job(job).summary.receipt
+    assert len(list(client.entries(caller="local"))) == 2
+
+
+def suppressed(client: Client, maker: Any, job: str) -> None:
+    """Ask for a job and do not wait for the answer."""
+    with suppress(ClientError, ValueError, grpc.RpcError):
+        client.aggregate(job, ASKS, [maker.report({1: 1})], domain=[1])
+
+
+def test_one_call_sent_many_times_at_once_begins_one_job(
+    maker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = file_service(tmp_path, maker)
+    asks = replace(ASKS, discovery_delta="1e-8")
+    told: list[str] = []
+
+    def ask(client: Client, output: str) -> None:
+        try:
+            client.create_job("a", asks, input_data_blob_prefix="reports", output_data_blob_prefix=output)
+            told.append("begun")
+        except ClientError as problem:
+            told.append(problem.return_code)
+
+    with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
+        real, together = service.service.engine.repeated, threading.Barrier(4)
+        monkeypatch.setattr(service.service.engine, "repeated", lambda *asked: (together.wait(20), real(*asked))[1])
+        monkeypatch.setattr(FileJob, "expected_keys", lambda self: time.sleep(0.5) or 0)
+        threads = [threading.Thread(target=ask, args=(client, output)) for output in ("sum", "sum", "sum", "other")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        # Whichever output came first is the job's; another is another request, and is not kept from other jobs.
+        assert set(told) == {"INVALID_JOB", "begun"} and len(told) == 4
+        assert client.watch_job("a").job_status == aggregation_pb2.Job.FINISHED
+        monkeypatch.setattr(service.service.engine, "repeated", real)
+        (left,) = {"sum", "other"} - {one.name.removesuffix("-1-of-1") for one in (tmp_path / "out").glob("*-of-1")}
+        client.create_job("b", asks, input_data_blob_prefix="reports", output_data_blob_prefix=left)
+        assert client.watch_job("b").job_status == aggregation_pb2.Job.FINISHED

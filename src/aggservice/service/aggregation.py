@@ -205,19 +205,29 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             raise InvalidJobError("give output_domain_blob_prefix, or key_discovery")
         if domain is not None and asked.shuffle is not None:
             raise InvalidJobError("a shuffle has no output domain: leave output_domain_blob_prefix out")
-        found = self._runner.book.find(caller.name, asked.job_request_id)
-        if found is not None and (found.status != FINISHED or found.summary is not None):
-            if found.request != asked:
-                raise JobIdTakenError(f"job id {asked.job_request_id!r} was used for another request")
+        found = self._begun(caller, asked)
+        if found is not None:
             return found.message()
         again = await self._runner.blocking(self._engine.repeated, scope_of(caller), asked)
         if again is not None:
             return self._committed_message(asked.job_request_id, again)
         job = await self._runner.blocking(self._file_job, caller, prefixes, domain, request.output_data_blob_prefix)
+        found = self._begun(caller, asked)  # the same call, sent twice, may have begun it meanwhile
+        if found is not None:
+            return found.message()
         self._runner.reserve(job)
         record = self._open(caller, asked, request)
         self._runner.start(record, caller, job)
         return record.message()
+
+    def _begun(self, caller: Caller, asked: JobRequest) -> JobRecord | None:
+        """Return the job of this very request if it is under way or finished well; refuse an id that another has."""
+        found = self._runner.book.find(caller.name, asked.job_request_id)
+        if found is None or (found.status == FINISHED and found.summary is None):
+            return None
+        if found.request != asked:
+            raise JobIdTakenError(f"job id {asked.job_request_id!r} was used for another request")
+        return found
 
     def _file_job(self, caller: Caller, prefixes: tuple[str, ...], domain: str | None, output: str) -> FileJob:
         """Check every path before the job begins, so that a mistake is told at once."""
@@ -240,15 +250,18 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         return message
 
     async def _find(self, job_request_id: str) -> JobRecord | aggregation_pb2.Job:
+        """Return a caller's job. The ledger has the last word: what ended badly here may have been paid for first."""
         caller = current_caller()
         check_job_id(job_request_id)
         record = self._runner.book.find(caller.name, job_request_id)
-        if record is not None:
+        if record is not None and record.problem is None:
             return record
         found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, job_request_id)
-        if found is None:
+        if found is not None:
+            return self._committed_message(job_request_id, Outcome.of(found))
+        if record is None:
             raise NoSuchJobError(f"you have no job {job_request_id!r}")
-        return self._committed_message(job_request_id, Outcome.of(found))
+        return record
 
     async def GetJob(
         self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext
@@ -266,6 +279,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         while True:
             changed = found.changed
             message = found.message()
+            if found.problem is not None:
+                last = await self._find(request.job_request_id)
+                message = last.message() if isinstance(last, JobRecord) else last
             await self._write(context, message)
             if message.job_status == FINISHED:
                 return
