@@ -32,16 +32,16 @@ def variance_over_reports(g: int, permanent: Fraction, first: Fraction, calibrat
 
     There γ = 1/g, p₁ − 1/g = (a − 1)(1 − 1/g)/(a + g − 1), p₂ − q₂ = (r − 1)/(r + g − 1) with r = e^{ε_IRR}.
     """
-    a, b = math.exp(permanent), math.exp(first)
+    a, over_one = math.exp(permanent), math.expm1(first)
+    # r = odds/(a − b), and odds − (a − b) is b − 1 times this factor; every difference is taken before it is rounded.
     if calibration == "paper":
-        odds = a * b - 1
+        factor = a + 1
     elif calibration == "exact":
-        odds = b * (a + g - 2) - (g - 1)
+        factor = a + g - 1
     else:
         raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {shown(calibration)}")
-    # p₂ − q₂ = (r − 1)/(r + g − 1) with r = odds/(a − b), cleared of the division.
-    second = (odds - (a - b)) / (odds + (g - 1) * (a - b))
-    return ((a + g - 1) / ((a - 1) * second)) ** 2 / (g - 1)
+    second = over_one * factor / (over_one * factor + g * math.exp(first) * math.expm1(permanent - first))
+    return ((a + g - 1) / (math.expm1(permanent) * second)) ** 2 / (g - 1)
 
 
 def best_range(permanent: Fraction, first: Fraction, calibration: Calibration) -> int:

@@ -174,11 +174,11 @@ class InnerProduct:
         p̃ᵤ = (2^d − 1)/(2^d·n)·(e^ε' + 1)/(e^ε' − 1)·Σ(−1)^(⟨V,u⟩⊕B) + 2^−d (the paper prints 2^dη for 2^d·n).
         """
         columns = check_columns(columns, PairColumns)
-        users = np.size(columns.products)
-        vectors = check_words(columns.vectors, (users,), "vectors, one a product,")
         products = columns.products
-        if not isinstance(products, np.ndarray) or products.dtype != np.bool_ or products.shape != (users,):
-            raise ReportError("products must be an array of Booleans, one a vector")
+        if not isinstance(products, np.ndarray) or products.dtype != np.bool_ or products.ndim != 1:
+            raise ReportError("products must be an array of Booleans, one a report")
+        users = products.size
+        vectors = check_words(columns.vectors, (users,), "vectors, one a product,")
         if not users:
             raise ReportError("there are no reports to estimate from")
         if int(vectors.max()) >> self.bits or not vectors.all():

@@ -58,7 +58,7 @@ def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
             return report
         case Direct(), int() | np.integer():
             return struct.pack(">I", check_value(report, protocol.k))
-        case Hashed(), HashedReport(function=function, value=value) if function.g == protocol.g:
+        case Hashed(), HashedReport(function=UniversalHash() as function, value=value) if function.g == protocol.g:
             return struct.pack(">QQI", function.multiplier, function.addend, check_value(value, protocol.g))
         case BitFlip(), BitFlipReport(sampled=sampled, bits=bits):
             unpack(bits, protocol.sampled)

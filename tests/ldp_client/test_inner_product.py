@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ldp_client import ProtocolError, ReportError, StateError, distribution, privacy_loss
+from ldp_client.enumeration import log_ratio
 from ldp_client.hadamard import parity, signs_for, signs_for_twin, transform, transform_twin
 from ldp_client.inner_product import InnerProduct, for_accuracy, for_everlasting
-from ldp_client.stream_laws import StoredPairsLaw
+from ldp_client.stream_laws import StoredPairsLaw, stream_law
+from ldp_client.trackability import trackability
 from mechanisms import SecureBits, SeededBits, advanced_epsilon
 
 ALARM = 1e-9
@@ -195,3 +199,53 @@ def test_a_device_stops_and_goes_on() -> None:
     for old, new in ((b'"9"', b'"64"'), (b"[[", b"[[0,0],["), (b'"stored": 4', b'"stored": 5')):
         with pytest.raises(StateError):
             protocol.restore(saved.replace(old, new), SeededBits("later"))
+
+
+def exact_log(protocol: InnerProduct, value: int, pairs: list[tuple[int, bool]]) -> float:
+    """Return ln of the probability of a stream, by rational numbers: Σ over places used of L(L − 1)… ways."""
+    keep = Fraction(protocol.keep.floor(400), 1 << 400)
+    vectors = (1 << protocol.bits) - 1
+    places = [Fraction(1)]
+    for (vector, product), times in Counter(pairs).items():
+        chance = (keep if ((vector & value).bit_count() & 1 == 1) == product else 1 - keep) / vectors
+        stirling = [[1]]
+        for n in range(1, times + 1):
+            before = [*stirling[-1], 0]
+            stirling.append([(before[b - 1] if b else 0) + b * before[b] for b in range(n + 1)])
+        ways = [count * chance**blocks for blocks, count in enumerate(stirling[times])]
+        grown = [Fraction(0)] * (len(places) + times)
+        for (i, a), (j, b) in itertools.product(enumerate(places), enumerate(ways)):
+            grown[i + j] += a * b
+        places = grown
+    total = sum(math.perm(protocol.stored, used) * weight for used, weight in enumerate(places))
+    return log_ratio(total / Fraction(protocol.stored) ** len(pairs)) if total else -math.inf
+
+
+@pytest.mark.parametrize(
+    ("bits", "stored", "reports"),
+    [(62, 100, 18), (30, 100, 40), (62, 1, 30), (1, 2**31 - 1, 40), (3, 2, 12), (20, 7, 25)],
+)
+def test_streams_are_weighed_in_logarithms(bits: int, stored: int, reports: int) -> None:
+    """2⁻⁶² to the power of 18 reports is below any float. Against rational numbers, to 10⁻¹¹."""
+    protocol = InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=1_000_000)
+    law = StoredPairsLaw(1, protocol)
+    draw = SeededBits(f"{bits} {stored} {reports}")
+    kept = [(1 + draw.word() % ((1 << bits) - 1), bool(draw.word() & 1)) for _ in range(min(stored, 9) + 2)]
+    checked = 0
+    for size in (1, 2, reports // 2, reports):
+        stream = [kept[draw.word() % len(kept)] for _ in range(size)]
+        expected = exact_log(protocol, 1, stream)
+        found = law.log_probability([stream])[0]
+        assert found == expected if expected == -math.inf else found == pytest.approx(expected, rel=1e-11)
+        checked += 1
+    assert checked == 4
+
+
+@pytest.mark.parametrize(("bits", "stored", "reports"), [(62, 100, 18), (30, 100, 40), (62, 1, 5), (4, 3, 30)])
+def test_long_streams_of_long_vectors_have_a_trackability(bits: int, stored: int, reports: int) -> None:
+    protocol = InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=1_000_000)
+    found = trackability(stream_law(protocol, 1), reports, 20, SeededBits("long"))
+    assert not np.isnan(found.draws).any()
+    assert (found.draws == math.inf).all() == (
+        stored < 4
+    )  # so few pairs, and both show them all: they cannot be one user

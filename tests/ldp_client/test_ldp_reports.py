@@ -116,6 +116,18 @@ def test_a_randomizer_names_what_it_leaks() -> None:
         randomizer_of(Rappor(f=Fraction(0), p=Fraction(0), q=Fraction(1)))
 
 
+def test_a_randomizers_epsilon_is_never_below_what_it_leaks() -> None:
+    """Half a millionth of a millionth more than one is two: only what is a whole number but for rounding stays one."""
+    for k in (2, 3, 5, 17, 360):
+        for permanent, first in ((2, 1), (7, 3), (40, 39), (1_000_000, 500_000), (3_000_001, 2_999_999)):
+            for method in ("L-GRR", "L-GRR-exact", "L-OSUE"):
+                protocol = build(method, k=k, epsilon_permanent_micro=permanent, epsilon_first_micro=first)
+                named = randomizer_of(protocol).epsilon_micro / 1e6  # type: ignore[arg-type]
+                assert named >= protocol.privacy.first * (1 - 1e-12)
+                if method != "L-GRR":
+                    assert named == first / 1e6
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_device_sends_instead_of_a_report_costs_only_itself(name: str) -> None:
     protocol = make(name)

@@ -6,10 +6,11 @@ import itertools
 import math
 from fractions import Fraction
 
+import mpmath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 
 from ldp_client import (
     Hashed,
@@ -144,6 +145,89 @@ def test_g_is_defined_for_every_pair_of_epsilons(micro: int, share: int, calibra
     assert here <= variance_over_reports(g + 1, *pair, calibration)  # type: ignore[arg-type]
     if g > 2:
         assert here <= variance_over_reports(g - 1, *pair, calibration) * (1 + 1e-12)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("permanent", "first", "g"), [("40", "1", 4), ("38", "1", 4), ("64", "1", 4), ("50", "0.5", 3)]
+)
+def test_eq_6_holds_where_floats_cancel(permanent: str, first: str, g: int) -> None:
+    """The root all but equals e^(2ε∞): of (40, 1) 64-bit floats leave 2. Against 200 digits of mpmath."""
+    with mpmath.workdps(200):
+        a, b = mpmath.exp(mpmath.mpf(permanent)), mpmath.exp(mpmath.mpf(first))
+        root = mpmath.sqrt(a**4 - 14 * a**2 + 12 * a * b * (1 - a * b) + 12 * a**3 * b + 1)
+        expected = 1 + max(1, int(mpmath.nint((1 - a**2 + root) / (6 * (a - b)))))
+    assert printed_range(Fraction(permanent), Fraction(first)) == expected == g
+
+
+def test_small_epsilons_are_stated_to_all_their_digits() -> None:
+    """A ratio of 1 + 2·10⁻¹⁵ has one digit left in a float. Against 100 digits of mpmath, to 10⁻¹²."""
+    for k, permanent, first in (
+        (2**31, 2, 1),
+        (360, 20, 3),
+        (2, 5, 4),
+        (1412, 5_000_000, 1),
+        (9, 3_000_000, 2_000_000),
+    ):
+        grr = l_grr(k=k, epsilon_permanent_micro=permanent, epsilon_first_micro=first).privacy
+        unary = l_osue(k=k, epsilon_permanent_micro=permanent, epsilon_first_micro=first).privacy
+        with mpmath.workdps(100):
+            a, b = (mpmath.exp(mpmath.mpf(micro) / MICRO) for micro in (permanent, first))
+            ratio = (a * b - 1) / (a - b)
+            p1, p2 = a / (a + k - 1), ratio / (ratio + k - 1)
+            q1, q2 = 1 / (a + k - 1), 1 / (ratio + k - 1)
+            loss = mpmath.log((p1 * p2 + (1 - p1) * q2) / (q1 * p2 + (1 - q1) * q2))
+            assert abs(grr.first / loss - 1) < 1e-12
+        assert grr.permanent == pytest.approx(permanent / MICRO, rel=1e-12)
+        assert unary.first == pytest.approx(first / MICRO, rel=1e-12)
+    assert l_grr(k=2**31, epsilon_permanent_micro=2, epsilon_first_micro=1).privacy.first > 1.86e-15
+
+
+def solved_steps(name: str, limit: float, once: float, g: int) -> tuple[float, float, float, float]:
+    """Return (p₁, q₁, p₂, q₂) of Eq. 3: the permanent step as defined, the second one solved for the ε₁ asked for.
+
+    q₁ of LOLOHA is the estimator's 1/g; a liar's chance of one given answer is (1 − p₁)/(g − 1).
+    """
+    if name in ("RAPPOR", "L-OSUE"):
+        p1, q1 = {
+            "RAPPOR": (1 / (1 + math.exp(-limit / 2)), 1 / (1 + math.exp(limit / 2))),
+            "L-OSUE": (0.5, 1 / (math.exp(limit) + 1)),
+        }[name]
+
+        def excess(p2: float) -> float:
+            high, low = p1 * p2 + (1 - p1) * (1 - p2), q1 * p2 + (1 - q1) * (1 - p2)
+            return math.log(high * (1 - low) / ((1 - high) * low)) - once
+
+        p2 = brentq(excess, 0.5, 1.0, xtol=1e-16, rtol=1e-15)
+        return p1, q1, p2, 1 - p2
+    p1 = math.exp(limit) / (math.exp(limit) + g - 1)
+    lie = (1 - p1) / (g - 1)
+
+    def grr_excess(p2: float) -> float:
+        q2 = (1 - p2) / (g - 1)
+        third = (g - 2) * lie * q2 if name == "OLOLOHA-exact" else 0.0  # the paths that Theorem 3.4 leaves out
+        return math.log((p1 * p2 + lie * q2 + third) / (p1 * q2 + lie * p2 + third)) - once
+
+    p2 = brentq(grr_excess, 1 / g, 1 - 1e-16, xtol=1e-16, rtol=1e-15)
+    return p1, 1 / g, p2, (1 - p2) / (g - 1)
+
+
+def test_every_v_star_of_figure_2_is_eq_5() -> None:
+    """All five curves from the paper's Eq. 5, with probabilities that solve their equations here."""
+    checked = 0
+    for micro, alpha, name, value in variances():
+        limit, once = Fraction(micro, MICRO), Fraction(first_micro(micro, alpha), MICRO)
+        g = {
+            "BiLOLOHA": lambda pair: 2,
+            "OLOLOHA": lambda pair: printed_range(*pair),
+            "OLOLOHA-exact": lambda pair: best_range(*pair, "exact"),
+        }.get(name, lambda pair: 0)((limit, once))
+        p1, q1, p2, q2 = solved_steps(name, float(limit), float(once), g)
+        supports = p2 * q1 - q2 * (q1 - 1)
+        assert value == pytest.approx(
+            supports * (1 - supports) / (10_000 * (p1 - q1) ** 2 * (p2 - q2) ** 2), rel=1e-9
+        ), (micro, alpha, name)
+        checked += 1
+    assert checked == 300
 
 
 def test_v_star_on_the_grid_of_figure_2() -> None:

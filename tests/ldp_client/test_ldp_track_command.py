@@ -68,6 +68,38 @@ def test_what_cannot_be_tracked_is_explained() -> None:
         track(*arguments, code=2)
 
 
+def test_every_client_runs_with_its_defaults() -> None:
+    """RNIP took RAPPOR's 128 bits, of which its values have at most 62."""
+    for method in ("RAPPOR", "L-SUE", "L-OSUE", "L-GRR", "BEP", "RNIP"):
+        track(method, "--draws", "10", "--reports", "2")
+    found = json.loads(track("RNIP", "--draws", "10", "--reports", "3", "--json"))
+    assert found["protocol"]["bits"] == 32
+    assert "∞ [" in track("RNIP", "--size", "8", "--stored", "1", "--draws", "20", "--reports", "2")
+
+
+@pytest.mark.parametrize(
+    "arguments, code",
+    [
+        (["--reports", "²"], 2),
+        (["--reports", "2-³"], 2),
+        (["--reports", "2-"], 2),
+        (["--reports", "9" * 5000], 2),
+        (["L-GRR", "--value", "²"], 1),
+        (["L-GRR", "--value", "9" * 5000], 1),
+        (["--value", "\udcff"], 1),
+        (["--f", "1e999999999"], 2),
+        (["--f", "1/" + "9" * 5000], 2),
+        (["--seed", "\udcff"], 2),
+        (["--epsilon", "1e5000"], 2),
+        (["RNIP", "--size", "63"], 1),
+    ],
+)
+def test_text_that_is_no_number_is_refused_in_a_line(arguments: list[str], code: int) -> None:
+    result = CliRunner().invoke(APP, ["ldp", "track", "--draws", "10", *arguments])
+    assert result.exit_code == code, result.output
+    assert isinstance(result.exception, SystemExit)
+
+
 def request(folder: Path, users: int | None = None) -> FigureRequest:
     return FigureRequest(out=folder, clock=SystemClock(), users=users, seed="test")
 

@@ -112,7 +112,14 @@ def bits_for(seed: str | None) -> Bits:
     """Return seeded bits, or secure ones without a seed."""
     from mechanisms import SecureBits, SeededBits
 
-    return SecureBits() if seed is None else SeededBits(seed)
+    return SecureBits() if seed is None else SeededBits(checked_seed(seed))
+
+
+def checked_seed(seed: str) -> str:
+    """Return a seed, refusing one that is no text: bytes that are not UTF-8 reach a program as lone surrogates."""
+    if any("\ud800" <= letter <= "\udfff" for letter in seed):
+        raise typer.BadParameter("--seed must be text in UTF-8")
+    return seed
 
 
 def load_dataset(name: str, bits: Bits, folder: Path | None, users: int | None, collections: int | None) -> Dataset:
@@ -372,7 +379,7 @@ def figure(
                     data=data,
                     runs=runs,
                     budget_s=budget,
-                    seed=seed,
+                    seed=checked_seed(seed),
                     users=users,
                     collections=collections,
                     epsilons_micro=wanted,
