@@ -68,7 +68,7 @@ class PrivateAggregation:
             except WorkletError as error:
                 raise self._refused(error) from None
             if not 0 <= debug_key < 1 << 64:
-                raise self._refused(WorkletDataError(f"debug_key {debug_key} does not fit in 64 bits"))
+                raise self._refused(WorkletDataError("debug_key is negative or does not fit in 64 bits"))
         self._debug_enabled = True
         emit(("debug", debug_key))
 
@@ -85,7 +85,7 @@ class PrivateAggregation:
         if isinstance(fraction, bool) or not isinstance(fraction, int | float | Fraction):
             raise self._refused(WorkletTypeError(f"a fraction is a number, not {type(fraction).__name__}"))
         if not 0 < fraction <= 1:
-            raise self._refused(WorkletRangeError(f"a fraction lies in (0, 1], not {fraction}"))
+            raise self._refused(WorkletRangeError("a fraction lies in (0, 1]"))
         exact = Fraction(fraction)
         if sum(self._fractions.values(), exact) > 1:
             raise self._refused(WorkletRangeError("named budgets would exceed the whole budget"))

@@ -145,25 +145,25 @@ class _Run:
 
         def plain(aggregation: AuctionAggregation) -> object:
             returned = group.generate_bid(aggregation, signals)
-            return [returned.bid, returned.ad] if isinstance(returned, Bid) else [returned, None]
+            return [returned.bid, copy.deepcopy(returned.ad)] if isinstance(returned, Bid) else [returned, None]
 
         outcome = self._call(Function.GENERATE_BID, bidder, plain)
         if not isinstance(outcome.result, list):
             return None
         amount, ad = outcome.result
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
+        number = _to_double(amount)
+        if number is None or not 0 < number < math.inf:
             return None
-        return _Offer(bidder, Bid(bid=float(amount), ad=ad))
+        return _Offer(bidder, Bid(bid=number, ad=ad))
 
     def _score(self, offer: _Offer) -> None:
-        signals = ScoreSignals(
-            bid=offer.bid.bid,
-            ad=copy.deepcopy(offer.bid.ad),
-            interest_group_owner=self._owners[offer.bidder],
-            auction_signals=copy.deepcopy(self._auction.auction_signals),
-        )
-
         def plain(aggregation: AuctionAggregation) -> object:
+            signals = ScoreSignals(
+                bid=offer.bid.bid,
+                ad=copy.deepcopy(offer.bid.ad),
+                interest_group_owner=self._owners[offer.bidder],
+                auction_signals=copy.deepcopy(self._auction.auction_signals),
+            )
             returned = self._auction.score_ad(aggregation, signals)
             if isinstance(returned, Score):
                 return [returned.desirability, RejectReason(returned.reject_reason).value]
@@ -172,8 +172,9 @@ class _Run:
         outcome = self._call(Function.SCORE_AD, offer.bidder, plain)
         if isinstance(outcome.result, list):
             desirability, reason = outcome.result
-            if not isinstance(desirability, bool) and isinstance(desirability, int | float):
-                offer.score = Score(desirability=float(desirability), reject_reason=RejectReason(reason))
+            number = _to_double(desirability)
+            if number is not None:
+                offer.score = Score(desirability=number, reject_reason=RejectReason(reason))
 
     def _choose(self, offers: Sequence[_Offer]) -> tuple[_Offer | None, _Offer | None]:
         """Return the offer with the highest positive desirability and the one after it; ties fall at random."""
@@ -326,6 +327,16 @@ class _Run:
 
 
 _SELLER_TOO = frozenset({BaseValue.AVERAGE_CODE_FETCH_TIME, BaseValue.PERCENT_SCRIPTS_TIMEOUT})
+
+
+def _to_double(value: object) -> float | None:
+    """Return a number of a worklet as the platform's double, infinite where it is too large; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, 1 if value > 0 else -1)
 
 
 def _happens(waiting: _Waiting, *, won: bool, once: int | None) -> bool:

@@ -15,6 +15,7 @@ WIN = "reserved.win"
 LOSS = "reserved.loss"
 ALWAYS = "reserved.always"
 ONCE = "reserved.once"
+_MAX_OFFSET = 1 << 4096
 _RESERVED_EVENTS = frozenset({WIN, LOSS, ALWAYS, ONCE})
 
 
@@ -53,34 +54,52 @@ class AuctionAggregation(PrivateAggregation):
         """
         emit = self._live()
         try:
-            filled_bucket = _bucket(bucket)
-            filled_value = _value(value)
-            filled_id = check_filtering_id(to_bigint(filtering_id, "filtering_id"), self._max_bytes)
-            self._check_named(named_budget)
             if not isinstance(event, str):
                 raise WorkletTypeError("an event is a string")
+            # Of an event that nobody knows yet, only the types are checked: what is in range may change with it.
+            whole_id = _converted(bucket, value, filtering_id)
+            if _is_unknown(event):
+                return
+            filled_bucket = _bucket(bucket)
+            filled_value = _value(value)
+            filled_id = check_filtering_id(whole_id, self._max_bytes)
+            self._check_named(named_budget)
             if event == ONCE and self._function in (Function.REPORT_RESULT, Function.REPORT_WIN):
                 raise WorkletTypeError(f"{ONCE} is not available when reporting: use {ALWAYS}")
         except WorkletError as error:
             raise self._refused(WorkletTypeError(str(error))) from None
         name = event.removeprefix(RESERVED)
         if event.startswith(RESERVED):
-            if name in INTERNAL_ERROR_EVENTS and isinstance(filled_bucket, int) and isinstance(filled_value, int):
-                emit(("contribute", filled_bucket, filled_value, filled_id, named_budget, name))
-                return
             if event not in _RESERVED_EVENTS:
+                if isinstance(filled_bucket, int) and isinstance(filled_value, int):
+                    emit(("contribute", filled_bucket, filled_value, filled_id, named_budget, name))
                 return
         elif self._function in (Function.SCORE_AD, Function.REPORT_RESULT):
             return
         emit(("on-event", event, filled_bucket, filled_value, filled_id, named_budget))
 
 
+def _is_unknown(event: str) -> bool:
+    known = event in _RESERVED_EVENTS or event.removeprefix(RESERVED) in INTERNAL_ERROR_EVENTS
+    return event.startswith(RESERVED) and not known
+
+
+def _converted(bucket: object, value: object, filtering_id: object) -> int:
+    """Convert as Web IDL does, which throws at what is of no use; return the filtering ID."""
+    if not isinstance(bucket, Signal):
+        to_bigint(bucket, "bucket")
+    if not isinstance(value, Signal):
+        to_long(value, "value")
+    return to_bigint(filtering_id, "filtering_id")
+
+
 def _bucket(bucket: object) -> int | list[Any]:
     if isinstance(bucket, Signal):
-        return [bucket.base_value, bucket.scale, bucket.offset]
+        # A sum with any double is past either end of the buckets long before this, and a child process can pass it on.
+        return [bucket.base_value, bucket.scale, max(-_MAX_OFFSET, min(bucket.offset, _MAX_OFFSET))]
     whole = to_bigint(bucket, "bucket")
     if not 0 <= whole < BUCKETS:
-        raise WorkletTypeError(f"bucket {whole} is negative or does not fit in 128 bits")
+        raise WorkletTypeError("bucket is negative or does not fit in 128 bits")
     return whole
 
 

@@ -257,7 +257,9 @@ class Browser:
             for entry in entries:
                 self.lose(scope, cause, entry.contribution)
             return
-        if config.rules is Rules.CHROMIUM and not any(entry.contribution.value for entry in entries) and config.merging:
+        # Chromium without error reporting has no contributions but the unconditional ones.
+        counted = any(entry.contribution.value for entry in entries if entry.event is None)
+        if config.rules is Rules.CHROMIUM and not counted and config.merging:
             debug = NO_DEBUG
         now = self._clock.now_ms()
         if scope.timed_out and scope.parameters.timeout_ms is not None:
@@ -327,5 +329,5 @@ def _whole(value: object, name: str) -> int:
     except TypeError:
         whole = -1
     if not 0 <= whole < 1 << 53:
-        raise CallError("TypeError", f"{name} is a whole number that is not negative, not {value!r}")
+        raise CallError("TypeError", f"{name} is a whole number that is not negative and below 2⁵³")
     return whole

@@ -66,7 +66,7 @@ def check_filtering_id(filtering_id: int, max_bytes: int) -> int:
     """Refuse a filtering ID that does not fit in ``max_bytes`` bytes."""
     if not 0 <= filtering_id < 256**max_bytes:
         raise WorkletRangeError(
-            f"filtering_id {filtering_id} does not fit in {max_bytes} byte(s): ask for more with filtering_id_max_bytes"
+            f"filtering_id does not fit in {max_bytes} byte(s): ask for more with filtering_id_max_bytes"
         )
     return filtering_id
 
@@ -81,7 +81,8 @@ def validate(bucket: object, value: object, filtering_id: object, max_bytes: int
     whole_value = to_long(value, "value")
     whole_id = to_bigint(filtering_id, "filtering_id")
     if not 0 <= whole_bucket < BUCKETS:
-        raise WorkletRangeError(f"bucket {whole_bucket} is negative or does not fit in 128 bits")
+        # Not with the number itself: Python refuses to print one that is long enough.
+        raise WorkletRangeError("bucket is negative or does not fit in 128 bits")
     if whole_value < 0:
         raise WorkletRangeError(f"value {whole_value} is negative")
     return Contribution(whole_bucket, whole_value, check_filtering_id(whole_id, max_bytes))

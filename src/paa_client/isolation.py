@@ -6,6 +6,7 @@ Worklet code acts on the browser through effects, tuples of plain values, that a
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -94,10 +95,12 @@ def _be_child(work: Callable[[Emit], object], writer: int) -> None:  # pragma: n
 def _follow(reader: int, apply: Emit, deadline_ms: int) -> Outcome:
     """Apply what the child says until it ends or its time is over."""
     deadline = time.monotonic() + deadline_ms / 1000
+    poll = select.poll()  # unlike select(), for descriptors of any number
+    poll.register(reader, select.POLLIN)
     pending = b""
     while True:
-        remaining = deadline - time.monotonic()
-        if remaining <= 0 or not select.select([reader], [], [], remaining)[0]:
+        remaining_ms = 1000 * (deadline - time.monotonic())
+        if remaining_ms <= 0 or not poll.poll(math.ceil(remaining_ms)):
             return Outcome(message=f"ended at the deadline of {deadline_ms} ms", deadline_reached=True)
         chunk = os.read(reader, _CHUNK)
         if not chunk:

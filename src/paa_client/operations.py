@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from mechanisms import Clock
@@ -20,13 +21,31 @@ Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
 
 
 def clone(data: object) -> object:
-    """Return a copy of what a page passes in, so that nothing comes back through it (structured clone)."""
-    if data is None or isinstance(data, str | int | float):
+    """Return a copy of what a page passes in, so that nothing comes back through it (structured clone).
+
+    As there, a function is no data: called, it would carry values out.
+    """
+    if data is None or type(data) in (str, int, float, bool):
         return data
     try:
+        _refuse_functions(data, set())
         return copy.deepcopy(data)
+    except CallError:
+        raise
     except Exception as error:
         raise CallError("DataCloneError", f"data cannot be copied: {error}") from error
+
+
+def _refuse_functions(data: object, seen: set[int]) -> None:
+    if callable(data) or isinstance(data, ModuleType):
+        raise CallError("DataCloneError", f"a {type(data).__name__} cannot be copied")
+    if id(data) in seen or not isinstance(data, Mapping | list | tuple | set | frozenset):
+        return
+    seen.add(id(data))
+    for one in data:
+        _refuse_functions(one, seen)
+        if isinstance(data, Mapping):
+            _refuse_functions(data[one], seen)
 
 
 Lose = Callable[[Cause, Contribution], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,7 @@ from paa_client.errors import WorkletTypeError
 MAX_BUCKET = BUCKETS - 1
 MAX_VALUE = (1 << 31) - 1
 _MAX_PERCENT = 110.0
+_MAX_SCALE = sys.float_info.max
 
 
 class BaseValue(StrEnum):
@@ -66,8 +68,9 @@ class Signal:
     def __post_init__(self) -> None:
         if self.base_value not in set(BaseValue):
             raise WorkletTypeError(f"{self.base_value!r} is not a base value")
-        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float):
-            raise WorkletTypeError("scale is a number")
+        # Web IDL's double: finite, and a whole number only as far as a double holds it.
+        if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or not abs(self.scale) <= _MAX_SCALE:
+            raise WorkletTypeError("scale is a finite number")
         if isinstance(self.offset, bool) or not isinstance(self.offset, int):
             raise WorkletTypeError("offset is a whole number")
 

@@ -162,7 +162,7 @@ class WorkletStorage:
         """Store ``value`` under ``key``."""
         self._live().set(key, value, ignore_if_present=ignore_if_present)
         if self._emit is not None:
-            self._emit(("set", key, value, ignore_if_present))
+            self._emit(("set", key, value, bool(ignore_if_present)))
 
     def append(self, key: str, value: str) -> None:
         """Store the present value of ``key`` with ``value`` after it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from typing import Any
 
@@ -207,10 +208,11 @@ def test_per_participant_signals() -> None:
         (Signal(base_value="winning-bid", scale=0.5, offset=-1), 3.0, MAX_VALUE, 0, 0),
         (Signal(base_value="winning-bid", scale=-1), 5.0, MAX_VALUE, 0, 0),
         (Signal(base_value="winning-bid", offset=2**31), 5.0, MAX_VALUE, MAX_VALUE, MAX_VALUE),
-        (Signal(base_value="winning-bid", scale=math.inf), 5.0, MAX_VALUE, MAX_VALUE, MAX_VALUE),
-        (Signal(base_value="winning-bid", scale=-math.inf), 5.0, MAX_BUCKET, 0, 0),
-        (Signal(base_value="winning-bid", scale=math.nan), 5.0, MAX_BUCKET, None, None),
-        (Signal(base_value="winning-bid", scale=math.inf), 0.0, MAX_BUCKET, None, None),
+        (Signal(base_value="winning-bid", scale=1e308), 50.0, MAX_VALUE, MAX_VALUE, MAX_VALUE),
+        (Signal(base_value="winning-bid", scale=-1e308), 50.0, MAX_BUCKET, 0, 0),
+        (Signal(base_value="winning-bid"), math.inf, MAX_VALUE, MAX_VALUE, MAX_VALUE),
+        (Signal(base_value="winning-bid"), math.nan, MAX_BUCKET, None, None),
+        (Signal(base_value="winning-bid", scale=0), math.inf, MAX_BUCKET, None, None),
         (Signal(base_value="winning-bid", scale=2.0**127, offset=2**127), 1.0, MAX_BUCKET, MAX_BUCKET, MAX_BUCKET),
         (Signal(base_value="winning-bid", offset=2**128 - 2), 1.5, MAX_BUCKET, MAX_BUCKET, MAX_BUCKET),
         (Signal(base_value="winning-bid", offset=-3), 5.5, MAX_BUCKET, 2, 2),
@@ -228,7 +230,7 @@ def test_scale_offset_and_clamping(
 @settings(max_examples=300, deadline=None)
 @given(
     base=st.floats(allow_nan=True),
-    scale=st.floats(allow_nan=True),
+    scale=st.floats(allow_nan=False, allow_infinity=False),
     offset=st.integers(-(2**130), 2**130),
     largest=st.sampled_from([MAX_BUCKET, MAX_VALUE]),
     rules=st.sampled_from(Rules),
@@ -390,3 +392,63 @@ def test_functions_cannot_reach_back_through_what_they_are_given() -> None:
     browser.run_ad_auction(Auction(seller=SELLER, score_ad=score_ad, interest_groups=[group], auction_signals=shared))
     assert shared == {"list": [1]}
     assert browser.journal.console == []
+
+
+IMPOSSIBLE: list[tuple[str, Any]] = [
+    ("bid", 10**400),
+    ("bid", float("inf")),
+    ("ad", threading.Lock()),
+    ("score", 10**400),
+    ("score", -(10**400)),
+    ("scale", 10**400),
+    ("scale", float("nan")),
+    ("scale", float("inf")),
+    ("offset", 10**5000),
+    ("offset", -(10**5000)),
+]
+
+
+@pytest.mark.parametrize("deadline_ms", [None, 2_000])
+@pytest.mark.parametrize(
+    ("what", "value"), IMPOSSIBLE, ids=[f"{what}-{place}" for place, (what, _) in enumerate(IMPOSSIBLE)]
+)
+def test_what_functions_return_never_throws_at_the_page(what: str, value: Any, deadline_ms: int | None) -> None:
+    """Numbers beyond a double, and what cannot be copied: no bid, no score, or a signal at the end of its range."""
+
+    def generate_bid(aggregation: Any, signals: Any) -> Any:
+        if what in ("scale", "offset"):
+            signal = Signal(base_value="winning-bid", **{what: value})
+            aggregation.contribute_to_histogram_on_event("reserved.always", bucket=signal, value=1)
+        return Bid(bid=value if what == "bid" else 5, ad=value if what == "ad" else None)
+
+    config = Config(operation_deadline_ms=deadline_ms)
+    clock = ManualClock(1_700_000_040_000)
+    browser = Browser(clock=clock, bits=SeededBits("impossible"), config=config)
+    group = InterestGroup(owner="https://buyer.example", name="group", generate_bid=generate_bid)
+    score = (lambda aggregation, signals: value) if what == "score" else (lambda aggregation, signals: signals.bid)
+    frame = browser.run_ad_auction(Auction(seller="https://seller.example", score_ad=score, interest_groups=[group]))
+    assert (frame is not None) == (what == "offset")
+    clock.advance(3_600_000)
+    buckets = [made.bucket for due in browser.take_due() for made in due.report.contributions]
+    assert buckets == ([2**128 - 1 if value > 0 else 0] if what == "offset" else [])
+
+
+def test_of_an_unknown_event_only_the_types_are_checked() -> None:
+    """Protected Audience specification: an unknown reserved event returns before anything is found out of range."""
+    thrown: list[str] = []
+
+    def generate_bid(aggregation: Any, signals: Any) -> float:
+        future = "reserved.future"
+        for event, bucket, value in ((future, -1, 1), (future, 1, -1), (future, "x", 1), ("reserved.win", -1, 1)):
+            try:
+                aggregation.contribute_to_histogram_on_event(event, bucket=bucket, value=value)
+            except WorkletTypeError:
+                thrown.append(f"{event} {bucket} {value}")
+        return 1
+
+    browser = Browser(clock=ManualClock(1_700_000_040_000), bits=SeededBits("unknown"))
+    group = InterestGroup(owner="https://buyer.example", name="group", generate_bid=generate_bid)
+    browser.run_ad_auction(
+        Auction(seller="https://seller.example", score_ad=lambda aggregation, signals: 1, interest_groups=[group])
+    )
+    assert thrown == ["reserved.future x 1", "reserved.win -1 1"]

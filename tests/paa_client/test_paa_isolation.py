@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from paa_client import (
     Cause,
     Config,
     InterestGroup,
+    Rules,
     WorkletDataError,
     WorkletError,
     WorkletNotAllowedError,
@@ -415,3 +418,101 @@ def test_auction_functions_that_misbehave_are_contained() -> None:
         ("score-ad", "Sneaky"),
         ("report-result", "what the worklet returned is not plain values"),
     }
+
+
+@pytest.mark.parametrize("deadline_ms", [None, DEADLINE_MS])
+def test_numbers_too_long_to_print_throw_what_shorter_ones_do(deadline_ms: int | None) -> None:
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        long = 1 << 20_000
+        calls: list[tuple[type[WorkletError], Callable[[], None]]] = [
+            (WorkletRangeError, lambda: aggregation.contribute_to_histogram(bucket=long, value=1)),
+            (WorkletRangeError, lambda: aggregation.contribute_to_histogram(bucket=1, value=1, filtering_id=-long)),
+            (WorkletDataError, lambda: aggregation.enable_debug_mode(debug_key=long)),
+            (WorkletRangeError, lambda: aggregation.reserve_budget("a", long)),
+        ]
+        for error, call in calls:
+            try:
+                call()
+            except error:
+                aggregation.contribute_to_histogram(bucket=7, value=1)
+
+    browser = Browser(
+        clock=ManualClock(START_MS), bits=SeededBits("long"), config=Config(operation_deadline_ms=deadline_ms)
+    )
+    browser.register(ORIGIN, "long", operation)
+    browser.run(ORIGIN, "long")
+    assert browser.journal.count(cause=Cause.INVALID) == 4 and browser.budget_used(ORIGIN) == (4, 4)
+    with pytest.raises(CallError, match="TypeError"):
+        browser.run(ORIGIN, "long", max_contributions=1 << 20_000)
+
+
+def test_a_flag_of_any_type_reaches_the_storage_from_a_child_process() -> None:
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        storage.set("a", "1")
+        storage.set("a", "2", ignore_if_present=1)
+        storage.set("b", "1", ignore_if_present=0)
+
+    def read(storage: Any, aggregation: Any, data: Any) -> None:
+        if list(storage.entries()) == [("a", "1"), ("b", "1")]:
+            aggregation.contribute_to_histogram(bucket=1, value=1)
+
+    config = Config(operation_deadline_ms=DEADLINE_MS)
+    browser = Browser(clock=ManualClock(START_MS), bits=SeededBits("flag"), config=config)
+    for name, one in (("write", operation), ("read", read)):
+        browser.register(ORIGIN, name, one)
+        browser.run(ORIGIN, name)
+    assert browser.budget_used(ORIGIN) == (1, 1)
+
+
+def test_functions_are_no_data() -> None:
+    """Structured clone refuses them; called by an operation they would carry values out."""
+    seen: list[str] = []
+    browser = Browser(clock=ManualClock(START_MS), bits=SeededBits("clone"))
+    browser.register(ORIGIN, "call", lambda storage, aggregation, data: data("secret"))
+    nested: list[Any] = []
+    for _ in range(100_000):
+        nested = [nested]
+    for data in (seen.append, [seen.append], {"a": {"b": (seen.append,)}}, {seen.append: 1}, json, nested):
+        with pytest.raises(CallError, match="DataCloneError"):
+            browser.run(ORIGIN, "call", data)
+    assert not seen
+    itself: list[Any] = []
+    itself.append(itself)
+    browser.run(ORIGIN, "call", itself)
+
+
+def test_a_deadline_works_with_descriptors_of_any_number() -> None:
+    """select() would refuse descriptors from 1024 on."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1_100:
+        pytest.skip("this system allows too few descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_100), hard))
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_030)]
+    try:
+        config = Config(operation_deadline_ms=DEADLINE_MS)
+        browser = Browser(clock=ManualClock(START_MS), bits=SeededBits("many"), config=config)
+        browser.register(
+            ORIGIN, "one", lambda storage, aggregation, data: aggregation.contribute_to_histogram(bucket=1, value=1)
+        )
+        browser.run(ORIGIN, "one")
+        assert browser.budget_used(ORIGIN) == (1, 1)
+    finally:
+        for one in held:
+            os.close(one)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_chromium_has_no_debug_mode_for_a_report_of_error_events_alone() -> None:
+    """Without error reporting these do not exist, so the report is one caused by no contributions."""
+
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        aggregation.enable_debug_mode()
+        aggregation.contribute_to_histogram_on_event("reserved.report-success", bucket=1, value=1)
+
+    for rules, debug in ((Rules.CHROMIUM, False), (Rules.SPECIFICATION, True)):
+        clock = ManualClock(START_MS)
+        browser = Browser(clock=clock, bits=SeededBits("debug"), config=Config(rules=rules))
+        browser.register(ORIGIN, "one", operation)
+        browser.run(ORIGIN, "one", context_id="c")
+        clock.advance(3_600_000)
+        assert {due.report.debug.enabled for due in browser.take_due()} == {debug}
