@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from mechanisms.clones import shuffled_epsilon
 from mechanisms.errors import ParameterError
-from mechanisms.shuffling import closed_epsilon, small_epsilon
+from mechanisms.shuffling import check_whole, closed_epsilon, small_epsilon
 
 _MICRO = 10**6
 _ATTO = 10**18
@@ -39,7 +39,7 @@ class AmplificationBound(StrEnum):
                 return small_epsilon(local, reports, delta)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=4096, typed=True)
 def amplified_micro(bound: AmplificationBound, *, local_micro: int, reports: int, delta_atto: int) -> int:
     """Return the central ε of one of ``reports`` shuffled reports, in millionths; never above ``local_micro``.
 
@@ -48,6 +48,9 @@ def amplified_micro(bound: AmplificationBound, *, local_micro: int, reports: int
     >>> amplified_micro(AmplificationBound.NUMERICAL, local_micro=300_000, reports=10_000, delta_atto=10**12)
     9878
     """
+    check_whole(local_micro, "a local epsilon in millionths")
+    check_whole(reports, "the number of reports")
+    check_whole(delta_atto, "delta in units of 10⁻¹⁸")
     if not reports >= 2:
         raise ParameterError(f"shuffling hides a report among others: it needs at least two reports, not {reports}")
     local, delta = local_micro / _MICRO, delta_atto / _ATTO

@@ -38,15 +38,18 @@ def tight_chain(first: float, second: float) -> float:
     low, high = sorted((_checked(first), _checked(second)))
     if math.isinf(high):
         return low
+    if low < 1e-8:  # its half may be no float
+        return low * math.tanh(high / 2)
     if low < 1:
-        return 2 * math.atanh(math.tanh(low / 2) * math.tanh(high / 2))
+        return min(low, 2 * math.atanh(math.tanh(low / 2) * math.tanh(high / 2)))
     # ln(e^(l+h) + 1) - ln(e^l + e^h), with l taken out of both.
-    return low + math.log1p(math.exp(-low - high)) - math.log1p(math.exp(low - high))
+    return min(low, low + math.log1p(math.exp(-low - high)) - math.log1p(math.exp(low - high)))
 
 
 def small_chain(first: float, second: float) -> float:
     """Return ½ε₁ε₂, an upper bound on the tight chain that is close to it when both are small (Corollary 21)."""
-    return _checked(first) * _checked(second) / 2
+    low, high = sorted((_checked(first), _checked(second)))
+    return low * high / 2 if low > 0 else 0.0  # not 0·∞
 
 
 def chain(epsilons: Iterable[float]) -> float:
@@ -71,11 +74,12 @@ def second_step(total: float, first: float) -> float:
         raise ParameterError(f"a chain that starts with epsilon {first!r} cannot have epsilon {total!r}")
     if total == first:
         return math.inf
-    ratio = math.tanh(total / 2) / math.tanh(first / 2)
+    # The hyperbolic tangent of a tiny number is the number, of which a half may be no float.
+    ratio = total / first if first < 1e-8 else math.tanh(total / 2) / math.tanh(first / 2)
     if ratio < 0.9:
-        return 2 * math.atanh(ratio)
-    # Near one the ratio has lost what matters: take e^total out of (e^(f+t) - 1) / (e^f - e^t).
-    return first + math.log(-math.expm1(-first - total)) - math.log(math.expm1(first - total))
+        return max(total, 2 * math.atanh(ratio))
+    # Near one the ratio has lost what matters: take e^first out of both sides of (e^(f+t) - 1) / (e^f - e^t).
+    return total + math.log(math.expm1(-first - total) / math.expm1(total - first))
 
 
 def channel_epsilon(channel: ArrayLike) -> float:
@@ -85,11 +89,18 @@ def channel_epsilon(channel: ArrayLike) -> float:
     True
     """
     rows: NDArray[np.float64] = np.asarray(channel, dtype=np.float64)
-    if rows.ndim != 2 or not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9):
+    if (
+        rows.ndim != 2
+        or not rows.size
+        or not (rows >= 0).all()
+        or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9)
+    ):
         raise ParameterError("a channel is a matrix with a row of probabilities that add up to one for each input")
     highest = rows.max(axis=0)
     lowest = rows.min(axis=0)
     reached = highest > 0
     if (lowest[reached] == 0).any():
         return math.inf
+    if lowest[reached].min() < 1e-300:  # the ratio may leave the range of floats; its logarithm does not
+        return float((np.log(highest[reached]) - np.log(lowest[reached])).max())
     return float(np.log(highest[reached] / lowest[reached]).max())

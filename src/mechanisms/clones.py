@@ -8,25 +8,29 @@ the binary case k = 2 is an upper bound: docs/shuffling.md has the argument (thr
 mends what the erratum of "Stronger Privacy Amplification by Shuffling" (2023) withdrew.
 
 Everything here is an upper bound by construction: tails are added, not dropped; blocks of C use that more clones never
-reveal more; and the sum is inflated by more than the floats can have lost.
+reveal more; what a float rounds is rounded towards more δ (fewer clones, a higher threshold, heavier blocks); and the
+sum is inflated by 10⁻⁸, a thousand times what ``mechanisms.binomial`` can lose, whatever the number of reports.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from mechanisms.binomial import MOST_TRIALS, RELATIVE_ERROR, Binomial, Floats, shortfalls
 from mechanisms.errors import ParameterError
-from mechanisms.shuffling import check_shuffle, closed_epsilon
+from mechanisms.shuffling import check_shuffle, check_whole, closed_epsilon
 
-Floats = NDArray[np.float64]
-
+#: A thousand times ``RELATIVE_ERROR``, which one factor, a sum of some thousand positive terms and a constant or two
+#: cannot use up: the block's weight and the shortfall are off by that much each, and the rest by some 10⁻¹³.
 _INFLATION = 1 + 1e-8
+#: A few units in the last place, more than the exponentials and hyperbolic tangents of an argument can be off.
+_NUDGE = 2.0**-48
 _OUTER_BLOCKS = 512
 #: For more than two values: blocks of the number of clones, and of how many of them fall on the user's two values.
 #: Few reports are summed one by one; of many, blocks this fine cost a part in a thousand of epsilon.
@@ -34,57 +38,39 @@ _FEW_REPORTS = 4096
 _FEW_BLOCKS = (400, 2000)
 _MANY_BLOCKS = (96, 400)
 _NEGLIGIBLE = 1e-7
+#: With a larger ε₀ there is not one clone among 2⁵⁰ reports of 2⁵⁰ values, and exponentials leave the range of floats.
+_NO_CLONES = 300
 _EXACT_LIMIT = 4096
+_EXACT_EPSILON = 300
 _DROPPED = 1e-150
 
 
-def _at_least(successes: Floats, trials: Floats, probability: float) -> Floats:
-    """Return P[Bin(trials, probability) ≥ successes], elementwise, for any whole numbers."""
-    from scipy.special import betainc  # a tenth of a second that no other use of this package should pay
-
-    inside = (successes >= 1) & (successes <= trials)
-    tail = np.where(successes <= 0, 1.0, 0.0)
-    if inside.any():
-        s, t = np.broadcast_arrays(successes, trials)
-        tail = np.array(np.broadcast_to(tail, inside.shape))
-        tail[inside] = betainc(s[inside], t[inside] - s[inside] + 1, probability)
-    return tail
-
-
-def _at_most(successes: Floats, trials: Floats, probability: float) -> Floats:
-    """Return P[Bin(trials, probability) ≤ successes], elementwise."""
-    return _at_least(trials - successes, trials, 1 - probability)
-
-
-def _blocks(trials: int, probability: float, negligible: float, most: int) -> tuple[Floats, Floats, Floats, float]:
-    """Cut the range of Bin(trials, probability) into at most ``most`` blocks of consecutive values.
+def _blocks(law: Binomial, negligible: float, most: int) -> tuple[Floats, Floats, Floats, float]:
+    """Cut the range of a binomial law into at most ``most`` blocks of consecutive values.
 
     Return the first value, the last value and the probability of each block, and the probability of what was left
-    out on both sides, which is at most ``negligible``.
+    out on both sides, which is at most ``negligible``. No probability is below the true one by more than
+    ``RELATIVE_ERROR`` of it.
     """
     half = negligible / 2
     # Chernoff's bound in Bernstein's form: this far from the mean, each side has less than half of what is negligible.
     reach = -math.log(half)
-    variance = trials * probability * (1 - probability)
-    width = reach / 3 + math.sqrt(reach**2 / 9 + 2 * variance * reach)
-    low = max(0, math.floor(trials * probability - width))
-    high = min(trials, math.ceil(trials * probability + width))
-    count = min(most, high - low + 1)
-    edges = np.unique(np.floor(np.linspace(low, high + 1, count + 1)))
-    first, last = edges[:-1], edges[1:] - 1
-    n = np.array([float(trials)])
-    below = _at_most(last, n, probability) - _at_most(first - 1, n, probability)
-    above = _at_least(first, n, probability) - _at_least(last + 1, n, probability)
-    weight = np.where(last < trials * probability, below, above)
-    sides = _at_most(np.array([low - 1.0]), n, probability) + _at_least(np.array([high + 1.0]), n, probability)
-    return first, last, np.maximum(weight, 0), float(sides[0])
-
-
-def _shortfall(threshold: Floats, trials: Floats) -> Floats:
-    """Return E[(threshold − X)₊] for X ~ Bin(trials, ½)."""
-    last = np.ceil(threshold) - 1
-    mean_part = np.where(trials > 0, trials / 2 * _at_most(last - 1, np.maximum(trials - 1, 0), 0.5), 0.0)
-    return np.maximum(threshold * _at_most(last, trials, 0.5) - mean_part, 0)
+    mean = law.trials * law.chance
+    width = Fraction(reach / 3 + math.sqrt(reach**2 / 9 + 2 * float(mean * (1 - law.chance)) * reach))
+    low = max(0, math.floor(mean - width))
+    high = min(law.trials, math.ceil(mean + width))
+    below, above = law.tails(np.array([low, high + 1.0]))
+    outside = float(below[0] + above[1])
+    if high - low < most:
+        first = np.arange(low, high + 1, dtype=np.float64)
+        return first, first, law.masses(low, high), outside
+    edges = np.unique(np.floor(np.linspace(low, high + 1, most + 1)))
+    below, above = law.tails(edges)
+    # A difference of two tails may lose all its digits; what it can have lost is added.
+    left = np.diff(below) + RELATIVE_ERROR * (below[1:] + below[:-1])
+    right = -np.diff(above) + RELATIVE_ERROR * (above[1:] + above[:-1])
+    weight = np.where(below[1:] < above[:-1], left, right)
+    return edges[:-1], edges[1:] - 1, np.maximum(weight, 0), outside
 
 
 def _gain(epsilon0: float, epsilon: float) -> float:
@@ -100,42 +86,64 @@ def _given_items(items: Floats, epsilon0: float, epsilon: float, k: int, negligi
     m = a + b, b is Bin(m, ½). In a block of m the largest m and a shift by the mean bound the expectation, because
     a centred sum of more terms is larger in convex order.
     """
-    gain = _gain(epsilon0, epsilon)  # A
-    span = math.expm1(epsilon0) * (math.exp(epsilon) + 1)  # A − B
-    rest = -math.expm1(epsilon)  # D
-    pair = rest * (math.exp(epsilon0) + 1) / 2  # (A + B)/2
-    scale = k / (math.exp(epsilon0) + k - 1)
+    share = math.tanh(epsilon / 2) / math.tanh(epsilon0 / 2)  # −(A + B)/(A − B)
+    # 2A/(A − B), which is 1 − share, from numbers that neither cancel nor overflow
+    rest = 2 * math.expm1(epsilon - epsilon0) / (math.expm1(-epsilon0) * (math.exp(epsilon) + 1))
+    fall = math.tanh(epsilon / 2) * math.exp(-epsilon0) / -math.expm1(-epsilon0)  # −D/(A − B)
+    likely = k / (math.exp(epsilon0) + k - 1)
+    scale = likely * math.expm1(epsilon0) * (math.exp(epsilon) + 1)  # of A − B
     if k == 2:
-        return scale * span / items * _shortfall(items * gain / span, items)
+        threshold = items / 2 * rest * (1 + _NUDGE)
+        return scale / items * shortfalls(threshold, items / 2 * share * (1 - _NUDGE), items)
     delta = np.empty_like(items)
     for index, count in enumerate(items):
-        low, high, weight, outside = _blocks(int(count), 2 / k, negligible, blocks)
-        threshold = (high * gain + (count - high) * rest + (low - high) * pair) / span
-        inside = float(weight @ _shortfall(threshold, high)) * span / count
-        delta[index] = scale * (inside + outside * gain)
+        law = Binomial(trials=int(count), chance=Fraction(2, k))
+        low, high, weight, outside = _blocks(law, negligible, blocks)
+        more = high * (rest / 2) + (high - low) * (share / 2)
+        less = (count - high) * fall
+        deficit = (low * (share / 2) + less) * (1 - _NUDGE)
+        threshold = (more - less) + (more + less) * _NUDGE
+        inside = float(weight @ shortfalls(threshold, deficit, high)) * scale / count
+        delta[index] = inside + outside * likely * _gain(epsilon0, epsilon)
     return delta
+
+
+def _clones(epsilon0: float, k: int) -> Fraction:
+    """Return the probability of a clone, k/(e^ε₀ + k − 1), a little too small: fewer clones never reveal less."""
+    total = math.exp(epsilon0) + k - 1
+    others = math.expm1(epsilon0) / total
+    if others < 0.5:
+        return 1 - Fraction(max(others * (1 + _NUDGE), 1e-300))
+    return Fraction(k / total * (1 - _NUDGE))
+
+
+def _check_values(k: int) -> None:
+    check_whole(k, "the number of values of randomized response")
+    if not 2 <= k <= MOST_TRIALS:
+        raise ParameterError(f"randomized response has from 2 to 2**50 values, not {k!r}")
 
 
 def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2) -> float:
     """Return an upper bound on the δ at ``epsilon`` of ``reports`` shuffled reports of one ε₀-LDP randomizer.
 
     With ``k = 2`` it holds for every randomizer; with a larger k, for k-ary randomized response, and is then smaller.
+    Of more than 2⁵⁰ reports only 2⁵⁰ are counted on, which is safe: the others may as well be told.
     """
     check_shuffle(epsilon0, reports)
+    _check_values(k)
     if not epsilon >= 0:
         raise ParameterError(f"the central epsilon is a number at least 0, not {epsilon!r}")
-    if not k >= 2:
-        raise ParameterError(f"randomized response needs at least 2 values, not {k!r}")
+    reports = min(int(reports), MOST_TRIALS)
     if epsilon >= epsilon0:
         return 0.0
-    if epsilon0 > 700:
-        return 1.0
-    clone = k / (math.exp(epsilon0) + k - 1)
-    alone = _gain(epsilon0, epsilon) / (math.exp(epsilon0) + k - 1)
+    alone = -math.expm1(epsilon - epsilon0) / (1 + (k - 1) * math.exp(-epsilon0))
+    if epsilon0 > _NO_CLONES:
+        return min(1.0, alone * _INFLATION)
+    clones = Binomial(trials=reports - 1, chance=_clones(epsilon0, k))
     outer, inner = (_OUTER_BLOCKS, 0) if k == 2 else _FEW_BLOCKS if reports <= _FEW_REPORTS else _MANY_BLOCKS
     negligible = _NEGLIGIBLE * 1e-12
     for _ in range(2):
-        first, _last, weight, outside = _blocks(reports - 1, clone, negligible, outer)
+        first, _last, weight, outside = _blocks(clones, negligible, outer)
         inside = float(weight @ _given_items(first + 1, epsilon0, epsilon, k, negligible, inner))
         if outside * alone <= _NEGLIGIBLE * inside or negligible < 1e-290:
             break
@@ -146,8 +154,9 @@ def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2)
 def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) -> float:
     """Return an ε, at most a part in 10⁹ above the smallest, with ``delta_at(ε) ≤ delta``; δ falls as ε grows.
 
-    ``highest`` must be such an ε. False position on ln δ (the Illinois form: an end that stays has its height
-    halved), with a bisection whenever three steps have not halved the bracket. The end returned has been tried.
+    ``highest`` must be known to be such an ε, and is returned where ``delta_at`` cannot show it. False position on
+    ln δ (the Illinois form: an end that stays has its height halved), with a bisection whenever three steps have not
+    halved the bracket. The end returned has been tried.
     """
     target = math.log(delta)
     low, high = 0.0, highest
@@ -155,11 +164,13 @@ def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) 
     if over <= 0:
         return 0.0
     under = math.log(max(delta_at(high), 1e-320)) - target
+    if under > 0 or high < 1e-290:
+        return high
     before, steps, moved = high, 0, 0
     while high - low > 1e-9 * high:
         steps += 1
         if steps % 4 == 0 and high - low > before / 2:
-            middle, moved = (low + high) / 2, 0
+            middle, moved = low + (high - low) / 2, 0
         else:
             middle = low + (high - low) * over / (over - under)
             middle = min(max(middle, low + 4e-10 * high), high - 4e-10 * high)
@@ -177,13 +188,14 @@ def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) 
     return high
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)  # by type, for 1000.0 must not be given what 1000 has earned
 def shuffled_epsilon(epsilon0: float, reports: int, delta: float, *, k: int = 2) -> float:
     """Return an upper bound on the central ε at δ of ``reports`` shuffled reports of one ε₀-LDP randomizer.
 
     It never exceeds ε₀ nor Theorem 7's closed bound, being the least of the three. ``k`` as in ``shuffled_delta``.
     """
     check_shuffle(epsilon0, reports, delta)
+    _check_values(k)
     highest = epsilon0 if reports < 2 else min(epsilon0, closed_epsilon(epsilon0, reports, delta))
     return _smallest(lambda epsilon: shuffled_delta(epsilon0, reports, epsilon, k=k), delta, highest)
 
@@ -228,6 +240,8 @@ class ExactBinaryShuffle:
 
     def __init__(self, *, epsilon0: float, reports: int) -> None:
         check_shuffle(epsilon0, reports)
+        if not epsilon0 <= _EXACT_EPSILON:
+            raise ParameterError(f"the exact computation is for a local epsilon of at most {_EXACT_EPSILON}")
         if not reports <= _EXACT_LIMIT:
             raise ParameterError(f"the exact computation is for at most {_EXACT_LIMIT} reports, not {reports}")
         self._epsilon0 = epsilon0
@@ -239,6 +253,10 @@ class ExactBinaryShuffle:
 
     def delta(self, epsilon: float) -> float:
         """Return the exact δ at ``epsilon``: the worst over the others' values, in the worse direction."""
+        if not epsilon >= 0:
+            raise ParameterError(f"the central epsilon is a number at least 0, not {epsilon!r}")
+        if epsilon >= self._epsilon0:
+            return 0.0
         stay = self._flip * _gain(self._epsilon0, epsilon)
         move = self._flip * math.expm1(epsilon + self._epsilon0)
         # The other direction is the mirror image: the same row with the others' values flipped.
@@ -246,4 +264,5 @@ class ExactBinaryShuffle:
 
     def epsilon(self, delta: float) -> float:
         """Return the exact ε at ``delta``, to a part in 10⁹."""
+        check_shuffle(self._epsilon0, 1, delta)
         return _smallest(self.delta, delta, self._epsilon0)

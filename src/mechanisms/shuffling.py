@@ -8,6 +8,7 @@ numerical bounds, which are much tighter, are in ``mechanisms.clones``.
 from __future__ import annotations
 
 import math
+from operator import index
 
 from mechanisms.errors import ParameterError
 
@@ -17,12 +18,25 @@ SMALL_CASE_EPSILON = 0.5
 SMALL_CASE_DELTA = 0.01
 
 
+MOST_REPORTS = 10**300
+"""More than this leaves the range of floats."""
+
+
+def check_whole(count: int, name: str) -> None:
+    """Refuse what is not a whole number by its type: 1000.5, and 1000.0 too."""
+    try:
+        index(count)
+    except TypeError:
+        raise ParameterError(f"{name} is a whole number, not {count!r}") from None
+
+
 def check_shuffle(epsilon0: float, reports: int, delta: float | None = None) -> None:
     """Refuse what no amplification bound is defined for: ε₀ > 0, at least one report, 0 < δ < 1."""
     if not 0 < epsilon0 < math.inf:
         raise ParameterError(f"the local epsilon must be a positive number, not {epsilon0!r}")
-    if not reports >= 1:
-        raise ParameterError(f"a shuffle needs at least one report, not {reports!r}")
+    check_whole(reports, "the number of reports")
+    if not 1 <= reports <= MOST_REPORTS:
+        raise ParameterError(f"a shuffle has at least one report and at most 10**300, not {reports!r}")
     if delta is not None and not 0 < delta < 1:
         raise ParameterError(f"delta must lie strictly between 0 and 1, not {delta!r}")
 
@@ -51,7 +65,7 @@ def closed_epsilon(epsilon0: float, reports: int, delta: float) -> float:
     step = step_epsilon(epsilon0, reports)
     if step > 700:
         return math.inf
-    return step * math.sqrt(-2 * reports * math.log(delta)) + reports * step * math.expm1(step)
+    return step * math.sqrt(-2.0 * reports * math.log(delta)) + reports * step * math.expm1(step)
 
 
 def moderate_epsilon(epsilon0: float, reports: int, delta: float) -> float:
@@ -110,7 +124,8 @@ def epsilon_of_shuffles(epsilon0: float, reports: int, shuffles: int, delta: flo
     The Rényi parameter is ρα in α, so the best order is 1 + √(ln(1/δ)/ρ) and gives ρ + 2√(ρ ln(1/δ)).
     """
     check_shuffle(epsilon0, reports, delta)
-    if not shuffles >= 1:
-        raise ParameterError(f"there must be at least one shuffle, not {shuffles!r}")
+    check_whole(shuffles, "the number of shuffles")
+    if not 1 <= shuffles <= MOST_REPORTS:
+        raise ParameterError(f"there is at least one shuffle and at most 10**300, not {shuffles!r}")
     rho = shuffles * rdp_epsilon(epsilon0, reports, 1)
     return rho + 2 * math.sqrt(-rho * math.log(delta))

@@ -98,6 +98,42 @@ def test_the_second_step_is_lolohas() -> None:
     assert second_step(first, first) == math.inf
 
 
+EXTREMES = (0.0, 1e-300, 1e-160, 1e-9, 1e-3, 0.5, 1.0, 5.0, 40.0, 700.0, 710.0, 1000.0, 1e308, math.inf)
+
+
+def test_the_second_step_after_nothing_or_next_to_nothing() -> None:
+    """A first step of a thousand, or none at all, protects nothing: the second does all of it."""
+    assert second_step(5.0, 1000.0) == pytest.approx(5.0, rel=1e-15)
+    assert second_step(5.0, math.inf) == 5.0
+    assert second_step(1000.0, math.inf) == 1000.0
+    assert second_step(0.0, 5e-324) == 0.0
+    # ln((e^(a+b) − 1)/(e^a − e^b)) with a = b + 1 is b + 1 − ln(e − 1) when both are large, and ln 3 at 2x, x tiny.
+    assert second_step(999.0, 1000.0) == pytest.approx(1000 - math.log(math.e - 1), rel=1e-15)
+    assert second_step(1e-300, 2e-300) == pytest.approx(math.log(3), rel=1e-14)
+
+
+@pytest.mark.parametrize("first, second", itertools.product(EXTREMES, EXTREMES))
+def test_extremes_are_answered(first: float, second: float) -> None:
+    tight = tight_chain(first, second)
+    assert 0 <= tight <= basic_chain(first, second)
+    assert tight <= small_chain(first, second) * (1 + 1e-12)
+    assert chain([first, second, math.inf]) == tight
+    if math.isinf(max(first, second)):
+        assert tight == min(first, second)
+    if first <= second:
+        step = second_step(first, second)
+        assert step >= first
+        assert tight_chain(second, step) == pytest.approx(first, rel=1e-12)
+
+
+def test_no_bound_is_not_a_number() -> None:
+    assert small_chain(0.0, math.inf) == 0.0
+    assert small_chain(math.inf, 0.0) == 0.0
+    assert channel_epsilon([[1.0, 1e-310], [1e-310, 1.0]]) == pytest.approx(310 * math.log(10), rel=1e-12)
+    with pytest.raises(ParameterError):
+        channel_epsilon(np.zeros((0, 3)))
+
+
 @pytest.mark.parametrize("bad", [math.nan, -0.1])
 def test_nonsense_is_refused(bad: float) -> None:
     for function in (basic_chain, tight_chain, small_chain):
