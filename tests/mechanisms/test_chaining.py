@@ -112,7 +112,7 @@ def test_the_second_step_after_nothing_or_next_to_nothing() -> None:
     assert second_step(1e-300, 2e-300) == pytest.approx(math.log(3), rel=1e-14)
 
 
-@pytest.mark.parametrize("first, second", itertools.product(EXTREMES, EXTREMES))
+@pytest.mark.parametrize("first, second", list(itertools.product(EXTREMES, EXTREMES)))
 def test_extremes_are_answered(first: float, second: float) -> None:
     tight = tight_chain(first, second)
     assert 0 <= tight <= basic_chain(first, second)
