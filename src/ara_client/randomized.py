@@ -36,7 +36,10 @@ def response_rate(states: int, epsilon: float) -> float:
     _check(states)
     if not 0 <= epsilon < float("inf"):
         raise ParameterError(f"epsilon must be 0 or more and finite, got {epsilon}")
-    return states / (states - 1.0 + double_exp(epsilon))
+    try:
+        return states / (states - 1.0 + double_exp(epsilon))
+    except OverflowError:  # where e^ε is past the greatest double C++ has infinity, and the rate is 0
+        return 0.0
 
 
 def channel_capacity(states: int, rate: float) -> float:
@@ -85,12 +88,14 @@ def binary_entropy(p: float) -> float:
 def exact_rate(states: int, epsilon: Fraction) -> Real | Fraction:
     """Return |O| / (|O| − 1 + e^ε) as an exact number: a coin tossed with it loses nothing to rounding.
 
-    It is 1 minus the probability (e^ε − 1)/(e^ε + |O| − 1) of Algorithm 8.
+    It is 1 minus the probability (e^ε − 1)/(e^ε + |O| − 1) of Algorithm 8. Worked out from e^−ε, which costs no more
+    for a large ε than for a small one: a header may ask for any.
     """
     _check(states)
     if not epsilon >= 0:
         raise ParameterError(f"epsilon must be 0 or more, got {epsilon}")
-    return Real.of(states) / (exp(epsilon) + (states - 1)) if epsilon else Fraction(1)
+    shrunk = exp(-epsilon)
+    return shrunk * states / (shrunk * (states - 1) + 1) if epsilon else Fraction(1)
 
 
 def draw_states(bits: Bits, states: int, epsilon: Fraction, size: int) -> NDArray[np.int64]:

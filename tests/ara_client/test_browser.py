@@ -311,6 +311,14 @@ def test_epsilon_without_bound_means_no_noise() -> None:
     assert report.to_dict()["randomized_trigger_rate"] == 0
 
 
+@pytest.mark.parametrize("epsilon", [800, 1e300])
+def test_any_epsilon_may_be_asked_for_where_there_is_no_bound(epsilon: float) -> None:
+    config = VendorValues(max_event_level_epsilon=float("inf"), max_channel_capacity_navigation=20.0)
+    browser = Browser(clock=ManualClock(0), bits=SecureBits(), config=config)
+    click(browser, {**KEYED, "event_level_epsilon": epsilon})
+    assert browser.source_count == 1
+
+
 def test_noise_is_drawn_from_bits() -> None:
     """At ε = 0 every source is noised: 2,925 states, of which one is empty."""
     noised = {"destination": "https://shop.test", "event_level_epsilon": 0, "debug_reporting": True}

@@ -93,6 +93,15 @@ def test_exact_rate_is_what_the_double_approximates(states: int, epsilon: Fracti
     assert float(exact_rate(states, epsilon)) == pytest.approx(response_rate(states, float(epsilon)), rel=1e-13)
 
 
+@pytest.mark.parametrize("epsilon", [709.0, 710.0, 1e6, 1e300])
+def test_a_great_epsilon_costs_nothing_and_leaves_no_noise(epsilon: float) -> None:
+    """Where the browser sets no bound, a header may ask for any ε: e^ε neither overflows nor is written out."""
+    assert 0 <= response_rate(2925, epsilon) < 1e-300
+    assert channel_capacity(2925, response_rate(2925, epsilon)) == pytest.approx(log2(2925))
+    assert (draw_states(SecureBits(), 2925, Fraction(epsilon), 100) == TRUTHFUL).all()
+    assert draw_state(SecureBits(), 1 << 80, Fraction(epsilon)) is None
+
+
 def test_nothing_outside_its_range_is_accepted() -> None:
     for epsilon in (-1.0, nan, inf):
         with pytest.raises(ParameterError):

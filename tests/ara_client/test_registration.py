@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ara_client.constants import DAY_MS, HOUR_MS
@@ -279,6 +279,13 @@ def test_text_that_is_not_a_json_map_is_one_problem(text: str) -> None:
         assert [problem.path for problem in parsed.problems] == [()]
 
 
+def test_the_depth_of_a_text_is_found_in_one_pass() -> None:
+    """Once this took time quadratic in the quotes of a string without end: hours for a header of this size."""
+    text = "[" * 201 + '"' + '\\"' * 500_000
+    assert parse_source(text, "event", VENDOR).problems[0].path == ()
+    assert parse_source("[" * 150 + '"' + "[" * 150 + '\\"' + "]" * 100, "event", VENDOR).value is None
+
+
 def test_problems_read_well() -> None:
     parsed = parse_trigger('{"event_trigger_data": [{"trigger_data": 1}]}', VENDOR)
     message = "must be an integer from 0 to 18446744073709551615, written in base 10 in a string"
@@ -379,6 +386,7 @@ KEYS = [
 ]  # fmt: skip
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), st.booleans())
 def test_any_json_parses_or_has_problems(fields: dict[str, Any], flexible: bool) -> None:
     vendor = replace(VENDOR, full_flexible_events=flexible)

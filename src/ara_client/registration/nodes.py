@@ -148,9 +148,12 @@ _DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse
 
 
 def _depth(text: str) -> int:
-    """Return how deep the brackets outside strings nest."""
+    """Return how deep the brackets outside strings nest.
+
+    Linear: a string that never ends is taken to the end of the text, lest it be looked for again at each quote in it.
+    """
     depth = deepest = 0
-    for bracket in re.findall(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', text):
+    for bracket in re.findall(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', text):
         depth += (bracket in "[{") - (bracket in "]}") if len(bracket) == 1 else 0
         deepest = max(deepest, depth)
     return deepest
