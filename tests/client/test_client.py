@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aggservice.client import Client, ClientError, JobParameters
+from aggservice.client import Client, ClientError, Credentials, JobParameters
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import (
     BucketRows,
     KeySet,
     ReportBatch,
+    Spans,
     read_debug_summary,
     read_summary,
     write_buckets,
@@ -248,6 +251,55 @@ def test_a_key_file_that_cannot_be_read_is_another_error_than_a_missing_key(make
         assert ring.refresh() and not ring.refresh()
         counts = client.aggregate("b", loose, [known, unknown], domain=[1]).error_counts
         assert counts == {"DECRYPTION_KEY_NOT_FOUND": 1, "NUM_REPORTS_WITH_ERRORS": 1}
+
+
+def test_what_the_caller_gives_wrongly_is_said_and_not_charged(maker: Any, client: Client) -> None:
+    reports = [maker.report({1: 5}) for _ in range(20)]
+
+    class Broken:
+        """Ends in an error each time it is read."""
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from reports
+            raise LookupError("my own")
+
+    asked = asks(epsilon="64")
+    for once in (Broken(), iter(Broken())):
+        with pytest.raises(LookupError, match="my own"):
+            client.aggregate("broken", asked, once, domain=[1])  # type: ignore[arg-type]
+    for bucket in (-1, 1 << 128):
+        with pytest.raises(ClientError, match=f"bucket {bucket} of the domain"):
+            client.aggregate("domain", asked, reports, domain=[1, bucket])
+    for wrong in ({"discovery_delta": "0.000001", "key_mask": -1}, {"input_report_count": 1 << 70}):
+        with pytest.raises(ClientError, match="INVALID_JOB"):
+            client.aggregate("wrong", dataclasses.replace(asked, **wrong), reports, domain=[1])  # type: ignore[arg-type]
+    batch = ReportBatch.of(reports)
+    infos = list(batch.shared_infos)
+    infos[7] = infos[7].replace(b"adtech", b"\xff\xfe")
+    damaged = ReportBatch(payloads=batch.payloads, key_ids=batch.key_ids, shared_infos=Spans.of(infos))
+    summary = client.aggregate("damaged", asked, [damaged], domain=[1])
+    assert summary.error_counts["NUM_REPORTS_WITH_ERRORS"] == 1
+    assert summary.statement.remaining["epsilon"] == "0"
+
+
+def test_credentials_that_would_not_be_used_or_not_be_safe_are_refused(tmp_path: Path) -> None:
+    for wrong in (
+        {"token": ""}, {"token": "two\nlines"}, {"token": "é"}, {"certificate": b"c", "private_key": b"k"},
+        {"certificate": b"c", "root_certificates": b"r"}, {"private_key": b"k"},
+    ):  # fmt: skip
+        with pytest.raises(ClientError):
+            Credentials(**wrong)  # type: ignore[arg-type]
+    token = Credentials(token="secret")
+    assert "secret" not in repr(token)
+    for address in ("adtech.example:50051", "10.0.0.1:50051", "[2001:db8::1]:50051", "dns:///adtech.example:50051"):
+        with pytest.raises(ClientError, match="TLS only"):
+            Client(address, credentials=token)
+        Client(address).close()
+    for address in ("127.0.0.1:50051", "localhost:50051", "[::1]:50051", "unix:/tmp/socket"):
+        Client(address, credentials=token).close()
+    (tmp_path / "token").write_bytes(b"\xff\xa0")
+    with pytest.raises(ClientError, match="printable"):
+        Credentials.from_files(token_file=tmp_path / "token")
 
 
 def test_an_address_where_nothing_listens_is_told_after_retries() -> None:

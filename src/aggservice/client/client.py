@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -17,6 +15,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.client.credentials import Credentials
 from aggservice.client.errors import ClientError, error_from_detail, error_of
 from aggservice.client.parameters import JobParameters
 from aggservice.client.summary import Summary, amounts
@@ -36,33 +35,6 @@ _MESSAGE_BYTES = 1 << 20
 _MESSAGE_REPORTS = 1024
 _DOMAIN_KEYS = 1 << 16
 _MAX_RECEIVED_BYTES = 64 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credentials:
-    """How to prove who calls. ``root_certificates`` (PEM) turns on TLS; certificate and key are the client's own."""
-
-    token: str | None = None
-    root_certificates: bytes | None = None
-    certificate: bytes | None = None
-    private_key: bytes | None = None
-
-    @classmethod
-    def from_files(
-        cls,
-        *,
-        token_file: Path | None = None,
-        root_certificates: Path | None = None,
-        certificate: Path | None = None,
-        private_key: Path | None = None,
-    ) -> Credentials:
-        """Read credentials from files."""
-        return cls(
-            token=token_file.read_text().strip() if token_file else None,
-            root_certificates=root_certificates.read_bytes() if root_certificates else None,
-            certificate=certificate.read_bytes() if certificate else None,
-            private_key=private_key.read_bytes() if private_key else None,
-        )
 
 
 class Client:
@@ -85,6 +57,7 @@ class Client:
         self._longest_wait_s = longest_wait_s
         self._timeout_s = timeout_s
         credentials = credentials or Credentials()
+        credentials.check_address(address)
         options = [
             ("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES),
             # Left alone, a channel waits for up to two minutes before it tries a restarted service again.
@@ -149,26 +122,33 @@ class Client:
         """Stream a job and return its summary.
 
         ``reports`` and ``domain`` are read again for each attempt; an iterator, which can be read once, is not
-        retried. ``progress`` is called with the number of reports opened and the stage.
+        retried. What they raise ends the job before it is charged, and is raised. ``progress`` is called with the
+        number of reports opened and the stage.
         """
         once = isinstance(reports, Iterator) or isinstance(domain, Iterator)
 
         def attempt() -> Summary:
-            requests = _requests(parameters.message(job_request_id), domain, reports)
+            problems: list[Exception] = []
+            requests = _remembering(_requests(parameters.message(job_request_id), domain, reports), problems)
             responses = self._aggregation.Aggregate(requests, metadata=self._metadata, timeout=self._timeout_s)
             header: common_pb2.SummaryHeader | None = None
             pages: list[common_pb2.SummaryRows] = []
             shuffled: list[bytes] = []
-            for response in responses:
-                part = response.WhichOneof("part")
-                if part == "progress" and progress is not None:
-                    progress(response.progress.reports_read, response.progress.stage)
-                elif part == "header":
-                    header = response.header
-                elif part == "rows":
-                    pages.append(response.rows)
-                elif part == "shuffled":
-                    shuffled.append(response.shuffled.reports)
+            try:
+                for response in responses:
+                    part = response.WhichOneof("part")
+                    if part == "progress" and progress is not None:
+                        progress(response.progress.reports_read, response.progress.stage)
+                    elif part == "header":
+                        header = response.header
+                    elif part == "rows":
+                        pages.append(response.rows)
+                    elif part == "shuffled":
+                        shuffled.append(response.shuffled.reports)
+            except grpc.RpcError:
+                if problems:
+                    raise problems[0] from None
+                raise
             if header is None:
                 raise ClientError("the service ended the stream without a summary")
             return Summary.of(header, pages, b"".join(shuffled))
@@ -295,6 +275,17 @@ class Client:
         return self._call(self._budget.VerifyLedger, budget_pb2.VerifyLedgerRequest(receipts=list(receipts)))
 
 
+def _remembering(
+    requests: Iterator[aggregation_pb2.AggregateRequest], problems: list[Exception]
+) -> Iterator[aggregation_pb2.AggregateRequest]:
+    """Yield ``requests`` and keep what ends them: gRPC reads them in a thread of its own and would only say that."""
+    try:
+        yield from requests
+    except Exception as problem:
+        problems.append(problem)
+        raise
+
+
 def _requests(
     parameters: aggregation_pb2.JobParameters, domain: Domain, reports: Reports
 ) -> Iterator[aggregation_pb2.AggregateRequest]:
@@ -319,7 +310,12 @@ def _domain_parts(domain: Domain) -> Iterator[bytes]:
         return
     held: list[bytes] = []
     for bucket in domain:
-        held.append(int(bucket).to_bytes(16, "big"))
+        try:
+            held.append(int(bucket).to_bytes(16, "big"))
+        except OverflowError:
+            raise ClientError(
+                f"the bucket {bucket} of the domain is not from 0 to 2^128 - 1", return_code="INVALID_JOB"
+            ) from None
         if len(held) == _DOMAIN_KEYS:
             yield b"".join(held)
             held = []
@@ -348,7 +344,8 @@ def _fields(reports: Reports) -> Iterator[tuple[bytes, str, str]]:
     for one in reports:
         if isinstance(one, ReportBatch):
             for payload, key_id, info in zip(one.payloads, one.key_ids, one.shared_infos, strict=True):
-                yield payload, key_id.decode(), info.decode()
+                # A message's text is UTF-8; what is not does not open, and the service counts it like any bad report.
+                yield payload, key_id.decode(errors="replace"), info.decode(errors="replace")
         else:
             sealed = one.payloads[0]
             yield sealed.payload, sealed.key_id, one.shared_info

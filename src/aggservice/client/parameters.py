@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from aggservice.client.errors import ClientError
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 
 
@@ -43,7 +44,11 @@ class JobParameters:
     shuffle: ShuffleParameters | None = None
 
     def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
-        """Return the message that asks for this under a job id."""
+        """Return the message that asks for this under a job id; raise ``ClientError`` where no message can say it."""
+        if self.key_mask is not None and not 0 <= self.key_mask < 1 << 128:
+            raise ClientError("key_mask is from 0 to 2^128 - 1", return_code="INVALID_JOB")
+        if not -(1 << 63) <= self.input_report_count < 1 << 63:
+            raise ClientError("input_report_count is a 64-bit integer", return_code="INVALID_JOB")
         message = aggregation_pb2.JobParameters(
             job_request_id=job_request_id,
             attribution_report_to=self.attribution_report_to,

@@ -51,12 +51,15 @@ def credentials_of(
     token_file: Path | None, root: Path | None, certificate: Path | None, private_key: Path | None
 ) -> Credentials:
     """Read credentials, or say which file cannot be read."""
-    from aggservice.client import Credentials
+    from aggservice.client import ClientError, Credentials
 
     try:
         return Credentials.from_files(
             token_file=token_file, root_certificates=root, certificate=certificate, private_key=private_key
         )
+    except ClientError as problem:
+        typer.echo(problem.message, err=True)
+        raise typer.Exit(2) from None
     except OSError as problem:
         typer.echo(f"cannot read {problem.filename}: {problem.strerror}", err=True)
         raise typer.Exit(2) from None

@@ -38,7 +38,7 @@ def run(
     With --service or --ledger, simulated time is moved so that the campaign ends now. With --sweep, every point of a
     grid of fields is run, --workers at a time.
     """
-    from aggservice.client import Credentials
+    from aggservice.client import ClientError, Credentials
     from campaign import CampaignError, OtherService, load_campaign
 
     try:
@@ -47,7 +47,7 @@ def run(
         if service:
             credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
             other = OtherService(address=service, credentials=credentials)
-    except (CampaignError, OSError) as problem:
+    except (CampaignError, ClientError, OSError) as problem:
         typer.echo(f"aggservice run: {problem}", err=True)
         raise typer.Exit(2) from None
     name = file.resolve().parent.name if file.stem == "campaign" else file.stem
