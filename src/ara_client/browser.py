@@ -128,8 +128,9 @@ class Browser:
         end_ms: int = _END_MS,
         rate_limits: bool = False,
     ) -> None:
-        """Forget the sources and reports of a reporting origin (None: of all), from a range of time.
+        """Forget the sources and reports of a reporting origin (None: of all), from a range of time, ends included.
 
+        A report goes with its source and a source with its report, whichever of them the range holds.
         A site that clears its data keeps its rate limits, lest it reset them at will (WICG, "clear site data"); a
         user who does may have ``rate_limits`` forgotten too.
         """
@@ -141,7 +142,9 @@ class Browser:
             if wanted in (None, source.reporting_origin)
         }
         for pending in state.pending:
-            if wanted in (None, pending.report.reporting_origin) and begin_ms <= pending.trigger_time_ms <= end_ms:
+            # A source that gave way or expired is held no more, but its reports still tell of it.
+            times = [pending.trigger_time_ms] + ([] if pending.source is None else [pending.source.time_ms])
+            if wanted in (None, pending.report.reporting_origin) and any(begin_ms <= time <= end_ms for time in times):
                 state.pending.remove(pending)
                 if pending.source is not None:
                     gone[pending.source.id] = pending.source

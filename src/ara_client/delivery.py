@@ -38,11 +38,14 @@ class Delivery:
         self.online = True
 
     def flush(self) -> list[Report]:
-        """Send what is to go out at once, then what is due; return what arrived."""
+        """Send what is to go out at once, then what is due; return what arrived.
+
+        What is to go out at once is tried once, so that offline it is lost.
+        """
         now_ms = self._clock.now_ms()
         arrived = []
         outbox, self._state.outbox = self._state.outbox, []
-        for report in outbox:
+        for report in outbox if self.online else ():
             sent, result = self._attempt(report, now_ms)
             if result is SendResult.SENT:
                 arrived.append(sent)

@@ -207,6 +207,15 @@ def test_reports_missed_while_offline_are_delayed() -> None:
     assert report.to_dict()["scheduled_report_time"] == str(2 * 86400)
 
 
+def test_debug_reports_of_the_time_offline_are_lost() -> None:
+    browser, _, net = make()
+    browser.go_offline()
+    assert click(browser, KEYED | {"debug_reporting": True}, debug=True) == []
+    browser.go_online()
+    assert browser.advance(DAY_MS) == net.tried == []
+    assert len(click(browser, KEYED | {"debug_reporting": True}, debug=True)) == len(net.tried) == 1
+
+
 def test_reports_expire_after_a_month_offline() -> None:
     browser, _, net = make()
     click(browser, KEYED)
@@ -263,6 +272,20 @@ def test_clearing_a_range_takes_the_source_of_a_cleared_report_too() -> None:
     assert len(browser.pending) == 2
     browser.clear(begin_ms=HOUR_MS + 1, end_ms=3 * HOUR_MS)
     assert (browser.source_count, len(browser.pending)) == (0, 0)
+
+
+def test_clearing_a_range_takes_the_reports_of_a_source_that_gave_way() -> None:
+    """The older source is held no more once the newer one is attributed; its report waits all the same."""
+    browser, _, _ = make()
+    for day in range(2):
+        browser.advance(day * DAY_MS)
+        click(browser, KEYED | {"source_event_id": str(day)})
+        browser.advance(day * DAY_MS + 2 * HOUR_MS)
+        buy(browser, EVENT)
+    assert [report.to_dict()["source_event_id"] for report in browser.pending] == ["0", "1"]
+    browser.clear(end_ms=HOUR_MS)
+    assert [report.to_dict()["source_event_id"] for report in browser.pending] == ["1"]
+    browser.check()
 
 
 def test_redirects_register_one_by_one_and_navigations_agree_on_scopes() -> None:
