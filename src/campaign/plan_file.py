@@ -48,6 +48,8 @@ def parse_plan(text: str, *, file: str = "plan") -> PlanFile:
     budget = top.section("budget")
     epsilon = Fraction(budget.amount("epsilon", "64"))
     delta = Fraction(budget.amount("delta", "0.00001", zero=True))
+    if delta > 1:
+        budget.refuse("delta", f"is {delta}", 'Write delta = "0.00001": a probability')
     l1 = budget.whole("l1", 65_536, least=1, most=1 << 32)
     resources = Resources(
         epsilon_micro=int(epsilon * MICRO) or budget.refuse("epsilon", "is below 10⁻⁶", 'Write epsilon = "64"'),

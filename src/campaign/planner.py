@@ -7,16 +7,19 @@ queries (Algorithm 1). Targets turn into the least ε that meets them, by exact 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from itertools import accumulate
 from typing import Final
 
 from campaign.errors import CampaignError
 from mechanisms import DiscreteLaplace, discovery_threshold
 
 MICRO: Final = 10**6
+ATTO: Final = 10**18
 EPSILON_MAX_MICRO: Final = 64 * MICRO
 """The largest ε of one job."""
 _COVERED: Final = Fraction(95, 100)
@@ -85,8 +88,13 @@ class Resources:
     step_micro: int = 1
 
     def __post_init__(self) -> None:
-        if not (self.epsilon_micro >= self.step_micro >= 1 and self.delta_atto >= 0 and 1 <= self.l0 <= self.l1):
-            raise CampaignError("ε* is at least a step, δ* not negative, and 1 ≤ Λ₀ ≤ Λ₁")
+        if not (
+            self.epsilon_micro >= self.step_micro >= 1
+            and self.step_micro <= EPSILON_MAX_MICRO
+            and 0 <= self.delta_atto <= ATTO
+            and 1 <= self.l0 <= self.l1
+        ):
+            raise CampaignError("ε* is at least a step, a step at most 64, δ* from 0 to 1, and 1 ≤ Λ₀ ≤ Λ₁")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,10 +222,16 @@ def _cells(lines: Sequence[QueryLine]) -> _Cells:
     """Return the cells with distinct loads: loads change only where a window begins or ends."""
     edges = sorted({edge for line in lines for window in line.windows for edge in window})
     batches = sorted({batch for line in lines for batch in line.batches})
+    under_way = []
+    for line in lines:
+        begun, ended = (Counter(window[side] for window in line.windows) for side in (0, 1))
+        under_way.append(list(accumulate(begun[day] - ended[day] for day in edges)))
     found: dict[tuple[int, ...], tuple[int, str]] = {}
-    for day in edges[:-1]:
+    for place, day in enumerate(edges[:-1]):
         for batch in batches:
-            loads = tuple(line.load(day, batch) for line in lines)
+            loads = tuple(
+                count[place] if batch in line.batches else 0 for line, count in zip(lines, under_way, strict=True)
+            )
             if any(loads):
                 found.setdefault(loads, (day, batch))
     return [(place, loads) for loads, place in found.items()]
@@ -232,6 +246,8 @@ def _deltas(lines: Sequence[QueryLine], cells: _Cells, resources: Resources) -> 
     asking = [int(line.discovery) for line in lines]
     most = max(_sum(loads, asking) for _, loads in cells)
     share = resources.delta_atto // most if most else 0
+    if most and not share:
+        raise CampaignError(f"a report is in {most} queries that discover keys, and no δ is left for each: give more δ")
     return [share if line.discovery else 0 for line in lines]
 
 

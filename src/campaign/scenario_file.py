@@ -172,7 +172,7 @@ class _Reader:
         self.queries: dict[str, QueryStep] = {}
         self.choices: set[str] = set()
         self.analysts: list[str] = []
-        self.l1 = 0
+        self.l1 = self.l0 = 0
 
     def scenario(self) -> Scenario:
         top = self.top
@@ -181,7 +181,7 @@ class _Reader:
         epsilon, delta = service.amount("epsilon", "64"), service.amount("delta", "0.00001", zero=True)
         unit = service.choice("unit", ("report", "shared-id"), "report")
         self.l1 = service.whole("l1", 65_536, least=1, most=_MAX_L1)
-        l0 = service.whole("l0", self.l1, least=1, most=self.l1)
+        self.l0 = service.whole("l0", self.l1, least=1, most=self.l1)
         service.done()
         names = top.section("keys")
         self.keys = {name: names.whole(name, None, least=0, most=_MAX_KEY) for name in names.values}
@@ -202,7 +202,7 @@ class _Reader:
             delta=delta,
             unit="report" if unit == "report" else "shared-id",
             l1=self.l1,
-            l0=l0,
+            l0=self.l0,
             keys=self.keys,
             groups=tuple(self.groups[name] for name in self._first_groups),
             steps=tuple(found),
@@ -231,6 +231,12 @@ class _Reader:
                 "per_source" if "per_source" in section else "value",
                 f"gives a source {group.per_source} reports of {group.value}, more than Λ₁ = {self.l1}",
                 f"Write a value of at most {self.l1 // group.per_source}: a client sends no more",
+            )
+        if group.per_source > self.l0:
+            section.refuse(
+                "per_source",
+                f"gives a source {group.per_source} contributions, more than Λ₀ = {self.l0}",
+                f"Write at most {self.l0}: a client sends no more",
             )
         if not 1 <= group.size <= _MAX_REPORTS:
             section.refuse("counts", f"makes {group.size} reports", f"Write 1 to {_MAX_REPORTS:,} reports in all")

@@ -57,6 +57,7 @@ def test_windows_and_targets_are_read() -> None:
         (BASE + DAILY + "windows_days = 9\n", 9, "is not a field"),
         (BASE + '[[queries]]\nname = "w"\nkind = "weekly"\nto_day = 6\n', 8, "shorter window"),
         (BASE.replace('"8"', '"0"') + DAILY, 4, "above 0"),
+        (BASE.replace('"8"', '"8"\ndelta = "2"') + DAILY, 5, "a probability"),
         (BASE.replace('"8"', '"0.0000001"') + DAILY, 4, 'Write epsilon = "64"'),
     ],
 )

@@ -264,3 +264,28 @@ def test_nonsense_is_refused() -> None:
     ):
         with pytest.raises(CampaignError):
             build()
+
+
+def test_discovery_without_delta_is_no_plan() -> None:
+    """A job that discovers keys needs δ above 0: a plan that gives it none could not be carried out."""
+    week = QueryLine(name="found", windows=rolling(14, 7), batches=frozenset({"all"}), discovery=True)
+    for delta in (0, 6):
+        with pytest.raises(CampaignError, match="in 7 queries that discover keys, and no δ is left"):
+            make_plan([week], Resources(epsilon_micro=10_000_000, delta_atto=delta))
+    assert make_plan([week], Resources(epsilon_micro=10_000_000, delta_atto=7)).allotments[0].delta_atto == 1
+
+
+def test_years_of_queries_asked_a_thousand_times_are_planned() -> None:
+    """Loads are counted edge by edge, not window by window: 3.7 million windows take seconds and not hours."""
+    line = everywhere("daily", daily(3660) * 1000)
+    week = everywhere("weekly", rolling(3660, 7, 7) * 2)
+    plan = make_plan([line, week], Resources(epsilon_micro=64_000_000, delta_atto=0))
+    assert plan.binding.loads == {"daily": 1000, "weekly": 2} and plan.spent_micro <= 64_000_000
+    for cell_day in (0, 6, 7, 3_654, 3_659):
+        assert line.load(cell_day, BATCHES[0]) == 1000
+
+
+def test_impossible_resources_are_refused() -> None:
+    for bad in ({"delta_atto": 10**18 + 1}, {"delta_atto": 0, "step_micro": 64_000_001}):
+        with pytest.raises(CampaignError, match="a step at most 64"):
+            Resources(epsilon_micro=100_000_000, **bad)

@@ -199,6 +199,7 @@ QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys =
         (BASE + LATE, 13, "of its own"),
         (BASE.replace("value = 1000", "value = 100000"), 10, "Write a whole number from 1 to 65,536"),
         (BASE.replace("value = 1000", "value = 1000\nper_source = 66"), 11, "Write a value of at most 992"),
+        (BASE.replace("[keys]", "l0 = 8\n[keys]").replace("= 1000", "= 9\nper_source = 9"), 12, "Write at most 8"),
         (BASE.replace("hats = 3", "boots = 3"), 9, "Write keys of [keys]: shoes, hats"),
         (BASE.replace("hats = 2", "hats = 1"), 4, "a key of its own"),
         (BASE.replace("[keys]", "[keyz]"), 0, "Write [keys]"),
