@@ -216,6 +216,8 @@ def run_sweep(
     if len(points) * repeats > MAX_RUNS:
         raise SweepError(f"{len(points):,} points {repeats:,} times are too many runs: at most {MAX_RUNS:,}")
     seed = campaign.seed if seed is None else seed
+    if (out / "sweep.json").is_file() and (out / "points").is_dir():
+        shutil.rmtree(out / "points")  # of a former sweep, which may have had more of them
     tasks = []
     for point in points:
         for repeat in range(repeats):

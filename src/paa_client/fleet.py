@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mechanisms import Bits, uniform_below_batch
 from paa_client.config import Api, Config
-from paa_client.contributions import Contribution
+from paa_client.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, Contribution
 from paa_client.errors import ConfigError
 from paa_client.fleet_kernel import CUT_DAY, CUT_TEN_MINUTES, NOT_ASKED, SENT, group_by_device, run_kernel
 from paa_client.journal import Cause
@@ -81,6 +81,10 @@ class Fleet:
             raise ConfigError(f"a fleet counts up to {_MAX_THRESHOLD} views: use Browser for more")
         if self.config.pending_report_limit is not None:
             raise ConfigError("a fleet keeps no count of pending reports: use Browser for pending_report_limit")
+        if not self.config.private_aggregation_allowed:
+            raise ConfigError("a fleet's devices may use Private Aggregation: use Browser where they may not")
+        if not 0 <= self.recipe.filtering_id < 256**DEFAULT_FILTERING_ID_MAX_BYTES:
+            raise ConfigError("a fleet's filtering IDs have one byte: use Browser for filtering_id_max_bytes")
         serialize_origin(self.origin)
 
     def run(

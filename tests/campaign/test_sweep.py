@@ -164,3 +164,10 @@ def test_the_command_runs_a_sweep(tmp_path: Path) -> None:
     assert bad.exit_code == 1 and "queries.sales.epsilon = 0" in bad.output
     both = CliRunner().invoke(app, [str(file), "--sweep", "population.size=1", "--ledger", str(tmp_path / "x")])
     assert both.exit_code == 2 and "leave --service and --ledger out" in both.output
+
+
+def test_a_sweep_leaves_no_points_of_a_larger_one_before(campaign: Campaign, tmp_path: Path) -> None:
+    for epsilons in ("1,2,4", "8"):
+        grid = [parse_field(f"queries.*.epsilon={epsilons}", campaign.document)]
+        write_rows(run_sweep(campaign, grid, tmp_path / "sweep", seed="s"), grid, tmp_path / "sweep")
+    assert [path.name for path in (tmp_path / "sweep" / "points").iterdir()] == ["0000-000"]

@@ -198,3 +198,21 @@ def test_fleets_that_cannot_be_are_refused() -> None:
     fleet = Fleet(recipe=KPlusFrequency(thresholds=(1,)), origin=ORIGIN)
     with pytest.raises(ConfigError):
         fleet.run([0], [0], [2**56], devices=1, bits=SeededBits(1))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "config", "words"),
+    [
+        (Reach(), Config(private_aggregation_allowed=False), "may use Private Aggregation"),
+        (Reach(filtering_id=256), Config(), "one byte"),
+        (Reach(filtering_id=-1), Config(), "one byte"),
+    ],
+)
+def test_a_fleet_refuses_what_its_browsers_would_not_send(recipe: Reach, config: Config, words: str) -> None:
+    clock = ManualClock(1_700_000_040_000)
+    browser = Browser(clock=clock, bits=SeededBits("nothing"), config=config)
+    browser.register("https://ad.example", "reach", recipe.operation)
+    browser.run("https://ad.example", "reach", 1)
+    assert browser.next_report_time_ms() is None
+    with pytest.raises(ConfigError, match=words):
+        Fleet(recipe=recipe, origin="https://ad.example", config=config)
