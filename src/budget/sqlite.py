@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -159,8 +158,12 @@ class SqliteStore(Store):
             if not self.path.is_file():
                 raise StoreError(f"there is no ledger at {self.path}")
         else:
-            with suppress(FileExistsError):
+            try:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            except FileExistsError:
+                pass
+            except OSError as problem:
+                raise StoreError(f"cannot make a ledger at {self.path}: {problem.strerror}") from problem
         connection = self._open()
         try:
             if not read_only:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
-from aggservice.service import ConfigError, Role, load_config, parse_config, token_digest
+from aggservice.service import ConfigError, Role, embedded, load_config, parse_config, token_digest
 from aggservice.service.callers import Caller, Register, Token
 from aggservice.service.config import is_loopback
 from aggservice.service.errors import UnauthenticatedError
 from aggservice.service.toml import read_secret
 from aggservice.wire import Api
-from budget import EpsilonDeltaFilter, ZcdpFilter
+from budget import EpsilonDeltaFilter, StoreError, ZcdpFilter
 from mechanisms import ManualClock
 
 CALLER = {"name": "adtech", "roles": ["adtech"], "tokens": [{"sha256": "0" * 64}]}
@@ -52,6 +53,12 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
         ({"state": "s", "callers": [{**CALLER, "name": "../x"}]}, "name"),
         ({"state": "s", "callers": [{**CALLER, "tokens": [{"sha256": "secret"}]}]}, "token"),
         ({"state": "s", "callers": {"name": "x"}}, "callers"),
+        ({"state": "s", "callers": [{**CALLER, "reporting_origins": ["https://A.example"]}]}, "reporting_origins"),
+        ({"state": "s", "callers": [{**CALLER, "reporting_origins": ["https://a.example/"]}]}, "reporting_origins"),
+        ({"state": "s", "callers": [{**CALLER, "reporting_origins": ["a.example"]}]}, "reporting_origins"),
+        ({"state": "s", "callers": [{**CALLER, "reporting_sites": ["https://www.a.example"]}]}, "reporting_sites"),
+        ({"state": "s", "callers": [{**CALLER, "reporting_sites": ["https://co.uk"]}]}, "reporting_sites"),
+        ({"state": "s", "http_listen": "unix:/tmp/x"}, "http_listen"),
         ({"state": "s", "tls": {"certificate": "c"}}, "tls"),
         ({"state": "s", "tls": {**TLS, "key": "x"}}, "tls.key"),
         ({"state": "s", "listen": "nowhere"}, "nowhere"),
@@ -162,3 +169,20 @@ def test_a_service_that_would_be_exposed_does_not_start(tmp_path: Path) -> None:
     result = CliRunner().invoke(program, ["serve", "--new-token"])
     token = result.output.split("copy): ")[1].split()[0]
     assert token_digest(token) in result.output
+
+
+def test_what_the_service_cannot_use_is_told_by_name_when_it_starts(tmp_path: Path) -> None:
+    """A port of the HTTP app that is taken, folders that are files: no traceback, no exit from under the caller."""
+    (tmp_path / "file").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        for settings, word in (
+            ({"state": "s", "http_listen": taken}, "port taken"),
+            ({"state": "s", "http_listen": "127.0.0.1:99999"}, "99999"),
+            ({"state": "file/below"}, "file"),
+            ({"state": "s", "ledger": {"path": "nowhere/ledger.sqlite"}}, "nowhere"),
+            ({"state": "s", "keys": "file/keys.json"}, "file"),
+        ):
+            document = {**settings, "listen": "127.0.0.1:0", "limits": {"processes": 0}}
+            with pytest.raises((ConfigError, StoreError), match=word), embedded(parse_config(document, tmp_path)):
+                pass

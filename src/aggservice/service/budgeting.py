@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from aggservice.engine import (
     Charge,
     InvalidJobError,
+    JobRequest,
     LocalEngine,
     PrivacyUnit,
     ReleasePlan,
@@ -35,11 +36,12 @@ from aggservice.wire import (
     report_units,
     shared_id_units,
 )
-from budget import Receipt, Shortfall, Spend, verify_store
+from budget import Check, FormatError, Receipt, Shortfall, Spend, verify_store
 
 T = TypeVar("T")
 
 _MAX_UNITS = 10_000
+_MAX_UNITS_DERIVED = 100_000
 _PAGE, _MAX_PAGE = 100, 1000
 _FIRST_SHOWN = 20
 
@@ -67,6 +69,12 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         return columns
 
     def _units(self, columns: SharedInfoColumns, filtering_ids: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Return a unit for each report and filtering ID; refuse more of them than one call may keep us busy with."""
+        if len(columns.status) * len(filtering_ids) > _MAX_UNITS_DERIVED:
+            raise InvalidJobError(
+                f"{len(columns.status)} reports and {len(filtering_ids)} filtering IDs make more than "
+                f"{_MAX_UNITS_DERIVED} units: ask about fewer at once"
+            )
         of = report_units if self._engine.settings.unit == PrivacyUnit.REPORT else shared_id_units
         return of(columns, filtering_ids).reshape(-1, UNIT_BYTES)
 
@@ -81,11 +89,12 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             raise ForbiddenError("only an ad-tech asks about reports; give unit keys")
         if len(request.units) > _MAX_UNITS or any(len(unit) != UNIT_BYTES for unit in request.units):
             raise InvalidJobError(f"ask about at most {_MAX_UNITS} units of {UNIT_BYTES} bytes")
-        columns = self._columns(caller, list(request.shared_infos))
-        raw = self._units(columns, parse_filtering_ids(request.filtering_ids)).tobytes() + b"".join(request.units)
-        asked = [raw[at : at + UNIT_BYTES] for at in range(0, len(raw), UNIT_BYTES)]
-        if len(asked) > _MAX_UNITS:
+        filtering_ids = parse_filtering_ids(request.filtering_ids)
+        if len(request.shared_infos) * len(filtering_ids) + len(request.units) > _MAX_UNITS:
             raise InvalidJobError(f"ask about at most {_MAX_UNITS} units at once")
+        columns = self._columns(caller, list(request.shared_infos))
+        raw = self._units(columns, filtering_ids).tobytes() + b"".join(request.units)
+        asked = [raw[at : at + UNIT_BYTES] for at in range(0, len(raw), UNIT_BYTES)]
         spent = await self._runner.blocking(self._ledger.balances, raw)
         found = {spent.units[index]: spent.of(index) for index in range(len(spent.units))}
         limit = self._ledger.filter.limit
@@ -122,7 +131,17 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         caller = current_caller()
         asked = request_of(request.job_parameters)
         caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
-        columns = self._columns(caller, list(request.shared_infos))
+        check = await self._runner.blocking(self._check, caller, asked, list(request.shared_infos))
+        return budget_pb2.CheckBudgetResponse(
+            sufficient=check.payable,
+            unit_count=check.total,
+            unpaid_count=check.count,
+            unpaid=[self._unpaid(one) for one in check.first[:_FIRST_SHOWN]],
+            cost=amount(check.asked, self._ledger.filter),
+        )
+
+    def _check(self, caller: Caller, asked: JobRequest, shared_infos: list[str]) -> Check:
+        columns = self._columns(caller, shared_infos)
         settings = self._engine.settings
         plan: ReleasePlan | ShufflePlan
         if asked.shuffle is None:
@@ -138,14 +157,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
                 site=asked.reporting_site,
             )
         charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
-        check = await self._runner.blocking(charge.check, np.unique(units, axis=0), unit)
-        return budget_pb2.CheckBudgetResponse(
-            sufficient=check.payable,
-            unit_count=check.total,
-            unpaid_count=check.count,
-            unpaid=[self._unpaid(one) for one in check.first[:_FIRST_SHOWN]],
-            cost=amount(check.asked, self._ledger.filter),
-        )
+        return charge.check(np.unique(units, axis=0), unit)
 
     async def ListUnpaidUnits(
         self, request: budget_pb2.ListUnpaidUnitsRequest, context: grpc.aio.ServicerContext
@@ -172,6 +184,8 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         """The log, filtered; an ad-tech sees its own entries only."""
         caller = current_caller()
         start, size = page_of(request.page_token, request.page_size)
+        if len(request.unit) not in (0, UNIT_BYTES):
+            raise InvalidJobError(f"a unit has {UNIT_BYTES} bytes")
         everything = bool(caller.roles & {Role.AUDITOR, Role.OPERATOR})
         pages = LogPages(
             self._ledger,
@@ -205,7 +219,10 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         self, request: budget_pb2.VerifyLedgerRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.VerifyLedgerResponse:
         """Replay the ledger from its first entry and compare."""
-        receipts = [Receipt.from_bytes(raw) for raw in request.receipts]
+        try:
+            receipts = [Receipt.from_bytes(raw) for raw in request.receipts]
+        except FormatError as problem:
+            raise InvalidJobError(f"not a receipt that can be compared: {problem}") from problem
         report = await self._runner.blocking(verify_store, self._ledger.store, receipts=receipts)
         found = report.disagreement
         return budget_pb2.VerifyLedgerResponse(

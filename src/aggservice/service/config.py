@@ -72,6 +72,8 @@ class ServiceConfig:
                 raise ConfigError(
                     f"{address} can be reached from elsewhere: give [tls] and [[callers]], or listen on 127.0.0.1"
                 )
+        if self.http_listen and self.http_listen.startswith("unix:"):
+            raise ConfigError("http_listen is a host and a port, such as 127.0.0.1:8080")
         if self.listen_mtls and (self.tls is None or self.tls.client_authority is None or not self.callers):
             raise ConfigError("listen_mtls needs [tls] with client_authority, and [[callers]]")
         if any(caller.certificates for caller in self.callers) and not self.listen_mtls:
@@ -113,18 +115,30 @@ def load_config(path: Path) -> ServiceConfig:
         raise ConfigError(f"{path}: {problem}") from None
 
 
-def _shuffle(table: Table) -> ShuffleSettings:
-    """Read whose clients are authenticated; what no report can carry would be a declaration that never counts."""
-    origins, sites = table.texts("authenticated_origins"), table.texts("authenticated_sites")
-    for origin in origins:
+def _origins(table: Table, where: str, key: str) -> frozenset[str]:
+    """Read origins as a browser writes them; one that no report can carry would be a right that never counts."""
+    found = table.texts(key)
+    for origin in found:
         if not is_reporting_origin(origin):
-            raise ConfigError(
-                f"shuffle.authenticated_origins: {origin!r} is not an origin such as https://adtech.example"
-            )
-    for site in sites:
+            raise ConfigError(f"{where}.{key}: {origin!r} is not an origin such as https://adtech.example")
+    return frozenset(found)
+
+
+def _sites(table: Table, where: str, key: str) -> frozenset[str]:
+    """Read sites, which are what ``site_of`` gives for an origin of theirs."""
+    found = table.texts(key)
+    for site in found:
         if site_of(site) != site:
-            raise ConfigError(f"shuffle.authenticated_sites: {site!r} is not a site such as https://adtech.example")
-    return ShuffleSettings(origins=frozenset(origins), sites=frozenset(sites))
+            raise ConfigError(f"{where}.{key}: {site!r} is not a site such as https://adtech.example")
+    return frozenset(found)
+
+
+def _shuffle(table: Table) -> ShuffleSettings:
+    """Read whose clients are authenticated."""
+    return ShuffleSettings(
+        origins=_origins(table, "shuffle", "authenticated_origins"),
+        sites=_sites(table, "shuffle", "authenticated_sites"),
+    )
 
 
 def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
@@ -238,8 +252,8 @@ def _caller(table: Table) -> Caller:
     caller = Caller(
         name=name,
         roles=roles,
-        origins=frozenset(table.texts("reporting_origins")),
-        sites=frozenset(table.texts("reporting_sites")),
+        origins=_origins(table, f"caller {name!r}", "reporting_origins"),
+        sites=_sites(table, f"caller {name!r}", "reporting_sites"),
         tokens=tuple(tokens),
         certificates=frozenset(table.texts("certificates")),
         folder=table.text("folder", name),

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any, TextIO
 
 from mechanisms import Clock
@@ -22,11 +23,12 @@ class EventLog:
         self._quiet = quiet
 
     def event(self, name: str, **fields: str | int | float | bool | None) -> None:
-        """Write one event."""
+        """Write one event. A log that cannot be written (full disk, reader gone) ends no call and no job."""
         if self._quiet:
             return
         line: dict[str, Any] = {"time_ms": self._clock.now_ms(), "event": name, **fields}
-        print(json.dumps(line, sort_keys=False), file=self._stream or sys.stderr, flush=True)
+        with suppress(OSError, ValueError):
+            print(json.dumps(line, sort_keys=False), file=self._stream or sys.stderr, flush=True)
 
     def fault(self, name: str, problem: BaseException, **fields: str | int | float | bool | None) -> None:
         """Write a fault of our own: the kind of error and where it arose, not its message, which may quote input."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -95,8 +96,11 @@ class Service:
         self.clock = clock
         self.log = log or EventLog(clock)
         self.metrics = Metrics()
-        self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
-        self.ledger = ledger or open_ledger(config, clock=clock, bits=bits)
+        try:
+            self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
+            self.ledger = ledger or open_ledger(config, clock=clock, bits=bits)
+        except OSError as problem:
+            raise ConfigError(f"cannot use {problem.filename}: {problem.strerror}") from problem
         self.opener: BatchOpener = (
             WorkerPool(self.keys.keys, processes=config.limits.processes)
             if config.limits.processes
@@ -163,16 +167,17 @@ class Service:
         if config.reflection:
             names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
-        self._listen()
+        listening = self._listen()
         await self._server.start()
         for name in ("", *SERVICE_NAMES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._background = [asyncio.create_task(self._watch_keys())]
-        if config.http_listen:
-            await self._start_http(config.http_listen)
+        if listening is not None:
+            await self._start_http(listening)
         self.log.event("started", listen=config.listen, port=self.port, http_port=self.http_port)
 
-    def _listen(self) -> None:
+    def _listen(self) -> socket.socket | None:
+        """Take every port, before anything is served on one; return the HTTP app's."""
         config = self.config
         try:
             if config.tls is None:
@@ -185,14 +190,20 @@ class Service:
                 )
         except RuntimeError as problem:
             raise ConfigError(f"cannot listen on {config.listen}: is the port taken?") from problem
+        if not config.http_listen:
+            return None
+        host, _, port = config.http_listen.rpartition(":")
+        host = host.strip("[]")
+        try:
+            # Taken here: uvicorn itself ends the whole program when a port is taken.
+            return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except (OSError, OverflowError) as problem:
+            raise ConfigError(f"cannot listen on {config.http_listen}: is the port taken?") from problem
 
-    async def _start_http(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
+    async def _start_http(self, listening: socket.socket) -> None:
         tls = self.config.tls
         settings = uvicorn.Config(
             build_app(keys=self.keys, metrics=self.metrics_text, register=self.register),
-            host=host.strip("[]"),
-            port=int(port),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -201,10 +212,10 @@ class Service:
         )
         self._http = uvicorn.Server(settings)
         self._http.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._background.append(asyncio.create_task(self._http.serve()))
+        self._background.append(asyncio.create_task(self._http.serve([listening])))
         while not self._http.started:
             if self._background[-1].done():
-                raise ConfigError(f"cannot listen on {address}: is the port taken?")
+                raise ConfigError(f"cannot serve HTTP on {self.config.http_listen}: are the TLS files good?")
             await asyncio.sleep(0.01)
         self.http_port = self._http.servers[0].sockets[0].getsockname()[1]
 
