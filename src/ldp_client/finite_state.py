@@ -33,8 +33,8 @@ class FiniteState:
 
     def __post_init__(self) -> None:
         for rows in (self.states, self.symbols):
-            if not isinstance(rows, np.ndarray) or rows.dtype.kind != "f" or rows.ndim != 2 or not rows.size:
-                raise ProtocolError("states and symbols are matrices of floats, neither of them empty")
+            if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "fiu" or rows.ndim != 2 or not rows.size:
+                raise ProtocolError("states and symbols are matrices of numbers, neither of them empty")
             if not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9):
                 raise ProtocolError("states and symbols are matrices whose rows are probabilities that add up to one")
         if self.states.shape[1] != self.symbols.shape[0]:

@@ -99,11 +99,19 @@ def test_refusals_say_what_to_do(arguments: list[str], words: str, monkeypatch: 
     assert words in ldp(*arguments, code=1)
 
 
-@pytest.mark.parametrize("text", ["abc", "nan", "inf", "1e-7", "0.1234567", "", "1e999999"])
+@pytest.mark.parametrize("text", ["abc", "nan", "inf", "1e-7", "0.1234567", "", "1e5000", "1e999999"])
 def test_amounts_are_decimals_of_six_places(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="at most six places"):
         micro(text, "--epsilon")
     ldp("run", "OLOLOHA", "--epsilon", text, code=2)
+
+
+@pytest.mark.parametrize("cell", ["9" * 23, "1" * 140_000, "1" * 5_000])
+def test_cells_that_are_no_numbers_of_64_bits_are_refused_in_a_line(cell: str, tmp_path: Path) -> None:
+    (tmp_path / "cells.csv").write_text(f"a,b\n1,2\n3,{cell}\n")
+    text = ldp("run", "OLOLOHA", "--dataset", str(tmp_path / "cells.csv"), code=1)
+    assert "mend the row after 1 good ones" in text
+    assert cell not in text
 
 
 def test_alpha_times_the_limit_must_be_whole_millionths() -> None:

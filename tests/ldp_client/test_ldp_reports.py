@@ -24,6 +24,7 @@ from ldp_client import (
     report_bytes,
 )
 from ldp_client.bitflip import BitFlipReport, bit_flip
+from ldp_client.sealed import _micro
 from mechanisms import SeededBits
 
 
@@ -118,6 +119,7 @@ def test_a_randomizer_names_what_it_leaks() -> None:
 
 def test_a_randomizers_epsilon_is_never_below_what_it_leaks() -> None:
     """Half a millionth of a millionth more than one is two: only what is a whole number but for rounding stays one."""
+    assert [_micro(each) for each in (1.0000005e-6, 0.1 + 0.2, 0.8, 1.2e-15)] == [2, 300_000, 800_000, 1]
     for k in (2, 3, 5, 17, 360):
         for permanent, first in ((2, 1), (7, 3), (40, 39), (1_000_000, 500_000), (3_000_001, 2_999_999)):
             for method in ("L-GRR", "L-GRR-exact", "L-OSUE"):
