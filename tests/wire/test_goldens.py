@@ -30,3 +30,13 @@ def test_a_golden_that_was_changed_fails_with_its_difference(shared: Path, tmp_p
     (tmp_path / "report_1.json").write_text(json.dumps(body))
     (result,) = check_goldens(tmp_path)
     assert "does not open" in result.differences[0]
+
+
+def test_a_golden_that_is_not_one_fails_and_does_not_end_the_run(shared: Path, tmp_path: Path) -> None:
+    folder = shared / "vectors" / "chromium-report-goldens" / "ara-debug" / "latest"
+    for name in ("private_key.txt", "public_key.json", "report_1.json"):
+        shutil.copyfile(folder / name, tmp_path / name)
+    for text in ("7", "[7]", "null", "[" * 100_000):
+        (tmp_path / "report_1_cleartext_payloads.json").write_text(text)
+        (result,) = check_goldens(tmp_path)
+        assert result.differences[0].startswith("cannot be read")

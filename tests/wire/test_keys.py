@@ -123,6 +123,13 @@ def test_files_are_private_and_never_half_written(tmp_path: Path) -> None:
         read_key_set(tmp_path / "none.json")
 
 
+def test_times_that_no_calendar_has_are_refused() -> None:
+    entry = json.loads(KeySet.create(SecureBits(), ManualClock(0)).serialise())["keys"][0]
+    for change in ({"expiry_ms": 10**18}, {"not_before_ms": -1}, {"not_before_ms": entry["expiry_ms"]}):
+        with pytest.raises(KeySetError, match="1970 and 9999"):
+            KeySet.parse(json.dumps({"keys": [entry | change]}))
+
+
 def test_the_pick_is_uniform() -> None:
     """Chi-square over 3 keys and 30,000 picks: 40 is passed by chance with probability below 3e-9."""
     keys = KeySet.create(SecureBits(), ManualClock(0), count=3).public(ManualClock(0))

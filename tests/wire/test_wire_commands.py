@@ -55,6 +55,49 @@ def test_keys_are_made_listed_and_rotated(tmp_path: Path) -> None:
     assert isinstance(_run("keys", "new", file).exception, WireError)
 
 
+def test_private_keys_are_not_overwritten_by_public_ones_nor_times_out_of_range(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    assert isinstance(_run("keys", "new", file, "--public", file).exception, WireError)
+    assert not file.exists()
+    _good("keys", "new", file)
+    before = file.read_bytes()
+    link = tmp_path / "link.json"
+    link.symlink_to(file)
+    for command in ("rotate", "list"):
+        assert isinstance(_run("keys", command, file, "--public", link).exception, WireError)
+        assert file.read_bytes() == before
+    for days in ("1e12", "1e300", "inf", "nan"):
+        for command, name in (("new", "other.json"), ("rotate", "keys.json")):
+            assert _run("keys", command, tmp_path / name, "--lifetime-days", days).exit_code == 2
+    assert file.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["keys.json", "link.json"]
+
+
+def test_a_conversion_replaces_its_target_whole_or_not_at_all(tmp_path: Path) -> None:
+    text, avro = tmp_path / "domain.txt", tmp_path / "domain.avro"
+    text.write_text("5\n7\n")
+    _good("convert", "domain", text, avro)
+    avro.chmod(0o600)
+    before = avro.read_bytes()
+    wrong = tmp_path / "wrong.txt"
+    wrong.write_text("5\nfive\n")
+    assert isinstance(_run("convert", "domain", wrong, avro).exception, WireError)
+    assert avro.read_bytes() == before
+    avro.write_bytes(before[:-5])
+    assert isinstance(_run("convert", "domain", avro, text).exception, WireError)
+    assert text.read_text() == "5\n7\n"
+    assert _good("convert", "domain", text, text).startswith("2 buckets")  # onto itself
+    assert text.read_bytes() == before
+    _good("convert", "domain", text, avro)
+    assert (avro.read_text(), avro.stat().st_mode & 0o777) == ("5\n7\n", 0o600)
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    assert isinstance(_run("convert", "reports", deep, avro).exception, WireError)
+    assert _good("convert", "domain", text, "/dev/null").startswith("2 buckets")
+    assert not Path("/dev/null").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"domain.txt", "domain.avro", "wrong.txt", "deep.json"}
+
+
 def test_buckets_are_shown_in_every_form() -> None:
     rows = json.loads(_good("convert", "bucket", "256", "0x100", "AAAAAAAAAAAAAAAAAAABAA==", "--json"))
     assert rows[0] == {

@@ -157,24 +157,27 @@ def write_outputs(folder: Path, outcome: Outcome, *, as_json: bool, debug: bool,
     """Write the summary as LocalTestingTool does, and the debug summary below it; return the files."""
     from aggservice.engine import debug_avro_rows, summary_rows
     from aggservice.wire import IN_DOMAIN, write_buckets
+    from aggservice.wire.whole_files import whole_file
 
     rows = outcome.rows
     assert rows is not None and rows.annotations is not None and rows.unnoised is not None
     shown = rows if every_key else rows.take((rows.annotations & IN_DOMAIN) != 0)
     folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / ("output.json" if as_json else "output.avro")]
-    if as_json:
-        written[0].write_text(json_text(facts(shown.to_dict())), encoding="utf-8")
-    else:
-        write_buckets(written[0], summary_rows(shown))
-    if debug:
-        below = folder / "debug"
-        below.mkdir(exist_ok=True)
-        written.append(below / ("output.json" if as_json else "output.avro"))
+    name = "output.json" if as_json else "output.avro"
+    written = [folder / name]
+    with whole_file(written[0]) as staged:
         if as_json:
-            written[1].write_text(json_text(debug_facts(rows)), encoding="utf-8")
+            staged.write_text(json_text(facts(shown.to_dict())), encoding="utf-8")
         else:
-            write_buckets(written[1], debug_avro_rows(rows))
+            write_buckets(staged, summary_rows(shown))
+    if debug:
+        written.append(folder / "debug" / name)
+        written[1].parent.mkdir(exist_ok=True)
+        with whole_file(written[1]) as staged:
+            if as_json:
+                staged.write_text(json_text(debug_facts(rows)), encoding="utf-8")
+            else:
+                write_buckets(staged, debug_avro_rows(rows))
     return written
 
 

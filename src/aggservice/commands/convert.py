@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
 
 import typer
 
@@ -98,18 +98,20 @@ def reports(
 ) -> None:
     """Convert reports: from JSON bodies (one a line, or a list) to Avro, and from Avro to JSON, one a line."""
     from aggservice.wire import read_key_set, read_reports, write_reports
+    from aggservice.wire.whole_files import whole_file
 
     with _opened(source) as (stream, is_avro):
         if is_avro:
             opener = read_key_set(keys) if keys is not None else None
             count = 0
-            with target.open("w", encoding="utf-8") as out:
+            with _text(target) as out:
                 for batch in read_reports(stream):
                     for row in _report_rows(batch, opener, inside):
                         out.write(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n")
                         count += 1
         else:
-            count = write_reports(target, _json_reports(stream, cleartext), codec="deflate" if deflate else "null")
+            with whole_file(target) as staged:
+                count = write_reports(staged, _json_reports(stream, cleartext), codec="deflate" if deflate else "null")
     typer.echo(f"{count} reports written to {target}")
 
 
@@ -139,10 +141,10 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
     first = stream.readline()
     try:
         body = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):
         try:
             body = json.loads(first + stream.read())
-        except ValueError:
+        except (ValueError, RecursionError):
             raise WireError("neither Avro, nor one JSON value, nor one a line") from None
     if isinstance(body, list):
         yield from ((f"entry {place}", entry) for place, entry in enumerate(body))
@@ -152,7 +154,7 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
         if line.strip():
             try:
                 yield f"line {number}", json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise WireError(f"line {number}: not JSON") from None
 
 
@@ -186,17 +188,20 @@ def domain(
 ) -> None:
     """Convert an output domain: from text, a bucket a line in any form, to Avro, and from Avro to text."""
     from aggservice.wire import BucketWriter, read_domain
+    from aggservice.wire.avro_container import Codec
     from aggservice.wire.avro_schemas import BUCKET
+    from aggservice.wire.whole_files import whole_file
 
     count = 0
     with _opened(source) as (stream, is_avro):
         if is_avro:
-            with target.open("w", encoding="utf-8") as out:
+            with _text(target) as out:
                 for rows in read_domain(stream):
                     out.writelines(f"{_write_bucket(number, form)}\n" for number in _numbers(rows))
                     count += len(rows)
         else:
-            with BucketWriter(target, BUCKET, codec="deflate" if deflate else "null") as writer:
+            codec: Codec = "deflate" if deflate else "null"
+            with whole_file(target) as staged, BucketWriter(staged, BUCKET, codec=codec) as writer:
                 for rows in _domain_rows(stream, source_form):
                     writer.write(rows)
                     count += len(rows)
@@ -257,12 +262,21 @@ def summary(
     with _opened(source) as (stream, is_avro):
         if not is_avro:
             raise WireError(f"{source} is not an Avro file")
-        with target.open("w", encoding="utf-8") as out:
+        with _text(target) as out:
             for rows in read_summary(stream):
                 for number, metric in zip(_numbers(rows), rows.metric.tolist(), strict=True):
                     out.write(json.dumps({"bucket": _write_bucket(number, form), "metric": metric}) + "\n")
                 count += len(rows)
     typer.echo(f"{count} rows written to {target}")
+
+
+@contextmanager
+def _text(target: Path) -> Iterator[TextIO]:
+    """Open a text file that is written whole or not at all; it may be the file that is read."""
+    from aggservice.wire.whole_files import whole_file
+
+    with whole_file(target) as staged, staged.open("w", encoding="utf-8") as out:
+        yield out
 
 
 @contextmanager

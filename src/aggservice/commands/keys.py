@@ -17,7 +17,9 @@ _File = Annotated[Path, typer.Argument(help="The file of private keys. Only its 
 _Public = Annotated[
     Path | None, typer.Option("--public", help="Also write the public-key document that clients fetch to this file.")
 ]
-_Lifetime = Annotated[float, typer.Option(help="For how many days the new keys are published.", min=0.01)]
+_Lifetime = Annotated[
+    float, typer.Option(help="For how many days the new keys are published.", min=0.01, max=1_000_000)
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -41,6 +43,7 @@ def new(
     from aggservice.wire import KeySet, write_key_set
     from mechanisms import SecureBits, SystemClock
 
+    _check_apart(file, public)
     keys = KeySet.create(SecureBits(), SystemClock(), count=count, lifetime_ms=round(lifetime_days * 24 * _HOUR_MS))
     write_key_set(file, keys)
     _show(keys, public, as_json)
@@ -54,6 +57,7 @@ def list_keys(
     """Show the keys of a set and which of them are published; never their private halves."""
     from aggservice.wire import read_key_set
 
+    _check_apart(file, public)
     _show(read_key_set(file), public, as_json)
 
 
@@ -61,7 +65,7 @@ def rotate(
     file: _File,
     lifetime_days: _Lifetime = 7.0,
     overlap_hours: Annotated[
-        float, typer.Option(help="For how long the old keys stay published beside the new ones.", min=0)
+        float, typer.Option(help="For how long the old keys stay published beside the new ones.", min=0, max=24_000_000)
     ] = 24.0,
     public: _Public = None,
     as_json: _Json = False,
@@ -70,6 +74,7 @@ def rotate(
     from aggservice.wire import read_key_set, write_key_set
     from mechanisms import SecureBits, SystemClock
 
+    _check_apart(file, public)
     keys = read_key_set(file).rotate(
         SecureBits(),
         SystemClock(),
@@ -80,12 +85,22 @@ def rotate(
     _show(keys, public, as_json)
 
 
+def _check_apart(file: Path, public: Path | None) -> None:
+    """Refuse to write the public keys over the private ones, which nothing could bring back."""
+    from aggservice.wire import KeySetError
+
+    if public is not None and public.resolve() == file.resolve():
+        raise KeySetError(f"{file} holds the private keys: name another file for the public ones")
+
+
 def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
+    from aggservice.wire.whole_files import whole_file
     from mechanisms import SystemClock
 
     clock = SystemClock()
     if public is not None:
-        public.write_text(keys.public(clock).serialise() + "\n", encoding="utf-8")
+        with whole_file(public) as staged:
+            staged.write_text(keys.public(clock).serialise() + "\n", encoding="utf-8")
     rows = _rows(keys, clock.now_ms())
     if as_json:
         typer.echo(json.dumps({"keys": rows}, indent=2))
@@ -103,7 +118,11 @@ def _rows(keys: KeySet, now_ms: int) -> list[dict[str, Any]]:
             "id": pair.id,
             "not_before": _time(pair.not_before_ms),
             "expiry": _time(pair.expiry_ms),
-            "state": "published" if pair.id in published else "opens old reports",
+            "state": "published"
+            if pair.id in published
+            else "opens old reports"
+            if pair.expiry_ms <= now_ms
+            else "not published yet",
         }
         for pair in keys.pairs
     ]

@@ -55,11 +55,12 @@ def _differences(path: Path) -> Iterator[str]:
     try:
         key = X25519PrivateKey.from_private_bytes(base64.b64decode((path.parent / "private_key.txt").read_text()))
         public = PublicKeySet.parse((path.parent / "public_key.json").read_text())
-        cleartexts = json.loads(path.with_name(path.stem + _CLEARTEXT_SUFFIX).read_text())
+        listed = json.loads(path.with_name(path.stem + _CLEARTEXT_SUFFIX).read_text())
+        cleartexts = [base64.b64decode(text) for text in listed]
         body = json.loads(path.read_text())
         report = AggregatableReport.from_dict(body)
         info = SharedInfo.parse(report.shared_info)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         yield f"cannot be read: {error}"
         return
     if report.to_dict() != body:
@@ -72,7 +73,7 @@ def _differences(path: Path) -> Iterator[str]:
     for payload, cleartext in zip(report.payloads, cleartexts, strict=False):
         if payload.key_id not in held:
             yield f"key_id: {payload.key_id} is not the folder's key pair"
-        yield from _payload_differences(payload, base64.b64decode(cleartext), report.shared_info, info, key)
+        yield from _payload_differences(payload, cleartext, report.shared_info, info, key)
 
 
 def _payload_differences(

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import stat
-import tempfile
 from pathlib import Path
 
 from aggservice.wire.errors import KeySetError
 from aggservice.wire.keys import KeySet
+from aggservice.wire.whole_files import whole_file
 
 
 def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
     """Write ``keys`` to ``path`` with permissions 0600; refuse to overwrite unless ``replace``."""
-    if path.exists() and not replace:
-        raise KeySetError(f"{path} exists already: rotate it with `aggservice keys rotate`, or name another file")
-    handle, staged = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(keys.serialise())
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(staged, path)
-    except BaseException:
-        os.unlink(staged)
-        raise
+        with whole_file(path, private=True, replace=replace) as staged:
+            staged.write_text(keys.serialise(), encoding="utf-8")
+    except FileExistsError:
+        raise KeySetError(
+            f"{path} exists already: rotate it with `aggservice keys rotate`, or name another file"
+        ) from None
 
 
 def read_key_set(path: Path) -> KeySet:

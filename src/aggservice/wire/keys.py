@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 
 from aggservice.wire.errors import KeyNotFoundError, KeySetError
 from aggservice.wire.hpke import KEY_BYTES, derive_private_key
+from aggservice.wire.shared_info import MAX_TIME_S
 from mechanisms import Bits, Clock, uniform_below
 
 WELL_KNOWN_PATH = "/.well-known/aggregation-service/v1/public-keys"
@@ -27,6 +28,7 @@ DEFAULT_OVERLAP_MS = DAY_MS
 RETENTION_MS = 90 * DAY_MS
 """How long after its expiry a key still opens reports: the oldest report that is accepted is 90 days old."""
 
+MAX_TIME_MS = 1000 * MAX_TIME_S
 MAX_KEYS = 10_000
 MAX_KEY_ID_CHARACTERS = 128
 
@@ -87,8 +89,8 @@ class KeyPair:
     def __post_init__(self) -> None:
         if not 1 <= len(self.id) <= MAX_KEY_ID_CHARACTERS:
             raise KeySetError(f"a key id has 1 to {MAX_KEY_ID_CHARACTERS} characters")
-        if not self.not_before_ms < self.expiry_ms:
-            raise KeySetError("a key expires after it begins")
+        if not 0 <= self.not_before_ms < self.expiry_ms <= MAX_TIME_MS:
+            raise KeySetError("a key expires after it begins, both between the years 1970 and 9999")
 
     @classmethod
     def create(cls, bits: Bits, *, not_before_ms: int, expiry_ms: int) -> KeyPair:
