@@ -7,6 +7,9 @@ law with mean μ and variance σ². Over n sources with true total T the observe
     E[C] = (1−p)·T + n·p·μ,    Var[C] = n·p·σ² + p(1−p)·Σ(xᵢ−μ)²,
 
 hence T̂ = (C − n·p·μ)/(1−p) is unbiased. Its variance is over the noise alone: the sources are what they are.
+
+Where nearly every report is random, 1 − p is far below what a double can tell from 0 next to 1, and C and n·p·μ agree
+to many digits. So 1 − p comes from its own formula, and T̂ from (C − n·μ)/(1−p) + n·μ with an exact difference.
 """
 
 from __future__ import annotations
@@ -14,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import sqrt
+from math import inf, sqrt
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ara_client.randomized import exact_rate
+from ara_client.randomized import exact_rate, exact_truth
 from ara_client.states import StateSpace
 from mechanisms.errors import ParameterError
 
@@ -59,7 +62,8 @@ class Corrector:
     def __init__(self, space: StateSpace, *, epsilon: Fraction) -> None:
         self.space = space
         self.rate = float(exact_rate(space.count, epsilon))
-        if not self.rate < 1:
+        self._truth = float(exact_truth(space.count, epsilon))
+        if not self._truth**2 > 0:
             raise ParameterError("at this epsilon every report is random: there is nothing to correct")
 
     def reports(
@@ -74,21 +78,20 @@ class Corrector:
         """Estimate how many reports of a kind the sources would have sent without noise.
 
         ``histogram[m]`` is the number of sources that sent exactly m reports with this trigger data (window, bucket),
-        m = 0, 1, …; all sources are counted, those without reports too. The variance is estimated without bias.
+        m = 0, 1, …; all sources are counted, those without reports too. The variance is estimated without bias, but for
+        never being put below what the random states alone have.
         """
-        law = self._law(trigger_data, window, bucket)
-        counts = np.zeros(law.size)
-        if not 0 < len(histogram) <= law.size:
-            raise ParameterError(f"a source sends 0 to {law.size - 1} such reports, so the histogram has that many + 1")
-        counts[: len(histogram)] = histogram
-        if not (counts >= 0).all():
+        law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
+        if not 0 < len(histogram) <= len(law):
+            raise ParameterError(f"a source sends 0 to {len(law) - 1} such reports, so the histogram has that many + 1")
+        if not all(0 <= count < inf for count in histogram):
             raise ParameterError("a histogram counts sources; it is never negative")
-        numbers = np.arange(law.size)
-        sources, mean = counts.sum(), float(law @ numbers)
-        true = (counts - sources * self.rate * law) / (1 - self.rate)
-        return self._estimate(
-            float(counts @ numbers), float(sources), law, float(true @ (numbers - mean) ** 2), confidence
-        )
+        mean, spread = _moments(law)
+        counts = [Fraction(count) for count in histogram]
+        sources = sum(counts, Fraction(0))
+        squares = sum((count * (m - mean) ** 2 for m, count in enumerate(counts)), Fraction(0))
+        observed = sum((count * m for m, count in enumerate(counts)), Fraction(0))
+        return self._estimate(observed, sources, mean, spread, self._undone(squares, sources * spread), confidence)
 
     def total(
         self,
@@ -101,14 +104,15 @@ class Corrector:
         confidence: float = 0.95,
     ) -> Estimate:
         """Estimate as ``reports`` does when only the total is known. The variance is then an upper bound."""
-        law = self._law(trigger_data, window, bucket)
-        most, mean = law.size - 1, float(law @ np.arange(law.size))
+        law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
+        most = len(law) - 1
         if not (sources >= 0 and 0 <= reports <= sources * most):
             raise ParameterError(f"{sources} sources send 0 to {sources * most} such reports, not {reports}")
-        true = min(max((reports - sources * self.rate * mean) / (1 - self.rate), 0.0), float(sources * most))
+        mean, spread = _moments(law)
+        true = min(max(self._undone(Fraction(reports), sources * mean), 0.0), float(sources * most))
         # For a given total, squares are largest when each source sends all it can or nothing.
-        spread = (most - 2 * mean) * true + sources * mean**2
-        return self._estimate(float(reports), float(sources), law, spread, confidence)
+        squares = float(most - 2 * mean) * true + float(sources * mean**2)
+        return self._estimate(Fraction(reports), Fraction(sources), mean, spread, squares, confidence)
 
     def states(self, counts: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Estimate how many sources are truly in each state; return the estimates and their variances.
@@ -119,26 +123,40 @@ class Corrector:
         if observed.shape != (self.space.count,) or not (observed >= 0).all():
             raise ParameterError(f"counts must have one entry, 0 or more, for each of {self.space.count} states")
         sources, mean, rate = observed.sum(), 1 / self.space.count, self.rate
-        true = (observed - sources * rate * mean) / (1 - rate)
+        # The difference is one of whole numbers: multiplied out, it is exact.
+        true = (observed * self.space.count - sources) * mean / self._truth + sources * mean
         spread = np.clip(true * (1 - 2 * mean) + sources * mean**2, 0, None)
         noise = sources * rate * mean * (1 - mean)
-        return true, (noise + rate * (1 - rate) * spread) / (1 - rate) ** 2
+        return true, (noise + rate * self._truth * spread) / self._truth**2
 
-    def _law(self, trigger_data: int, window: int | None, bucket: int | None) -> NDArray[np.float64]:
-        law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
-        return np.array([float(mass) for mass in law])
+    def _undone(self, observed: Fraction, random: Fraction) -> float:
+        """Return an unbiased estimate of a sum over the true states from that over the observed ones.
+
+        ``random`` is what the sum would be expected to be if every state were a random one.
+        """
+        return float(observed - random) / self._truth + float(random)
 
     def _estimate(
-        self, observed: float, sources: float, law: NDArray[np.float64], spread: float, confidence: float
+        self,
+        observed: Fraction,
+        sources: Fraction,
+        mean: Fraction,
+        spread: Fraction,
+        squares: float,
+        confidence: float,
     ) -> Estimate:
+        """Return the estimate; ``squares`` is Σ(xᵢ−μ)² over the true states, as far as it is known."""
         if not 0 < confidence < 1:
             raise ParameterError(f"confidence lies strictly between 0 and 1, got {confidence}")
-        numbers = np.arange(law.size)
-        mean = float(law @ numbers)
-        noise = sources * self.rate * float(law @ (numbers - mean) ** 2)
-        variance = noise + self.rate * (1 - self.rate) * max(spread, 0.0)
+        variance = self.rate * float(sources * spread) + self.rate * self._truth * max(squares, 0.0)
         return Estimate(
-            value=(observed - sources * self.rate * mean) / (1 - self.rate),
-            variance=variance / (1 - self.rate) ** 2,
+            value=self._undone(observed, sources * mean),
+            variance=variance / self._truth**2,
             confidence=confidence,
         )
+
+
+def _moments(law: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
+    """Return the mean and the variance of a law of counts."""
+    mean = sum((m * mass for m, mass in enumerate(law)), Fraction(0))
+    return mean, sum((mass * (m - mean) ** 2 for m, mass in enumerate(law)), Fraction(0))

@@ -98,6 +98,18 @@ def exact_rate(states: int, epsilon: Fraction) -> Real | Fraction:
     return shrunk * states / (shrunk * (states - 1) + 1) if epsilon else Fraction(1)
 
 
+def exact_truth(states: int, epsilon: Fraction) -> Real | Fraction:
+    """Return (e^ε − 1)/(e^ε + |O| − 1), the probability of a truthful answer in Algorithm 8, as an exact number.
+
+    It is 1 − ``exact_rate``, and keeps its digits where that is close to 1.
+    """
+    _check(states)
+    if not epsilon >= 0:
+        raise ParameterError(f"epsilon must be 0 or more, got {epsilon}")
+    shrunk = exp(-epsilon)
+    return (1 - shrunk) / (shrunk * (states - 1) + 1) if epsilon else Fraction(0)
+
+
 def draw_states(bits: Bits, states: int, epsilon: Fraction, size: int) -> NDArray[np.int64]:
     """Return, for each of ``size`` registrations, ``TRUTHFUL`` or the rank of the state to send instead (Algorithm 8).
 

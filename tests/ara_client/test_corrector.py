@@ -7,6 +7,7 @@ them is good to far below that at the sizes used.
 from __future__ import annotations
 
 from fractions import Fraction
+from math import expm1, nan
 
 import numpy as np
 import pytest
@@ -65,6 +66,33 @@ def test_expectation_over_the_noise_is_the_truth(truth: list[int], kind: dict[st
     assert variance <= corrector.total(expected_total, len(truth), **kind).variance + slack
 
 
+@pytest.mark.parametrize("epsilon", [1e-20, 1e-15, 1e-12, 1e-6, 1.0])
+@pytest.mark.parametrize("buckets", [2, 12])
+def test_estimates_keep_their_digits_where_nearly_all_is_noise(epsilon: float, buckets: int) -> None:
+    """1 − p taken as a double minus a double is off by a tenth at ε = 1e-15, and 0 below that; so is the difference
+    of what is observed and what the noise alone sends, for a space of 10¹⁷ states at any ε."""
+    space = StateSpace([TriggerDataSpec(trigger_data=d, windows=5, buckets=buckets) for d in range(8)], 2 * buckets)
+    truth = expm1(epsilon) / (expm1(epsilon) + space.count)
+    law = space.report_counts(3, window=1)
+    mean = sum(m * mass for m, mass in enumerate(law))
+    corrector = Corrector(space, epsilon=Fraction(epsilon))
+    for reports in (0, 123_456, 1_000_000):
+        wanted = float(reports - 10**6 * mean) / truth + float(10**6 * mean)
+        assert corrector.total(reports, 10**6, trigger_data=3, window=1).value == pytest.approx(wanted, rel=1e-12)
+        histogram = [10**6 - reports, reports]
+        found = corrector.reports(histogram, trigger_data=3, window=1)
+        assert found.value == pytest.approx(wanted, rel=1e-12)
+        assert found.variance > 0
+
+
+def test_estimates_of_states_keep_their_digits() -> None:
+    epsilon = 1e-15
+    truth = expm1(epsilon) / (expm1(epsilon) + 27)
+    estimates, variances = Corrector(FIGURE_3, epsilon=Fraction(epsilon)).states([1000] * 26 + [1027])
+    assert estimates == pytest.approx([1001 - 1 / truth] * 26 + [1001 + 26 / truth], rel=1e-12)
+    assert (variances > 0).all()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimates_and_variances_agree_with_simulation(kind: dict[str, int]) -> None:
     """200 populations of 5,000 sources at ε = 1.5: errors in units of their standard error are standard normal."""
@@ -112,6 +140,7 @@ def test_without_noise_nothing_changes() -> None:
     estimate = corrector.reports([90, 8, 2], trigger_data=0)
     assert estimate.value == pytest.approx(12)
     assert estimate.variance == pytest.approx(0, abs=1e-15)
+    assert Corrector(FIGURE_3, epsilon=Fraction(10**6)).reports([90, 8, 2], trigger_data=0).value == 12
     assert Estimate(value=10.0, variance=4.0, confidence=0.95).interval == pytest.approx((6.08, 13.92), abs=1e-3)
 
 
@@ -123,6 +152,7 @@ def test_what_cannot_be_is_refused() -> None:
         lambda: corrector.reports([], trigger_data=0),
         lambda: corrector.reports([1, 1, 1, 1], trigger_data=0),
         lambda: corrector.reports([-1], trigger_data=0),
+        lambda: corrector.reports([nan], trigger_data=0),  # type: ignore[list-item]
         lambda: corrector.reports([1], trigger_data=9),
         lambda: corrector.reports([1], trigger_data=0, confidence=1.0),
         lambda: corrector.total(3, 1, trigger_data=0),
