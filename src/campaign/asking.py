@@ -150,6 +150,8 @@ class Desk:
         finished = self._client.watch_job(self._prefix + job.name, progress)
         summary = Summary.of(finished.summary, ())
         shards = sorted((self._out / "summaries" / job.name).glob("summary-*.avro"))
+        if not shards:
+            raise RunError(f"job {job.name} was done before, and its summary is not in {self._out}")
         parts = [rows for path in shards for rows in read_summary(path)]
         empty = np.empty(0, dtype=np.uint64)
         return Answer(

@@ -115,7 +115,8 @@ def run_campaign(
             seal_all(pieces, addressee_of(campaign, keys), workers=workers, progress=sealed)
             write_domains(campaign, out / "domains")
         jobs = jobs_of(campaign, truth.collected.closes_ms)
-        prefix = "" if service is None and ledger is None else f"{bits.child('run id').read(4).hex()}-"
+        # In a ledger that outlives the run even the jobs of a seeded run are new ones, and not those of the run before.
+        prefix = "" if service is None and ledger is None else f"{SecureBits().read(8).hex()}-"
         desk = Desk(campaign, client, out, clock=clock, files=files, prefix=prefix)
         answers = []
         with watch.stage("query", len(jobs)) as asked:

@@ -121,6 +121,7 @@ class ScenarioServer:
                     return
                 except grpc.FutureTimeoutError:
                     continue
+        self.kill()
         raise RunError(f"the service did not answer within {_START_S:.0f} s: see {log}")
 
     def kill(self) -> None:

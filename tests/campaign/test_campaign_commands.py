@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from aggservice.commands import demo as demo_command
 from aggservice.commands import run as run_command
 from aggservice.service import embedded
 from budget import ExportedLog
+from campaign import load_campaign, run_campaign
+from campaign.run import anchored
+from mechanisms import SystemClock
 
 CAMPAIGN = """
 name = "small"
@@ -30,6 +34,8 @@ scale = 4096
 [[queries]]
 epsilon = "40"
 """
+
+NOW_MS = SystemClock().now_ms()
 
 
 app = typer.Typer()
@@ -91,6 +97,20 @@ def test_a_ledger_of_ones_own_is_charged_again_and_again(file: Path, tmp_path: P
         assert code == 0, text
     logs = [ExportedLog(tmp_path / f"run{number}" / "ledger" / "ledger.log") for number in range(2)]
     assert [sum(1 for entry in log.entries() for _ in [list(entry.parts)]) for log in logs] == [2, 3]
+
+
+def test_a_seeded_run_again_is_charged_again(file: Path, tmp_path: Path) -> None:
+    """The same seed makes the same reports: a second run over them must pay, and not find the first one's answer."""
+    ledger = tmp_path / "ledger.sqlite"
+    for number, paid in ((0, 1), (1, 0), (2, 0)):
+        out = tmp_path / f"run{number}"
+        campaign = replace(load_campaign(file), seed="s")
+        # Anchored to the same hour, so that the reports are the same to the byte.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("campaign.run.anchored", lambda campaign, now: anchored(campaign, NOW_MS))
+            result = run_campaign(campaign, out, workers=1, draw=False, ledger=ledger)
+        assert [answer.paid for answer in result.answers] == [bool(paid)]
+        assert len(result.answers[0].metrics) == 2 * paid
 
 
 def test_a_ledger_in_the_folder_that_a_run_replaces_is_not_deleted(file: Path, tmp_path: Path) -> None:
