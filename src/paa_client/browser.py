@@ -169,8 +169,14 @@ class Browser:
     def send_due(self) -> list[SentReport]:
         """Remove the reports that are due and return them as the network carries them, sealed.
 
-        A report whose coordinator has no keys here is an error of the simulation: ``ConfigError``.
+        A report whose coordinator has no keys here is an error of the simulation: ``ConfigError``, and all stay queued.
         """
+        now = self._clock.now_ms()
+        for time_ms, _, delivery in self._queue:
+            if time_ms <= now and delivery.report.coordinator not in self._keys:
+                raise ConfigError(
+                    f"no public keys are known for {delivery.report.coordinator}: pass them as Browser(keys={{...}})"
+                )
         return [self._seal(delivery) for delivery in self.take_due()]
 
     def budget_used(self, origin: str, api: Api = Api.SHARED_STORAGE) -> tuple[int, int]:
@@ -303,11 +309,7 @@ class Browser:
         self._sequence += 1
 
     def _seal(self, delivery: Delivery) -> SentReport:
-        keys = self._keys.get(delivery.report.coordinator)
-        if keys is None:
-            raise ConfigError(
-                f"no public keys are known for {delivery.report.coordinator}: pass them as Browser(keys={{...}})"
-            )
+        keys = self._keys[delivery.report.coordinator]
         return SentReport(time_ms=delivery.time_ms, url=delivery.url, body=delivery.report.seal(keys, self._bits))
 
     def _origin(self, origin: str) -> _Origin:

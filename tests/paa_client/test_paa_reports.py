@@ -282,3 +282,19 @@ def test_journals_answer_what_was_cut_and_why() -> None:
     assert browser.journal.count(site="https://ad.example", api=Api.SHARED_STORAGE) == 2
     assert browser.journal.count(api=Api.PROTECTED_AUDIENCE) == 0
     assert [loss.contribution for loss in browser.journal.losses] == [Contribution(2, 5), Contribution(3, 0)]
+
+
+def test_reports_without_keys_stay_queued() -> None:
+    """Keys that are missing are the simulation's fault, and no report is lost by it."""
+    clock = ManualClock(1_700_000_040_000)
+    keys = wire.KeySet.create(SeededBits("late keys"), clock).public(clock)
+    browser = Browser(clock=clock, bits=SeededBits("queued"), keys={AWS_COORDINATOR: keys})
+    browser.register("https://ad.example", "one", lambda storage, aggregation, data: None)
+    for coordinator in (AWS_COORDINATOR, GCP_COORDINATOR):
+        browser.run("https://ad.example", "one", context_id="c", aggregation_coordinator_origin=coordinator)
+    clock.advance(10_000)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="no public keys are known for"):
+            browser.send_due()
+    browser.set_keys(GCP_COORDINATOR, keys)
+    assert len(browser.send_due()) == 2 and browser.send_due() == []
