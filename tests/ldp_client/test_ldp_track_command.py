@@ -70,7 +70,7 @@ def test_what_cannot_be_tracked_is_explained() -> None:
 
 def test_every_client_runs_with_its_defaults() -> None:
     """RNIP took RAPPOR's 128 bits, of which its values have at most 62."""
-    for method in ("RAPPOR", "L-SUE", "L-OSUE", "L-GRR", "BEP", "RNIP"):
+    for method in ("RAPPOR", "L-SUE", "L-OSUE", "L-GRR", "LOLOHA", "dBitFlipPM", "BEP", "RNIP"):
         track(method, "--draws", "10", "--reports", "2")
     found = json.loads(track("RNIP", "--draws", "10", "--reports", "3", "--json"))
     assert found["protocol"]["bits"] == 32
@@ -123,3 +123,11 @@ def test_the_figure_of_rappor_prints_the_limit_on_learning(tmp_path: Path) -> No
     assert len(rows) == 200
     assert rows[0]["string"] == "string 1" and rows[0]["detected"] == "1"
     assert find_figure("shuffling").title.startswith("Shuffling")
+
+
+def test_what_names_its_sender_is_infinitely_trackable() -> None:
+    for method in ("LOLOHA", "dBitFlipPM"):
+        ask = (method, "--reports", "3", "--draws", "50", "--sampled", "9")
+        assert track(*ask).count("∞ [∞, ∞]") == 2
+        found = json.loads(track(*ask, "--json"))
+        assert found["reports"][0]["median"] == {"value": None, "low": None, "high": None}

@@ -24,7 +24,10 @@ from aggservice.commands.ldp import (
     refusals,
 )
 
-METHODS = "RAPPOR (strings in Bloom filters), L-SUE, L-OSUE, L-GRR, BEP (one bit) or RNIP (stored inner products)"
+METHODS = (
+    "RAPPOR (strings in Bloom filters), L-SUE, L-OSUE, L-GRR, LOLOHA, dBitFlipPM, BEP (one bit) or RNIP (stored inner "
+    "products)"
+)
 
 #: The defaults of --size: RAPPOR's is Figure 1's; with 32 bits and 100 pairs no two of a user's vectors are alike.
 _FILTER_BITS, _VALUE_BITS = 128, 32
@@ -68,7 +71,8 @@ def track(
     epsilon: Limit = "2",
     alpha: Share = "0.5",
     first: First = None,
-    k: Annotated[int, typer.Option("--k", min=2, help="How many values (L-SUE, L-OSUE, L-GRR).")] = 128,
+    k: Annotated[int, typer.Option("--k", min=2, help="How many values (but RAPPOR, BEP, RNIP).")] = 128,
+    sampled: Annotated[int, typer.Option("--sampled", min=1, help="Sampled buckets of k (dBitFlipPM).")] = 1,
     second: Annotated[str, typer.Option("--second", help="ε₂ of a report in the kept bit (BEP).")] = "1",
     size: Annotated[
         int | None, typer.Option("--size", help="Bits of the filter (RAPPOR: 128) or of a value (RNIP: 32).")
@@ -92,7 +96,7 @@ def track(
         raise typer.BadParameter(f"--confidence must lie between 0 and 1, not {confidence}")
     limit = micro(epsilon, "--epsilon")
     with refusals():
-        from ldp_client import l_grr, l_osue, l_sue
+        from ldp_client import bit_flip, l_grr, l_osue, l_sue, loloha
         from ldp_client.errors import ProtocolError
         from ldp_client.everlasting import BitwiseEverlasting
         from ldp_client.inner_product import InnerProduct
@@ -112,6 +116,10 @@ def track(
                 protocol = l_osue(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
             case "L-GRR":
                 protocol = l_grr(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
+            case "LOLOHA":
+                protocol = loloha(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
+            case "dBitFlipPM":
+                protocol = bit_flip(k=k, buckets=k, sampled=sampled, epsilon_permanent_micro=limit)
             case "BEP":
                 protocol = BitwiseEverlasting(
                     epsilon_permanent_micro=limit, epsilon_report_micro=micro(second, "--second")
