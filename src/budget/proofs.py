@@ -202,9 +202,15 @@ class Receipt:
         return receipt
 
     def result_digests(self) -> set[str]:
-        """Return the SHA-256, in hex, of everything the entry says was released: the result and each of its files."""
-        result = self.entry.get("result", {"files": []})
-        return {one["sha256"] for one in [result, *result["files"]] if "sha256" in one}
+        """Return the SHA-256, in hex, of everything the entry says was released: the result and each of its files.
+
+        Whoever signs can sign any entry, so what has not the shape of a result names nothing.
+        """
+        result = self.entry.get("result")
+        files = result.get("files") if isinstance(result, dict) else None
+        named = [result, *files] if isinstance(files, list) else []
+        found = (one.get("sha256") for one in named if isinstance(one, dict))
+        return {digest for digest in found if isinstance(digest, str)}
 
     def parsed(self, loss_name: str) -> Entry:
         """Return the entry that the receipt proves."""

@@ -41,6 +41,13 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 """The statements that take a database from each schema version to the next."""
 
 
+def _blob(value: object) -> bytes:
+    """Return a column's bytes; StoreError for another type, which SQLite lets anybody put there."""
+    if not isinstance(value, bytes):
+        raise StoreError("a column that holds bytes holds something else: run 'aggservice ledger verify'")
+    return value
+
+
 class _SqliteTransaction(Transaction):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
@@ -49,7 +56,7 @@ class _SqliteTransaction(Transaction):
         row = self._db.execute("SELECT entries, frontier FROM head WHERE id = 1").fetchone()
         if row is None:
             return None
-        raw = bytes(row[1])
+        raw = _blob(row[1])
         return Head(entries=row[0], frontier=tuple(raw[i : i + HASH_BYTES] for i in range(0, len(raw), HASH_BYTES)))
 
     def set_head(self, head: Head) -> None:
@@ -68,11 +75,11 @@ class _SqliteTransaction(Transaction):
 
     def entry(self, seq: int) -> EntryRow | None:
         row = self._db.execute("SELECT seq, header, receipt FROM entries WHERE seq = ?", (seq,)).fetchone()
-        return None if row is None else EntryRow(seq=row[0], header=row[1], receipt=row[2])
+        return None if row is None else EntryRow(seq=row[0], header=_blob(row[1]), receipt=_blob(row[2]))
 
     def entries(self, start: int = 0) -> Iterator[EntryRow]:
         rows = self._db.execute("SELECT seq, header, receipt FROM entries WHERE seq >= ? ORDER BY seq", (start,))
-        return (EntryRow(seq=row[0], header=row[1], receipt=row[2]) for row in rows)
+        return (EntryRow(seq=row[0], header=_blob(row[1]), receipt=_blob(row[2])) for row in rows)
 
     def _parts(self, where: str, values: tuple[object, ...]) -> Iterator[PartRow]:
         rows = self._db.execute(

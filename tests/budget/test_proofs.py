@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budget import BudgetError, Checkpoint, FormatError, Signer
+from budget import BudgetError, Checkpoint, FormatError, Receipt, Signer
 from budget.canonical import decode, encode
 from budget.merkle import extend, last_path, leaf_hash, path, root, root_from_path, tree_root
 from mechanisms import SecureBits, SeededBits
@@ -118,3 +118,21 @@ def test_the_key_file_is_private_shared_and_stable(tmp_path: Path) -> None:
     file.write_text("not a key")
     with pytest.raises(BudgetError, match="no signing key"):
         Signer.load(file)
+
+
+@pytest.mark.parametrize(
+    "result", ["x", {}, {"files": "abc"}, {"files": [1]}, {"files": [{"sha256": {}}]}, {"sha256": 1, "files": []}]
+)
+def test_a_receipt_over_an_entry_of_no_shape_names_no_result(result: object) -> None:
+    """Anybody can sign a receipt with a key of his own; whoever reads it compares before he believes."""
+    signer, entry = Signer.generate(SeededBits("forger")), {"seq": 0, "result": result}
+    checkpoint = Checkpoint(
+        ledger_id=bytes(32),
+        entries=1,
+        head=bytes(32),
+        root=leaf_hash(encode(entry)),
+        time_ms=0,
+        public_key=signer.public_key,
+    ).signed_by(signer)
+    read = Receipt.from_bytes(Receipt(entry=entry, path=(), checkpoint=checkpoint).to_bytes())
+    assert read.result_digests() == set()

@@ -435,3 +435,25 @@ def test_a_service_that_overspends_with_its_own_key_is_found(tmp_path: Path) -> 
         found = verify_store(store).disagreement
         assert found is not None and (found.seq, found.what) == ((1, "cost") if what else (3, "budget"))
         store.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE head SET frontier = 1000000000000000",
+        "UPDATE entries SET header = 1000000000000000 WHERE seq = 1",
+        "UPDATE entries SET receipt = 1000000000000000 WHERE seq = 1",
+        "UPDATE entries SET header = 1.5 WHERE seq = 2",
+        "UPDATE head SET frontier = 'text'",
+    ],
+)
+def test_a_column_of_another_type_is_found_and_never_taken_for_a_size(book: Book, change: str) -> None:
+    """SQLite keeps any value in any column, and Python makes zeros of a number of bytes: petabytes of them."""
+    book.store.close()
+    assert isinstance(book.store, SqliteStore)
+    database = sqlite3.connect(book.store.path)
+    with database:
+        database.execute(change)
+    database.close()
+    report = verify_store(book.store)
+    assert report.disagreement is not None and "holds something else" in report.disagreement.text

@@ -325,6 +325,18 @@ def test_gaussian_noise_needs_a_zcdp_ledger(maker: Any, engine_of: Callable[...,
         run(engine, maker, request("m", noise=Epsilon.parse("1")), reports)
 
 
+def test_a_rho_too_large_for_the_sensitivity_is_refused_by_name(
+    maker: Any, engine_of: Callable[..., LocalEngine]
+) -> None:
+    from .conftest import new_ledger  # type: ignore[import-not-found]
+
+    settings = EngineSettings(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=1, l0=1)})
+    engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2000")), settings=settings)
+    with pytest.raises(InvalidJobError, match="Λ₁ = 1"):
+        run(engine, maker, request("g", noise=Rho.parse("100")), [maker.report({1: 1})])
+    assert engine.ledger.checkpoint().entries == 1
+
+
 def test_a_debug_run_shows_true_values_and_charges_nothing(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
     engine = engine_of(maker)
     before = engine.ledger.checkpoint()

@@ -21,6 +21,7 @@ from mechanisms import (
     Bits,
     DiscreteGaussian,
     DiscreteLaplace,
+    ParameterError,
     TruncatedDiscreteLaplace,
     discovery_threshold,
 )
@@ -99,7 +100,11 @@ class ReleasePlan:
     def declared_noise(self) -> Noise:
         """The noise of declared keys: pure, with or without discovery beside it."""
         if isinstance(self.noise, Rho):
-            return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+            try:
+                return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+            except ParameterError as problem:
+                text = f"rho {self.noise} does not go with Λ₁ = {self.sensitivity.l1}: {problem}"
+                raise InvalidJobError(text) from problem
         return DiscreteLaplace(epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
 
     @property
