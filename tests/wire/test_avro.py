@@ -328,3 +328,18 @@ def test_shards(tmp_path: Path) -> None:
     for prefix in ("../other", str(tmp_path / "other"), "/etc/hosts", "link"):
         with pytest.raises(WireError, match="leads out"):
             find_shards(tmp_path / "inner", prefix)
+
+
+def test_shards_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (tmp_path / "in-secret").write_bytes(b"")
+    with pytest.raises(WireError, match="no file"):
+        find_shards(folder, ".")
+    for prefix in ("a\0b", "x" * 300, "\ud800"):
+        with pytest.raises(WireError, match="cannot be looked for"):
+            find_shards(folder, prefix)
+    for shard in (1, 2, 4):
+        (folder / f"r-{shard}-of-99999999999999").write_bytes(b"")
+    with pytest.raises(WireError, match="99999999999996 of 99999999999999 shards are missing, the first is 3"):
+        find_shards(folder, "r")

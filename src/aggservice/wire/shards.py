@@ -28,14 +28,19 @@ def find_shards(folder: Path, prefix: str) -> list[Path]:
     A set of shards that says how many it has must be complete. A prefix that names one file means that file.
     """
     exact = folder / prefix
-    if not exact.resolve().is_relative_to(folder.resolve()):
-        raise WireError(f"the prefix {prefix!r} leads out of its folder")
-    if exact.is_file():
-        return [exact]
     parent, start = exact.parent, exact.name
-    if prefix.endswith("/") or not prefix:
+    if prefix.endswith("/") or prefix in ("", "."):
         parent, start = exact, ""
-    files = sorted(path for path in parent.glob("*") if path.is_file() and path.name.startswith(start))
+    try:
+        if not exact.resolve().is_relative_to(folder.resolve()):
+            raise WireError(f"the prefix {prefix!r} leads out of its folder")
+        if exact.is_file():
+            return [exact]
+        files = sorted(path for path in parent.glob("*") if path.is_file() and path.name.startswith(start))
+    except (OSError, UnicodeEncodeError, ValueError) as problem:
+        if isinstance(problem, WireError):
+            raise
+        raise WireError(f"the prefix {prefix[:60]!r} cannot be looked for: {problem}") from None
     files = [path for path in files if not path.name.startswith(".")]
     if not files:
         raise WireError(f"no file under {parent} begins with {start!r}")
@@ -49,5 +54,7 @@ def _check_complete(files: list[Path]) -> None:
         if match := _SHARD.fullmatch(path.name):
             found.setdefault((match["prefix"], int(match["total"])), set()).add(int(match["shard"]))
     for (prefix, total), shards in found.items():
-        if missing := set(range(1, total + 1)) - shards:
-            raise WireError(f"{prefix}: {len(missing)} of {total} shards are missing, the first is {min(missing)}")
+        there = sorted(shard for shard in shards if 1 <= shard <= total)
+        if missing := total - len(there):
+            first = next((place for place, shard in enumerate(there, start=1) if shard != place), len(there) + 1)
+            raise WireError(f"{prefix}: {missing} of {total} shards are missing, the first is {first}")
