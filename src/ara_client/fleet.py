@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from ara_client import fleet_kernels as kernels
 from ara_client import fleet_tables as tables
 from ara_client.constants import AGGREGATABLE_BUDGET
-from ara_client.fleet_columns import Flags, FleetReports, Ints, SourceColumns, TriggerColumns
+from ara_client.fleet_columns import TIME_LIMIT_MS, Flags, FleetReports, Ints, SourceColumns, TriggerColumns
 from ara_client.vendor import VendorValues
 from mechanisms import Bits, ParameterError, bernoulli_batch, uniform_below_batch
 
@@ -63,10 +63,13 @@ class FleetRules:
     def __post_init__(self) -> None:
         if self.form not in ("deployed", "paper"):
             raise ParameterError(f"form is 'deployed' or 'paper', got {self.form!r}")
+        whole = (self.contribution_budget, self.max_reports, self.min_delay_ms, self.delay_span_ms)
+        if not all(isinstance(number, int) for number in whole):
+            raise ParameterError("contribution_budget, max_reports and delays are whole numbers")
         if not (1 <= self.contribution_budget < 1 << 40 and 1 <= self.max_reports < 1 << 40):
             raise ParameterError("contribution_budget and max_reports must be at least 1 and below 2^40")
-        if not (self.min_delay_ms >= 0 and self.delay_span_ms >= 0):
-            raise ParameterError("delays must not be negative")
+        if not (0 <= self.min_delay_ms <= TIME_LIMIT_MS and 0 <= self.delay_span_ms <= TIME_LIMIT_MS):
+            raise ParameterError(f"delays must not be negative, nor above {TIME_LIMIT_MS} ms")
         if not 0 <= self.null_rate <= 1:
             raise ParameterError(f"null_rate is a probability, got {self.null_rate}")
 

@@ -23,6 +23,8 @@ Flags: TypeAlias = NDArray[np.bool_]
 MAX_KEYS = 20
 #: A contribution stays below this, so that twenty of them cannot overflow a 64-bit sum.
 VALUE_LIMIT = 1 << 32
+#: Times and delays stay within this, so that the time of a report, their sum, cannot overflow.
+TIME_LIMIT_MS = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,20 +210,23 @@ class FleetReports:
 
 def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...]) -> None:
     rows, offset = len(columns), columns.offset
+    _check_offset(offset, rows)
     for field in fields(columns):
         column = getattr(columns, field.name)
         wanted = rows + 1 if field.name == "offset" else int(offset[-1]) if field.name in inner else rows
         if column.shape != (wanted,):
             raise ParameterError(f"column {field.name} has shape {column.shape}, not {wanted} rows")
+        kind = np.bool_ if field.type == "Flags" else np.uint64 if field.type == "Words" else np.int64
+        if column.dtype != kind:
+            raise ParameterError(f"column {field.name} holds {column.dtype}, not {kind.__name__}; use .of()")
         if not (column.flags.c_contiguous and column.flags.writeable):
             raise ParameterError(f"column {field.name} must be a contiguous, writable array; build columns with .of()")
     if rows and not (np.diff(columns.order) > 0).all():
         raise ParameterError("column order must increase: registrations come in the order in which they happened")
     if rows and not (np.diff(columns.time_ms) >= 0).all():
         raise ParameterError("column time_ms must not go back")
-    sizes = np.diff(offset)
-    if offset[0] != 0 or not ((sizes >= 0) & (sizes <= MAX_KEYS)).all():
-        raise ParameterError(f"column offset must start at 0 and give each row 0 to {MAX_KEYS} entries")
+    if rows and not -TIME_LIMIT_MS <= columns.time_ms[0] <= columns.time_ms[-1] <= TIME_LIMIT_MS:
+        raise ParameterError(f"column time_ms must lie within {TIME_LIMIT_MS} ms of the epoch")
     if columns.name.size and not columns.name.min() >= 0:
         raise ParameterError("column name must not be negative")
     steps = np.diff(columns.name)
@@ -232,8 +237,20 @@ def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...])
         raise ParameterError("column name must increase within a row: each key once, in order")
 
 
+def _check_offset(offset: Ints, rows: int) -> None:
+    if offset.shape != (rows + 1,):
+        raise ParameterError(f"column offset has shape {offset.shape}, not {rows + 1} rows")
+    sizes = np.diff(offset)
+    if offset[0] != 0 or not ((sizes >= 0) & (sizes <= MAX_KEYS)).all():
+        raise ParameterError(f"column offset must start at 0 and give each row 0 to {MAX_KEYS} entries")
+
+
 def _offsets(offset: ArrayLike | None, rows: int) -> Ints:
-    return np.arange(rows + 1, dtype=np.int64) if offset is None else _ints(offset, rows + 1)
+    if offset is None:
+        return np.arange(rows + 1, dtype=np.int64)
+    offsets = _ints(offset, rows + 1)
+    _check_offset(offsets, rows)
+    return offsets
 
 
 def _ints(values: ArrayLike, rows: int) -> Ints:
@@ -249,9 +266,18 @@ def _flags(values: ArrayLike, rows: int) -> Flags:
 
 
 def _column(values: ArrayLike, kind: type[np.generic], rows: int) -> NDArray[np.generic]:
-    """Return the values as one writable, contiguous column: the kernels are compiled for no other kind of array."""
+    """Return the values as one writable, contiguous column: the kernels are compiled for no other kind of array.
+
+    A number that its kind cannot hold is refused; numpy would take it modulo 2⁶⁴ without a word.
+    """
     given = np.asarray(values)
     if given.dtype.kind == "f" and given.size:
         raise ParameterError("columns hold whole numbers; a float would lose some")
+    if given.dtype.kind not in "biuf" and not all(isinstance(value, (int, np.integer)) for value in given.flat):
+        raise ParameterError(f"columns hold whole numbers, not {given.dtype}")
+    if given.size and kind is not np.bool_:
+        least, most = (0, (1 << 64) - 1) if kind is np.uint64 else (-(1 << 63), (1 << 63) - 1)
+        if not (least <= int(given.min()) and int(given.max()) <= most):
+            raise ParameterError(f"a column of {kind.__name__} holds {least} to {most}, not what was given")
     whole = given.astype(kind, copy=False)
     return np.require(np.broadcast_to(whole, (rows,)) if whole.ndim == 0 else whole, requirements=["C", "W"])

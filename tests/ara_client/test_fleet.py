@@ -303,6 +303,16 @@ def test_bad_columns_are_refused() -> None:
         ({"offset": [0, 21, 21]}, "0 to 20"),
         ({"offset": [1, 1, 1]}, "start at 0"),
         ({"priority": [0.5, 1.0]}, "whole numbers"),
+        ({"priority": ["5", "6"]}, "whole numbers"),
+        ({"priority": None}, "whole numbers"),
+        ({"priority": [1 << 63, 1 << 63]}, "int64 holds"),
+        ({"device": 1 << 64}, "int64 holds"),
+        ({"key_low": [0, -1]}, "uint64 holds 0 to"),
+        ({"key_high": 1 << 64}, "uint64 holds 0 to"),
+        ({"time_ms": (1 << 61) + 1}, "of the epoch"),
+        ({"offset": []}, "not 3 rows"),
+        ({"offset": [0, 0, -1]}, "0 to 20"),
+        ({"offset": [0, 0, 1 << 50]}, "0 to 20"),
     ]:
         with pytest.raises(ParameterError, match=message):
             SourceColumns.of(**(good | change))  # type: ignore[arg-type]
@@ -310,6 +320,10 @@ def test_bad_columns_are_refused() -> None:
         TriggerColumns.of(**(trigger | {"value": -1}))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="has shape"):
         replace(SourceColumns.of(**good), device=np.zeros(3, dtype=np.int64))  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="column device holds int32"):
+        replace(SourceColumns.of(**good), device=np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match="uint64 holds 0 to"):
+        TriggerColumns.of(**(trigger | {"dedup_key": [-1]}))  # type: ignore[arg-type]
 
     sources, triggers = SourceColumns.of(**good), TriggerColumns.of(**trigger)  # type: ignore[arg-type]
     assert SourceColumns.of(**(good | {"offset": [0, 2, 3], "name": [4, 5, 0]})).name.tolist() == [4, 5, 0]  # type: ignore[arg-type]
@@ -335,6 +349,8 @@ def test_bad_columns_are_refused() -> None:
         {"contribution_budget": 0},
         {"null_rate": 2},
         {"min_delay_ms": -1},
+        {"min_delay_ms": 1 << 63},
+        {"contribution_budget": 65_536.5},
     ):
         with pytest.raises(ParameterError):
             FleetRules(**bad)  # type: ignore[arg-type]
