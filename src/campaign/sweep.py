@@ -94,17 +94,23 @@ def _holders(document: Mapping[str, Any], path: str) -> list[tuple[dict[str, Any
         for table in tables:
             if isinstance(table, list):
                 following += _elements(table, part, ".".join(walked), path)
-            elif part in table:
-                following.append(table[part])
+            elif isinstance(table, dict):
+                following.append(table.setdefault(part, {}))
             else:
-                following.append(table.setdefault(part, {}) if isinstance(table, dict) else {})
+                raise _no_table(path, ".".join(walked))
         tables = following
         walked.append(part)
     for table in tables:
-        if not isinstance(table, dict):
-            names = ", ".join(_names(table)) if isinstance(table, list) else "nothing"
+        if isinstance(table, list):
+            names = ", ".join(_names(table))
             raise SweepError(f"{path}: {'.'.join(walked)} is an array of tables. Name an element: {names}, or *")
+        if not isinstance(table, dict):
+            raise _no_table(path, ".".join(walked))
     return [(table, parts[-1]) for table in tables]
+
+
+def _no_table(path: str, where: str) -> SweepError:
+    return SweepError(f"{path}: {where} is no table, so it has no fields. Write {where}=…")
 
 
 def _names(tables: list[Any]) -> list[str]:
