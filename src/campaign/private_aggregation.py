@@ -6,12 +6,15 @@ thresholds (frequency). The browser's contribution budget may cut it; nothing el
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from campaign.attribution import Items, Reports
 from campaign.errors import RunError
 from campaign.fates import Fate
+from campaign.keys import KeyTable
 from campaign.population import Events, Impressions
 from campaign.settings import Campaign
 from mechanisms import Bits
@@ -21,6 +24,7 @@ from paa_client.recipes import KPlusFrequency, Reach
 Ints = NDArray[np.int64]
 
 THRESHOLD_FIELD = "views"
+_MAX_SLICES = 1 << 56
 WINDOW_MS = 600_000
 """A privacy unit is a device within ten minutes."""
 
@@ -82,11 +86,14 @@ def aggregate_privately(campaign: Campaign, events: Events, bits: Bits) -> tuple
 
 
 def slice_numbers(campaign: Campaign, views: Impressions) -> Ints:
-    """Return the slice of each view as one number: its codes in mixed radix."""
+    """Return the slice of each view as one number: its codes in mixed radix, or, of too many slices, its place."""
+    fields = [field for field in campaign.keys.fields if field.name in views.codes]
+    if math.prod(len(field.values) for field in fields) > _MAX_SLICES:
+        high, low = campaign.keys.keys(views.codes, len(views))
+        return KeyTable(high, low).find(high, low)
     number = np.zeros(len(views), dtype=np.int64)
-    for field in campaign.keys.fields:
-        if field.name in views.codes:
-            number = number * len(field.values) + views.codes[field.name]
+    for field in fields:
+        number = number * len(field.values) + views.codes[field.name]
     return number
 
 

@@ -165,3 +165,16 @@ def test_plots_of_names_that_look_alike_are_two(tmp_path: Path) -> None:
     run_campaign(parse_campaign(text, folder=tmp_path), tmp_path / "out", seed="s", workers=1)
     stems = {path.stem for path in (tmp_path / "out" / "plots").glob("slices-*.svg")}
     assert len(stems) == 3, stems
+
+
+@pytest.mark.parametrize("kind", ["reach", "frequency"])
+def test_more_slices_than_a_number_tells_apart(tmp_path: Path, kind: str) -> None:
+    """Four fields of a million values: numbered one by one, slices would wrap around and fall together."""
+    fields = "".join(f'[[keys.fields]]\nname = "f{place}"\ncount = 1_000_000\n' for place in range(4))
+    client = f'[client]\nkind = "{kind}"\nthresholds = [1]\ncap = 8\n'
+    text = f'name = "many"\n[population]\nsize = 20\ndays = 1\nimpressions = 3\n{fields}{client}'
+    campaign = parse_campaign(text + "[[queries]]\ndiscovery = true\n", folder=tmp_path)
+    result = run_campaign(campaign, tmp_path / "out", seed="many", workers=1, draw=False)
+    (waterfall,) = result.assessments[0].waterfalls
+    assert waterfall.happened == 60 and waterfall.adds_up
+    assert waterfall.conversions[Fate.BELOW_THRESHOLD] + waterfall.conversions[Fate.CAPPED_L1] == 60
