@@ -43,6 +43,22 @@ def test_the_shared_id_is_the_deployed_one() -> None:
     assert shared_id_text(private, 2**64 - 1) == f"shared-storage-1.0-https://report.test-{2**64 - 1}"
 
 
+def test_the_shared_id_is_the_digest_that_the_deployed_service_tests_for() -> None:
+    """Its AttributionReporting(Debug)PrivacyBudgetKeyGeneratorTest, versions 0.1 and 1.0."""
+    info = _with(
+        reporting_origin="https://www.origin.com",
+        attribution_destination="https://www.destination.com",
+        scheduled_report_time_s=1_609_459_200,
+        source_registration_time_s=1_609_459_200,
+        version="0.1",
+    )
+    debug = dataclasses.replace(info, api=Api.ATTRIBUTION_REPORTING_DEBUG)
+    newer = dataclasses.replace(debug, version="1.0")
+    assert shared_id(info) == "7b16c743c6ffe44bc559561b4f457fd3dcf91b797446ed6dc6b01d9fb32d3565"
+    assert shared_id(debug) == "56f9dee8fe909ddc293084429e614cc272b8a79090577a7d566aea140ff087a4"
+    assert shared_id(newer, 123) == "768bf2420536f93b4cf25ea907711eff43e12e600aa9c7099a7d3aa095b4152f"
+
+
 def test_a_report_unit_is_hour_and_digest() -> None:
     message = b"\x00\x13https://report.test" + bytes.fromhex("21abd97f73e84b889389a9fee6abda5e") + bytes(7) + b"\x05"
     expected = (1_234_486_400 // 3600).to_bytes(4, "big") + sha256(message).digest()[:16]

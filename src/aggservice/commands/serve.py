@@ -15,7 +15,9 @@ def serve(
     ] = Path("aggservice-state"),
     listen: Annotated[str, typer.Option(help="Without --config: a loopback address.")] = "127.0.0.1:50051",
     http: Annotated[str, typer.Option(help="Without --config: where the HTTP app listens; empty for none.")] = "",
-    processes: Annotated[int, typer.Option(help="Without --config: worker processes that open reports.")] = 2,
+    processes: Annotated[
+        int, typer.Option(help="Without --config: worker processes that open reports.", min=0, max=1024)
+    ] = 2,
     input_folder: Annotated[Path | None, typer.Option(help="Without --config: where jobs over files read.")] = None,
     output_folder: Annotated[Path | None, typer.Option(help="Without --config: where they write.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is good, then stop.")] = False,

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+import idna
 from publicsuffixlist import PublicSuffixList
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
@@ -161,7 +162,7 @@ def _host(text: str) -> str | None:
         return _ipv6(text[1:-1]) if text.endswith("]") else None
     try:
         decoded = unquote_to_bytes(text).decode()
-        host = decoded.lower() if decoded.isascii() else decoded.encode("idna").decode().lower()
+        host = decoded.lower() if decoded.isascii() else _to_ascii(decoded)
     except UnicodeError:
         return None
     if not host or len(host) > _MAX_HOST_BYTES + 1 or not _FORBIDDEN_HOST.isdisjoint(host):
@@ -172,6 +173,19 @@ def _host(text: str) -> str | None:
     if labels[-1].isdigit() or re.fullmatch("0x[0-9a-f]*", labels[-1]):
         return _ipv4(labels)
     return host
+
+
+def _to_ascii(domain: str) -> str:
+    """Return an internationalised domain in ASCII (UTS #46, ToASCII, nontransitional: ß stays apart from ss)."""
+    labels = idna.uts46_remap(domain, std3_rules=False, transitional=False).split(".")
+    for label in labels:
+        if not label.isascii():
+            idna.check_initial_combiner(label)
+            idna.check_bidi(label)
+            joiners = (place for place, letter in enumerate(label) if letter in "\u200c\u200d")
+            if not all(idna.valid_contextj(label, place) for place in joiners):
+                raise UnicodeError("a joiner stands where it joins nothing")
+    return ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels)
 
 
 def _ipv6(text: str) -> str | None:
