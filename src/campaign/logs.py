@@ -25,6 +25,9 @@ NAMES = {
 }
 
 
+_LAST_MS = 253_402_300_799_999
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogTables:
     """Sources and triggers as columns, and what our names for their columns are."""
@@ -62,7 +65,10 @@ def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogT
 
 
 def times_of(values: Sequence[Any], path: Path) -> list[int]:
-    """Return times in milliseconds since 1970: whole seconds or milliseconds, or ISO 8601 with an offset."""
+    """Return times in milliseconds since 1970: whole seconds or milliseconds, or ISO 8601 with an offset.
+
+    Later than the year 9999 there is nothing: such a number is in microseconds, or no time at all.
+    """
     found = []
     for row, value in enumerate(values):
         try:
@@ -72,6 +78,8 @@ def times_of(values: Sequence[Any], path: Path) -> list[int]:
                 moment = datetime.datetime.fromisoformat(value)
             else:
                 number = int(value)
+                if number > _LAST_MS:
+                    raise ValueError
                 found.append(number if number >= 10**11 else number * 1000)
                 continue
             if moment.tzinfo is None:
@@ -121,9 +129,19 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
     try:
         table = pyarrow.parquet.read_table(path)
         _check_names(table.column_names, path)
-        return {name: table.column(name).to_pylist() for name in table.column_names}
+        return {name: _parquet_column(table.column(name)) for name in table.column_names}
     except (OSError, ValueError) as problem:
         raise CampaignError(f"{path.name} cannot be read as Parquet: {problem}") from None
+
+
+def _parquet_column(column: Any) -> list[Any]:
+    """Return a column's values; times in nanoseconds to the microsecond, which is all that Python's own have."""
+    import pyarrow
+
+    if pyarrow.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pyarrow.timestamp("us", tz=column.type.tz), safe=False)
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 def _read_json(path: Path) -> dict[str, list[Any]]:
@@ -218,7 +236,7 @@ def dedup_keys_of(values: Sequence[Any]) -> list[int]:
             continue
         try:
             key: int | str = int(value) if not isinstance(value, float) or value.is_integer() else str(value)
-        except ValueError:
+        except (TypeError, ValueError):
             key = str(value)
         found.append(-1 if key == -1 else numbers.setdefault(key, len(numbers)))
     return found

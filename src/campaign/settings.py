@@ -183,7 +183,7 @@ class Campaign:
 
     @property
     def batches(self) -> int:
-        """How many batches the campaign's days fill, and one more for reports that are delayed past the last."""
+        """How many batches the campaign's days fill; the last one waits for reports that are delayed past it."""
         span = self.population.days * DAY_MS
         return -(-span // self.batch_ms)
 
