@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mechanisms import Clock
-from paa_client.errors import WorkletNotAllowedError, WorkletTypeError
+from paa_client.errors import CallError, WorkletNotAllowedError, WorkletTypeError
 from paa_client.isolation import Effect, Emit
 
 _BYTES_PER_UNIT = 2
@@ -121,23 +122,38 @@ class Database:
         assert self._bytes <= self._max_bytes
 
 
+@contextmanager
+def _for_page() -> Iterator[None]:
+    """What is thrown inside a worklet there is the platform's exception to a page."""
+    try:
+        yield
+    except WorkletTypeError as error:
+        raise CallError("TypeError", str(error)) from None
+
+
 class WindowStorage:
-    """What a page may do with its origin's Shared Storage: write, never read (interface ``SharedStorage``, Window)."""
+    """What a page may do with its origin's Shared Storage: write, never read (interface ``SharedStorage``, Window).
+
+    What is no key or value throws ``CallError``; whether there was room is not told.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def set(self, key: str, value: str, *, ignore_if_present: bool = False) -> None:
         """Store ``value`` under ``key``."""
-        self._database.set(key, value, ignore_if_present=ignore_if_present)
+        with _for_page():
+            self._database.set(key, value, ignore_if_present=ignore_if_present)
 
     def append(self, key: str, value: str) -> None:
         """Store the present value of ``key`` with ``value`` after it."""
-        self._database.append(key, value)
+        with _for_page():
+            self._database.append(key, value)
 
     def delete(self, key: str) -> None:
         """Remove ``key``."""
-        self._database.delete(key)
+        with _for_page():
+            self._database.delete(key)
 
     def clear(self) -> None:
         """Remove every entry of the origin."""

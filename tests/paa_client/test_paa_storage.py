@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechanisms import ManualClock
-from paa_client import WorkletNotAllowedError, WorkletTypeError
+from paa_client import CallError, WorkletNotAllowedError, WorkletTypeError
 from paa_client.storage import Database, WindowStorage, WorkletStorage, code_units
 
 LIFETIME_MS = 30 * 86_400_000
@@ -76,6 +76,12 @@ def test_keys_and_values_are_strings_of_bounded_length(key: object, value: objec
     store = database(ManualClock(), max_bytes=20)
     with pytest.raises(WorkletTypeError):
         store.set(key, value)  # type: ignore[arg-type]
+    page = WindowStorage(store)
+    for write in (page.set, page.append):
+        with pytest.raises(CallError, match="TypeError"):
+            write(key, value)  # type: ignore[operator]
+    with pytest.raises(CallError, match="TypeError"):
+        page.delete("")
     assert store.entries() == []
 
 
