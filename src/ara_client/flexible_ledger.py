@@ -3,6 +3,9 @@
 WICG's ``flexible_event_config.md`` says that a report goes out for every bucket a sum crosses, at the end of a window;
 it leaves open who comes first when there may be fewer reports than crossings. As on Android: triggers of higher
 priority, then earlier ones. What a report was sent for is used up and supports no other.
+
+Whatever the priorities and limits, what is sent is a state that noise could send too, or it would give itself away: the
+first buckets of each trigger data, none left out, in windows that never go back (``ara_client.states``).
 """
 
 from __future__ import annotations
@@ -43,11 +46,16 @@ class PlannedReport:
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One trigger data: its buckets, how many were crossed by reports that were sent, and the sum then."""
+    """One trigger data: its buckets, how many were crossed by reports that were sent, and the sum then.
+
+    ``due_ms`` is when the bucket before is reported, ``last_ms`` the end of the last window of its triggers.
+    """
 
     buckets: Sequence[int]
     crossed: int = 0
     sum: int = 0
+    due_ms: int = 0
+    last_ms: int = 0
     parts: list[tuple[AttributedTrigger, int]] = field(default_factory=list)
 
 
@@ -80,13 +88,17 @@ class FlexibleLedger:
     def plan(self, now_ms: int) -> list[PlannedReport]:
         """Return the reports that the triggers so far call for, those that come first first; forget the plan before.
 
-        O(n log n) in the triggers not used up. A report is due when the last window of the triggers behind it ends.
+        O(n log n) in the triggers not used up. A report is due when the last window of the triggers behind it ends, but
+        not before that of the bucket below; and what a limit kept back from a window that has passed, with the next.
         """
         self._planned = []
         accounts: dict[int, _Account] = {}
         for data, buckets in self._buckets.items():
             crossed = self._settled[data]
             accounts[data] = _Account(buckets=buckets, crossed=crossed, sum=buckets[crossed - 1] if crossed else 0)
+        for trigger in self._triggers:
+            account = accounts[trigger.trigger_data]
+            account.last_ms = max(account.last_ms, trigger.window_end_ms)
         reports: list[PlannedReport] = []
         room = self._max_reports - self.sent
         for trigger in sorted(self._triggers, key=lambda trigger: (-trigger.priority, trigger.time_ms)):
@@ -98,15 +110,17 @@ class FlexibleLedger:
                 account.parts.append((trigger, used))
                 if account.sum < account.buckets[account.crossed]:
                     break
+                due_ms = max(account.due_ms, *(part.window_end_ms for part, _ in account.parts))
+                account.due_ms = due_ms if due_ms > now_ms else account.last_ms
                 report = PlannedReport(
                     trigger_data=trigger.trigger_data,
                     bucket_index=account.crossed,
-                    due_ms=max(part.window_end_ms for part, _ in account.parts),
+                    due_ms=account.due_ms,
                     parts=tuple(account.parts),
                 )
                 account.crossed += 1
                 account.parts = []
-                if len(reports) < room and report.due_ms > now_ms:
+                if len(reports) < room and account.last_ms > now_ms:
                     reports.append(report)
         return reports
 

@@ -61,7 +61,7 @@ def _run(case: dict[str, Any]) -> tuple[list[Report], KeySet]:
         **changes,
     )
     clock = ManualClock(0)
-    keys = KeySet.create(SecureBits(), clock, lifetime_ms=1 << 50)
+    keys = KeySet.create(SecureBits(), clock, lifetime_ms=1 << 47)
     browser = Browser(
         clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config), keys=keys.public(clock)
     )
