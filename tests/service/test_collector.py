@@ -221,8 +221,9 @@ def test_the_command_says_its_port_and_what_it_took(stop: signal.Signals, maker:
         assert program.stdout.read() == "1 reports taken, 0 refused\n"
     assert program.returncode == 0
     assert len(avro_of(tmp_path / "in")) == 1
-    wrong = subprocess.run([*command, "127.0.0.1:²"], capture_output=True, text=True, check=False)
-    assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
+    for more in (["127.0.0.1:²"], ["127.0.0.1:0", "--origin", "https://adtech.example/"]):
+        wrong = subprocess.run([*command, *more], capture_output=True, text=True, check=False, timeout=60)
+        assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
 
 
 def test_all_endpoints_are_there() -> None:

@@ -39,6 +39,7 @@ from aggservice.wire import (
     write_buckets,
     write_reports,
 )
+from aggservice.wire.avro_buckets import MOST_ROWS as ROWS_OF_BUCKETS
 from aggservice.wire.avro_container import ContainerWriter, encode_long
 from aggservice.wire.avro_reports import MOST_BYTES, MOST_ROWS
 from aggservice.wire.avro_schemas import BUCKET, DEBUG_FACT, FACT, REPORT, RecordSchema
@@ -202,6 +203,25 @@ def test_a_small_file_of_much_does_not_become_one_batch() -> None:
     for wrong in ((tiny, bytes(3 * tiny + 1)), (tiny, bytes(3 * tiny - 1) + b"\x01"), (tiny, bytes(3 * tiny - 1))):
         with pytest.raises(AvroError, match=r"malformed|cannot be"):
             list(read_reports(_deflated([wrong])))
+
+
+def test_a_small_domain_of_many_rows_comes_in_parts() -> None:
+    stream = io.BytesIO()
+    writer = ContainerWriter(stream, BUCKET, codec="deflate")
+    many = 2 * ROWS_OF_BUCKETS + 3
+    writer.write_block(many, bytes(many))
+    writer.write_block(1, b"\x02\x07")
+    writer.close()
+    parts = list(read_domain(io.BytesIO(stream.getvalue())))
+    assert [len(part) for part in parts] == [ROWS_OF_BUCKETS, ROWS_OF_BUCKETS, 3, 1]
+    assert not any(part.key_low.any() for part in parts[:3])
+    assert parts[3].key_low.tolist() == [7]
+    for count in (many - 1, many + 1):
+        stream = io.BytesIO()
+        writer = ContainerWriter(stream, BUCKET, codec="deflate")
+        writer.write_block(count, bytes(many))
+        with pytest.raises(AvroError, match=r"malformed|cannot fit"):
+            list(read_domain(io.BytesIO(stream.getvalue())))
 
 
 def _ends(batch: ReportBatch) -> tuple[list[int], list[int]]:

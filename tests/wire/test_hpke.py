@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire.errors import DecryptionError
+from aggservice.wire.errors import DecryptionError, KeySetError
 from aggservice.wire.hpke import BaseSender, derive_private_key
 from aggservice.wire.sealing import SUITE, open_sealed, seal
 from mechanisms import ForbiddenBits, RandomnessForbiddenError, SecureBits, SeededBits
@@ -94,3 +94,11 @@ def test_a_payload_opens_only_under_its_key_its_shared_info_and_whole() -> None:
     assert len(messages) == 1
     with pytest.raises(DecryptionError):
         open_sealed(sealed, shared_info="{}", key=key, unversioned=True)
+
+
+@pytest.mark.parametrize("raw", [bytes(32), b"\x01" + bytes(31)])
+def test_a_key_of_small_order_is_refused_by_name(raw: bytes) -> None:
+    key = X25519PublicKey.from_public_bytes(raw)
+    for bits in (None, SecureBits(), SeededBits(b"small")):
+        with pytest.raises(KeySetError, match="agrees on no secret"):
+            seal(b"open to all", shared_info="{}", key=key, bits=bits)

@@ -173,6 +173,7 @@ def test_what_cannot_be_converted_says_where(tmp_path: Path) -> None:
         ('[{"aggregation_service_payloads": [1]}]', "reports", "in: entry 0"),
         ("{}\n{", "reports", "in: "),
         ("what", "reports", "neither Avro"),
+        ("[]\n[]\n", "reports", "in: line 2: there is more"),
         ("what", "summary", "not an Avro file"),
         ("Obj\x01", "summary", "byte 4"),
     ):

@@ -28,7 +28,7 @@ def collect(
     from starlette.applications import Starlette
 
     from aggservice.service.collector import Collector, collector_routes
-    from aggservice.wire import WireError
+    from aggservice.wire import WireError, is_reporting_origin
     from mechanisms import SystemClock
 
     host, _, port = listen.rpartition(":")
@@ -38,6 +38,10 @@ def collect(
     if (certificate is None) != (private_key is None):
         typer.echo("aggservice collect: give --certificate and --private-key together", err=True)
         raise typer.Exit(2)
+    for one in origin or ():
+        if not is_reporting_origin(one):
+            typer.echo(f"aggservice collect: {one!r} is not an origin such as https://adtech.example", err=True)
+            raise typer.Exit(2)
     for file in (certificate, private_key):
         if file is not None and not file.is_file():
             typer.echo(f"aggservice collect: there is no file {file}", err=True)

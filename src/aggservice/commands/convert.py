@@ -148,6 +148,8 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
             raise WireError("neither Avro, nor one JSON value, nor one a line") from None
     if isinstance(body, list):
         yield from ((f"entry {place}", entry) for place, entry in enumerate(body))
+        if stream.read().strip():
+            raise WireError("line 2: there is more after the list; give one list, or one object a line")
         return
     yield "line 1", body
     for number, line in enumerate(stream, start=2):

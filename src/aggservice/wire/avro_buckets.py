@@ -21,6 +21,9 @@ from aggservice.wire.avro_schemas import BUCKET, DEBUG_FACT, FACT, RecordSchema
 from aggservice.wire.errors import AvroError, EncodingError
 
 BLOCK_ROWS = 1 << 16
+MOST_ROWS = 1 << 20
+"""Rows that are held at once, however many a file has in a block."""
+
 _BUCKET_BYTES = 17
 _ANNOTATION_BYTES = 4
 _ALL_TAGS = 3
@@ -84,36 +87,42 @@ def _read(path: Path | BinaryIO, schema: RecordSchema, columns: int) -> Iterator
 
 def _read_stream(stream: BinaryIO, name: str, schema: RecordSchema, columns: int) -> Iterator[BucketRows]:
     for block in read_blocks(stream, name, schema):
-        yield _decode(block, name, columns)
+        yield from _decode(block, name, columns)
 
 
 def read_domain(path: Path | BinaryIO) -> Iterator[BucketRows]:
-    """Yield the buckets of an output domain, a block at a time."""
+    """Yield the buckets of an output domain: a block at a time, in parts where it has more than ``MOST_ROWS``."""
     return _read(path, BUCKET, 0)
 
 
 def read_summary(path: Path | BinaryIO) -> Iterator[BucketRows]:
-    """Yield the rows of a summary, a block at a time."""
+    """Yield the rows of a summary, as ``read_domain`` does."""
     return _read(path, FACT, 1)
 
 
 def read_debug_summary(path: Path | BinaryIO) -> Iterator[BucketRows]:
-    """Yield the rows of a debug summary, a block at a time."""
+    """Yield the rows of a debug summary, as ``read_domain`` does."""
     return _read(path, DEBUG_FACT, 2)
 
 
-def _decode(block: Block, name: str, columns: int) -> BucketRows:
-    # Each row takes a byte or more a field, which bounds the count before anything is allocated for it.
+def _decode(block: Block, name: str, columns: int) -> Iterator[BucketRows]:
+    # Each row takes a byte or more a field, which bounds the count; and a byte can become sixteen, which bounds a part.
     if block.count * (1 + columns + (columns == 2)) > len(block.data):
         raise AvroError(name, block.position, f"{block.count} records cannot fit in {len(block.data)} bytes")
-    high, low = np.empty(block.count, dtype=np.uint64), np.empty(block.count, dtype=np.uint64)
-    numbers = np.empty((block.count, columns), dtype=np.int64)
-    tags = np.zeros(block.count if columns == 2 else 0, dtype=np.uint8)
     data = np.frombuffer(block.data, dtype=np.uint8)
-    stopped = decode_rows(data, high, low, numbers, tags)
-    if stopped >= 0:
-        raise AvroError(name, block.position + stopped, "a record is malformed (buckets have at most 16 bytes)")
-    return BucketRows(key_high=high, key_low=low, numbers=numbers, tags=tags if columns == 2 else None)
+    at, left = 0, block.count
+    while True:
+        rows = min(left, MOST_ROWS)
+        left -= rows
+        high, low = np.empty(rows, dtype=np.uint64), np.empty(rows, dtype=np.uint64)
+        numbers = np.empty((rows, columns), dtype=np.int64)
+        tags = np.zeros(rows if columns == 2 else 0, dtype=np.uint8)
+        at, good = decode_rows(data, at, high, low, numbers, tags)
+        if not good or (not left and at != data.size):
+            raise AvroError(name, block.position + at, "a record is malformed (buckets have at most 16 bytes)")
+        yield BucketRows(key_high=high, key_low=low, numbers=numbers, tags=tags if columns == 2 else None)
+        if not left:
+            return
 
 
 class BucketWriter:
@@ -158,14 +167,16 @@ def write_buckets(target: Path | BinaryIO, rows: BucketRows, *, codec: Codec = "
 
 
 @njit(cache=True)
-def decode_rows(data, key_high, key_low, numbers, tags):  # type: ignore[no-untyped-def]
-    """Fill the columns from a block's bytes; return -1, or the position at which a record is malformed."""
-    at = np.int64(0)
+def decode_rows(data, start, key_high, key_low, numbers, tags):  # type: ignore[no-untyped-def]
+    """Fill the columns from a block's bytes, from ``start`` on; return (position after them, True), or (its own, False)
+    where a record is malformed.
+    """
+    at = np.int64(start)
     for row in range(key_high.size):
         begun = at
         size, at = read_long(data, at, data.size)
         if at < 0 or size < 0 or size > 16 or at + size > data.size:
-            return begun
+            return begun, False
         high, low = np.uint64(0), np.uint64(0)
         if size == 16:
             # The usual case, written so that the compiler makes two loads of it.
@@ -181,13 +192,13 @@ def decode_rows(data, key_high, key_low, numbers, tags):  # type: ignore[no-unty
         for column in range(numbers.shape[1]):
             number, at = read_long(data, at, data.size)
             if at < 0:
-                return begun
+                return begun, False
             numbers[row, column] = number
         if tags.size > 0:
             at = _read_tags(data, at, tags, row)
             if at < 0:
-                return begun
-    return np.int64(-1) if at == data.size else at
+                return begun, False
+    return at, True
 
 
 @njit(cache=True)

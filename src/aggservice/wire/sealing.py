@@ -10,7 +10,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from aggservice.wire.errors import DecryptionError, PayloadError, PayloadFlaw
+from aggservice.wire.errors import DecryptionError, KeySetError, PayloadError, PayloadFlaw
 from aggservice.wire.hpke import KEY_BYTES, BaseSender, derive_private_key
 from aggservice.wire.payload import MAX_PAYLOAD_BYTES
 from mechanisms import Bits
@@ -39,11 +39,16 @@ def seal(
 
     Without ``bits``, or with private ones, ``cryptography`` draws the ephemeral key. A source that is not private
     gives 32 bytes of key material, so that a seeded run seals to the same bytes every time, and protects nothing.
+    A key of small order, to which everybody could open it, raises ``KeySetError``.
     """
     info = hpke_info(shared_info, unversioned=unversioned)
-    if bits is None or bits.private:
-        return SUITE.encrypt(plaintext, key, info)
-    sender = BaseSender(key, info, derive_private_key(bits.read(KEY_BYTES)))
+    ephemeral = None if bits is None or bits.private else derive_private_key(bits.read(KEY_BYTES))
+    try:
+        if ephemeral is None:
+            return SUITE.encrypt(plaintext, key, info)
+        sender = BaseSender(key, info, ephemeral)
+    except ValueError:
+        raise KeySetError("the public key is a point that agrees on no secret (RFC 7748, 6.1): use another") from None
     return sender.encapsulated + sender.seal(plaintext)
 
 
