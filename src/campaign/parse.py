@@ -67,7 +67,7 @@ def campaign_of(
         filters=parse_filters(top, keys),
         measures=measures,
         client=client,
-        collection=_collection(top.section("collection"), population),
+        collection=_collection(top.section("collection"), population, folder),
         service=_service(top.section("service")),
         queries=parse_queries(top, keys, client),
         drawing=_drawing(top.section("draw")),
@@ -79,8 +79,7 @@ def campaign_of(
     return campaign
 
 
-def _collection(section: Section, population: Population) -> Collection:
-    folder = Path()
+def _collection(section: Section, population: Population, folder: Path) -> Collection:
     collection = Collection(
         lost=section.number("lost", 0.0, least=0, most=1),
         retried=section.number("retried", 0.0, least=0, most=1),

@@ -131,3 +131,12 @@ def test_a_file_that_is_not_there_or_not_utf_8_is_refused(load: Callable[[Path],
     place.write_bytes(b'title = "caf\xe9"')
     with pytest.raises(CampaignFileError, match="Save it as UTF-8"):
         load(place)
+
+
+def test_columns_of_every_distribution_lie_beside_the_campaign_file(tmp_path: Path) -> None:
+    (tmp_path / "days.csv").write_text("late,worth\n3,5\n4,6\n")
+    text = GOOD.replace(POISSON, '{ name = "column", file = "days.csv", column = "worth" }').replace(
+        "lost = 0.5", 'late = 0.5\nlate_days = { name = "column", file = "days.csv", column = "late" }'
+    )
+    campaign = parse_campaign(text, folder=tmp_path)
+    assert campaign.population.value.rows == (5, 6) and campaign.collection.late_days.rows == (3, 4)
