@@ -114,7 +114,8 @@ def read_table(path: Path) -> dict[str, list[Any]]:
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    # Columns without a name, as spreadsheets leave them at the end, cannot be asked for.
+    twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
         raise CampaignError(f"{path.name} has two columns of the same name: {', '.join(map(repr, twice))}")
 

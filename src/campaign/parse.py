@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from aggservice.wire import is_reporting_origin
 from campaign.distributions import Distribution
 from campaign.lines import Lines
+from campaign.logs import NAMES
 from campaign.parse_client import parse_client
 from campaign.parse_keys import parse_filters, parse_keys, parse_measures
 from campaign.parse_population import distribution, parse_population
@@ -119,6 +121,13 @@ def _drawing(section: Section) -> Drawing:
 def _check_together(top: Section, campaign: Campaign) -> None:
     """Refuse what no single table shows."""
     client, population = campaign.client, campaign.population
+    known = (*NAMES, *(field.column or field.name for field in campaign.keys.fields))
+    for name in population.log.columns if population.log else ():
+        if name not in known:
+            columns = top.section("population").section("log").section("columns")
+            near = get_close_matches(name, known, 1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            columns.refuse(name, "is no column of a log", f"{hint}Columns: {', '.join(dict.fromkeys(known))}")
     if client.kind in ("reach", "frequency"):
         limit = PaaConfig().storage_lifetime_ms // 86_400_000
         if population.days > limit:

@@ -9,6 +9,7 @@ import pytest
 
 from campaign import CampaignFileError, Fate, parse_campaign, run_campaign
 from campaign.log_events import events_of_log
+from campaign.logs import read_table
 
 CAMPAIGN = """
 name = "logged"
@@ -208,3 +209,21 @@ def test_times_past_the_year_9999_are_refused(tmp_path: Path, time: int) -> None
     (tmp_path / "triggers.csv").write_text(f"device,when,product\nU1,{time},shoes\n")
     with pytest.raises(CampaignFileError, match="write seconds, milliseconds"):
         parse_campaign(text_for(".csv"), folder=tmp_path)
+
+
+def test_a_misspelt_column_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    """Without its values, every conversion would be worth 1."""
+    write_csv(tmp_path)
+    text = text_for(".csv").replace('time = "when"', 'time = "when"\nvlaue = "value"')
+    with pytest.raises(
+        CampaignFileError, match=r"line 9: population.log.columns.vlaue is no column of a log"
+    ) as caught:
+        parse_campaign(text, folder=tmp_path)
+    assert "Did you mean 'value'?" in caught.value.remedy
+    text = text_for(".csv").replace('time = "when"', 'time = "when"\nproduct = "product"')
+    assert parse_campaign(text, folder=tmp_path).keys.field("product").values == ("hats", "shoes")
+
+
+def test_columns_without_a_name_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("a,,\n1,,\n")
+    assert read_table(tmp_path / "log.csv")["a"] == ["1"]
