@@ -226,6 +226,35 @@ def test_the_command_says_its_port_and_what_it_took(stop: signal.Signals, maker:
         assert (wrong.returncode, "Traceback" in wrong.stderr) == (2, False)
 
 
+def test_what_a_crash_left_half_written_is_cut_off_at_the_next_start(maker: Any, tmp_path: Path) -> None:
+    event = "/.well-known/attribution-reporting/report-event-attribution"
+    root = tmp_path / "in"
+    command = [sys.executable, "-m", "aggservice", "collect", "--out", str(root), "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        found = re.match(r"collecting on 127\.0\.0\.1:(\d+) into ", program.stdout.readline())
+        assert found is not None
+        http = Http(Collector(tmp_path / "unused", clock=maker.clock), int(found[1]))
+        for _ in range(3):
+            assert http.post(ARA, content=maker.report({1: 5}).to_json()).status_code == 200
+        assert http.post(event, content="{}").status_code == 200
+        (avro,), (lines,) = list(root.rglob("*.avro")), list(root.rglob("*.jsonl"))
+        whole = avro.read_bytes()
+        with avro.open("ab") as torn:
+            torn.write(whole[-300:-20])
+        with lines.open("ab") as torn:
+            torn.write(b'{"half')
+        Collector(root, clock=maker.clock).close()  # while the other one runs, it is left alone
+        assert lines.read_bytes() == b'{}\n{"half'
+        program.kill()
+    with pytest.raises(WireError):
+        avro_of(root)
+    Collector(root, clock=maker.clock).close()
+    assert (avro.read_bytes(), lines.read_bytes()) == (whole, b"{}\n")
+    assert len(avro_of(root)) == 3
+    assert list(root.glob(".*")) == []
+
+
 def test_all_endpoints_are_there() -> None:
     assert len(ENDPOINTS) == 10
     with pytest.raises(WireError):

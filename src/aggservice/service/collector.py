@@ -8,6 +8,7 @@ and files of their own, so that no job reads a report twice.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -22,6 +23,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from aggservice.wire import AggregatableReport, Api, ReportBatch, ReportBodyError, ReportWriter, SharedInfo, WireError
+from aggservice.wire.avro_container import whole_bytes
+from aggservice.wire.avro_schemas import REPORT
 from aggservice.wire.report import MAX_BODY_BYTES
 from mechanisms import Clock
 
@@ -88,7 +91,8 @@ class _Open:
 class Collector:
     """Writes accepted reports below ``root``: ``api/20261118T00/reports-….avro`` and ``event-level/….jsonl``.
 
-    Files are new at each start and whole after each flush; ``flush`` returns when everything is on disk. Not for
+    Files are new at each start and whole after each flush; ``flush`` returns when everything is on disk. What a crash
+    left half-written is cut off at the next start: a locked file ``.open-…`` names what is being written. Not for
     several threads at once.
     """
 
@@ -102,11 +106,13 @@ class Collector:
         self.refused = 0
         self._origins = frozenset(origins)
         self._length_s = batch_hours * _HOUR_S
-        self._tag = tag or f"{clock.now_ms()}"
         self._pending: dict[Path, list[AggregatableReport]] = {}
         self._lines: dict[Path, list[bytes]] = {}
         self._files: dict[Path, _Open] = {}
+        self._named: set[Path] = set()
         root.mkdir(parents=True, exist_ok=True)
+        _mend(root)
+        self._tag, self._marker = _marker(root, tag or f"{clock.now_ms()}")
 
     def receive(self, path: str, body: bytes) -> None:
         """Take a posted body; it is safe after the next ``flush``. A bad one raises ``WireError`` and is not kept."""
@@ -150,6 +156,7 @@ class Collector:
                 raise
         for path, documents in lines.items():
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._name(path)
             before = path.stat().st_size if path.exists() else 0
             try:
                 with path.open("ab") as file:
@@ -170,9 +177,18 @@ class Collector:
             while place.exists():
                 again += 1
                 place = path.with_name(f"{path.stem}-{again}.avro")
+            self._name(place)
             file = place.open("xb")
             self._files[path] = _Open(path=place, file=file, writer=ReportWriter(file))
         return self._files[path]
+
+    def _name(self, path: Path) -> None:
+        """Note that ``path`` is being written, before it is."""
+        if path not in self._named:
+            self._marker.write(f"{path.relative_to(self.root)}\n".encode())
+            self._marker.flush()
+            os.fsync(self._marker.fileno())
+            self._named.add(path)
 
     def _abandon(self, path: Path) -> None:
         """Close a file that could not be written to, with what was whole in it."""
@@ -189,8 +205,51 @@ class Collector:
 
     def close(self) -> None:
         """Flush and close every file."""
-        self.flush()
-        self._close_files()
+        if self._marker.closed:
+            return
+        try:
+            self.flush()
+        finally:
+            self._close_files()
+        (self.root / f".open-{self._tag}").unlink(missing_ok=True)
+        self._marker.close()
+
+
+def _marker(root: Path, tag: str) -> tuple[str, BinaryIO]:
+    """Return a tag that no collector below ``root`` has, and its marker, locked for as long as this process lives."""
+    while True:
+        with suppress(FileExistsError):
+            file = (root / f".open-{tag}").open("xb")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_nlink:
+                return tag, file
+            file.close()  # another collector took it for one left behind before it was locked
+        tag += "x"
+
+
+def _mend(root: Path) -> None:
+    """Cut off what collectors that did not end in order left half-written in the files that they name."""
+    for marker in sorted(root.glob(".open-*")):
+        with marker.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # its collector runs
+            for line in file.read().decode().splitlines():
+                path = root / line
+                if path.is_file():
+                    whole = _whole(path)
+                    if whole < path.stat().st_size or not whole:
+                        _cut(path, whole)
+            marker.unlink()
+
+
+def _whole(path: Path) -> int:
+    """Return how many bytes of a file of reports, or of lines, a crash left whole."""
+    with path.open("rb") as file:
+        if path.suffix == ".avro":
+            return whole_bytes(file, str(path), REPORT)
+        return file.read().rfind(b"\n") + 1
 
 
 def _cut(path: Path, size: int) -> None:

@@ -109,6 +109,27 @@ def read_blocks(stream: BinaryIO, name: str, schema: RecordSchema) -> Iterator[B
         yield Block(count=count, data=data, position=position)
 
 
+def whole_bytes(stream: BinaryIO, name: str, schema: RecordSchema) -> int:
+    """Return how many bytes from the start of a file are its header and whole blocks: what a crash left readable.
+
+    It is 0 where even the header is not whole.
+    """
+    source = _Source(stream, name)
+    whole = 0
+    try:
+        _, sync = _read_header(source, schema)
+        whole = source.position
+        while not source.at_end():
+            source.read_long()
+            source.read_sized(MAX_BLOCK_BYTES)
+            if source.read(SYNC_BYTES) != sync:
+                break
+            whole = source.position
+    except AvroError:
+        pass  # what follows is not whole, which is the answer
+    return whole
+
+
 def _read_header(source: _Source, schema: RecordSchema) -> tuple[str, bytes]:
     if source.read(len(MAGIC)) != MAGIC:
         raise AvroError(source.name, 0, "not an Avro file (it does not begin with Obj and a 1)")
