@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
+import threading
 import time
 from dataclasses import replace
 from typing import Any
@@ -20,8 +22,10 @@ from aggservice.engine import (
     WorkerLostError,
     WorkerPool,
 )
+from aggservice.engine.local import pieces
+from aggservice.engine.pool import SLOT_BYTES
 from aggservice.engine.slots import Slot, batch_from_arrays, batch_to_arrays
-from aggservice.wire import ReportBatch
+from aggservice.wire import ReportBatch, Spans
 
 SPEC = OpeningSpec(attribution_report_to="https://adtech.example", reporting_site=None, filtering_ids=(0,), oldest_s=0)
 
@@ -92,5 +96,65 @@ def test_a_batch_that_ends_every_worker_fails_alone(maker: Any) -> None:
         assert caught.value.code == ReturnCode.RETRIES_EXHAUSTED
         assert good.result(120).values.tolist() == [5]
         assert pool.replaced == 3
+    finally:
+        pool.close()
+
+
+def test_no_piece_of_a_batch_outgrows_the_shared_memory_on_its_way_there_or_back(maker: Any) -> None:
+    """Through the pipe, a reply of many filtering IDs and a batch of long key ids waited for each other for ever."""
+    many = replace(SPEC, filtering_ids=tuple(range(256)))
+    good = ReportBatch.of([maker.report({1: 1}) for _ in range(1000)])
+    long_ids = ReportBatch(
+        payloads=Spans.of([b"x"] * 1024),
+        key_ids=Spans.of([b"k" * 4080] * 1024),
+        shared_infos=Spans.of([b"{}"] * 1024),
+    )
+    inline = InlineOpener(maker.keys)
+    for batch in (good, long_ids):
+        divided = pieces(batch, len(many.filtering_ids))
+        assert sum(map(len, divided)) == len(batch)
+        for piece in divided:
+            reply = inline.submit(many, piece).result()
+            for arrays in (batch_to_arrays(piece), reply.arrays()):
+                assert sum(array.nbytes + 8 for array in arrays) <= SLOT_BYTES
+    pool = WorkerPool(maker.keys, processes=1)
+    try:
+        ready: queue.Queue[Any] = queue.Queue()
+
+        def feed() -> None:
+            for batch in (good, long_ids, good, long_ids):
+                for piece in pieces(batch, len(many.filtering_ids)):
+                    ready.put(pool.submit(many, piece))
+
+        thread = threading.Thread(target=feed, daemon=True)
+        thread.start()
+        opened = sum(ready.get(timeout=60).result(60).ids.shape[0] for _ in range(2 * _pieces_of(good, long_ids)))
+        assert opened == 2 * len(good)
+    finally:
+        pool.close()
+
+
+def _pieces_of(*batches: ReportBatch) -> int:
+    return sum(len(pieces(batch, 256)) for batch in batches)
+
+
+def test_a_pool_outlives_a_system_that_has_no_process_to_give(maker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = ReportBatch.of([maker.report({1: 5})])
+    pool = WorkerPool(maker.keys, processes=1)
+    try:
+        assert pool.submit(SPEC, batch).result(60).values.tolist() == [5]
+        real, refused = pool._start, threading.Event()
+
+        def start(*arguments: Any) -> Any:
+            refused.set()
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+
+        monkeypatch.setattr(pool, "_start", start)
+        os.kill(pool.process_ids[0], signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            pool.submit(SPEC, batch).result(60)
+        assert refused.is_set()
+        monkeypatch.setattr(pool, "_start", real)
+        assert pool.submit(SPEC, batch).result(60).values.tolist() == [5]
     finally:
         pool.close()

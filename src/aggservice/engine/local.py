@@ -34,7 +34,7 @@ from aggservice.engine.shuffle_rows import ShuffledRows
 from aggservice.engine.statement import state
 from aggservice.engine.sums import KeySums
 from aggservice.engine.unitlist import UnitList
-from aggservice.wire import Api, ReportBatch
+from aggservice.wire import UNIT_BYTES, Api, ReportBatch
 from budget import Ledger
 from mechanisms import Bits, Clock
 
@@ -214,7 +214,7 @@ class Session:
 
     def add(self, batch: ReportBatch) -> None:
         """Add reports, in the order in which the first of equal report ids counts. Waits while workers are busy."""
-        for piece in pieces(batch):
+        for piece in pieces(batch, len(self._request.filtering_ids)):
             self._check_cancelled()
             self._under_way.append(self._engine.opener.submit(self._spec, piece))
             while len(self._under_way) >= self._engine.opener.window:
@@ -300,18 +300,23 @@ class Session:
         return Outcome(header=header, rows=rows, receipted=None)
 
 
-def pieces(batch: ReportBatch) -> list[ReportBatch]:
-    """Divide a batch so that each piece has a bounded number of reports and bytes."""
+def pieces(batch: ReportBatch, units_a_report: int = 1) -> list[ReportBatch]:
+    """Divide a batch so that each piece, and what a worker makes of it, has a bounded number of reports and bytes.
+
+    Both then fit a worker's slot of shared memory. That matters: were both sides to send what does not fit through the
+    pipe at once, each would wait for the other to read.
+    """
     if len(batch) == 0:
         return []
-    sizes = batch.payloads.stops - batch.payloads.starts
-    ends = np.cumsum(sizes + batch.shared_infos.stops - batch.shared_infos.starts)
+    columns = (batch.payloads, batch.key_ids, batch.shared_infos)
+    ends = np.cumsum(sum(column.stops - column.starts for column in columns))
+    most = max(1, min(MAX_BATCH_REPORTS, MAX_BATCH_BYTES // (UNIT_BYTES * units_a_report)))
     found = []
     start = 0
     while start < len(batch):
         before = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right"))
-        stop = min(max(stop, start + 1), start + MAX_BATCH_REPORTS, len(batch))
+        stop = min(max(stop, start + 1), start + most, len(batch))
         found.append(batch.slice(start, stop))
         start = stop
     return found

@@ -31,6 +31,7 @@ _AHEAD = 2
 _ATTEMPTS = 3
 _BATCH_TIMEOUT_S = 300.0
 _BATCHES_A_COLLECTION = 256
+_PAUSE_S = 0.5
 
 Columns = JudgedBatch | LocalBatch
 """What becomes of a batch: contributions, or local reports for a shuffle."""
@@ -89,8 +90,13 @@ class _Worker:
         self.slots = slots
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process = start(theirs, [slot.name for slot in slots])
-        theirs.close()
+        try:
+            self.process = start(theirs, [slot.name for slot in slots])
+        except OSError:
+            self.pipe.close()
+            raise
+        finally:
+            theirs.close()
         self.keys = ""
 
     def end(self) -> None:
@@ -173,7 +179,11 @@ class WorkerPool:
     def _serve(self, number: int) -> None:
         """Feed one worker until the pool closes."""
         slots = [Slot.create(self._slot_bytes) for _ in range(_AHEAD)]
-        worker = _Worker(self._start, slots)
+        worker = self._first(slots)
+        if worker is None:
+            for slot in slots:
+                slot.close()
+            return
         self._workers[number] = worker
         pending: deque[_Task] = deque()
         turn = 0
@@ -210,6 +220,15 @@ class WorkerPool:
             for task in pending:
                 task.future.set_exception(EngineError("the service is shutting down"))
 
+    def _first(self, slots: list[Slot]) -> _Worker | None:
+        """Start a process, again and again while the system has none to give; None when the pool closes first."""
+        while not self._closed.is_set():
+            try:
+                return _Worker(self._start, slots)
+            except OSError:
+                self._closed.wait(_PAUSE_S)
+        return None
+
     def _next(self, *, block: bool) -> _Task | None:
         try:
             task = self._tasks.get(block=block, timeout=0.5 if block else None)
@@ -231,7 +250,10 @@ class WorkerPool:
         return worker.pipe.recv()
 
     def _replace(self, number: int, worker: _Worker, pending: deque[_Task]) -> _Worker:
-        """Start another process and send it what the lost one had; give up on a batch that ends every worker."""
+        """Start another process and send it what the lost one had; give up on a batch that ends every worker.
+
+        While the system has no process to give, batches fail after as many attempts, and the pool goes on trying.
+        """
         worker.process.kill()
         worker.end()
         while True:
@@ -242,7 +264,12 @@ class WorkerPool:
                     pending.popleft().future.set_exception(
                         WorkerLostError(f"{_ATTEMPTS} worker processes ended while opening the same batch")
                     )
-            worker = _Worker(self._start, worker.slots)
+            try:
+                worker = _Worker(self._start, worker.slots)
+            except OSError:  # no process or memory to be had just now; without its thread, nobody would ever try again
+                if self._closed.wait(_PAUSE_S):
+                    return worker
+                continue
             self._workers[number] = worker
             try:
                 for slot, task in enumerate(pending):
