@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ara_client.model import Source, SummaryClient
-from campaign import Fate, campaign_of, happen
+from campaign import Fate, campaign_of, happen, parse_campaign, run_campaign
 from campaign.population import Events
 from campaign.settings import Campaign
 from mechanisms import SeededBits
@@ -89,3 +89,39 @@ def test_columns_name_the_cap_that_algorithm_2_met(data: st.DataObject) -> None:
     campaign = campaign_of(document, folder=Path())
     truth = happen(campaign, SeededBits(data.draw(st.integers(0, 1 << 40))))
     assert [Fate(int(one)) for one in truth.items.fate] == by_algorithm_2(campaign, truth.events)
+
+
+def test_a_cap_that_moves_conversions_to_another_key_costs_precision(tmp_path: Path) -> None:
+    """Every second purchase finds the newer ad full (Λ₀ = 1) and goes to the older one, which has none in truth."""
+    start, people = 1_790_000_000, 40
+    shown = [f"{start + offset + one},d{one},{ad}" for offset, ad in ((0, "a"), (1000, "b")) for one in range(people)]
+    bought = [f"{start + offset + one},d{one}" for offset in (2000, 3000) for one in range(people)]
+    (tmp_path / "s.csv").write_text("time,device,ad\n" + "\n".join(shown))
+    (tmp_path / "t.csv").write_text("time,device\n" + "\n".join(bought))
+    text = """
+name = "moved"
+[population.log]
+sources = "s.csv"
+triggers = "t.csv"
+[[keys.fields]]
+name = "ad"
+values = ["a", "b"]
+[[measures]]
+of = "count"
+scale = 65536
+[client]
+form = "paper"
+l0 = 1
+[[queries]]
+discovery = true
+epsilon = "10"
+delta = "0.00001"
+"""
+    result = run_campaign(parse_campaign(text, folder=tmp_path), tmp_path / "out", seed="m", workers=1, draw=False)
+    (found,) = result.assessments
+    assert {row.label: (row.truth, row.sent) for row in found.slices} == {
+        "b": (2 * people, people * 65_536),
+        "a": (0, people * 65_536),
+    }
+    assert found.discovery is not None and (found.discovery.precision, found.discovery.recall) == (0.5, 1.0)
+    assert found.waterfalls[0].adds_up
