@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
@@ -146,11 +148,26 @@ def local_outcome(
     )
     session = engine.begin(Scope(caller="local"), request, cleartext=True, debug_only=debug_only)
     if domain is not None:
-        for rows in read_domain(domain):
-            session.declare(rows.key_high, rows.key_low)
-    for batch in read_reports(reports):
-        session.add(batch)
+        with _shown(domain) as stream:
+            for rows in read_domain(stream):
+                session.declare(rows.key_high, rows.key_low)
+    with _shown(reports) as stream:
+        for batch in read_reports(stream):
+            session.add(batch)
     return session.finish()
+
+
+@contextmanager
+def _shown(path: Path) -> Iterator[BinaryIO]:
+    """Open a file under a progress bar, on a terminal."""
+    from rich.console import Console
+    from rich.progress import open as open_with_progress
+
+    console = Console(stderr=True)
+    with open_with_progress(
+        path, "rb", description=path.name, console=console, transient=True, disable=not console.is_terminal
+    ) as stream:
+        yield stream
 
 
 def write_outputs(folder: Path, outcome: Outcome, *, as_json: bool, debug: bool, every_key: bool = False) -> list[Path]:
