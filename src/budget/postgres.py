@@ -239,6 +239,8 @@ class PostgresStore(Store):
                 if attempt == _ATTEMPTS:
                     text = f"transaction {name!r} on PostgreSQL failed {attempt} times: {problem}"
                     raise StoreError(text) from problem
+                if not isinstance(problem, errors.SerializationFailure | errors.DeadlockDetected):
+                    self._connections.close()  # a server that went away took the idle ones too
                 time.sleep(_PAUSE_S * 2**attempt)
             except self._driver.Error as problem:
                 raise StoreError(f"transaction {name!r} on PostgreSQL failed: {problem}") from problem

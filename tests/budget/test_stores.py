@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,28 @@ def test_a_lost_connection_is_replaced_and_the_transaction_run_again(postgres_ds
         return int(transaction.head().entries)
 
     assert store.write("lost", work) == 1 and runs == 2
+    store.close()
+
+
+def test_many_connections_lost_at_once_cost_one_attempt(postgres_dsn: str) -> None:
+    """As when the database server starts again while a service is idle."""
+    store = PostgresStore(postgres_dsn, schema="idle")
+    create(store)
+    together, connected = threading.Barrier(12), []
+
+    def work(transaction: Any) -> None:
+        connected.append(transaction._db.info.backend_pid)
+        together.wait(30)
+
+    threads = [threading.Thread(target=store.read, args=("idle", work)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with psycopg.connect(postgres_dsn, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(pid) FROM unnest(%s::integer[]) AS pid", (connected,))
+    assert store.read("again", lambda t: t.head()) is not None
+    assert store.write("again", lambda t: t.head()) is not None
     store.close()
 
 
