@@ -78,6 +78,10 @@ class VendorValues:
             raise ConfigurationError(f"offline_delay_ms is a range from least to most, got {self.offline_delay_ms}")
         if self.navigation_retry_attempt not in (None, 1, 2, 3):
             raise ConfigurationError(f"navigation_retry_attempt is 1, 2 or 3, got {self.navigation_retry_attempt}")
+        if not all(delay >= 0 for delay in (*self.retry_delays_ms, self.report_expiry_ms)):
+            raise ConfigurationError("retry_delays_ms and report_expiry_ms must not be negative")
+        if self.navigation_retry_attempt in (2, 3) and not self.retry_delays_ms:
+            raise ConfigurationError("a navigation_retry_attempt after the first needs retry_delays_ms before it")
         if not self.aggregation_coordinators:
             raise ConfigurationError("at least one aggregation coordinator is needed; the first is the default")
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import KeySet, decode_payload, open_report
@@ -359,11 +360,11 @@ def test_noise_is_drawn_from_bits() -> None:
 
 @pytest.mark.parametrize(("includes", "rate"), [(False, Fraction(1, 20)), (True, Fraction(8, 1000))])
 def test_null_reports_come_at_their_rates(includes: bool, rate: Fraction) -> None:
-    """False-alarm rate below 10⁻⁷ by Hoeffding's inequality (2·exp(−2d²/n) with d² = 8.5 n)."""
+    """Rejects the right rate with probability 10⁻⁸ at most."""
     draws = BitsDraws(SecureBits(), VendorValues())
     trials = 20_000
     hits = sum(draws.null_report(day % 31, includes_source_time=includes) for day in range(trials))
-    assert abs(hits - trials * rate) <= (8.5 * trials) ** 0.5
+    assert stats.binomtest(hits, trials, float(rate)).pvalue > 1e-8
 
 
 def test_delays_and_orders_cover_their_range() -> None:
@@ -396,7 +397,8 @@ def test_a_trigger_without_a_report_makes_null_reports_at_random() -> None:
     [
         {"max_attributions": 0}, {"max_event_level_epsilon": float("nan")}, {"null_rate_excluding_source_time": 1.5},
         {"aggregatable_delay_span_ms": -1}, {"offline_delay_ms": (2, 1)}, {"navigation_retry_attempt": 4},
-        {"aggregation_coordinators": ()},
+        {"aggregation_coordinators": ()}, {"retry_delays_ms": (5, -1)}, {"report_expiry_ms": -1},
+        {"retry_delays_ms": (), "navigation_retry_attempt": 2},
     ],
 )  # fmt: skip
 def test_vendor_values_are_checked(change: dict[str, Any]) -> None:

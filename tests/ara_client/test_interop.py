@@ -92,6 +92,23 @@ def test_a_broken_case_is_a_failure_and_not_a_traceback(folder: Path, tmp_path: 
     assert "time does not go back" in backwards_result.diff
     assert "could not be run" in broken.diff
     assert not wrong.passed
+    request = {"timestamp": "5", "registration_request": {"context_origin": "https://a.test"}, "responses": []}
+    for number, changes in enumerate(
+        [
+            {"api_config": []},
+            {"input": {"registrations": [request | {"responses": [{"url": 5, "response": {}}]}]}},
+            {"input": {"registrations": [request | {"registration_request": {"context_origin": 5}}]}},
+            {"output": {"reports": [{"report_time": "1"}]}},
+            {"output": {"reports": [{"report_time": "x", "report_url": "u", "payload": {}}]}},
+            {"output": {"reports": [7]}},
+            {"input": {"registrations": [7]}},
+        ]
+    ):
+        case = {"input": {"registrations": [request]}, "output": {"reports": []}} | changes
+        (tmp_path / f"other{number}.json").write_text(json.dumps(case))
+    results = list(run_directory(tmp_path))
+    assert len(results) == 10
+    assert not any(result.passed or "Traceback" in result.diff for result in results)
 
 
 def test_an_unknown_configuration_field_is_noted_and_a_bad_one_refused() -> None:

@@ -103,10 +103,13 @@ def load_case(path: Path, default: VendorValues) -> Case:
     fields = _read(path)
     try:
         events = tuple(_event(entry) for entry in fields.get("input", {}).get("registrations", ()))
-        expected = tuple(dict(report) for report in fields["output"]["reports"])
+        expected = tuple(_report(report) for report in fields["output"]["reports"])
+        config, ignored = merge_config(default, fields.get("api_config", {}), path.name)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InteropCaseError(f"{path.name}: {type(error).__name__}: {error}") from error
-    config, ignored = merge_config(default, fields.get("api_config", {}), path.name)
+    times = [time for event in events for time in (event.time_ms, *(response.time_ms for response in event.responses))]
+    if times != sorted(times) or min(times, default=0) < 0:
+        raise InteropCaseError(f"{path.name}: time does not go back: every timestamp is as late as the one before")
     return Case(
         name=path.stem,
         description=str(fields.get("description", "")),
@@ -159,7 +162,7 @@ def _event(entry: dict[str, Any]) -> CaseEvent:
         return CaseEvent(time_ms=time_ms)
     wanted = entry["registration_request"]
     request = Request(
-        context=wanted["context_origin"],
+        context=_text(wanted["context_origin"]),
         eligible=wanted.get("Attribution-Reporting-Eligible"),
         fenced=bool(wanted.get("fenced", False)),
     )
@@ -175,7 +178,7 @@ def _response(fields: dict[str, Any], default_ms: int) -> CaseResponse:
     return CaseResponse(
         time_ms=int(fields.get("timestamp", default_ms)),
         response=Response(
-            url=fields["url"], headers=headers, debug_allowed=bool(fields.get("debug_permission", False))
+            url=_text(fields["url"]), headers=headers, debug_allowed=bool(fields.get("debug_permission", False))
         ),
         fake_reports=(
             None
@@ -184,3 +187,16 @@ def _response(fields: dict[str, Any], default_ms: int) -> CaseResponse:
         ),
         null_days=frozenset(fields.get("null_aggregatable_reports_days") or ()),
     )
+
+
+def _report(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return an expected report, which has a time, a URL and a payload."""
+    int(fields["report_time"])
+    _text(fields["report_url"])
+    return fields | {"payload": fields["payload"]}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
