@@ -20,6 +20,7 @@ from aggservice.wire import (
     seal,
     write_key_set,
 )
+from aggservice.wire.key_files import sole_writer
 from mechanisms import ManualClock, SecureBits, SeededBits
 
 DAY_MS = 86_400_000
@@ -121,6 +122,19 @@ def test_files_are_private_and_never_half_written(tmp_path: Path) -> None:
         read_key_set(path)
     with pytest.raises(KeySetError, match="keys new"):
         read_key_set(tmp_path / "none.json")
+
+
+def test_two_that_rotate_at_once_lose_no_key(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    write_key_set(path, KeySet.create(SecureBits(), ManualClock(0)))
+    with sole_writer(path):
+        with pytest.raises(KeySetError, match="somebody else"), sole_writer(path):
+            pass
+        write_key_set(path, read_key_set(path).rotate(SecureBits(), ManualClock(1)), replace=True)
+    with sole_writer(path):
+        assert len(read_key_set(path).pairs) == 2
+    with pytest.raises(KeySetError, match="keys new"), sole_writer(tmp_path / "none.json"):
+        pass
 
 
 def test_times_that_no_calendar_has_are_refused() -> None:

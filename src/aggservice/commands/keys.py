@@ -72,16 +72,18 @@ def rotate(
 ) -> None:
     """Add new keys, let the published ones expire after the overlap, drop those too old to open anything."""
     from aggservice.wire import read_key_set, write_key_set
+    from aggservice.wire.key_files import sole_writer
     from mechanisms import SecureBits, SystemClock
 
     _check_apart(file, public)
-    keys = read_key_set(file).rotate(
-        SecureBits(),
-        SystemClock(),
-        lifetime_ms=round(lifetime_days * 24 * _HOUR_MS),
-        overlap_ms=round(overlap_hours * _HOUR_MS),
-    )
-    write_key_set(file, keys, replace=True)
+    with sole_writer(file):
+        keys = read_key_set(file).rotate(
+            SecureBits(),
+            SystemClock(),
+            lifetime_ms=round(lifetime_days * 24 * _HOUR_MS),
+            overlap_ms=round(overlap_hours * _HOUR_MS),
+        )
+        write_key_set(file, keys, replace=True)
     _show(keys, public, as_json)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from aggservice.wire.errors import KeySetError
@@ -34,3 +38,21 @@ def read_key_set(path: Path) -> KeySet:
         return KeySet.parse(document)
     except KeySetError as error:
         raise KeySetError(f"{path}: {error}") from None
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Let one process at a time read the set in ``path`` and write it anew: a second one would drop the first's keys."""
+    busy = KeySetError(f"somebody else is changing {path} now: look at it, then run this again if it is still needed")
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise busy from None
+        if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+            raise busy
+        yield
