@@ -42,7 +42,7 @@ def read_key_set(path: Path) -> KeySet:
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Let one process at a time read the set in ``path`` and write it anew: a second one would drop the first's keys."""
+    """Let one process at a time read the set in ``path`` and write it anew: a second would drop the first's keys."""
     busy = KeySetError(f"somebody else is changing {path} now: look at it, then run this again if it is still needed")
     try:
         file = path.open("rb")
