@@ -15,8 +15,10 @@ def parse_client(section: Section) -> Client:
     form = section.choice("form", ("deployed", "paper"), "deployed")
     paper = form == "paper"
     l1 = section.whole("l1", 65_536, least=1, most=65_536)
-    if not paper and kind == "attribution" and l1 != 65_536:
-        section.refuse("l1", f"is {l1}", 'A deployed browser has 65536; write form = "paper" to choose it')
+    # The service's noise is for Λ₁: a browser that lets more through would break the guarantee.
+    if not paper and kind != "event-level" and l1 != 65_536:
+        remedy = 'write form = "paper" to choose it' if kind == "attribution" else "leave it out"
+        section.refuse("l1", f"is {l1}", f"A deployed browser has 65536; {remedy}")
     l0 = section.whole("l0", 20 if paper else l1, least=1, most=l1)
     if not paper and l0 != l1:
         section.refuse("l0", f"is {l0}", 'A deployed browser caps values only; write form = "paper" to choose it')

@@ -89,6 +89,39 @@ def test_a_delay_beyond_measure_is_late_and_not_before_time(tmp_path: Path) -> N
     assert waterfall.conversions[Fate.LATE] == waterfall.happened > 0 and waterfall.adds_up
 
 
+REACH = """
+name = "reach"
+[population]
+size = 10
+days = 1
+impressions = 50
+impression_day = 0.5
+[[keys.fields]]
+name = "ad"
+count = 40
+[client]
+kind = "{kind}"
+thresholds = [1, 2]
+{client}
+[service]
+epsilon = "10"
+[[queries]]
+epsilon = "10"
+"""
+
+
+@pytest.mark.parametrize("kind", ["reach", "frequency"])
+def test_no_device_contributes_more_than_the_noise_is_for(tmp_path: Path, kind: str) -> None:
+    """Browsers let 2¹⁶ through in ten minutes, whatever the file says of Λ₁: noise for less would protect nobody."""
+    for client in ("", "cap = 3", "cap = 65536"):
+        campaign = parse_campaign(REACH.format(kind=kind, client=client), folder=tmp_path)
+        result = run_campaign(campaign, tmp_path / "out", seed="reach", workers=1, draw=False)
+        transcript = json.loads((result.out / "transcript.json").read_text())
+        assert transcript["units"] == 10 and transcript["units_past_the_limit"] == 0
+    with pytest.raises(CampaignError, match="A deployed browser has 65536; leave it out"):
+        parse_campaign(REACH.format(kind=kind, client="l1 = 100"), folder=tmp_path)
+
+
 EVENT_LEVEL = """
 name = "event level"
 [population]
