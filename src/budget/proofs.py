@@ -42,8 +42,10 @@ class Signer:
 
     @classmethod
     def load(cls, path: Path) -> Signer:
-        """Read the key from a file of 64 hex digits."""
+        """Read the key from a file of 64 hex digits that only its owner can read."""
         try:
+            if path.stat().st_mode & 0o077:
+                raise BudgetError(f"others can read it: run 'chmod 600 {path}'")
             return cls(bytes.fromhex(path.read_text("ascii").strip()))
         except (OSError, ValueError, BudgetError) as problem:
             raise BudgetError(f"no signing key in {path}: {problem}") from problem

@@ -115,6 +115,10 @@ def test_the_key_file_is_private_shared_and_stable(tmp_path: Path) -> None:
     assert first.public_key == again.public_key
     assert file.stat().st_mode & 0o777 == 0o600 and [one.name for one in tmp_path.iterdir()] == ["ledger.key"]
     assert file.read_text().strip() not in repr(first)
+    file.chmod(0o640)
+    with pytest.raises(BudgetError, match="others can read it"):
+        Signer.load(file)
+    file.chmod(0o600)
     file.write_text("not a key")
     with pytest.raises(BudgetError, match="no signing key"):
         Signer.load(file)

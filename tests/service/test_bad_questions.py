@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
-from aggservice.service import EventLog
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.service import EmbeddedService, EventLog
 
 ORIGIN = "https://adtech.example"
 MANY = tuple(range(256))
@@ -56,3 +58,25 @@ def test_a_log_that_cannot_be_written_ends_nothing(maker: Any) -> None:
         log = EventLog(maker.clock, stream)
         log.event("call", method="Aggregate")
         log.fault("call_failed", ValueError("x"))
+
+
+def test_fields_that_we_do_not_know_are_not_kept_with_a_job(service: EmbeddedService, client: Client) -> None:
+    """The book keeps a thousand finished jobs; with a whole message each, one caller could fill memory."""
+    unknown = b"\xfa\x3f" + _varint(3 << 20) + bytes(3 << 20)  # field 1023, a string of 3 MiB
+    asks = JobParameters(attribution_report_to=ORIGIN).message("a").SerializeToString() + unknown
+    first = b"\x0a" + _varint(len(asks)) + asks  # AggregateRequest.job_parameters
+    end = aggregation_pb2.AggregateRequest(end=aggregation_pb2.EndOfReports(report_count=0)).SerializeToString()
+    with grpc.insecure_channel(service.address) as channel:
+        call = channel.stream_stream("/aggservice.v1.AggregationService/Aggregate")
+        with pytest.raises(grpc.RpcError) as caught:
+            list(call(iter([first, end])))
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # nothing to release
+    assert client.get_job("a").ByteSize() < 2_000
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 0x7F:
+        out += bytes([number & 0x7F | 0x80])
+        number >>= 7
+    return out + bytes([number])

@@ -126,8 +126,12 @@ class JobBook:
         return [record for record in self._jobs.values() if record.status != FINISHED]
 
     def open(self, caller: str, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
-        """Enter a new job, in the place of a finished one of the same id."""
+        """Enter a new job, in the place of a finished one of the same id.
+
+        Of ``asked`` only what we know is kept: fields that we do not can fill a whole message.
+        """
         now = self._clock.now_ms()
+        asked.DiscardUnknownFields()
         record = JobRecord(caller=caller, request=request, asked=asked, received_ms=now, updated_ms=now)
         self._finished.pop(record.key, None)
         self._jobs[record.key] = record
