@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +23,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from aggservice.client import Client, JobParameters
+from aggservice.service import collector as collector_module
 from aggservice.service.collector import ENDPOINTS, Collector, accept, collector_routes
 from aggservice.wire import AggregatableReport, Api, SharedInfo, WireError, read_reports
 
@@ -157,6 +159,14 @@ def test_half_characters_and_odd_hosts_spoil_nobody_elses_report(http: Any, make
     assert http.post(event, content='{"a": "\\ud800"}').status_code == 200
     (path,) = (tmp_path / "in" / "event-level").iterdir()
     assert path.read_bytes() == b'{"a":"\\ud800"}\n'
+
+
+def test_a_body_that_never_ends_is_given_up(http: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector_module, "_BODY_S", 0.3)
+    with socket.create_connection(("127.0.0.1", http.port), timeout=30) as slow:
+        slow.sendall(f"POST {ARA} HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{{".encode())
+        assert slow.recv(4096).startswith(b"HTTP/1.1 408 ")
+    assert http.collector.received == 0
 
 
 @contextmanager
