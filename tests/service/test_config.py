@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggservice.service import ConfigError, Role, embedded, load_config, parse_config, token_digest
+from aggservice.client import Client, ClientError, JobParameters
+from aggservice.service import ConfigError, Role, ServiceConfig, embedded, load_config, parse_config, token_digest
 from aggservice.service.callers import Caller, Register, Token
 from aggservice.service.config import is_loopback
 from aggservice.service.errors import UnauthenticatedError
@@ -15,6 +16,8 @@ from aggservice.service.toml import read_secret
 from aggservice.wire import Api
 from budget import EpsilonDeltaFilter, StoreError, ZcdpFilter
 from mechanisms import ManualClock
+
+from ..engine.conftest import Maker
 
 CALLER = {"name": "adtech", "roles": ["adtech"], "tokens": [{"sha256": "0" * 64}]}
 TLS = {"certificate": "c.pem", "private_key": "k.pem"}
@@ -186,3 +189,32 @@ def test_what_the_service_cannot_use_is_told_by_name_when_it_starts(tmp_path: Pa
             document = {**settings, "listen": "127.0.0.1:0", "limits": {"processes": 0}}
             with pytest.raises((ConfigError, StoreError), match=word), embedded(parse_config(document, tmp_path)):
                 pass
+
+
+def test_a_ledger_keeps_its_privacy_unit(tmp_path: Path) -> None:
+    """Under another unit every report would have its whole budget once more."""
+    maker, state = Maker(), tmp_path / "state"
+    asks = JobParameters(attribution_report_to="https://adtech.example", epsilon="64")
+    report = maker.report({1: 1})
+
+    def config(unit: str) -> ServiceConfig:
+        document = {"state": str(state), "privacy_unit": unit, "listen": "127.0.0.1:0", "limits": {"processes": 0}}
+        return parse_config(document, tmp_path)
+
+    for unit in ("shared_id", "report"):  # nothing was charged yet: both are fine
+        with embedded(config(unit), keys=maker.keys, clock=maker.clock):
+            pass
+    with (
+        embedded(config("report"), keys=maker.keys, clock=maker.clock) as service,
+        Client(service.address) as client,
+    ):
+        client.aggregate("spends-it-all", asks, [report], domain=[1])
+    with (
+        pytest.raises(ConfigError, match="second budget"),
+        embedded(config("shared_id"), keys=maker.keys, clock=maker.clock),
+    ):
+        pass
+    with embedded(config("report"), keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
+        with pytest.raises(ClientError) as caught:
+            client.aggregate("again", asks, [report], domain=[1])
+        assert caught.value.return_code == "PRIVACY_BUDGET_EXHAUSTED"
