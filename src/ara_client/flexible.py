@@ -46,7 +46,7 @@ def attribute_flexibly(state: BrowserState, trigger: Trigger, source: StoredSour
         source.dedup_keys.add(config.dedup_key)
     if source.attribution_logic == "never":
         return Verdict(type="trigger-event-noise")
-    ledger.settle(trigger.time_ms)
+    ledger.settle(trigger.time_ms, {pending.id for pending in state.pending.of_source(source.id)})
     if ledger.sent >= source.registration.max_event_level_reports:
         return Verdict(type="trigger-event-excessive-reports")
     ledger.add(
@@ -74,9 +74,8 @@ def _plan_anew(state: BrowserState, trigger: Trigger, source: StoredSource, ledg
         if refusal is not None:
             verdict = refusal
             break
-        ledger.keep(planned)
+        ledger.keep(planned, _wait(state, trigger, source, planned))
         kept += 1
-        _wait(state, trigger, source, planned)
     source.event_reports = ledger.sent + kept
     return verdict
 
@@ -91,8 +90,8 @@ def _judge_limits(state: BrowserState, trigger: Trigger, source: StoredSource) -
     return None
 
 
-def _wait(state: BrowserState, trigger: Trigger, source: StoredSource, planned: PlannedReport) -> None:
-    """Let a planned report wait, and send its debug copy if source and triggers all have debug keys."""
+def _wait(state: BrowserState, trigger: Trigger, source: StoredSource, planned: PlannedReport) -> int:
+    """Let a planned report wait, and send its debug copy if source and triggers all have debug keys; return its id."""
     report = event_report(
         state,
         source,
@@ -113,6 +112,7 @@ def _wait(state: BrowserState, trigger: Trigger, source: StoredSource, planned: 
     state.limits.add_attribution(source, "event", trigger.destination, trigger.time_ms, pending.id)
     if source.debug_key is not None and planned.debug_keys:
         state.outbox.append(replace(report, debug=True))
+    return pending.id
 
 
 def _spec_of(source: StoredSource, data: int) -> TriggerSpec:

@@ -10,7 +10,7 @@ first buckets of each trigger data, none left out, in windows that never go back
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ara_client.registration.flexible import TriggerSpec
@@ -67,18 +67,21 @@ class FlexibleLedger:
         self._settled = dict.fromkeys(self._buckets, 0)
         self._max_reports = max_reports
         self._triggers: list[AttributedTrigger] = []
-        self._planned: list[PlannedReport] = []
+        self._planned: dict[int, PlannedReport] = {}
         self.sent = 0
 
-    def settle(self, now_ms: int) -> None:
-        """Close the accounts of reports whose time has come: their part of the values is used up."""
-        for report in self._planned:
-            if report.due_ms <= now_ms:
+    def settle(self, now_ms: int, waiting: Collection[int]) -> None:
+        """Close the accounts of reports whose time has come: their part of the values is used up.
+
+        So it is for those that are not among ``waiting``: they were sent before the clock was put back.
+        """
+        for identity, report in list(self._planned.items()):
+            if report.due_ms <= now_ms or identity not in waiting:
                 self.sent += 1
                 self._settled[report.trigger_data] += 1
                 for trigger, used in report.parts:
                     trigger.left -= used
-        self._planned = [report for report in self._planned if report.due_ms > now_ms]
+                del self._planned[identity]
         self._triggers = [trigger for trigger in self._triggers if trigger.left > 0]
 
     def add(self, trigger: AttributedTrigger) -> None:
@@ -91,7 +94,7 @@ class FlexibleLedger:
         O(n log n) in the triggers not used up. A report is due when the last window of the triggers behind it ends, but
         not before that of the bucket below; and what a limit kept back from a window that has passed, with the next.
         """
-        self._planned = []
+        self._planned = {}
         accounts: dict[int, _Account] = {}
         for data, buckets in self._buckets.items():
             crossed = self._settled[data]
@@ -124,6 +127,6 @@ class FlexibleLedger:
                     reports.append(report)
         return reports
 
-    def keep(self, report: PlannedReport) -> None:
-        """Make a planned report part of the plan: it will be sent unless ``plan`` is called before its time."""
-        self._planned.append(report)
+    def keep(self, report: PlannedReport, identity: int) -> None:
+        """Make a planned report part of the plan: it waits as ``identity`` until its time, or the next ``plan``."""
+        self._planned[identity] = report

@@ -217,7 +217,7 @@ def test_the_ledger_is_algorithm_4_while_the_cap_does_not_bind(
         if not value or data >= len(specs) or time >= specs[data][0][-1]:
             continue
         model.register_trigger(ModelTrigger(time, "d", frozenset("f"), data, value))
-        ledger.settle(time)
+        ledger.settle(time, range(len(triggers) * cap))
         windows = own[data].windows
         ledger.add(
             AttributedTrigger(
@@ -230,10 +230,43 @@ def test_the_ledger_is_algorithm_4_while_the_cap_does_not_bind(
             )
         )
         reports = ledger.plan(time)
-        for report in reports:
-            ledger.keep(report)
+        for identity, report in enumerate(reports):
+            ledger.keep(report, identity)
         planned = [
             (report.due_ms, report.trigger_data, own[report.trigger_data].buckets[report.bucket_index])
             for report in reports
         ]
     assert sorted(sent) == sorted(expected)
+
+
+class Wandering:
+    """A clock that is put forward and back."""
+
+    def __init__(self) -> None:
+        self.time_ms = 0
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+def test_a_clock_that_is_put_back_sends_no_report_again() -> None:
+    config = replace(VendorValues(), full_flexible_events=True)
+    clock = Wandering()
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config))
+    day = 86_400_000
+    spec = {"trigger_data": [0], "event_report_windows": {"end_times": [86_400, 172_800]}, "summary_buckets": [1, 2, 3]}
+    source = {"destination": "https://shop.test", "trigger_specs": [spec]}
+    request = Request(context="https://news.test", eligible="navigation-source")
+    header = {"Attribution-Reporting-Register-Source": json.dumps(source)}
+    browser.register(request, Response(url="https://reporter.test/", headers=header))
+    header = {"Attribution-Reporting-Register-Trigger": '{"event_trigger_data": [{"trigger_data": "0"}]}'}
+    buckets = []
+    for time_ms in (day - 1, day, day - 2, day, 2 * day - 1, 2 * day, 3 * day):
+        clock.time_ms = time_ms
+        sent = browser.advance()
+        if time_ms % day:
+            sent += browser.register(
+                Request(context="https://shop.test"), Response(url="https://reporter.test/", headers=header)
+            )
+        buckets += [(time_ms, report.summary_bucket) for report in sent if isinstance(report, EventLevelReport)]
+    assert buckets == [(day, (1, 1)), (day, (2, 2)), (2 * day, (3, (1 << 32) - 1))]
