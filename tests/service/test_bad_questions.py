@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import timestamp_pb2
 
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -44,6 +45,14 @@ def test_a_unit_of_another_length_and_a_receipt_that_is_none_are_refused(client:
     for receipt in (b"", b"{}", b"\xff", b'{"format":"aggservice-receipt-1"}'):
         with pytest.raises(ClientError, match="not a receipt") as caught:
             client.verify_ledger([receipt])
+        assert caught.value.return_code == "INVALID_JOB"
+
+
+@pytest.mark.parametrize(("seconds", "nanos"), [(2**62, 0), (-(2**62), 0), (0, -1), (0, 2**31 - 1)])
+def test_a_time_that_is_none_is_refused(client: Client, seconds: int, nanos: int) -> None:
+    for name in ("before", "not_before"):
+        with pytest.raises(ClientError, match=name) as caught:
+            list(client.entries(**{name: timestamp_pb2.Timestamp(seconds=seconds, nanos=nanos)}))
         assert caught.value.return_code == "INVALID_JOB"
 
 

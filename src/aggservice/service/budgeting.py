@@ -192,8 +192,8 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             caller=(request.caller or None) if everything else caller.name,
             job_id=request.job_request_id or None,
             unit=request.unit or None,
-            not_before_ms=request.not_before.ToMilliseconds() if request.HasField("not_before") else None,
-            before_ms=request.before.ToMilliseconds() if request.HasField("before") else None,
+            not_before_ms=_time_ms(request, "not_before"),
+            before_ms=_time_ms(request, "before"),
         )
         found, following = await self._runner.blocking(pages.page, start, size)
         return budget_pb2.ListEntriesResponse(
@@ -233,6 +233,18 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             first_bad_entry=-1 if found is None or found.seq is None else found.seq,
             problem="" if found is None else str(found),
         )
+
+
+def _time_ms(request: budget_pb2.ListEntriesRequest, name: str) -> int | None:
+    """Return a time that a request gives; None when it gives none."""
+    if not request.HasField(name):
+        return None
+    try:
+        return int(getattr(request, name).ToMilliseconds())
+    except ValueError:
+        raise InvalidJobError(
+            f"{name} is a time in the years 1 to 9999, its nanoseconds from 0 to 999,999,999"
+        ) from None
 
 
 def page_of(token: str, size: int) -> tuple[int, int]:
