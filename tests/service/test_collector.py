@@ -129,7 +129,8 @@ def test_what_is_wrong_is_said_and_not_kept(http: Any, maker: Any, tmp_path: Pat
 def test_event_level_reports_are_lines_and_debug_copies_stay_apart(http: Any, maker: Any, tmp_path: Path) -> None:
     event = "/.well-known/attribution-reporting/report-event-attribution"
     assert http.post(event, content='{"trigger_data": "2",\n "source_event_id": "9"}').status_code == 200
-    assert http.post(event, content="no").status_code == 400
+    for wrong in ("no", "NaN", '{"x": -Infinity}'):
+        assert http.post(event, content=wrong).status_code == 400
     (path,) = (tmp_path / "in" / "event-level").iterdir()
     assert path.read_text() == '{"trigger_data":"2","source_event_id":"9"}\n'
     debug = "/.well-known/attribution-reporting/debug/report-aggregate-attribution"

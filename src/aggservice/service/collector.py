@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -59,6 +59,11 @@ ENDPOINTS = {
 }
 
 
+def _refuse_constant(name: str) -> NoReturn:
+    """NaN and infinities are Python's, not JSON's: a line with one would spoil the file for stricter readers."""
+    raise ValueError(name)
+
+
 def accept(path: str, body: bytes) -> tuple[Endpoint, AggregatableReport | None, SharedInfo | None]:
     """Return what a posted body is; raise ``WireError`` naming what is wrong with it.
 
@@ -67,7 +72,7 @@ def accept(path: str, body: bytes) -> tuple[Endpoint, AggregatableReport | None,
     endpoint = ENDPOINTS[path]
     if endpoint.api is None:
         try:
-            json.loads(body)
+            json.loads(body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
             raise ReportBodyError("the body of a report is JSON, and this is not") from None
         return endpoint, None, None
