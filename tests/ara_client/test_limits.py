@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aggservice.wire.origins import Origin
@@ -212,10 +212,13 @@ def test_limits_equal_scans(events: list[tuple[int, int, tuple[int, ...], int, i
 
 
 @given(EVENTS, st.integers(0, 3), st.booleans())
+@example(
+    [(1, 0, (0,), 0, 1, "store"), (DAY_MS, 1, (0,), 0, 1, "store"), (29 * DAY_MS, 1, (0,), 0, 1, "store")], 1, False
+)
 def test_forgetting_leaves_no_trace(
     events: list[tuple[int, int, tuple[int, ...], int, int, str]], origin: int, everything: bool
 ) -> None:
-    limits = RateLimits(VENDOR)
+    limits = RateLimits(replace(VENDOR, rate_limit_window_ms=1 << 50))  # nothing is forgotten for its age
     now = 0
     for identity, (step, reporter, places, priority, days, _) in enumerate(events):
         now += step
