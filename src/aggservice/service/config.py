@@ -32,6 +32,7 @@ class Limits:
     """What bounds a service's work: jobs at once and waiting, bytes a message, seconds a stream may stall."""
 
     jobs: int = 4
+    jobs_per_caller: int | None = None
     waiting: int = 1000
     message_bytes: int = 4 << 20
     stall_s: int = 60
@@ -39,6 +40,12 @@ class Limits:
     processes: int = 2
     domain_keys: int = 200_000_000
     max_report_age_ms: int = 90 * DAY_MS
+
+    def share(self, callers: int) -> int:
+        """Return how many jobs one caller may have at once: all but one where there are several, unless it is set."""
+        if self.jobs_per_caller is not None:
+            return min(self.jobs_per_caller, self.jobs)
+        return self.jobs if callers <= 1 else max(1, self.jobs - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +234,7 @@ def _sensitivities(table: Table) -> dict[Api, Sensitivity]:
 def _limits(table: Table) -> Limits:
     limits = Limits(
         jobs=table.whole("jobs", 4, least=1, most=1000),
+        jobs_per_caller=table.whole("jobs_per_caller", 0, least=0, most=1000) or None,
         waiting=table.whole("waiting", 1000, least=0, most=1_000_000),
         message_bytes=table.whole("message_bytes", 4 << 20, least=1 << 16, most=64 << 20),
         stall_s=table.whole("stall_s", 60, least=1, most=86_400),

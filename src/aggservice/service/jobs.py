@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aggservice.engine import CancelledError, JobRequest, Rows, Session, UnpaidError
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.convert import timestamp
-from aggservice.service.errors import BusyError, NoSuchJobError
-from aggservice.service.metrics import Metrics
+from aggservice.service.errors import NoSuchJobError
 from aggservice.service.status import detail_of, message_of
 from mechanisms import Clock
 
@@ -189,32 +186,3 @@ class JobBook:
         if found is None:
             raise NoSuchJobError(f"no job {job_request_id!r} of yours was refused for its budget lately")
         return found
-
-
-class Places:
-    """A bounded number of jobs at once, and a bounded number that wait for a place."""
-
-    def __init__(self, *, jobs: int, waiting: int, metrics: Metrics) -> None:
-        self._free = asyncio.Semaphore(jobs)
-        self._waiting = 0
-        self._limit = waiting
-        self._metrics = metrics
-
-    @asynccontextmanager
-    async def take(self) -> AsyncIterator[None]:
-        """Wait for a place and hold it; refuse when too many wait already."""
-        if self._free.locked() and self._waiting >= self._limit:
-            raise BusyError(f"{self._waiting} jobs wait already")
-        self._waiting += 1
-        self._metrics.move("jobs_waiting", 1)
-        try:
-            await self._free.acquire()
-        finally:
-            self._waiting -= 1
-            self._metrics.move("jobs_waiting", -1)
-        self._metrics.move("jobs_running", 1)
-        try:
-            yield
-        finally:
-            self._metrics.move("jobs_running", -1)
-            self._free.release()

@@ -21,8 +21,9 @@ from aggservice.engine import (
 from aggservice.service.callers import Caller
 from aggservice.service.convert import outcome_header
 from aggservice.service.folders import Folder
-from aggservice.service.jobs import IN_PROGRESS, JobBook, JobRecord, Places
+from aggservice.service.jobs import IN_PROGRESS, JobBook, JobRecord
 from aggservice.service.log import EventLog
+from aggservice.service.places import Places
 from aggservice.service.status import KNOWN_ERRORS, return_code_of, without_frames
 from aggservice.wire import AvroError, read_domain, read_reports
 
@@ -85,7 +86,7 @@ class JobRunner:
 
     async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
         try:
-            async with self.places.take():
+            async with self.places.take(caller.name):
                 expected = await self.blocking(job.expected_keys)
                 session = self.engine.begin(scope_of(caller), record.request, expected_keys=expected)
                 record.begin(session)

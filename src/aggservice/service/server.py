@@ -25,10 +25,11 @@ from aggservice.service.errors import ConfigError
 from aggservice.service.folders import Folder
 from aggservice.service.gate import Gate
 from aggservice.service.http import build_app
-from aggservice.service.jobs import JobBook, Places
+from aggservice.service.jobs import JobBook
 from aggservice.service.keyring import KeyRing
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
+from aggservice.service.places import Places
 from aggservice.service.runner import JobRunner
 from aggservice.service.toml import read_secret
 from budget import Ledger, MemoryStore, PostgresStore, ReleaseEntry, Signer, SqliteStore, Staging, Store
@@ -159,7 +160,12 @@ class Service:
         config, limits = self.config, self.config.limits
         self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
         book = JobBook(self.clock, finished_kept=limits.finished_kept)
-        places = Places(jobs=limits.jobs, waiting=limits.waiting, metrics=self.metrics)
+        places = Places(
+            jobs=limits.jobs,
+            a_caller=limits.share(len(config.callers)),
+            waiting=limits.waiting,
+            metrics=self.metrics,
+        )
         self.runner = JobRunner(engine=self.engine, book=book, places=places, executor=self._executor, log=self.log)
         self._server = grpc.aio.server(
             interceptors=[Gate(self.register, self.metrics, self.log)],
