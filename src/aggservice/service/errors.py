@@ -51,6 +51,13 @@ class BusyError(ServiceError):
     remedy = "Ask again later with the same job_request_id."
 
 
+class NoKeysError(ServiceError):
+    """Every key has expired, so that nobody can seal a report to this service."""
+
+    code = ReturnCode.INTERNAL_ERROR
+    remedy = "The operator makes a new one with 'aggservice keys rotate'; running services read it by themselves."
+
+
 class StalledError(ServiceError):
     """The other side of a stream has neither sent nor read anything for too long."""
 

@@ -28,8 +28,12 @@ def build_app(
     """Return the app. ``routes`` are added as they are: a collector brings its own endpoints."""
 
     async def public_keys(request: Request) -> Response:
+        try:
+            document = keys.public().serialise()
+        except ServiceError as problem:
+            return PlainTextResponse(f"{problem}. {problem.remedy}\n", status_code=503)
         return Response(
-            keys.public().serialise(),
+            document,
             media_type="application/json",
             headers={"Cache-Control": f"max-age={_MAX_AGE_S}"},
         )

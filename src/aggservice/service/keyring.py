@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from aggservice.wire import KeySet, PublicKeySet, read_key_set, write_key_set
+from aggservice.service.errors import NoKeysError
+from aggservice.wire import KeySet, KeySetError, PublicKeySet, read_key_set, write_key_set
 from mechanisms import Bits, Clock
 
 
@@ -27,7 +28,12 @@ class KeyRing:
         """Read the keys in ``path``, or make them when there is no such file."""
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_key_set(path, KeySet.create(bits, clock))
+            try:
+                write_key_set(path, KeySet.create(bits, clock))
+            except KeySetError:
+                if not path.exists():
+                    raise
+                # another service that shares the file was first: its keys are as good
         return cls(read_key_set(path), clock, path)
 
     @property
@@ -36,7 +42,9 @@ class KeyRing:
         return self._keys
 
     def public(self) -> PublicKeySet:
-        """Return the public halves that clients may seal to now."""
+        """Return the public halves that clients may seal to now; NoKeysError when every key has expired."""
+        if not self._keys.published(self._clock.now_ms()):
+            raise NoKeysError("no key is published at this time")
         return self._keys.public(self._clock)
 
     def on_change(self, told: Callable[[KeySet], None]) -> None:

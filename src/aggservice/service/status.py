@@ -25,6 +25,7 @@ from aggservice.rpc.v1 import common_pb2
 from aggservice.service.errors import (
     BusyError,
     ForbiddenError,
+    NoKeysError,
     NoSuchJobError,
     PathRefusedError,
     StalledError,
@@ -44,6 +45,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (NoSuchJobError, code_pb2.NOT_FOUND),
     (BusyError, code_pb2.RESOURCE_EXHAUSTED),
     (StalledError, code_pb2.DEADLINE_EXCEEDED),
+    (NoKeysError, code_pb2.FAILED_PRECONDITION),
     (JobIdTakenError, code_pb2.ALREADY_EXISTS),
     (CancelledError, code_pb2.CANCELLED),
     (WorkerLostError, code_pb2.UNAVAILABLE),
