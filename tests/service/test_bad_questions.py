@@ -89,3 +89,13 @@ def _varint(number: int) -> bytes:
         out += bytes([number & 0x7F | 0x80])
         number >>= 7
     return out + bytes([number])
+
+
+def test_more_receipts_than_a_message_holds_are_checked_all_the_same(maker: Any, client: Client) -> None:
+    asks = JobParameters(attribution_report_to=ORIGIN)
+    receipt = client.aggregate("receipts", asks, [maker.report({1: 1})], domain=[1]).receipt
+    many = [receipt] * (5 * 2**20 // len(receipt))
+    assert sum(map(len, many)) > 4 * 2**20  # what the service takes at once
+    assert client.verify_ledger(many).ok
+    with pytest.raises(ClientError, match="not a receipt"):
+        client.verify_ledger([*many, b"{}"])

@@ -271,8 +271,19 @@ class Client:
                 return
 
     def verify_ledger(self, receipts: Sequence[bytes] = ()) -> budget_pb2.VerifyLedgerResponse:
-        """Have the service replay its ledger. Whoever trusts nobody exports the log and runs the audit himself."""
-        return self._call(self._budget.VerifyLedger, budget_pb2.VerifyLedgerRequest(receipts=list(receipts)))
+        """Have the service replay its ledger. Whoever trusts nobody exports the log and runs the audit himself.
+
+        Receipts beyond a message go in another, with another replay; the first answer that is not good is returned.
+        """
+        asked = budget_pb2.VerifyLedgerRequest()
+        for receipt in receipts:
+            if asked.receipts and asked.ByteSize() + len(receipt) > _MESSAGE_BYTES:
+                found = self._call(self._budget.VerifyLedger, asked)
+                if not found.ok:
+                    return found
+                asked = budget_pb2.VerifyLedgerRequest()
+            asked.receipts.append(receipt)
+        return self._call(self._budget.VerifyLedger, asked)
 
 
 def _remembering(
