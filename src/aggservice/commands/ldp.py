@@ -347,7 +347,12 @@ def figure(
     name: Annotated[str | None, typer.Argument(help="Which figure; without one, the list.")] = None,
     out: Annotated[Path, typer.Option("--out", help="Where its data and plot go.")] = Path("figures"),
     data: DataFolder = None,
-    runs: Annotated[int | None, typer.Option("--runs", min=1, help="How often an experiment is repeated.")] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs", min=1, help="How often an experiment is repeated; LOLOHA's: 20 times, an hour of a core."
+        ),
+    ] = None,
     budget: Annotated[float | None, typer.Option("--budget", help="Begin no run after so many seconds.")] = None,
     seed: Annotated[str, typer.Option("--seed", help="The seed of the experiments.")] = "figures",
     users: Users = None,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+#: A name has at most 255 bytes; of a longer one's characters these fit beside 34 more, whatever they are.
+_NAME_MOST: Final = 50
 
 
 @contextmanager
@@ -22,11 +26,12 @@ def whole_file(path: Path, *, private: bool = False, replace: bool = True) -> It
         yield path
         return
     target = path.resolve()  # a link goes on pointing where it points
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    staged = Path(name)
+    staged = target.with_name(f".{target.name[:_NAME_MOST]}.{uuid4().hex}")
+    # The system takes the process's mask off these permissions; to ask for the mask is to change it for a while.
+    handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
-        if not private:
-            os.fchmod(handle, _mode(target))
+        if not private and target.exists():
+            os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
         os.close(handle)
         yield staged
         _sync(staged)
@@ -37,14 +42,6 @@ def whole_file(path: Path, *, private: bool = False, replace: bool = True) -> It
         _sync(target.parent)
     finally:
         staged.unlink(missing_ok=True)
-
-
-def _mode(path: Path) -> int:
-    if path.exists():
-        return stat.S_IMODE(path.stat().st_mode)
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def _sync(path: Path) -> None:
