@@ -143,7 +143,7 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
 
     ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
     """
-    from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool
+    from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
     from aggservice.service.folders import Folder
     from aggservice.service.runner import FileJob
     from aggservice.wire import KeySet, read_key_set
@@ -159,6 +159,7 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
         signer=Signer.generate(bits),
         clock=clock,
         bits=bits,
+        terms=ledger_terms(),
         staging=Staging(state / "staging", bits),
     )
     pool = WorkerPool(KeySet(()) if cleartext else read_key_set(place / "keys.json"), processes=workers)
@@ -173,7 +174,13 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
     out.put("ready")
     request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
     start = time.perf_counter()
-    session = engine.begin(Scope(caller="bench"), request, expected_keys=job.expected_keys(), cleartext=cleartext)
+    session = engine.begin(
+        Scope(caller="bench"),
+        request,
+        destination=job.output,
+        expected_keys=job.expected_keys(),
+        cleartext=cleartext,
+    )
     outcome = job.run(session)
     taken = time.perf_counter() - start
     out.put((taken, outcome.header.row_count, dict(outcome.header.error_counts)))

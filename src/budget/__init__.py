@@ -25,6 +25,7 @@ from budget.errors import (
     RecoveryForbiddenError,
     StagingError,
     StoreError,
+    TermsError,
     UnitKeyError,
     ZeroAmountError,
 )
@@ -40,6 +41,7 @@ from budget.places import open_place, open_store
 from budget.postgres import PostgresStore
 from budget.proofs import Checkpoint, Receipt, Signer, read_checkpoint, read_receipt
 from budget.release import (
+    REPORT_UNIT,
     GaussianNoise,
     LaplaceDiscovery,
     LaplaceNoise,
@@ -52,9 +54,11 @@ from budget.replay import LogReplay
 from budget.sqlite import SqliteStore
 from budget.staging import Attempt, Manifest, Staging, file_digest
 from budget.store import Store
+from budget.terms import Sensitivity, Terms
 from budget.units import UNIT_BYTES, UnitSet
 
 __all__ = [
+    "REPORT_UNIT",
     "UNIT_BYTES",
     "AmountError",
     "AmountTooLargeError",
@@ -106,6 +110,7 @@ __all__ = [
     "ReleaseEntry",
     "Remaining",
     "Rho",
+    "Sensitivity",
     "Shortfall",
     "ShuffledReports",
     "Signer",
@@ -116,6 +121,8 @@ __all__ = [
     "StagingError",
     "Store",
     "StoreError",
+    "Terms",
+    "TermsError",
     "UnitKeyError",
     "UnitSet",
     "ZcdpFilter",

@@ -16,9 +16,11 @@ from budget.errors import BudgetError, FormatError, JobNameError
 from budget.filters import Filter, Spend, filter_from_plain, filter_to_plain, spend_to_plain
 from budget.merkle import HASH_BYTES, leaf_hash
 from budget.release import Release, release_from_plain, release_to_plain
+from budget.terms import Terms, terms_from_plain, terms_to_plain
 from budget.units import UNIT_BYTES
 
-FORMAT: Final = "aggservice-ledger-1"
+FORMAT: Final = "aggservice-ledger-2"
+_FORMER: Final = "aggservice-ledger-1"
 NO_ENTRY: Final = bytes(HASH_BYTES)
 NAME_MAX: Final = 128
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,128}\Z")
@@ -79,13 +81,14 @@ class UnitsDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Genesis:
-    """The first entry: the filter, whether budget recovery is possible, and the key that signs."""
+    """The first entry: filter, privacy unit and bounds, whether budget recovery is possible, and the key that signs."""
 
     type: ClassVar[str] = "genesis"
     seq: int = 0
     previous: bytes = NO_ENTRY
     time_ms: int
     filter: Filter
+    terms: Terms
     recovery: bool
     public_key: bytes
     nonce: bytes
@@ -138,6 +141,7 @@ def entry_to_plain(entry: Entry, loss_name: str) -> dict[str, Any]:
         return plain | {
             "format": FORMAT,
             "filter": filter_to_plain(entry.filter),
+            "terms": terms_to_plain(entry.terms),
             "recovery": "on" if entry.recovery else "off",
             "public_key": entry.public_key.hex(),
             "nonce": entry.nonce.hex(),
@@ -194,9 +198,16 @@ def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
         "time_ms": plain["time_ms"],
     }
     if plain["type"] == Genesis.type:
+        if plain.get("format") == _FORMER:
+            raise FormatError(
+                "this ledger has the former format, whose first entry does not name the privacy unit. Audit it with "
+                "version 0.1, which wrote it, and keep it. Start a new ledger (another file or database) for reports "
+                "scheduled from now on: in a new ledger, reports that the old one charged would have a second budget"
+            )
         return Genesis(
             **common,
             filter=filter_from_plain(plain["filter"]),
+            terms=terms_from_plain(plain["terms"]),
             recovery=plain["recovery"] == "on",
             public_key=_from_hex(plain["public_key"], 32),
             nonce=_from_hex(plain["nonce"], 16),

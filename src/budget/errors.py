@@ -103,6 +103,12 @@ class LedgerMismatchError(BudgetError):
     """The ledger is not the one expected: another filter, another signing key, a newer schema, or no ledger at all."""
 
 
+class TermsError(BudgetError):
+    """A release or a service that does not fit the unit and the bounds in the ledger's first entry."""
+
+    code = "INVALID_JOB"
+
+
 class StoreError(BudgetError):
     """The database could not do what was asked; the message says what to do about it."""
 

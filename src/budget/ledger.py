@@ -40,6 +40,7 @@ from budget.proofs import Checkpoint, Receipt, Signer, issue
 from budget.release import Release
 from budget.staging import Attempt, Manifest, Staging
 from budget.store import PART_UNITS, EntryRow, Head, JobRow, PartRow, Store, Transaction
+from budget.terms import Terms
 from budget.units import Units, UnitSet
 from mechanisms import Bits, Clock
 
@@ -89,6 +90,11 @@ class Ledger:
         """The filter fixed when the ledger was created."""
         return self.genesis.filter
 
+    @property
+    def terms(self) -> Terms:
+        """The privacy unit and the bounds fixed when the ledger was created."""
+        return self.genesis.terms
+
     @classmethod
     def create(
         cls,
@@ -98,12 +104,18 @@ class Ledger:
         signer: Signer,
         clock: Clock,
         bits: Bits,
+        terms: Terms | None = None,
         staging: Staging | None = None,
         recovery: bool = False,
     ) -> Ledger:
         """Make a ledger in an empty store. ``recovery`` allows the operator to give budget back, visibly."""
         genesis = Genesis(
-            time_ms=clock.now_ms(), filter=filter, recovery=recovery, public_key=signer.public_key, nonce=bits.read(16)
+            time_ms=clock.now_ms(),
+            filter=filter,
+            terms=terms or Terms(),
+            recovery=recovery,
+            public_key=signer.public_key,
+            nonce=bits.read(16),
         )
         ledger = cls(store, genesis, clock=clock, signer=signer, staging=staging)
 
@@ -123,9 +135,10 @@ class Ledger:
         clock: Clock,
         signer: Signer | None = None,
         filter: Filter | None = None,
+        terms: Terms | None = None,
         staging: Staging | None = None,
     ) -> Ledger:
-        """Open an existing ledger; LedgerMismatchError when it has another filter or another signing key."""
+        """Open an existing ledger; LedgerMismatchError when it has another filter, other terms or another key."""
 
         def work(transaction: Transaction) -> bytes:
             _head(transaction)
@@ -141,6 +154,16 @@ class Ledger:
             raise LedgerMismatchError(
                 f"the ledger was created with {genesis.filter}, which cannot change; it was opened with {filter}"
             )
+        if terms is not None and terms.unit != genesis.terms.unit:
+            raise LedgerMismatchError(
+                f"this ledger charges each {genesis.terms.unit}, and each {terms.unit} would give every report a "
+                f"second budget: set privacy_unit = {genesis.terms.unit!r}, or use another ledger for other reports"
+            )
+        if terms is not None and terms != genesis.terms:
+            found, asked = (dict(one.bounds) for one in (genesis.terms, terms))
+            raise LedgerMismatchError(
+                f"the ledger was created with the bounds {found}, which cannot change; it was opened with {asked}"
+            )
         if signer is not None and signer.public_key != genesis.public_key:
             raise LedgerMismatchError("the signing key is not the one this ledger was created with")
         return cls(store, genesis, clock=clock, signer=signer, staging=staging)
@@ -154,6 +177,7 @@ class Ledger:
         signer: Signer,
         clock: Clock,
         bits: Bits,
+        terms: Terms | None = None,
         staging: Staging | None = None,
         recovery: bool = False,
     ) -> Ledger:
@@ -161,11 +185,18 @@ class Ledger:
         if store.read("look", lambda transaction: transaction.head()) is None:
             try:
                 return cls.create(
-                    store, filter=filter, signer=signer, clock=clock, bits=bits, staging=staging, recovery=recovery
+                    store,
+                    filter=filter,
+                    signer=signer,
+                    clock=clock,
+                    bits=bits,
+                    terms=terms,
+                    staging=staging,
+                    recovery=recovery,
                 )
             except LedgerMismatchError:
                 pass  # somebody else created it in between
-        return cls.open(store, clock=clock, signer=signer, filter=filter, staging=staging)
+        return cls.open(store, clock=clock, signer=signer, filter=filter, terms=terms or Terms(), staging=staging)
 
     def _append(self, transaction: Transaction, head: Head, entry: Entry, units: UnitSet | None) -> bytes:
         """Write the entry that follows ``head``, its units, its receipt and the new head; return the receipt."""
@@ -242,7 +273,7 @@ class Ledger:
             committed = self._commit(job, request_digest, release, units, result)
         except BaseException as problem:
             if attempt is not None:
-                if isinstance(problem, BudgetError) and not isinstance(problem, StoreError):
+                if self._is_uncommitted(job, problem):
                     attempt.discard()
                 else:
                     attempt.let_go()  # it may have been committed all the same: ``settle`` asks the ledger
@@ -258,11 +289,23 @@ class Ledger:
                 self._staging.publish(manifest)
         return committed
 
+    def _is_uncommitted(self, job: JobKey, problem: BaseException) -> bool:
+        """Return whether a commit that failed with ``problem`` certainly left nothing in the ledger."""
+        if not isinstance(problem, BudgetError):
+            return False
+        if not isinstance(problem, StoreError):
+            return True
+        try:
+            return self.store.definite and self.store.read("job", lambda t: self._known(t, job)) is None
+        except BudgetError:
+            return False
+
     def _commit(
         self, job: JobKey, request_digest: bytes, release: Release, units: Units | UnitSet, result: bytes | Attempt
     ) -> Committed:
         if self._signer is None:
             raise LedgerMismatchError(_NO_KEY)
+        self.terms.check(release)
         cost = self.filter.cost(release)
         paying = UnitSet.of(units)
         release.check_units(len(paying))

@@ -182,6 +182,8 @@ class PostgresStore(Store):
     The schema is made when it does not exist and brought to the newest version, unless ``read_only``.
     """
 
+    definite = False
+
     def __init__(self, dsn: str, *, schema: str = "aggservice_ledger", read_only: bool = False) -> None:
         self._dsn = dsn
         self._schema = schema

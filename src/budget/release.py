@@ -11,6 +11,9 @@ from budget.amounts import Delta, Epsilon, Rho
 from budget.errors import BudgetError, FormatError, ZeroAmountError
 from mechanisms import AmplificationBound, ParameterError, amplified_micro
 
+REPORT_UNIT = "report"
+"""The privacy unit that is the report: Algorithm 1 of the paper, and every local report."""
+
 _NAME_MAX = 64
 _VALUE_MAX = 4096
 _PARAMETERS_MAX = 64
@@ -92,10 +95,14 @@ Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | Shu
 class Release:
     """One release: every mechanism that ran on the same units, and whatever else an auditor should know.
 
-    ``parameters`` are names and texts (Λ₁, Λ₀, τ, the privacy unit, filtering IDs…); they are logged, never priced.
+    ``unit`` names what pays. ``covers`` names the APIs whose reports went in, each with how many times its bounds
+    count (``budget.terms``). ``parameters`` are names and texts (Λ₁, Λ₀, τ, filtering IDs…); they are logged, never
+    priced.
     """
 
     mechanisms: tuple[Mechanism, ...]
+    unit: str = REPORT_UNIT
+    covers: Mapping[str, int] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -108,7 +115,11 @@ class Release:
                 raise BudgetError("parameters of a release are text; amounts cross as decimal text")
             if not 0 < len(name) <= _NAME_MAX or not len(value) <= _VALUE_MAX:
                 raise BudgetError(f"parameter {name[:_NAME_MAX]!r} is too long to log")
+        for api, times in self.covers.items():
+            if not isinstance(api, str) or not 0 < len(api) <= _NAME_MAX or type(times) is not int or not times >= 1:
+                raise BudgetError("a release covers APIs by name, each at least once")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+        object.__setattr__(self, "covers", MappingProxyType(dict(sorted(self.covers.items()))))
 
     @property
     def of_reports(self) -> bool:
@@ -140,7 +151,12 @@ def release_to_plain(release: Release) -> dict[str, Any]:
                     "bound": mechanism.bound.value,
                 }
         mechanisms.append(plain)
-    return {"mechanisms": mechanisms, "parameters": dict(release.parameters)}
+    return {
+        "mechanisms": mechanisms,
+        "unit": release.unit,
+        "covers": dict(release.covers),
+        "parameters": dict(release.parameters),
+    }
 
 
 def _mechanism(plain: dict[str, str]) -> Mechanism:
@@ -175,6 +191,11 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
 
 def release_from_plain(plain: dict[str, Any]) -> Release:
     """Read back what ``release_to_plain`` wrote; anything else is a FormatError or an AmountError."""
-    if set(plain) != {"mechanisms", "parameters"}:
-        raise FormatError("a release has mechanisms and parameters")
-    return Release(mechanisms=tuple(_mechanism(one) for one in plain["mechanisms"]), parameters=plain["parameters"])
+    if set(plain) != {"mechanisms", "unit", "covers", "parameters"}:
+        raise FormatError("a release has mechanisms, a unit, the APIs it covers, and parameters")
+    return Release(
+        mechanisms=tuple(_mechanism(one) for one in plain["mechanisms"]),
+        unit=plain["unit"],
+        covers=plain["covers"],
+        parameters=plain["parameters"],
+    )

@@ -18,7 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 T = TypeVar("T")
 
@@ -147,7 +147,13 @@ class Transaction(ABC):
 
 
 class Store(ABC):
-    """A database that runs named transactions, whole or not at all, and retries those that lost a race."""
+    """A database that runs named transactions, whole or not at all, and retries those that lost a race.
+
+    ``definite`` says that a failed write is not committed if a later read does not show it. A server that was lost
+    while it committed may still finish.
+    """
+
+    definite: ClassVar[bool] = True
 
     @abstractmethod
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from aggservice.wire import Api, KeySet
-from budget import EpsilonDeltaFilter, Ledger
+from budget import EpsilonDeltaFilter, Ledger, Terms
 from campaign.adversary import play
-from campaign.interactive import SummaryReports, memory_ledger
+from campaign.interactive import SummaryReports, bounds_terms, memory_ledger
 from campaign.losses import Bounds, Loss
 from campaign.random_adversary import RandomAdversary
 from campaign.transcript import RELEASED
 from mechanisms import Bits, Clock, uniform_below
 
-MakeLedger = Callable[[EpsilonDeltaFilter, Clock, Bits], Ledger]
+MakeLedger = Callable[[EpsilonDeltaFilter, Terms, Clock, Bits], Ledger]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class GameResult:
     disagreeing: int
 
 
-def real_ledger(filter: EpsilonDeltaFilter, clock: Clock, bits: Bits) -> Ledger:
+def real_ledger(filter: EpsilonDeltaFilter, terms: Terms, clock: Clock, bits: Bits) -> Ledger:
     """Return the ledger as it is."""
-    return memory_ledger(filter, clock=clock, bits=bits)
+    return memory_ledger(filter, terms, clock=clock, bits=bits)
 
 
 def play_games(
@@ -65,7 +65,7 @@ def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Make
     mechanism = SummaryReports(
         api=api,
         bounds=bounds,
-        ledger=make_ledger(limits, clock, bits.child("ledger")),
+        ledger=make_ledger(limits, bounds_terms(api, bounds), clock, bits.child("ledger")),
         keys=keys,
         clock=clock,
         bits=bits.child("mechanism"),

@@ -18,7 +18,6 @@ import numpy as np
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import (
     Discovery,
-    EngineSettings,
     InlineOpener,
     InvalidJobError,
     JobIdTakenError,
@@ -27,8 +26,8 @@ from aggservice.engine import (
     Outcome,
     ReturnCode,
     Scope,
-    Sensitivity,
     UnpaidError,
+    ledger_terms,
 )
 from aggservice.wire import (
     AggregatableReport,
@@ -41,7 +40,7 @@ from aggservice.wire import (
     report_unit,
 )
 from ara_client.model import Source, SummaryClient
-from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Spend
+from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer, Spend, Terms
 from campaign.adversary import AddSource, Answer, Event, Move, Query, RunOperation
 from campaign.errors import CampaignError
 from campaign.losses import Bounds, Loss, Price, Sent
@@ -147,6 +146,8 @@ class SummaryReports:
     ) -> None:
         if api not in (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE):
             raise CampaignError("an interaction is about Attribution Reporting or about Shared Storage")
+        if ledger.terms != bounds_terms(api, bounds):
+            raise CampaignError(f"the ledger was made with other terms: pass terms=bounds_terms({api}, {bounds})")
         self.recorder = Recorder(bounds=bounds)
         self.ledger = ledger
         self._api, self._bounds, self._clock, self._bits = api, bounds, clock, bits
@@ -157,7 +158,6 @@ class SummaryReports:
                 opener=InlineOpener(keys),
                 clock=clock,
                 bits=bits,
-                settings=EngineSettings(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)}),
             )
         )
         self._ara: dict[int, SummaryClient] = {}
@@ -275,6 +275,13 @@ class SummaryReports:
         return found
 
 
-def memory_ledger(filter: EpsilonDeltaFilter, *, clock: Clock, bits: Bits, kind: type[Ledger] = Ledger) -> Ledger:
+def bounds_terms(api: Api, bounds: Bounds) -> Terms:
+    """Return the terms of a ledger for an interaction over one API under these bounds."""
+    return ledger_terms(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)})
+
+
+def memory_ledger(
+    filter: EpsilonDeltaFilter, terms: Terms, *, clock: Clock, bits: Bits, kind: type[Ledger] = Ledger
+) -> Ledger:
     """Return a new ledger in memory."""
-    return kind.create(MemoryStore(), filter=filter, signer=Signer.generate(bits), clock=clock, bits=bits)
+    return kind.create(MemoryStore(), filter=filter, terms=terms, signer=Signer.generate(bits), clock=clock, bits=bits)

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.client import Client, Credentials
-from aggservice.engine import PrivacyUnit, Sensitivity
+from aggservice.engine import PrivacyUnit
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import Api, KeySet
-from budget import EpsilonDeltaFilter, write_log
+from budget import EpsilonDeltaFilter, Sensitivity, write_log
 from campaign.asking import Answer, Desk, jobs_of, write_domains
 from campaign.assessment import Assessment, assess
 from campaign.attribution import Items, Reports, attribute

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from aggservice.client import Client
-from aggservice.engine import Sensitivity
 from aggservice.service import Limits, ServiceConfig, embedded
 from aggservice.wire import Api, KeySet
-from budget import UNIT_BYTES, Committed, Delta, Epsilon, EpsilonDeltaFilter, Ledger, UnitSet
+from budget import UNIT_BYTES, Committed, Delta, Epsilon, EpsilonDeltaFilter, Ledger, Sensitivity, Terms, UnitSet
 from campaign.adversary import AddSource, AddTrigger, Answer, Move, Query, RunOperation, play
 from campaign.games import GameResult, play_games
-from campaign.interactive import ServiceDesk, SummaryReports, memory_ledger
+from campaign.interactive import ServiceDesk, SummaryReports, bounds_terms, memory_ledger
 from campaign.losses import Bounds, Loss
 from campaign.random_adversary import RandomAdversary, believed
 from mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits
@@ -36,8 +35,8 @@ class ForgetfulLedger(Ledger):
         return super().commit(units=UnitSet(skipped) if self.committed % 10 == 0 else units, **rest)
 
 
-def forgetful(filter: EpsilonDeltaFilter, clock: Clock, bits: Bits) -> Ledger:
-    return memory_ledger(filter, clock=clock, bits=bits, kind=ForgetfulLedger)
+def forgetful(filter: EpsilonDeltaFilter, terms: Terms, clock: Clock, bits: Bits) -> Ledger:
+    return memory_ledger(filter, terms, clock=clock, bits=bits, kind=ForgetfulLedger)
 
 
 def mechanism(
@@ -49,11 +48,12 @@ def mechanism(
     delta: str = "0.00001",
     kind: type[Ledger] = Ledger,
 ) -> SummaryReports:
-    clock, bits = ManualClock(NOW_MS), SecureBits()
+    clock, bits, bounds = ManualClock(NOW_MS), SecureBits(), Bounds(l1=l1, l0=l0)
+    limits = EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta)
     return SummaryReports(
         api=api,
-        bounds=Bounds(l1=l1, l0=l0),
-        ledger=memory_ledger(EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta), clock=clock, bits=bits, kind=kind),
+        bounds=bounds,
+        ledger=memory_ledger(limits, bounds_terms(api, bounds), clock=clock, bits=bits, kind=kind),
         keys=KeySet.create(bits, clock),
         clock=clock,
         bits=bits,

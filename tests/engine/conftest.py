@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, NoiseSource, Scope
+from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, NoiseSource, Scope, ledger_terms
 from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report
-from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Signer
+from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Signer, Terms
 from mechanisms import Bits, ManualClock, SecureBits, SeededBits
 
 ORIGIN = "https://adtech.example"
@@ -57,11 +57,12 @@ def maker() -> Maker:
     return Maker()
 
 
-def new_ledger(filter: Filter | None = None, clock: ManualClock | None = None) -> Ledger:
+def new_ledger(filter: Filter | None = None, clock: ManualClock | None = None, terms: Terms | None = None) -> Ledger:
     bits = SeededBits("ledger")
     return Ledger.create(
         MemoryStore(),
         filter=filter or EpsilonDeltaFilter(),
+        terms=terms or ledger_terms(),
         signer=Signer.generate(bits),
         clock=clock or ManualClock(NOW_MS),
         bits=bits,
@@ -74,13 +75,14 @@ def engine_of() -> Callable[..., LocalEngine]:
         maker: Maker,
         *,
         ledger: Ledger | None = None,
+        terms: Terms | None = None,
         settings: EngineSettings | None = None,
         bits: Bits | None = None,
         noise: NoiseSource | None = None,
     ) -> LocalEngine:
         keywords = {} if noise is None else {"noise_of": lambda _: noise}
         return LocalEngine(
-            ledger=ledger or new_ledger(),
+            ledger=ledger or new_ledger(terms=terms),
             opener=InlineOpener(maker.keys),
             clock=maker.clock,
             bits=bits or SecureBits(),

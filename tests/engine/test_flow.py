@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from aggservice.engine import (
+    PROTECTED,
     CancelledError,
     Discovery,
-    EngineSettings,
     InvalidJobError,
     JobIdTakenError,
     JobRequest,
@@ -21,12 +21,12 @@ from aggservice.engine import (
     PrivacyUnit,
     ReportVersionError,
     ReturnCode,
-    Sensitivity,
     TooManyBadReportsError,
     UnpaidError,
+    ledger_terms,
 )
 from aggservice.wire import Api, Contribution, KeySet
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, ZcdpFilter
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, Sensitivity, ZcdpFilter
 from mechanisms import SeededBits
 
 NOW_S = 1_700_000_000
@@ -176,6 +176,7 @@ def test_an_announced_count_lets_a_bad_job_fail_early(maker: Any, engine_of: Cal
     from aggservice.engine import Scope
 
     session = engine_of(maker).begin(Scope(caller="adtech"), request(input_report_count=20))
+    session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
     bad = [maker.report({1: 1}, reporting_origin="https://other.example") for _ in range(3)]
     with pytest.raises(TooManyBadReportsError):
         session.add(maker.batch(bad))
@@ -207,7 +208,7 @@ def test_a_job_pays_for_every_filtering_id_it_asks_for(maker: Any, engine_of: Ca
 
 
 def test_shared_id_mode_charges_what_reports_share(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
-    engine = engine_of(maker, noise=NoNoise(), settings=EngineSettings(unit=PrivacyUnit.SHARED_ID))
+    engine = engine_of(maker, noise=NoNoise(), terms=ledger_terms(PrivacyUnit.SHARED_ID))
     reports = [maker.report({1: 1}) for _ in range(20)]
     outcome = run(engine, maker, request("a", noise=Epsilon.parse("64")), reports)
     assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 1
@@ -282,12 +283,50 @@ def test_each_api_has_the_operators_sensitivity(maker: Any, engine_of: Callable[
         Api.ATTRIBUTION_REPORTING: Sensitivity(l1=100, l0=10),
         Api.SHARED_STORAGE: Sensitivity(l1=50, l0=20),
     }
-    engine = engine_of(maker, settings=EngineSettings(sensitivities=limits))
+    engine = engine_of(maker, terms=ledger_terms(sensitivities=limits))
     outcome = run(engine, maker, request("a"), [maker.report({1: 1})])
     assert (outcome.header.statement.l1, outcome.header.statement.l0) == (100, 10)
     both = [maker.report({1: 1}), maker.report({1: 1}, api=Api.SHARED_STORAGE, attribution_destination=None)]
     outcome = run(engine, maker, request("b"), both)
-    assert (outcome.header.statement.l1, outcome.header.statement.l0) == (100, 20)
+    assert (outcome.header.statement.l1, outcome.header.statement.l0) == (150, 30)
+    assert outcome.receipted is not None
+    assert dict(outcome.receipted.committed.entry.release.covers) == {"attribution-reporting": 1, "shared-storage": 1}
+    assert all(PROTECTED[api].sentence(api) in outcome.header.statement.text for api in limits)
+
+
+def test_bounds_of_debug_reports_count_once_per_context_site_and_day(
+    maker: Any, engine_of: Callable[..., LocalEngine]
+) -> None:
+    engine = engine_of(maker)
+    days = [
+        maker.report(
+            {1: 1},
+            api=Api.ATTRIBUTION_REPORTING_DEBUG,
+            attribution_destination=site,
+            scheduled_report_time_s=NOW_S - day * 86_400,
+        )
+        for day in range(3)
+        for site in ("https://shop.example", "https://news.example")
+    ]
+    outcome = run(engine, maker, request("a"), days)
+    assert outcome.header.statement.l1 == 6 * 65_536
+    assert run(engine, maker, request("b"), days[:1] * 3).header.statement.l1 == 65_536
+    mixed = run(engine, maker, request("c"), [days[0], maker.report({1: 1})])
+    assert mixed.header.statement.l1 == 2 * 65_536
+
+
+def test_a_report_beyond_the_bounds_of_its_api_is_a_bad_report(
+    maker: Any, engine_of: Callable[..., LocalEngine]
+) -> None:
+    limits = {Api.ATTRIBUTION_REPORTING: Sensitivity(l1=100, l0=2)}
+    engine = engine_of(maker, noise=NoNoise(), terms=ledger_terms(sensitivities=limits))
+    split = [Contribution(bucket=1, value=60), Contribution(bucket=2, value=41, filtering_id=9)]
+    bad = [maker.report({1: 101}), maker.report(split), maker.report({1: 1, 2: 1, 3: 1})]
+    good = [maker.report({1: 60, 2: 40}), maker.report({}), maker.report({2: 100})]
+    outcome = run(engine, maker, request(error_threshold_percent=Fraction(50)), [*bad, *good])
+    assert outcome.header.error_counts == {"CONTRIBUTIONS_EXCEED_BOUNDS": 3, "NUM_REPORTS_WITH_ERRORS": 3}
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 60, 2: 140}
+    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 3
 
 
 def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -297,15 +336,15 @@ def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[.
     assert outcome.header.others == 11
     assert outcome.receipted is not None
     assert outcome.receipted.committed.entry.cost.loss_micro == 12_500_000
-    small = EngineSettings(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=1, l0=1)})
-    engine = engine_of(maker, noise=NoNoise(), settings=small)
+    small = ledger_terms(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=10, l0=3)})
+    engine = engine_of(maker, noise=NoNoise(), terms=small)
     discovery = Discovery(delta=Delta.parse("0.000001"))
     asked = request("b", others=Epsilon.parse("1"), discovery=discovery)
-    outcome = run(engine, maker, asked, [maker.report({1: 5, 3: 900, 4: 1})])
+    outcome = run(engine, maker, asked, [maker.report({1: 5, 3: 4, 4: 1}), *(maker.report({3: 9}) for _ in range(10))])
     tau = outcome.header.statement.threshold
-    assert 1 < tau < 900
-    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 5, 2: 0, 3: 900}
-    assert (outcome.header.undeclared, outcome.header.others) == (901, 1)
+    assert 1 < tau < 94
+    assert outcome.rows is not None and outcome.rows.to_dict() == {1: 5, 2: 0, 3: 94}
+    assert (outcome.header.undeclared, outcome.header.others) == (95, 1)
 
 
 def test_gaussian_noise_needs_a_zcdp_ledger(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -330,8 +369,8 @@ def test_a_rho_too_large_for_the_sensitivity_is_refused_by_name(
 ) -> None:
     from .conftest import new_ledger  # type: ignore[import-not-found]
 
-    settings = EngineSettings(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=1, l0=1)})
-    engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2000")), settings=settings)
+    terms = ledger_terms(sensitivities={api: Sensitivity(l1=1, l0=1) for api in Api})
+    engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2000"), terms=terms))
     with pytest.raises(InvalidJobError, match="Λ₁ = 1"):
         run(engine, maker, request("g", noise=Rho.parse("100")), [maker.report({1: 1})])
     assert engine.ledger.checkpoint().entries == 1

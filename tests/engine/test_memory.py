@@ -11,7 +11,7 @@ PROGRAM = """
 import os, sys, tempfile
 from pathlib import Path
 import numpy as np
-from aggservice.engine import JobRequest, LocalEngine, Scope, WorkerPool
+from aggservice.engine import JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, Spans, encode_payload
 from budget import (Epsilon, EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, Release, Signer, SqliteStore,
                     UnitSet)
@@ -42,7 +42,8 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         bits = SecureBits()
         ledger = Ledger.create(SqliteStore(Path(folder) / "l.sqlite"), filter=EpsilonDeltaFilter(),
-                               signer=Signer.generate(bits), clock=ManualClock(NOW_S * 1000), bits=bits)
+                               signer=Signer.generate(bits), clock=ManualClock(NOW_S * 1000), bits=bits,
+                               terms=ledger_terms())
         # Fill SQLite's page cache, which is bounded, so that its growth is not taken for the reports'.
         units = np.sort(np.frombuffer(bits.read(20 * 1_500_000), dtype="V20")).view(np.uint8).reshape(-1, 20)
         release = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))

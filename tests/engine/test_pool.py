@@ -25,9 +25,15 @@ from aggservice.engine import (
 from aggservice.engine.local import pieces
 from aggservice.engine.pool import SLOT_BYTES
 from aggservice.engine.slots import Slot, batch_from_arrays, batch_to_arrays
-from aggservice.wire import ReportBatch, Spans
+from aggservice.wire import Api, ReportBatch, Spans
 
-SPEC = OpeningSpec(attribution_report_to="https://adtech.example", reporting_site=None, filtering_ids=(0,), oldest_s=0)
+SPEC = OpeningSpec(
+    attribution_report_to="https://adtech.example",
+    reporting_site=None,
+    filtering_ids=(0,),
+    oldest_s=0,
+    bounds=((65_536, 65_536),) * len(Api),
+)
 
 
 def same(one: JudgedBatch, other: JudgedBatch) -> bool:

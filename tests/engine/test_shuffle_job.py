@@ -28,6 +28,7 @@ from aggservice.engine import (
     TooManyBadReportsError,
     UnpaidError,
     WorkerPool,
+    ledger_terms,
     random_order,
 )
 from aggservice.wire import AggregatableReport, Api, Randomizer, report_unit
@@ -268,9 +269,8 @@ def test_other_ledgers_charge_their_own_way(maker: Maker, engine_of: EngineOf) -
     engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="1")))
     outcome = run(engine, maker, sealed(maker, [1] * 20))
     assert outcome.receipted is not None and outcome.receipted.committed.entry.cost.loss_micro == 80_000
-    shared = EngineSettings(unit=PrivacyUnit.SHARED_ID)
     reports = sealed(maker, [1] * 20)
-    outcome = run(engine_of(maker, settings=shared), maker, reports)
+    outcome = run(engine_of(maker, terms=ledger_terms(PrivacyUnit.SHARED_ID)), maker, reports)
     assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 20
     assert outcome.header.statement.privacy_unit == "report"
 

@@ -22,18 +22,17 @@ import pytest
 
 from aggservice.engine import (
     Discovery,
-    EngineSettings,
     InlineOpener,
     JobRequest,
     LocalEngine,
     Noise,
     ReleasePlan,
     Scope,
-    Sensitivity,
     UnpaidError,
+    ledger_terms,
 )
 from aggservice.wire import Api, ReportBatch
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Spend
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Sensitivity, Spend
 from mechanisms import (
     DiscreteLaplace,
     Real,
@@ -137,11 +136,12 @@ class Database:
 def engine_for(maker: Maker, noise_of: Callable[[Any], Any]) -> LocalEngine:
     bounds = {Api.ATTRIBUTION_REPORTING: Sensitivity(l1=L1, l0=L0)}
     return LocalEngine(
-        ledger=new_ledger(EpsilonDeltaFilter.parse(epsilon=EPSILON_TOTAL, delta=DELTA_TOTAL)),
+        ledger=new_ledger(
+            EpsilonDeltaFilter.parse(epsilon=EPSILON_TOTAL, delta=DELTA_TOTAL), terms=ledger_terms(sensitivities=bounds)
+        ),
         opener=InlineOpener(maker.keys),
         clock=maker.clock,
         bits=SeededBits("transcripts"),
-        settings=EngineSettings(sensitivities=bounds),
         noise_of=noise_of,
     )
 
@@ -289,9 +289,9 @@ def two_reports(maker: Maker) -> tuple[Database, tuple[Query, ...]]:
 
 
 def two_keys(maker: Maker) -> tuple[Database, tuple[Query, ...]]:
-    """A source on two keys, one of which another source has lifted to where the threshold is."""
-    return Database(maker, [{A: 1, B: 1}, {B: 5}], (0,)), (
-        Query((0, 1), "2", "0.2"),
+    """A source on two keys, one of which other sources have lifted to where the threshold is."""
+    return Database(maker, [{A: 1, B: 1}, {B: 2}, {B: 2}, {B: 1}], (0,)), (
+        Query((0, 1, 2, 3), "2", "0.2"),
         Query((0,), "1", "0.1"),
     )
 

@@ -11,9 +11,9 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 from aggservice.commands.aggregate import register as register_aggregate
-from aggservice.engine import ExactNoise, KeySums, ReleasePlan, Sensitivity, release
+from aggservice.engine import ExactNoise, KeySums, ReleasePlan, release
 from aggservice.wire import read_debug_summary, read_summary
-from budget import Delta, Epsilon
+from budget import Delta, Epsilon, Sensitivity
 from mechanisms import DiscreteLaplace, SecureBits
 
 SAMPLE = "vectors/aggregation-service-sampledata"

@@ -117,25 +117,30 @@ def local_outcome(
         JobRequest,
         LocalEngine,
         Scope,
-        Sensitivity,
+        ledger_terms,
         parse_epsilon,
         parse_filtering_ids,
         parse_percentage,
     )
     from aggservice.wire import Api, KeySet, read_domain, read_reports
-    from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer
+    from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer
     from mechanisms import SecureBits, SystemClock
 
     bits, clock = SecureBits(), SystemClock()
     bounds = Sensitivity(l1=l1, l0=l1)
     engine = LocalEngine(
         ledger=Ledger.create(
-            MemoryStore(), filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=clock, bits=bits
+            MemoryStore(),
+            filter=EpsilonDeltaFilter(),
+            signer=Signer.generate(bits),
+            clock=clock,
+            bits=bits,
+            terms=ledger_terms(sensitivities=dict.fromkeys(Api, bounds)),
         ),
         opener=InlineOpener(KeySet(())),
         clock=clock,
         bits=bits,
-        settings=EngineSettings(sensitivities=dict.fromkeys(Api, bounds), max_report_age_ms=1 << 62),
+        settings=EngineSettings(max_report_age_ms=1 << 62),
         noise_of=ExactNoise if noise else lambda _: NoNoise(),
     )
     request = JobRequest(

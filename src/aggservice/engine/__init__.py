@@ -9,6 +9,7 @@ from aggservice.engine.counts import (
     REPEATED_REPORT_ID,
     ReportCounts,
 )
+from aggservice.engine.coverage import PROTECTED, Coverage, PrivacyUnit, Protected, ledger_terms
 from aggservice.engine.debug import debug_avro_rows, debug_rows, regular_rows
 from aggservice.engine.errors import (
     CancelledError,
@@ -17,16 +18,16 @@ from aggservice.engine.errors import (
     InputReadError,
     InvalidJobError,
     JobIdTakenError,
+    PaidFailureError,
     ReportVersionError,
     ResultWriteError,
     ReturnCode,
-    SumOverflowError,
     TooManyBadReportsError,
     UnpaidError,
     WorkerLostError,
 )
 from aggservice.engine.local import EngineSettings, LocalEngine, Outcome, Scope, Session
-from aggservice.engine.opening import Opener, OpeningSpec, PrivacyUnit
+from aggservice.engine.opening import Opener, OpeningSpec
 from aggservice.engine.output import AvroShards, Destination, InLedger, summary_rows
 from aggservice.engine.pool import BatchOpener, InlineOpener, WorkerPool
 from aggservice.engine.release import (
@@ -34,7 +35,6 @@ from aggservice.engine.release import (
     Noise,
     NoiseSource,
     ReleasePlan,
-    Sensitivity,
     Summary,
     release,
 )
@@ -61,11 +61,13 @@ __all__ = [
     "DESCRIPTIONS",
     "NUM_REPORTS_WITH_ERRORS",
     "OTHER_RANDOMIZER",
+    "PROTECTED",
     "REPEATED_REPORT_ID",
     "AvroShards",
     "BatchOpener",
     "CancelledError",
     "Charge",
+    "Coverage",
     "Destination",
     "Discovery",
     "DomainError",
@@ -87,7 +89,9 @@ __all__ = [
     "Opener",
     "OpeningSpec",
     "Outcome",
+    "PaidFailureError",
     "PrivacyUnit",
+    "Protected",
     "Receipted",
     "ReleasePlan",
     "ReportCounts",
@@ -97,7 +101,6 @@ __all__ = [
     "ReturnCode",
     "Rows",
     "Scope",
-    "Sensitivity",
     "Session",
     "ShufflePlan",
     "ShuffleRequest",
@@ -106,7 +109,6 @@ __all__ = [
     "ShuffleStatement",
     "ShuffledRows",
     "Statement",
-    "SumOverflowError",
     "Summary",
     "TooManyBadReportsError",
     "UnpaidError",
@@ -118,6 +120,7 @@ __all__ = [
     "decode_result",
     "encode_result",
     "find_result",
+    "ledger_terms",
     "parse_discovery",
     "parse_epsilon",
     "parse_filtering_ids",

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import InputReadError, JobIdTakenError, ResultWriteError, UnpaidError
-from aggservice.engine.opening import PrivacyUnit
+from aggservice.engine.errors import (
+    InputReadError,
+    JobIdTakenError,
+    PaidFailureError,
+    ResultWriteError,
+    ReturnCode,
+    UnpaidError,
+)
 from aggservice.engine.output import AvroShards, Destination
 from aggservice.engine.release import ReleasePlan
 from aggservice.engine.request import JobRequest
-from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_result
+from aggservice.engine.result import ResultHeader, Rows, decode_result, encode_failure, encode_result
 from aggservice.engine.shuffle_plan import ShufflePlan
 from aggservice.engine.shuffle_rows import ShuffledRows
 from budget import (
+    REPORT_UNIT,
     Attempt,
+    BudgetError,
     BudgetExhaustedError,
     Check,
     Committed,
@@ -27,11 +37,16 @@ from budget import (
     Ledger,
     Release,
     Remaining,
+    StoreError,
     UnitSet,
 )
 
+Result = tuple[ResultHeader, Rows | ShuffledRows]
+
 MOST_ROWS_IN_LEDGER = 10_000_000
 """240 MB: what the ledger keeps beside an entry. Larger summaries are files."""
+_TRIES = 2
+"""How often a result is offered to the store before the job becomes a paid failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,72 +79,130 @@ class Charge:
         """The job, as the ledger knows it."""
         return JobKey(caller=self.caller, job_id=self.request.job_request_id)
 
-    def release(self, unit: PrivacyUnit) -> Release:
-        """Return what is logged: the mechanisms that cost, and what an auditor should know beside them."""
+    @property
+    def release(self) -> Release:
+        """What is logged: mechanisms, what pays, the APIs covered, and what else an auditor should know."""
         ids = ",".join(map(str, self.request.filtering_ids))
         return Release(
             mechanisms=self.plan.mechanisms(),
+            unit=REPORT_UNIT if isinstance(self.plan, ShufflePlan) else self.ledger.terms.unit,
+            covers={api.value: times for api, times in self.plan.covers.items()},
             parameters={
                 **self.plan.parameters(),
-                "privacy_unit": unit.value,
                 "filtering_ids": ids if len(ids) <= 4000 else f"{len(self.request.filtering_ids)} ids",
                 "scope": self.request.attribution_report_to or self.request.reporting_site or "",
             },
         )
 
-    def check(self, units: NDArray[np.uint8], unit: PrivacyUnit) -> Check:
+    def check(self, units: NDArray[np.uint8]) -> Check:
         """Say whether the units could pay; nothing is charged."""
-        return self.ledger.check(caller=self.caller, release=self.release(unit), units=UnitSet(units))
+        return self.ledger.check(caller=self.caller, release=self.release, units=UnitSet(units))
 
     def commit(
         self,
+        make: Callable[[], Result],
         *,
-        header: ResultHeader,
-        rows: Rows | ShuffledRows,
         units: NDArray[np.uint8],
-        unit: PrivacyUnit,
         destination: Destination,
+        failed: ResultHeader,
+        declared: int = 0,
     ) -> Receipted:
-        """Charge ``units`` (distinct, ascending) and keep the result in one transaction; then publish files.
+        """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
 
-        When the same request was committed in the meantime, its first result is returned and this one forgotten.
+        ``make`` sees sums and noise. Whatever goes wrong in it, while its result is written, or because the store
+        cannot take it, must not be told for free: ``failed`` is then committed in its place, and PaidFailureError
+        raised (docs/design.md, semantics 8). A unit that cannot pay is UnpaidError either way. When the same request
+        was committed in the meantime, its first result is returned and this one forgotten. ``declared`` rows, at
+        least, must fit into the destination; where they cannot, nothing is charged.
         """
         paying = UnitSet(units)
-        release = self.release(unit)
-        if isinstance(destination, AvroShards):
-            header = replace(header, files=destination.names(len(rows)))
-            attempt = self.ledger.stage(self.job)
-            try:
-                destination.write(attempt, header, rows)
-                attempt.seal(destination.folder)
-            except BaseException:
+        attempt = self._stage(destination, declared)
+        try:
+            header, rows = make()
+        except Exception as problem:
+            if attempt is not None:
                 attempt.discard()
-                raise
-            result: bytes | Attempt = attempt
-        else:
-            if len(rows) > MOST_ROWS_IN_LEDGER:
+            return self._fail(problem, failed, paying)
+        lost: Exception | None = None
+        for _ in range(_TRIES):
+            try:
+                result = self._result(header, rows, destination, attempt)
+            except Exception as problem:
+                return self._fail(problem, failed, paying)
+            attempt = None
+            try:
+                committed = self._commit(result, paying)
+            except StoreError as problem:
+                lost = problem
+                continue
+            remaining = self.ledger.remaining(paying)
+            if committed.repeated:
+                return _receipted(committed, remaining)
+            return _with_rows(
+                replace(header, files=_files(destination, rows)),
+                None if committed.manifest else rows,
+                committed,
+                remaining,
+                repeated=False,
+            )
+        assert lost is not None
+        return self._fail(lost, failed, paying)
+
+    def _stage(self, destination: Destination, declared: int) -> Attempt | None:
+        """Begin an attempt for files, where the declared rows must fit. Depends on nothing that reports hold."""
+        if not isinstance(destination, AvroShards):
+            if declared > MOST_ROWS_IN_LEDGER:
                 raise ResultWriteError(
-                    f"{len(rows):,} rows are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
+                    f"{declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
                     "nothing was charged: ask for files instead, with CreateJob"
                 )
-            result = encode_result(header, rows)
+            return None
+        attempt = self.ledger.stage(self.job)
+        free = shutil.disk_usage(attempt.folder).free
+        if free < destination.least_bytes(declared):
+            attempt.discard()
+            raise ResultWriteError(
+                f"{declared:,} declared keys need {destination.least_bytes(declared) >> 20} MiB, and the staging "
+                f"folder has {free >> 20} MiB left; nothing was charged: tell the operator"
+            )
+        return attempt
+
+    def _result(
+        self, header: ResultHeader, rows: Rows | ShuffledRows, destination: Destination, attempt: Attempt | None
+    ) -> bytes | Attempt:
+        """Return the result as the ledger takes it: bytes, or sealed files of an attempt."""
+        if not isinstance(destination, AvroShards):
+            if len(rows) > MOST_ROWS_IN_LEDGER:
+                raise ResultWriteError("declared and discovered keys together are too many to keep in the ledger")
+            return encode_result(header, rows)
+        attempt = attempt or self.ledger.stage(self.job)
         try:
-            committed = self.ledger.commit(
-                job=self.job,
-                request_digest=self.digest,
-                release=release,
-                units=paying,
-                result=result,
+            destination.write(attempt, replace(header, files=_files(destination, rows)), rows)
+            attempt.seal(destination.folder)
+        except BaseException:
+            attempt.discard()
+            raise
+        return attempt
+
+    def _commit(self, result: bytes | Attempt, paying: UnitSet) -> Committed:
+        release = self.release
+        try:
+            return self.ledger.commit(
+                job=self.job, request_digest=self.digest, release=release, units=paying, result=result
             )
         except BudgetExhaustedError as problem:
             raise UnpaidError(problem, release) from problem
         except JobConflictError as problem:
             raise JobIdTakenError(str(problem)) from problem
-        remaining = self.ledger.remaining(paying)
-        if committed.repeated:
-            return _receipted(committed, remaining)
-        kept = None if committed.manifest else rows
-        return _with_rows(header, kept, committed, remaining, repeated=False)
+
+    def _fail(self, problem: Exception, failed: ResultHeader, paying: UnitSet) -> Receipted:
+        """Charge for a result that was lost. Returns only if the same request was committed well before."""
+        lost = isinstance(problem, OSError | ResultWriteError | BudgetError)
+        code = ReturnCode.RESULT_WRITE_ERROR if lost else ReturnCode.INTERNAL_ERROR
+        committed = self._commit(encode_failure(replace(failed, return_code=code)), paying)
+        if not committed.repeated:
+            raise PaidFailureError(code) from problem
+        return _receipted(committed, self.ledger.remaining(paying))
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
@@ -157,6 +230,10 @@ def remaining_of(ledger: Ledger, seq: int) -> Remaining:
     """Return what the units of a logged release have left by now."""
     packed = ledger.store.read("units", lambda transaction: b"".join(part.keys for part in transaction.parts(seq)))
     return ledger.remaining(UnitSet.packed(packed))
+
+
+def _files(destination: Destination, rows: Rows | ShuffledRows) -> tuple[str, ...]:
+    return destination.names(len(rows)) if isinstance(destination, AvroShards) else ()
 
 
 def _with_rows(

@@ -13,21 +13,25 @@ from numpy.typing import NDArray
 
 from aggservice.wire import UNIT_BYTES
 
+DEBUG_DAY_BYTES = 16
+"""A hash of a context site and a day."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedBatch:
     """What is left of a batch once it has been opened and judged.
 
-    ``statuses`` has one ``ReportStatus`` a report. The other columns speak of the reports that are OK, in order: their
-    ids (high, low), the unit keys they pay with (one for each filtering ID asked for, report by report), which API
-    each is of, and their contributions that are not null and bear a filtering ID asked for; ``rows`` says of which OK
-    report each contribution is.
+    ``statuses`` has one ``ReportStatus`` per report. The other columns cover only the reports that are OK, in order:
+    their ids (high, low), the unit keys they pay with (one per filtering ID asked for, report by report), their APIs,
+    and their contributions that are not null and bear a filtering ID asked for; ``rows`` gives the OK report of each
+    contribution. ``debug_days`` holds the distinct pairs of context site and day of debug reports (``coverage``).
     """
 
     statuses: NDArray[np.uint8]
     ids: NDArray[np.uint64]
     units: NDArray[np.uint8]
     apis: NDArray[np.uint8]
+    debug_days: NDArray[np.uint8]
     high: NDArray[np.uint64]
     low: NDArray[np.uint64]
     values: NDArray[np.uint32]
@@ -35,17 +39,19 @@ class JudgedBatch:
 
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
         """Return the columns in the order in which ``from_arrays`` takes them."""
-        return (self.statuses, self.ids, self.units, self.apis, self.high, self.low, self.values, self.rows)
+        contributions = (self.high, self.low, self.values, self.rows)
+        return (self.statuses, self.ids, self.units, self.apis, self.debug_days, *contributions)
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[np.generic]]) -> JudgedBatch:
         """Put together what ``arrays`` took apart; flat arrays get their shape back."""
-        statuses, ids, units, apis, high, low, values, rows = arrays
+        statuses, ids, units, apis, debug_days, high, low, values, rows = arrays
         return cls(
             statuses=statuses.view(np.uint8),
             ids=ids.view(np.uint64).reshape(-1, 2),
             units=units.view(np.uint8).reshape(-1, UNIT_BYTES),
             apis=apis.view(np.uint8),
+            debug_days=debug_days.view(np.uint8).reshape(-1, DEBUG_DAY_BYTES),
             high=high.view(np.uint64),
             low=low.view(np.uint64),
             values=values.view(np.uint32),

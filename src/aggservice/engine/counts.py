@@ -32,6 +32,7 @@ DESCRIPTIONS = {
     "REPORTING_SITE_MISMATCH": "shared_info.reporting_origin is not of the job's reporting_site, or not yours.",
     "DEBUG_NOT_ENABLED": "A debug run reads only reports whose shared_info has debug_mode enabled.",
     "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
+    "CONTRIBUTIONS_EXCEED_BOUNDS": "The report contributes more than its API's bounds (l1, l0) allow one report.",
     "INTERNAL_ERROR": "The service failed on this report.",
     NUM_REPORTS_WITH_ERRORS: "Reports left out because of an error.",
     OTHER_RANDOMIZER: "Local reports of another randomizer than the job's, left out and not charged. Not an error.",

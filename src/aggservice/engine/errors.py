@@ -102,14 +102,24 @@ class JobIdTakenError(InvalidJobError):
     remedy = "Use a new job_request_id for a new request; the same id with the same request gives the same summary."
 
 
-class SumOverflowError(EngineError):
-    """A key's sum would pass 2⁶³ - 1: refused rather than wrapped."""
+class PaidFailureError(EngineError):
+    """The job was charged, but its summary could not be kept. The ledger has this answer: it stays the same.
 
-    code = ReturnCode.INVALID_JOB
-    remedy = "Divide the reports into several jobs."
+    From the first opened report on, failing without a charge would tell what reports hold (docs/design.md, 8).
+    """
 
-    def __init__(self) -> None:
-        super().__init__("the contributions of a key add up to more than 2^63 - 1")
+    remedy = "Nothing more is charged for this job_request_id. Remove the cause and ask again under a new one."
+
+    def __init__(self, code: ReturnCode) -> None:
+        super().__init__(_LOST[code])
+        self.code = code
+
+
+_LOST = {
+    ReturnCode.RESULT_WRITE_ERROR: "the job was charged, but its summary could not be stored",
+    ReturnCode.INTERNAL_ERROR: "the job was charged, but the service failed while it made the summary",
+}
+"""What a caller reads of a paid failure. Constant: what went wrong in detail is for the operator's log."""
 
 
 class CancelledError(EngineError):

@@ -6,18 +6,18 @@ Nothing here raises because of what a report holds: a bad report is data, and is
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.columns import JudgedBatch
+from aggservice.engine.coverage import PrivacyUnit, debug_days
 from aggservice.engine.local_columns import LocalBatch, local_batch
 from aggservice.engine.sites import site_of
 from aggservice.wire import (
     UNIT_BYTES,
-    Api,
+    ContributionColumns,
     KeySet,
     OpenedBatch,
     Randomizer,
@@ -33,15 +33,6 @@ from aggservice.wire import (
 )
 
 _OK = int(ReportStatus.OK)
-APIS = tuple(Api)
-"""The column ``apis`` holds places in this tuple."""
-
-
-class PrivacyUnit(StrEnum):
-    """What pays: the report (the paper's Algorithm 1), or the shared ID with its hour (what was deployed)."""
-
-    REPORT = "report"
-    SHARED_ID = "shared_id"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +40,7 @@ class OpeningSpec:
     """What a worker must know of a job. ``origins`` and ``sites`` are the caller's (None: every one); reports are too
     old that were scheduled at or before ``oldest_s``; ``cleartext`` payloads are not sealed, as LocalTestingTool's are.
     ``keys_unreadable`` says that the newest keys could not be read, so that a key that is missing may yet exist.
+    ``bounds`` has the largest Λ₁ and Λ₀ of a report per API, in the order of ``APIS``.
     With a ``randomizer`` the payloads are local reports of it, for a shuffle.
     """
 
@@ -56,6 +48,7 @@ class OpeningSpec:
     reporting_site: str | None
     filtering_ids: tuple[int, ...]
     oldest_s: int
+    bounds: tuple[tuple[int, int], ...]
     unit: PrivacyUnit = PrivacyUnit.REPORT
     debug_run: bool = False
     cleartext: bool = False
@@ -86,16 +79,18 @@ class Opener:
         if spec.randomizer is not None:
             return local_batch(spec.randomizer, infos, statuses, rows, opened)
         columns, found = decode_batch(opened)
+        found = _within_bounds(spec, columns, infos.api[rows], found)
         statuses[rows] = found
         good = found == _OK
         kept = rows[good]
-        wanted = _wanted(columns.filtering_id, spec.filtering_ids)
+        wanted = _wanted(columns.filtering_id, spec.filtering_ids) & good[columns.row]
         place = (np.cumsum(good) - 1).astype(np.int32)
         return JudgedBatch(
             statuses=statuses,
             ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
             units=_units(spec, replace(infos, status=statuses))[kept].reshape(-1, UNIT_BYTES),
             apis=infos.api[kept].view(np.uint8),
+            debug_days=debug_days(infos, kept),
             high=columns.key_high[wanted],
             low=columns.key_low[wanted],
             values=columns.value[wanted],
@@ -141,6 +136,21 @@ def _rows(batch: ReportBatch, rows: NDArray[np.int64]) -> ReportBatch:
     return ReportBatch(
         payloads=taken(batch.payloads), key_ids=taken(batch.key_ids), shared_infos=taken(batch.shared_infos)
     )
+
+
+def _within_bounds(
+    spec: OpeningSpec, columns: ContributionColumns, apis: NDArray[np.int8], found: NDArray[np.uint8]
+) -> NDArray[np.uint8]:
+    """Return the statuses with those reports refused that contribute more than their API's Λ₁, or in more than Λ₀.
+
+    All filtering IDs count, whatever the job asks for. Sums over at most 2³¹ - 1 reports then fit 63 bits. Totals are
+    exact in a float: a report has at most 1,000 contributions below 2³².
+    """
+    totals = np.bincount(columns.row, weights=columns.value, minlength=found.size)
+    counts = np.bincount(columns.row, minlength=found.size)
+    most = np.array(spec.bounds, dtype=np.int64)[apis]
+    beyond = (found == _OK) & ((totals > most[:, 0]) | (counts > most[:, 1]))
+    return np.where(beyond, np.uint8(ReportStatus.CONTRIBUTIONS_EXCEED_BOUNDS), found)
 
 
 def _wanted(found: NDArray[np.uint64], asked: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from aggservice.wire import BucketRows, write_buckets, write_shuffled
 
 ROWS_A_SHARD = 4_000_000
 """About 100 MB of Avro, the deployed service's shard size."""
+_ROW_BYTES = 4
 
 
 class Stage(Protocol):
@@ -50,6 +51,10 @@ class AvroShards:
         stem = self.prefix.name.removesuffix(".avro")
         suffix = ".avro" if self.prefix.name.endswith(".avro") else ""
         return tuple(f"{stem}-{shard}-of-{total}{suffix}" for shard in range(1, total + 1))
+
+    def least_bytes(self, row_count: int) -> int:
+        """Return how many bytes that many rows take at least: lengths, a bucket and a metric each."""
+        return row_count * _ROW_BYTES
 
     def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows) -> None:
         """Write every shard and the header into the stage."""

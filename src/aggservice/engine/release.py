@@ -6,17 +6,30 @@ This is phase 3 of the paper's Algorithm 1, and the only place where noise meets
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import InvalidJobError, SumOverflowError
+from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.request import JobRequest
 from aggservice.engine.sums import KeySums
-from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Mechanism, Rho
+from aggservice.wire import Api
+from budget import (
+    Delta,
+    Epsilon,
+    GaussianNoise,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    Mechanism,
+    Rho,
+    Sensitivity,
+    Terms,
+    TermsError,
+)
 from mechanisms import (
     Bits,
     DiscreteGaussian,
@@ -26,26 +39,8 @@ from mechanisms import (
     discovery_threshold,
 )
 
-_LARGEST = (1 << 63) - 1
+_LARGEST, _SMALLEST = (1 << 63) - 1, -(1 << 63)
 _CHUNK = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """What one privacy unit can contribute: Λ₁ in all, in at most Λ₀ contributions. The operator's, per API."""
-
-    l1: int = 65_536
-    l0: int = 65_536
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.l1 <= 1 << 32:
-            raise InvalidJobError(f"l1 must be a whole number from 1 to 2^32, not {self.l1}")
-        if not 1 <= self.l0 <= self.l1:
-            raise InvalidJobError(f"l0 counts contributions of at least 1 each: from 1 to l1, not {self.l0}")
-
-    def cover(self, other: Sensitivity) -> Sensitivity:
-        """Return the bounds that hold for units of either kind."""
-        return Sensitivity(l1=max(self.l1, other.l1), l0=max(self.l0, other.l0))
 
 
 class NoiseSource(Protocol):
@@ -70,23 +65,29 @@ class ExactNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePlan:
-    """How a job's sums become a summary, and what that costs each unit."""
+    """How a job's sums become a summary, what that costs each unit, and the APIs it covers (``coverage``)."""
 
     noise: Epsilon | Rho
     delta: Delta
     others: Epsilon | None
     sensitivity: Sensitivity
     discover: bool
+    covers: Mapping[Api, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: JobRequest, sensitivity: Sensitivity) -> ReleasePlan:
-        """Return the plan of a request under the operator's Λ₁ and Λ₀."""
+    def of(cls, request: JobRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
+        """Return the plan of a request over these APIs under the ledger's bounds."""
+        try:
+            sensitivity = terms.sensitivity({api.value: times for api, times in covers.items()})
+        except TermsError as problem:
+            raise InvalidJobError(str(problem)) from problem
         return cls(
             noise=request.noise,
             delta=request.discovery.delta if request.discovery else Delta(atto=0),
             others=request.others,
             sensitivity=sensitivity,
             discover=request.discovery is not None,
+            covers=covers,
         )
 
     @property
@@ -171,10 +172,8 @@ def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
     """
     undeclared = None
     if plan.others_noise is not None:
-        total = sums.outside + sum(int(part.sum()) for part in _parts(sums.sums[sums.declared :]))
-        if total > _LARGEST:
-            raise SumOverflowError()
-        undeclared = total + int(noise.draw(plan.others_noise, 1)[0])
+        total = sums.outside + int(sums.sums[sums.declared :].sum())
+        undeclared = _clamped(total + int(noise.draw(plan.others_noise, 1)[0]))
     declared = sums.sums[: sums.declared]
     _add_noise(declared, plan.declared_noise, noise)
     if not plan.discover:
@@ -186,23 +185,19 @@ def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
     kept = np.flatnonzero(found > plan.threshold) + sums.declared
     kept = kept[np.lexsort((sums.low[kept], sums.high[kept]))]
     rows = np.concatenate((np.arange(sums.declared), kept))
-    others = None if undeclared is None else undeclared - sum(sums.sums[kept].tolist())
+    others = None if undeclared is None else _clamped(undeclared - sum(sums.sums[kept].tolist()))
     return Summary(
         high=sums.high[rows], low=sums.low[rows], metrics=sums.sums[rows], others=others, undeclared=undeclared
     )
 
 
-def _parts(values: NDArray[np.int64]) -> list[NDArray[np.object_]]:
-    """Return pieces as Python integers, whose sum cannot overflow."""
-    return [values[start : start + _CHUNK].astype(object) for start in range(0, values.size, _CHUNK)]
+def _clamped(value: int) -> int:
+    """Return a noisy number as 64 bits hold it: what is beyond them becomes the largest or smallest that they hold."""
+    return min(max(value, _SMALLEST), _LARGEST)
 
 
 def _add_noise(sums: NDArray[np.int64], noise: Noise, source: NoiseSource) -> None:
-    """Add a draw to each sum, a piece at a time; a sum that would leave 64 bits is refused, never wrapped."""
+    """Add a draw to each sum, a piece at a time; a noisy sum beyond 2⁶³ - 1 becomes 2⁶³ - 1, and no error tells it."""
     for start in range(0, sums.size, _CHUNK):
         piece = sums[start : start + _CHUNK]
-        draws = source.draw(noise, piece.size)
-        wraps = (draws > 0) & (piece > _LARGEST - np.maximum(draws, 0))
-        if wraps.any():
-            raise SumOverflowError()
-        piece += draws
+        piece += np.minimum(source.draw(noise, piece.size), _LARGEST - piece)

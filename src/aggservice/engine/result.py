@@ -39,6 +39,11 @@ class ResultHeader:
     debug_run: bool = False
     files: tuple[str, ...] = ()
 
+    @property
+    def failed(self) -> bool:
+        """Whether the job was charged and its summary lost."""
+        return self.return_code in (ReturnCode.RESULT_WRITE_ERROR, ReturnCode.INTERNAL_ERROR)
+
     def to_bytes(self) -> bytes:
         """Return the header as canonical JSON: sorted keys, no spaces."""
         plain = {
@@ -124,6 +129,11 @@ def encode_result(header: ResultHeader, rows: Rows | ShuffledRows) -> bytes:
     if isinstance(rows, ShuffledRows):
         return result_head(header) + rows.reports.tobytes()
     return result_head(header) + rows.buckets() + rows.metrics.astype(">i8").tobytes()
+
+
+def encode_failure(header: ResultHeader) -> bytes:
+    """Return what the ledger keeps of a paid failure: a header and no rows."""
+    return result_head(header)
 
 
 def result_head(header: ResultHeader) -> bytes:

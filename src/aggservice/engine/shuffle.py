@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from aggservice.engine.charging import Charge
 from aggservice.engine.columns import JudgedBatch
-from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError, ReturnCode
+from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError
 from aggservice.engine.local import LocalEngine, Outcome, Scope, Session
 from aggservice.engine.local_columns import LocalBatch
-from aggservice.engine.opening import PrivacyUnit
-from aggservice.engine.output import AvroShards, Destination, InLedger
+from aggservice.engine.output import AvroShards, Destination
 from aggservice.engine.request import JobRequest
 from aggservice.engine.result import ResultHeader
 from aggservice.engine.shuffle_plan import ShufflePlan, ShuffleRequest
@@ -34,8 +33,18 @@ MOST_BYTES_IN_MEMORY = 4 << 30
 class ShuffleSession(Session):
     """One shuffle under way: ``add``, ``finish``, or ``cancel`` from any thread. There are no keys to declare."""
 
-    def __init__(self, engine: LocalEngine, scope: Scope, request: JobRequest, shuffle: ShuffleRequest) -> None:
-        super().__init__(engine, scope, request, expected_keys=0, cleartext=False, debug_only=False)
+    def __init__(
+        self,
+        engine: LocalEngine,
+        scope: Scope,
+        request: JobRequest,
+        shuffle: ShuffleRequest,
+        *,
+        destination: Destination,
+    ) -> None:
+        super().__init__(
+            engine, scope, request, destination=destination, expected_keys=0, cleartext=False, debug_only=False
+        )
         self._shuffle = shuffle
         self._spec = replace(self._spec, randomizer=shuffle.randomizer)
         self._units = UnitList(distinct=False)
@@ -66,7 +75,10 @@ class ShuffleSession(Session):
                 )
             self._kept.append(data)
 
-    def finish(self, destination: Destination | None = None, *, content: bytes = b"") -> Outcome:
+    def _require_keys(self) -> None:
+        """A shuffle has no keys."""
+
+    def finish(self, *, content: bytes = b"") -> Outcome:
         """Decide the price, put the reports in random order, charge and release. Raises with nothing charged."""
         self._drain()
         self._counts.check()
@@ -74,7 +86,7 @@ class ShuffleSession(Session):
             raise InvalidJobError(
                 "no report of this randomizer is among them: there is nothing to shuffle. Is its name right?"
             )
-        if self._held_bytes > MOST_BYTES_IN_LEDGER and not isinstance(destination, AvroShards):
+        if self._held_bytes > MOST_BYTES_IN_LEDGER and not isinstance(self._destination, AvroShards):
             raise ResultWriteError(
                 f"{self._held_bytes >> 20} MiB of reports are too many for a stream (at most "
                 f"{MOST_BYTES_IN_LEDGER >> 20} MiB); nothing was charged: ask for files instead, with CreateJob"
@@ -90,25 +102,17 @@ class ShuffleSession(Session):
             origin=request.attribution_report_to,
             site=request.reporting_site,
         )
-        rows = ShuffledRows(reports=reports[random_order(self._bits.child("order"), len(reports))])
-        header = ResultHeader(
-            job_request_id=request.job_request_id,
-            return_code=ReturnCode.SUCCESS_WITH_ERRORS if self._counts.bad else ReturnCode.SUCCESS,
-            error_counts=self._counts.to_dict(),
-            statement=state_shuffle(plan, private=engine.bits.private),
-            row_count=len(rows),
-            finished_ms=engine.clock.now_ms(),
-        )
+        header = self._header(state_shuffle(plan, private=engine.bits.private), row_count=len(reports))
         charge = Charge(
             ledger=engine.ledger, caller=self._scope.caller, request=request, digest=request.digest(content), plan=plan
         )
         units = self._units.take()
         self._check_cancelled()
-        paid = charge.commit(
-            header=header,
-            rows=rows,
-            units=units,
-            unit=PrivacyUnit.REPORT,
-            destination=destination or InLedger(),
+
+        def make() -> tuple[ResultHeader, ShuffledRows]:
+            order = random_order(self._bits.child("order"), len(reports))
+            return header, ShuffledRows(reports=reports[order])
+
+        return Outcome.of(
+            charge.commit(make, units=units, destination=self._destination, failed=replace(header, row_count=0))
         )
-        return Outcome.of(paid)

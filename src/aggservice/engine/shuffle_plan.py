@@ -7,11 +7,13 @@ reports of his own would know the other n − 1 and undo the shuffle. It counts 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.sites import site_of
-from aggservice.wire import EncodingError, Randomizer
+from aggservice.wire import Api, EncodingError, Randomizer
 from budget import AmountError, Delta, Epsilon, LocalReports, Mechanism, ShuffledReports
 from mechanisms import AmplificationBound, ParameterError, amplified_micro
 
@@ -79,6 +81,7 @@ class ShufflePlan:
     delta: Delta
     reason: str
     declared: str = ""
+    covers: ClassVar[Mapping[Api, int]] = {}
 
     @property
     def amplified(self) -> bool:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from aggservice.engine.opening import PrivacyUnit
+from aggservice.engine.coverage import PROTECTED, PrivacyUnit
 from aggservice.engine.release import Noise, ReleasePlan
 from aggservice.engine.shuffle_plan import ShufflePlan
 from aggservice.engine.shuffle_statement import ShuffleStatement, shuffle_part, shuffle_words
@@ -78,7 +78,9 @@ def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: boo
         text="",
     )
     plain = statement.to_plain()
-    plain["text"] = _words(statement, debug_run=debug_run, private=private)
+    words = _words(statement, debug_run=debug_run, private=private)
+    protects = [] if debug_run else [PROTECTED[api].sentence(api) for api in plan.covers]
+    plain["text"] = " ".join([words, *protects])
     return Statement.from_plain(plain)
 
 

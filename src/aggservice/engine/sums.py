@@ -1,7 +1,8 @@
 """Sums over 128-bit keys, in columns: an open-addressing table of (key high, key low) with a 64-bit sum each.
 
 Predeclared keys come first and keep the order in which they were declared. Other keys are added behind them when the
-job discovers keys, or only counted in ``outside`` when it does not. Overflow is refused, never wrapped.
+job discovers keys, or only counted in ``outside`` when it does not. Sums cannot overflow: a job has at most 2³¹ - 1
+reports, and none of them contributes more than 2³² (``opening``).
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import DomainError, SumOverflowError
+from aggservice.engine.errors import DomainError
 
-_LARGEST_SUM = (1 << 63) - 1
-_LARGEST_COUNT = (1 << 31) - 2
+MOST_KEYS = (1 << 31) - 2
+"""Declared and discovered keys of one job: the table's slots are 32-bit indexes."""
 _SMALLEST_TABLE = 1 << 10
 #: A table is rebuilt twice as large when it is half full: a key is then seldom compared with another's.
 _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 1, 2
 #: Keys whose places in memory are read ahead of their use, so that the waits for memory overlap.
 _AHEAD = 256
 
-DONE, GROW, OVERFLOW = 0, 1, 2
+DONE, GROW = 0, 1
 ALL_BITS = (1 << 64) - 1
 
 
@@ -102,10 +103,9 @@ class KeySums:
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Add keys that the summary will have whatever the reports say; one that is there already is left alone.
 
-        Must come before the first contribution: a key that was discovered first would be taken for a declared one.
+        Must come before the first contribution: a key that was discovered first would be taken for a declared one. The
+        session sees to that by the order of calls, because an error from here would tell what reports hold.
         """
-        if self._count != self._declared or self._outside:
-            raise DomainError("keys are declared before reports are summed")
         position = 0
         while position < high.size:
             state, position, count = declare_kernel(
@@ -136,8 +136,7 @@ class KeySums:
     ) -> None:
         """Add contributions of the reports that are ``fresh`` (``rows`` says which report each is of).
 
-        A value of 0 is a null and leaves no trace. Raises ``SumOverflowError`` when a sum would
-        pass 2⁶³ - 1; the table is then of no further use.
+        A value of 0 is a null and leaves no trace.
         """
         position = 0
         while position < high.size:
@@ -162,14 +161,10 @@ class KeySums:
                 self._seen,
             )
             self._count, self._outside = int(count), int(outside)
-            if state == OVERFLOW:
-                raise SumOverflowError()
             if state == GROW:
                 self._grow()
 
     def _grow(self) -> None:
-        if self._count >= _LARGEST_COUNT:
-            raise DomainError(f"a job has at most {_LARGEST_COUNT:,} distinct keys")
         if self._count == self._high.size:
             room = self._count + self._count // 2
             self._high = np.concatenate((self._high, np.empty(room - self._count, dtype=np.uint64)))
@@ -285,7 +280,7 @@ def add_kernel(  # type: ignore[no-untyped-def]
 ):  # pragma: no cover - compiled
     """Add contributions from ``position`` on; return (state, next position, count, outside).
 
-    Sums stay in 0..2⁶³-1 because each addition is checked before it is made. Reads ahead, as ``declare_kernel`` does.
+    Sums stay in 0..2⁶³-1: a job's contributions add up to at most (2³¹-1)·2³². Reads ahead, as ``declare_kernel`` does.
     """
     limit = slots.size // _LOAD_DENOMINATOR * _LOAD_NUMERATOR
     wrap = np.uint64(slots.size - 1)
@@ -308,8 +303,6 @@ def add_kernel(  # type: ignore[no-untyped-def]
             index = np.int64(slots[slot])
             if index < 0:
                 if not discover or (keys_high[i] & ~mask_high) != 0 or (keys_low[i] & ~mask_low) != 0:
-                    if outside > _LARGEST_SUM - value:
-                        return OVERFLOW, i, count, outside
                     outside += value
                     continue
                 if count >= limit or count >= high.size:
@@ -320,8 +313,6 @@ def add_kernel(  # type: ignore[no-untyped-def]
                 sums[count] = value
                 count += 1
                 continue
-            if sums[index] > _LARGEST_SUM - value:
-                return OVERFLOW, i, count, outside
             sums[index] += value
         start = stop
     return DONE, keys_high.size, count, outside
@@ -342,10 +333,6 @@ def sums_twin(
             continue
         if key in sums or (discover and key & ~mask == 0):
             sums[key] = sums.get(key, 0) + value
-            if sums[key] > _LARGEST_SUM:
-                raise SumOverflowError()
         else:
             outside += value
-            if outside > _LARGEST_SUM:
-                raise SumOverflowError()
     return sums, outside

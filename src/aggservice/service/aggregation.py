@@ -16,6 +16,8 @@ from aggservice.engine import (
     JobRequest,
     LocalEngine,
     Outcome,
+    PaidFailureError,
+    Receipted,
     Rows,
     Session,
     check_job_id,
@@ -39,7 +41,7 @@ from aggservice.service.convert import (
 from aggservice.service.errors import NoSuchJobError, PathRefusedError, ProtocolError, StalledError
 from aggservice.service.folders import Folder
 from aggservice.service.gate import current_caller
-from aggservice.service.jobs import FINISHED, IN_PROGRESS, JobRecord, finish_message
+from aggservice.service.jobs import FINISHED, IN_PROGRESS, JobRecord, fail_message, finish_message
 from aggservice.service.keyring import KeyRing
 from aggservice.service.runner import FileJob, JobRunner, scope_of
 
@@ -125,6 +127,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
                 outcome = await self._runner.step(session, session.finish, content=digest.digest())
         except BaseException as problem:
             ended = CancelledError("the stream ended early") if isinstance(problem, asyncio.CancelledError) else problem
+            self._runner.lost(record, problem)
             self._runner.book.close(record, problem=ended)
             raise
         self._runner.finished(record, outcome)
@@ -179,9 +182,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         async for message in self._parts(context, digest):
             if message.HasField("reports"):
                 digest.add_reports(batch_of(message.reports))
-        found = await self._runner.blocking(self._engine.repeated, scope_of(caller), request, digest.digest())
+        found = await self._runner.blocking(self._engine.find, scope_of(caller), request, digest.digest())
         assert found is not None
-        return found
+        return Outcome.of(found)
 
     async def CreateJob(
         self, request: aggregation_pb2.CreateJobRequest, context: grpc.aio.ServicerContext
@@ -208,7 +211,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         found = self._begun(caller, asked)
         if found is not None:
             return found.message()
-        again = await self._runner.blocking(self._engine.repeated, scope_of(caller), asked)
+        again = await self._runner.blocking(self._engine.find, scope_of(caller), asked)
         if again is not None:
             return self._committed_message(asked.job_request_id, again)
         job = await self._runner.blocking(self._file_job, caller, prefixes, domain, request.output_data_blob_prefix)
@@ -243,10 +246,14 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             recheck=lambda: outputs.prepare(output),
         )
 
-    def _committed_message(self, job_request_id: str, outcome: Outcome) -> aggregation_pb2.Job:
+    def _committed_message(self, job_request_id: str, paid: Receipted) -> aggregation_pb2.Job:
+        """Return a job that the ledger has, with its summary or as the paid failure it is."""
         message = aggregation_pb2.Job(job_request_id=job_request_id, job_status=FINISHED)
-        finish_message(message, outcome_header(outcome, self._engine.ledger.filter))
-        message.request_updated_at.CopyFrom(message.summary.finished_at)
+        if paid.header.failed:
+            fail_message(message, PaidFailureError(paid.header.return_code), paid.header.finished_ms)
+        else:
+            finish_message(message, outcome_header(Outcome.of(paid), self._engine.ledger.filter))
+        message.request_updated_at.CopyFrom(message.result_info.finished_at)
         return message
 
     async def _find(self, job_request_id: str) -> JobRecord | aggregation_pb2.Job:
@@ -258,7 +265,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             return record
         found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, job_request_id)
         if found is not None:
-            return self._committed_message(job_request_id, Outcome.of(found))
+            return self._committed_message(job_request_id, found)
         if record is None:
             raise NoSuchJobError(f"you have no job {job_request_id!r}")
         return record
@@ -311,6 +318,8 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         )
         rows: Rows | None
         if found is not None:
+            if found.header.failed:
+                raise PaidFailureError(found.header.return_code)
             header, rows = header_message(found.header, found, self._engine.ledger.filter, repeated=True), found.rows
         else:
             record = self._runner.book.find(caller.name, request.job_request_id)

@@ -75,7 +75,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
                 f"{len(columns.status)} reports and {len(filtering_ids)} filtering IDs make more than "
                 f"{_MAX_UNITS_DERIVED} units: ask about fewer at once"
             )
-        of = report_units if self._engine.settings.unit == PrivacyUnit.REPORT else shared_id_units
+        of = report_units if self._engine.unit == PrivacyUnit.REPORT else shared_id_units
         return of(columns, filtering_ids).reshape(-1, UNIT_BYTES)
 
     async def GetBalance(
@@ -102,7 +102,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             balances=[self._balance(unit, found[unit], limit) for unit in asked],
             total=amount(limit, self._ledger.filter),
             total_uses=self._ledger.filter.uses or 0,
-            privacy_unit=self._engine.settings.unit.value,
+            privacy_unit=self._engine.unit.value,
         )
 
     def _balance(self, unit: bytes, spent: Spend, limit: Spend) -> budget_pb2.Balance:
@@ -145,10 +145,10 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         settings = self._engine.settings
         plan: ReleasePlan | ShufflePlan
         if asked.shuffle is None:
-            unit, units = settings.unit, self._units(columns, asked.filtering_ids)
-            plan = ReleasePlan.of(asked, settings.sensitivity(frozenset()))
+            units = self._units(columns, asked.filtering_ids)
+            plan = ReleasePlan.of(asked, self._ledger.terms, {})
         else:
-            unit, units = PrivacyUnit.REPORT, report_units(columns, (0,)).reshape(-1, UNIT_BYTES)
+            units = report_units(columns, (0,)).reshape(-1, UNIT_BYTES)
             plan = ShufflePlan.of(
                 asked.shuffle,
                 len(np.unique(units, axis=0)),
@@ -157,7 +157,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
                 site=asked.reporting_site,
             )
         charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
-        return charge.check(np.unique(units, axis=0), unit)
+        return charge.check(np.unique(units, axis=0))
 
     async def ListUnpaidUnits(
         self, request: budget_pb2.ListUnpaidUnitsRequest, context: grpc.aio.ServicerContext

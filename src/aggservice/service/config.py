@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggservice.engine import EngineError, PrivacyUnit, Sensitivity, ShuffleSettings, site_of
+from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms, site_of
 from aggservice.service.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
 from aggservice.service.toml import Table
 from aggservice.wire import Api, is_reporting_origin
-from budget import BudgetError, EpsilonDeltaFilter, Filter, ZcdpFilter
+from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
 
 DAY_MS = 86_400_000
 
@@ -86,9 +86,10 @@ class ServiceConfig:
         if any(caller.certificates for caller in self.callers) and not self.listen_mtls:
             raise ConfigError("a caller has a certificate but nothing listens for one: set listen_mtls")
 
-    def sensitivity(self, api: Api) -> Sensitivity:
-        """Return the operator's Λ₁ and Λ₀ for an API."""
-        return self.sensitivities.get(api, Sensitivity())
+    @property
+    def terms(self) -> Terms:
+        """The privacy unit and the bounds per API, as the ledger's first entry names them."""
+        return ledger_terms(self.unit, self.sensitivities)
 
 
 def is_loopback(address: str) -> bool:

@@ -81,15 +81,20 @@ class JobRecord:
         if self.started_ms is not None:
             job.request_processing_started_at.CopyFrom(timestamp(self.started_ms))
         if self.problem is not None:
-            detail = detail_of(self.problem, self.request.job_request_id)
-            job.result_info.return_code = detail.return_code
-            job.result_info.return_message = message_of(self.problem)
-            job.result_info.finished_at.CopyFrom(timestamp(self.updated_ms))
-            job.result_info.detail.CopyFrom(detail)
-            job.result_info.error_summary.error_counts.extend(detail.error_counts)
+            fail_message(job, self.problem, self.updated_ms)
         if self.summary is not None:
             finish_message(job, self.summary)
         return job
+
+
+def fail_message(job: aggregation_pb2.Job, problem: BaseException, finished_ms: int) -> None:
+    """Fill in what getJob shows of a job that ended with an error."""
+    detail = detail_of(problem, job.job_request_id)
+    job.result_info.return_code = detail.return_code
+    job.result_info.return_message = message_of(problem)
+    job.result_info.finished_at.CopyFrom(timestamp(finished_ms))
+    job.result_info.detail.CopyFrom(detail)
+    job.result_info.error_summary.error_counts.extend(detail.error_counts)
 
 
 def finish_message(job: aggregation_pb2.Job, summary: common_pb2.SummaryHeader) -> None:

@@ -14,6 +14,7 @@ from aggservice.engine import (
     InputReadError,
     LocalEngine,
     Outcome,
+    PaidFailureError,
     ResultWriteError,
     Scope,
     Session,
@@ -88,12 +89,15 @@ class JobRunner:
         try:
             async with self.places.take(caller.name):
                 expected = await self.blocking(job.expected_keys)
-                session = self.engine.begin(scope_of(caller), record.request, expected_keys=expected)
+                session = self.engine.begin(
+                    scope_of(caller), record.request, destination=job.output, expected_keys=expected
+                )
                 record.begin(session)
                 self.book.change(record, status=IN_PROGRESS, stage="reading")
                 outcome = await self.step(session, job.run, session)
             self.finished(record, outcome)
         except KNOWN_ERRORS as problem:
+            self.lost(record, problem)
             self.book.close(record, problem=without_frames(problem))
             self._note(record, return_code_of(problem).value)
         except asyncio.CancelledError as problem:
@@ -108,6 +112,11 @@ class JobRunner:
         summary = outcome_header(outcome, self.engine.ledger.filter)
         self.book.close(record, summary=summary, debug_rows=outcome.rows if outcome.receipted is None else None)
         self._note(record, outcome.header.return_code.value)
+
+    def lost(self, record: JobRecord, problem: BaseException) -> None:
+        """Tell the operator why a summary that was paid for could not be made or kept."""
+        if isinstance(problem, PaidFailureError) and problem.__cause__ is not None:
+            self._log.fault("summary_lost", problem.__cause__, caller=record.caller, job=record.request.job_request_id)
 
     def _note(self, record: JobRecord, code: str) -> None:
         self._log.event("job", caller=record.caller, job=record.request.job_request_id, return_code=code)
@@ -172,4 +181,4 @@ class FileJob:
             raise InputReadError(str(problem)) from problem
         if self._recheck is not None:
             self._recheck()
-        return session.finish(self.output)
+        return session.finish()

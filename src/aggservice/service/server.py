@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from aggservice.engine import BatchOpener, EngineSettings, InlineOpener, LocalEngine, PrivacyUnit, WorkerPool
+from aggservice.engine import BatchOpener, EngineSettings, InlineOpener, LocalEngine, WorkerPool
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
@@ -32,9 +32,7 @@ from aggservice.service.metrics import Metrics
 from aggservice.service.places import Places
 from aggservice.service.runner import JobRunner
 from aggservice.service.toml import read_secret
-from budget import Ledger, MemoryStore, PostgresStore, ReleaseEntry, Signer, SqliteStore, Staging, Store
-from budget.entries import entry_from_bytes
-from budget.store import Transaction
+from budget import Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
 from mechanisms import Bits, Clock
 
 _GRACE_S = 10.0
@@ -62,32 +60,11 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         signer=Signer.load_or_create(config.state / "signing.key", bits),
         clock=clock,
         bits=bits,
+        terms=config.terms,
         staging=Staging(config.state / "staging", bits),
     )
-    check_unit(ledger, config.unit)
     ledger.settle()
     return ledger
-
-
-def check_unit(ledger: Ledger, unit: PrivacyUnit) -> None:
-    """Refuse a ledger whose summaries were charged to another kind of unit: each report would have a second budget.
-
-    The first summary decides, as every service since has looked at it; shuffles always charge reports.
-    """
-
-    def first(transaction: Transaction) -> str | None:
-        for row in transaction.entries(1):
-            entry = entry_from_bytes(row.header, ledger.filter.loss_name)
-            if isinstance(entry, ReleaseEntry) and not entry.release.of_reports:
-                return entry.release.parameters.get("privacy_unit")
-        return None
-
-    found = ledger.store.read("unit", first)
-    if found not in (None, unit.value):
-        raise ConfigError(
-            f"this ledger charges each {found}, and privacy_unit = {unit.value!r} would give every report a second "
-            f"budget: set privacy_unit = {found!r}, or begin another ledger knowing that"
-        )
 
 
 def server_credentials(tls: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
@@ -138,8 +115,6 @@ class Service:
             clock=clock,
             bits=bits,
             settings=EngineSettings(
-                unit=config.unit,
-                sensitivities=config.sensitivities,
                 max_report_age_ms=config.limits.max_report_age_ms,
                 max_domain_keys=config.limits.domain_keys,
                 shuffle=config.shuffle,

@@ -47,7 +47,7 @@ from aggservice.wire.payload import (
     decode_payload,
     encode_payload,
 )
-from aggservice.wire.payload_batch import ContributionColumns, decode_batch
+from aggservice.wire.payload_batch import SMALLEST_CONTRIBUTION_BYTES, ContributionColumns, decode_batch
 from aggservice.wire.report import AggregatableReport, SealedPayload, make_report, open_report, seal_payload
 from aggservice.wire.sealing import open_sealed, seal
 from aggservice.wire.shards import find_shards, shard_name
@@ -65,6 +65,7 @@ __all__ = [
     "LATEST_VERSION",
     "LDP",
     "MAX_CONTRIBUTIONS",
+    "SMALLEST_CONTRIBUTION_BYTES",
     "UNIT_BYTES",
     "UNVERSIONED",
     "AggregatableReport",

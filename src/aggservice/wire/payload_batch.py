@@ -23,7 +23,8 @@ _OK = int(ReportStatus.OK)
 _UNRECOGNISED = 255
 """The kernel's note to the caller: not canonical, ask the single decoder."""
 
-_SMALLEST_ENTRY_BYTES = 36
+SMALLEST_CONTRIBUTION_BYTES = 36
+"""No payload holds more contributions than its length divided by this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ def decode_batch(opened: OpenedBatch, *, nulls: bool = False) -> tuple[Contribut
     plaintexts = opened.plaintexts
     status = opened.status.copy()
     lengths = plaintexts.stops - plaintexts.starts
-    columns = _empty(int((lengths // _SMALLEST_ENTRY_BYTES).sum()))
+    columns = _empty(int((lengths // SMALLEST_CONTRIBUTION_BYTES).sum()))
     count = decode_kernel(
         plaintexts.buffer,
         plaintexts.starts,
@@ -181,7 +182,7 @@ def _layout(buffer, start, stop):  # type: ignore[no-untyped-def]
     else:
         return -1, 0, 0
     width = np.int64(0)
-    entry_bytes = np.int64(_SMALLEST_ENTRY_BYTES)
+    entry_bytes = np.int64(SMALLEST_CONTRIBUTION_BYTES)
     if count > 0 and buffer[at] == 0xA3:
         width = np.int64(buffer[at + 4]) - 0x40
         if not 1 <= width <= 8:

@@ -30,3 +30,5 @@ class ReportStatus(IntEnum):
     INTERNAL_ERROR = 15
     UNSUPPORTED_REPORT_VERSION = 16
     """A major version above the newest we know: the deployed service fails the whole job with this return code."""
+    CONTRIBUTIONS_EXCEED_BOUNDS = 17
+    """Our own name: more than its API lets one report contribute, which no honest browser sends."""
