@@ -5,7 +5,7 @@ from ldp_client.direct import Direct, l_grr, randomized_response
 from ldp_client.draws import Draws
 from ldp_client.dyadic import DyadicServer, DyadicTree, NodeReport
 from ldp_client.enumeration import distribution, privacy_loss
-from ldp_client.errors import DataError, FigureError, LdpError, ProtocolError, ReportError, StateError
+from ldp_client.errors import DataError, FigureError, LdpError, ProtocolError, RegistryError, ReportError, StateError
 from ldp_client.everlasting import BitwiseEverlasting
 from ldp_client.finite_state import FiniteState
 from ldp_client.hash_range import best_range, printed_range
@@ -17,6 +17,7 @@ from ldp_client.protocol import FrequencyProtocol, Privacy
 from ldp_client.rappor import Rappor, RapporColumns, RapporCounts, RapporReport
 from ldp_client.rappor_decoding import Decoded, decode, learning_limit
 from ldp_client.rappor_recovery import Recovery, recover
+from ldp_client.registry import Registry
 from ldp_client.reports import decode_report, encode_report, randomizer_id, report_bytes
 from ldp_client.sealed import columns_of, randomizer_of, seal_report
 from ldp_client.steps import Calibration
@@ -67,6 +68,8 @@ __all__ = [
     "RapporCounts",
     "RapporReport",
     "Recovery",
+    "Registry",
+    "RegistryError",
     "ReportError",
     "StateError",
     "StreamLaw",

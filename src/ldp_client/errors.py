@@ -19,6 +19,10 @@ class StateError(LdpError, ValueError):
     """A saved client state cannot be read, or belongs to a client of another protocol."""
 
 
+class RegistryError(LdpError):
+    """A device registry refuses a token: this client, or this report id, has one for the collection already."""
+
+
 class DataError(LdpError):
     """A data set is missing or is not what its name says."""
 

@@ -18,6 +18,8 @@ from aggservice.wire import (
     Api,
     Contribution,
     PublicKeySet,
+    RegistryKey,
+    RegistryKeyPair,
     SharedInfo,
     WireError,
     make_report,
@@ -53,6 +55,19 @@ def test_keys_are_made_listed_and_rotated(tmp_path: Path) -> None:
     secret = json.loads(file.read_text())["keys"][0]["private_key"]
     assert secret not in rotated + public.read_text() + json.dumps(made)
     assert isinstance(_run("keys", "new", file).exception, WireError)
+
+
+def test_a_registry_gets_a_key_pair(tmp_path: Path) -> None:
+    file, public = tmp_path / "registry.json", tmp_path / "registry.pub"
+    made = json.loads(_good("keys", "registry", file, "--public", public, "--json"))
+    key = RegistryKey.read(public)
+    assert made == {"public_key": key.raw.hex(), "sha256": key.digest}
+    assert RegistryKeyPair.read(file).public == key
+    assert isinstance(_run("keys", "registry", file, "--public", public).exception, WireError)
+    assert isinstance(_run("keys", "registry", tmp_path / "x", "--public", tmp_path / "x").exception, WireError)
+    assert RegistryKey.read(public) == key
+    shown = _good("keys", "registry", tmp_path / "two.json", "--public", tmp_path / "two.pub")
+    assert RegistryKey.read(tmp_path / "two.pub").digest in shown
 
 
 def test_private_keys_are_not_overwritten_by_public_ones_nor_times_out_of_range(tmp_path: Path) -> None:

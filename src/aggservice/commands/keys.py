@@ -1,4 +1,4 @@
-"""``aggservice keys``: make, look at and rotate the HPKE keys that reports are sealed to."""
+"""``aggservice keys``: make, look at and rotate the HPKE keys that reports are sealed to; make a registry's keys."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def register(app: typer.Typer) -> None:
     """Add ``keys``."""
-    keys = typer.Typer(help="HPKE key sets: make, list and rotate them.", no_args_is_help=True)
+    keys = typer.Typer(
+        help="HPKE key sets: make, list and rotate them. Device registries: make a key pair.", no_args_is_help=True
+    )
     keys.command("new")(new)
     keys.command("list")(list_keys)
     keys.command("rotate")(rotate)
+    keys.command("registry")(registry)
     app.add_typer(keys, name="keys")
 
 
@@ -85,6 +88,27 @@ def rotate(
         )
         write_key_set(file, keys, replace=True)
     _show(keys, public, as_json)
+
+
+def registry(
+    file: Annotated[Path, typer.Argument(help="The file for the private key. Only its owner may read it.")],
+    public: Annotated[Path, typer.Option("--public", help="The file for the public key, which the service reads.")],
+    as_json: _Json = False,
+) -> None:
+    """Make the key pair of a device registry, whose tokens let a shuffle be charged less."""
+    from aggservice.wire import RegistryKeyPair
+    from aggservice.wire.whole_files import whole_file
+    from mechanisms import SecureBits
+
+    _check_apart(file, public)
+    pair = RegistryKeyPair.create(SecureBits())
+    pair.write(file)
+    with whole_file(public) as staged:
+        staged.write_text(pair.public.raw.hex() + "\n", encoding="ascii")
+    if as_json:
+        typer.echo(json.dumps({"public_key": pair.public.raw.hex(), "sha256": pair.public.digest}, indent=2))
+        return
+    typer.echo(f"public key {pair.public.raw.hex()}, SHA-256 {pair.public.digest}")
 
 
 def _check_apart(file: Path, public: Path | None) -> None:

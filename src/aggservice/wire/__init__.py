@@ -21,6 +21,7 @@ from aggservice.wire.buckets import (
     bucket_to_hex,
     bucket_to_short_bytes,
 )
+from aggservice.wire.device_tokens import TOKEN_BYTES, TokenCheck, check_collection, sign_token, token_message
 from aggservice.wire.errors import (
     AvroError,
     DecryptionError,
@@ -48,6 +49,7 @@ from aggservice.wire.payload import (
     encode_payload,
 )
 from aggservice.wire.payload_batch import SMALLEST_CONTRIBUTION_BYTES, ContributionColumns, decode_batch
+from aggservice.wire.registry_keys import RegistryKey, RegistryKeyPair
 from aggservice.wire.report import AggregatableReport, SealedPayload, make_report, open_report, seal_payload
 from aggservice.wire.sealing import open_sealed, seal
 from aggservice.wire.shards import find_shards, shard_name
@@ -66,6 +68,7 @@ __all__ = [
     "LDP",
     "MAX_CONTRIBUTIONS",
     "SMALLEST_CONTRIBUTION_BYTES",
+    "TOKEN_BYTES",
     "UNIT_BYTES",
     "UNVERSIONED",
     "AggregatableReport",
@@ -90,6 +93,8 @@ __all__ = [
     "PublicKey",
     "PublicKeySet",
     "Randomizer",
+    "RegistryKey",
+    "RegistryKeyPair",
     "ReportBatch",
     "ReportBodyError",
     "ReportStatus",
@@ -99,6 +104,7 @@ __all__ = [
     "SharedInfoColumns",
     "SharedInfoError",
     "Spans",
+    "TokenCheck",
     "UnsupportedOperationError",
     "WireError",
     "bucket_from_base64",
@@ -109,6 +115,7 @@ __all__ = [
     "bucket_to_bytes",
     "bucket_to_hex",
     "bucket_to_short_bytes",
+    "check_collection",
     "decode_batch",
     "decode_ldp_batch",
     "decode_ldp_payload",
@@ -137,6 +144,8 @@ __all__ = [
     "shared_id_text",
     "shared_id_unit",
     "shared_id_units",
+    "sign_token",
+    "token_message",
     "write_buckets",
     "write_key_set",
     "write_reports",
