@@ -51,9 +51,13 @@ def seal_report(
     shared_info: SharedInfo,
     keys: PublicKeySet,
     bits: Bits,
+    token: bytes | None = None,
 ) -> AggregatableReport:
-    """Return a client's report, sealed to the service and bound to ``shared_info``, as a browser would send it."""
-    payload = LdpPayload(randomizer=randomizer_of(protocol), data=encode_report(protocol, report))
+    """Return a client's report, sealed to the service and bound to ``shared_info``, as a browser would send it.
+
+    ``token`` is a device registry's for this origin and report id (``Registry.token``); it is sealed with the report.
+    """
+    payload = LdpPayload(randomizer=randomizer_of(protocol), data=encode_report(protocol, report), token=token)
     text, sealed = seal_payload(payload.encode(), shared_info=shared_info, keys=keys, bits=bits)
     return AggregatableReport(shared_info=text, payloads=(sealed,))
 

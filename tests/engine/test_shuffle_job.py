@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections import Counter
@@ -12,6 +13,7 @@ import pytest
 from scipy.stats import chi2
 
 from aggservice.engine import (
+    NO_DEVICE_TOKEN,
     OTHER_RANDOMIZER,
     DomainError,
     EngineSettings,
@@ -31,7 +33,16 @@ from aggservice.engine import (
     ledger_terms,
     random_order,
 )
-from aggservice.wire import AggregatableReport, Api, Randomizer, report_unit
+from aggservice.wire import (
+    AggregatableReport,
+    Api,
+    Randomizer,
+    RegistryKey,
+    RegistryKeyPair,
+    SharedInfo,
+    report_unit,
+    sign_token,
+)
 from budget import Delta, EpsilonDeltaFilter, LocalReports, ShuffledReports, ZcdpFilter, verify_store
 from ldp_client import columns_of, l_grr, randomized_response, randomizer_of, seal_report
 from mechanisms import AmplificationBound, SecureBits, SeededBits, shuffled_epsilon, small_epsilon
@@ -41,7 +52,9 @@ from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 EngineOf = Callable[..., LocalEngine]
 PROTOCOL = l_grr(k=5, epsilon_permanent_micro=1_000_000, epsilon_first_micro=400_000, calibration="exact")
 NAME = randomizer_of(PROTOCOL)
-AUTHENTICATED = EngineSettings(shuffle=ShuffleSettings(origins=frozenset([ORIGIN])))
+REGISTRY = RegistryKeyPair.create(SeededBits("registry"))
+COLLECTION = "2023-11-14"
+REGISTERED = EngineSettings(shuffle=ShuffleSettings(origins={ORIGIN: REGISTRY.public}))
 DELTA = Delta.parse("0.00000001")
 
 
@@ -49,17 +62,25 @@ def local_info(maker: Maker, **changes: object):  # type: ignore[no-untyped-def]
     return maker.info(api=Api.SHARED_STORAGE, attribution_destination=None, **changes)
 
 
-def sealed(maker: Maker, values: Sequence[int], protocol=PROTOCOL, **changes: object) -> list[AggregatableReport]:  # type: ignore[no-untyped-def]
-    """Reports as they are, not randomized: what is shuffled can then be compared."""
+def sealed(  # type: ignore[no-untyped-def]
+    maker: Maker, values: Sequence[int], protocol=PROTOCOL, *, tokens: bool = True, **changes: object
+) -> list[AggregatableReport]:
+    """Reports as they are, not randomized: what is shuffled can then be compared. Each has its device token."""
     keys = maker.keys.public(maker.clock)
-    return [
-        seal_report(protocol, value, shared_info=local_info(maker, **changes), keys=keys, bits=maker.bits)
-        for value in values
-    ]
+    reports = []
+    for value in values:
+        info = local_info(maker, **changes)
+        token = sign_token(
+            REGISTRY, origin=info.reporting_origin, collection=COLLECTION, report_id=info.report_id_bytes
+        )
+        reports.append(
+            seal_report(protocol, value, shared_info=info, keys=keys, bits=maker.bits, token=token if tokens else None)
+        )
+    return reports
 
 
 def job(job_id: str = "shuffle", **changes: object) -> JobRequest:
-    asked = {"randomizer": NAME, "delta": DELTA, **changes}
+    asked = {"randomizer": NAME, "delta": DELTA, "collection": COLLECTION, **changes}
     return JobRequest(job_request_id=job_id, attribution_report_to=ORIGIN, shuffle=ShuffleRequest(**asked))  # type: ignore[arg-type]
 
 
@@ -101,7 +122,7 @@ def test_equal_words_are_drawn_again() -> None:
     assert random_order(SeededBits("one"), 1).tolist() == [0]
 
 
-def test_reports_pay_their_own_epsilon_unless_clients_are_authenticated(maker: Maker, engine_of: EngineOf) -> None:
+def test_reports_pay_their_own_epsilon_unless_a_registry_is_known(maker: Maker, engine_of: EngineOf) -> None:
     engine = engine_of(maker)
     reports = sealed(maker, [1] * 50)
     outcome = run(engine, maker, reports)
@@ -112,7 +133,8 @@ def test_reports_pay_their_own_epsilon_unless_clients_are_authenticated(maker: M
     statement = outcome.header.statement
     assert statement.mechanism == "local_response" and statement.epsilon == "0.4"
     assert statement.shuffle is not None and not statement.shuffle.amplified
-    assert "has not declared the clients of https://adtech.example authenticated" in statement.text
+    assert "has configured no device registry for https://adtech.example" in statement.text
+    assert entry.release.parameters["registry_key_sha256"] == statement.shuffle.registry_key_sha256 == ""
     assert "ε∞ = 1." in statement.text
     assert entry.release.parameters["not_amplified"] == statement.shuffle.not_amplified
     spent = engine.ledger.balances(b"".join(report_unit_of(report) for report in reports))
@@ -120,13 +142,11 @@ def test_reports_pay_their_own_epsilon_unless_clients_are_authenticated(maker: M
 
 
 def report_unit_of(report: AggregatableReport) -> bytes:
-    from aggservice.wire import SharedInfo
-
     return report_unit(SharedInfo.parse(report.shared_info))
 
 
-def test_authenticated_clients_pay_what_shuffling_leaves(maker: Maker, engine_of: EngineOf) -> None:
-    engine = engine_of(maker, settings=AUTHENTICATED)
+def test_clients_with_tokens_pay_what_shuffling_leaves(maker: Maker, engine_of: EngineOf) -> None:
+    engine = engine_of(maker, settings=REGISTERED)
     outcome = run(engine, maker, sealed(maker, [1] * 400))
     assert outcome.receipted is not None
     entry = outcome.receipted.committed.entry
@@ -139,7 +159,11 @@ def test_authenticated_clients_pay_what_shuffling_leaves(maker: Maker, engine_of
     assert statement.shuffle.assumption == "n honest clients, one collection"
     assert statement.shuffle.permanent_epsilon == "1" and statement.shuffle.local_epsilon == "0.4"
     assert statement.shuffle.reports == 400 and statement.shuffle.bound == "numerical"
-    for words in ("n honest clients, one collection", "ε∞ = 1.", "ε₀ = 0.4", "n = 400"):
+    assert statement.shuffle.collection == entry.release.parameters["collection"] == COLLECTION
+    digest = hashlib.sha256(REGISTRY.public.raw).hexdigest()
+    assert statement.shuffle.registry_key_sha256 == entry.release.parameters["registry_key_sha256"] == digest
+    assumed = "Assumed: the registry signs one token per client and collection, and its clients are honest"
+    for words in ("n honest clients, one collection", "ε∞ = 1.", "ε₀ = 0.4", "n = 400", COLLECTION, digest, assumed):
         assert words in statement.text
     assert verify_store(engine.ledger.store).ok
 
@@ -150,7 +174,7 @@ def test_the_bound_that_needs_a_thousand_reports(
 ) -> None:
     """At 1,000 reports this bound is below ε₀ only for a δ above 0.00097, so the ledger has to allow one."""
     ledger = new_ledger(EpsilonDeltaFilter.parse(delta="0.01"))
-    engine = engine_of(maker, settings=AUTHENTICATED, ledger=ledger)
+    engine = engine_of(maker, settings=REGISTERED, ledger=ledger)
     request = job(bound=AmplificationBound.SMALL, delta=Delta.parse("0.002"))
     outcome = run(engine, maker, sealed(maker, [2] * count), request)
     statement = outcome.header.statement
@@ -166,7 +190,7 @@ def test_the_bound_that_needs_a_thousand_reports(
 def test_only_reports_of_the_same_randomizer_count(maker: Maker, engine_of: EngineOf) -> None:
     """999 of one randomizer and 300 of another: the small bound sees 999, and the others are not even charged."""
     other = l_grr(k=5, epsilon_permanent_micro=1_000_000, epsilon_first_micro=400_000, calibration="paper")
-    engine = engine_of(maker, settings=AUTHENTICATED)
+    engine = engine_of(maker, settings=REGISTERED)
     strangers = sealed(maker, [0] * 300, other)
     outcome = run(engine, maker, [*sealed(maker, [2] * 999), *strangers], job(bound=AmplificationBound.SMALL))
     assert outcome.header.error_counts == {OTHER_RANDOMIZER: 300}
@@ -180,7 +204,7 @@ def test_only_reports_of_the_same_randomizer_count(maker: Maker, engine_of: Engi
 def test_a_report_is_shuffled_once(maker: Maker, engine_of: EngineOf) -> None:
     """Shuffling all but one of them a second time would show that one's report: it is refused, in either price."""
     reports = sealed(maker, [index % 5 for index in range(60)])
-    for settings in (AUTHENTICATED, EngineSettings()):
+    for settings in (REGISTERED, EngineSettings()):
         engine = engine_of(maker, settings=settings)
         first = run(engine, maker, reports)
         with pytest.raises(UnpaidError) as refused:
@@ -217,23 +241,73 @@ def test_histograms_and_shuffles_do_not_read_each_other(maker: Maker, engine_of:
     assert outcome.header.statement.shuffle is None
 
 
-def test_the_price_is_decided_from_the_request_alone() -> None:
-    settings = ShuffleSettings(origins=frozenset([ORIGIN]), sites=frozenset(["https://other.example"]))
+def test_only_reports_with_a_valid_token_are_shuffled_and_charged(maker: Maker, engine_of: EngineOf) -> None:
+    """A report without a token neither counts nor takes the place of the report whose id it has."""
+    engine = engine_of(maker, settings=REGISTERED)
+    good = sealed(maker, [3] * 60)
+    ids = [SharedInfo.parse(report.shared_info).report_id for report in good]
+    impostors = [sealed(maker, [0], tokens=False, report_id=one)[0] for one in ids]
+    without = sealed(maker, [1] * 40, tokens=False)
+    outcome = run(engine, maker, [*impostors, *without, *good, good[0]])
+    assert outcome.header.error_counts == {NO_DEVICE_TOKEN: 100, "REPEATED_REPORT_ID": 1}
+    assert outcome.header.return_code == ReturnCode.SUCCESS
+    assert outcome.shuffled is not None and outcome.receipted is not None
+    assert columns_of(PROTOCOL, outcome.shuffled.to_list()).tolist() == [3] * 60
+    assert outcome.header.statement.shuffle is not None and outcome.header.statement.shuffle.reports == 60
+    assert outcome.receipted.committed.entry.cost.loss_micro == math.ceil(shuffled_epsilon(0.4, 60, 1e-8) * 1e6)
+    spent = engine.ledger.balances(b"".join(report_unit_of(report) for report in without))
+    assert set(spent.loss_micro.tolist()) == {0}
+    with pytest.raises(InvalidJobError, match="none of 40 reports of this randomizer has a valid device token"):
+        run(engine, maker, without, job("without"))
+    plain = run(engine, maker, without, job("plain", collection=""))
+    assert plain.shuffled is not None and len(plain.shuffled) == 40
+    assert "names no collection" in plain.header.statement.text
+
+
+def test_a_job_over_a_site_checks_each_token_for_its_own_origin(maker: Maker, engine_of: EngineOf) -> None:
+    settings = EngineSettings(shuffle=ShuffleSettings(sites={ORIGIN: REGISTRY.public}))
+    engine = engine_of(maker, settings=settings)
+    other = "https://two.adtech.example"
+    good = [*sealed(maker, [1] * 40), *sealed(maker, [2] * 40, reporting_origin=other)]
+    moved = []
+    for _ in range(30):
+        info = local_info(maker, reporting_origin=other)
+        token = sign_token(REGISTRY, origin=ORIGIN, collection=COLLECTION, report_id=info.report_id_bytes)
+        keys = maker.keys.public(maker.clock)
+        moved.append(seal_report(PROTOCOL, 0, shared_info=info, keys=keys, bits=maker.bits, token=token))
+    request = JobRequest(job_request_id="site", reporting_site=ORIGIN, shuffle=job().shuffle)
+    outcome = run(engine, maker, [*good, *moved], request)
+    assert outcome.header.error_counts == {NO_DEVICE_TOKEN: 30}
+    assert outcome.shuffled is not None
+    assert Counter(columns_of(PROTOCOL, outcome.shuffled.to_list()).tolist()) == {1: 40, 2: 40}
+    assert outcome.header.statement.shuffle is not None and outcome.header.statement.shuffle.amplified
+
+
+def test_the_price_is_decided_from_request_and_evidence() -> None:
+    own, sitewide = REGISTRY.public, RegistryKeyPair.create(SeededBits("another registry")).public
+    settings = ShuffleSettings(origins={ORIGIN: own}, sites={"https://other.example": sitewide})
 
     def plan(
         reports: int = 10_000, origin: str | None = ORIGIN, site: str | None = None, **changes: object
     ) -> ShufflePlan:
-        request = ShuffleRequest(**{"randomizer": NAME, "delta": DELTA, **changes})  # type: ignore[arg-type]
-        return ShufflePlan.of(request, reports, settings, origin=origin, site=site)
+        asked = {"randomizer": NAME, "delta": DELTA, "collection": COLLECTION, **changes}
+        request = ShuffleRequest(**asked)  # type: ignore[arg-type]
+        evidence = settings.evidence(request, origin=origin, site=site)
+        return ShufflePlan.of(request, reports, evidence=evidence, scope=origin or site or "")
 
-    assert plan().amplified and plan().declared == ORIGIN
-    assert plan(origin="https://sub.other.example").declared == "https://other.example"
+    def key(**changes: str | None) -> RegistryKey | None:
+        evidence = plan(**changes).evidence  # type: ignore[arg-type]
+        return None if evidence is None else evidence.key
+
+    assert plan().amplified and key() == own
+    assert key(origin="https://sub.other.example") == sitewide
     assert plan(origin=None, site="https://other.example").amplified
-    # An origin vouches for itself alone: neither for its site nor for another port or a sibling.
+    # An origin's key is for itself alone: neither for its site nor for another port or a sibling.
     for stranger in ("https://stranger.example", "https://forge.adtech.example", "https://adtech.example:8443"):
-        assert "has not declared" in plan(origin=stranger).reason
-    assert "has not declared" in plan(origin=None, site=ORIGIN).reason
-    assert "no delta" in plan(delta=None).reason
+        assert "no device registry" in plan(origin=stranger).reason and key(origin=stranger) is None
+    assert "no device registry" in plan(origin=None, site=ORIGIN).reason
+    assert "no delta" in plan(delta=None).reason and plan(delta=None).evidence is None
+    assert "names no collection" in plan(collection="").reason and plan(collection="").evidence is None
     assert "not below the local epsilon" in plan(reports=2, bound=AmplificationBound.CLOSED).reason
     for bound in AmplificationBound:
         assert "at least two reports" in plan(reports=1, bound=bound).reason
@@ -259,6 +333,9 @@ def test_what_a_shuffle_cannot_do_is_refused(maker: Maker, engine_of: EngineOf) 
             ShuffleRequest.parse(**{"randomizer": NAME.hex, **text})
     with pytest.raises(InvalidJobError):
         ShuffleRequest.parse(randomizer=NAME.hex, delta="0")
+    for label in ("x" * 65, "naïve", "two\nlines"):
+        with pytest.raises(InvalidJobError, match="64 printable ASCII"):
+            ShuffleRequest.parse(randomizer=NAME.hex, collection=label)
     huge = Randomizer(identity=bytes(16), report_bytes=1, epsilon_micro=65_000_000, epsilon_permanent_micro=None)
     with pytest.raises(InvalidJobError, match="above 64"):
         ShuffleRequest(randomizer=huge)
@@ -290,6 +367,13 @@ def test_workers_in_other_processes_open_the_same(maker: Maker) -> None:
         outcome = run(engine, maker, sealed(maker, values))
         assert outcome.shuffled is not None
         assert Counter(columns_of(PROTOCOL, outcome.shuffled.to_list()).tolist()) == Counter(values)
+        known = LocalEngine(ledger=new_ledger(), opener=pool, clock=maker.clock, bits=SecureBits(), settings=REGISTERED)
+        mixed = [*sealed(maker, [1] * 1500), *sealed(maker, [2] * 700, tokens=False)]
+        outcome = run(known, maker, mixed)
+        assert outcome.header.error_counts == {NO_DEVICE_TOKEN: 700}
+        assert outcome.header.statement.shuffle is not None and outcome.header.statement.shuffle.amplified
+        assert outcome.shuffled is not None
+        assert columns_of(PROTOCOL, outcome.shuffled.to_list()).tolist() == [1] * 1500
         empty = engine.begin(SCOPE, job("none", randomizer=randomizer_of(randomized_response(k=3, epsilon_micro=1))))
         empty.add(maker.batch(sealed(maker, [1, 2])))
         with pytest.raises(InvalidJobError, match="nothing to shuffle"):

@@ -45,21 +45,38 @@ def randomizer(size: int = 4, epsilon: int = 500_000, permanent: int | None = 2_
     st.sampled_from([1, 4, 23, 24, 255, 256, 1000]),
     st.integers(1, 2**32 - 1),
     st.booleans(),
+    st.one_of(st.none(), st.binary(min_size=64, max_size=64)),
 )
-def test_what_is_encoded_is_decoded(identity: bytes, size: int, epsilon: int, bounded: bool) -> None:
+def test_what_is_encoded_is_decoded(
+    identity: bytes, size: int, epsilon: int, bounded: bool, token: bytes | None
+) -> None:
     name = Randomizer(
         identity=identity,
         report_bytes=size,
         epsilon_micro=epsilon,
         epsilon_permanent_micro=2**32 - 1 if bounded else None,
     )
-    payload = LdpPayload(randomizer=name, data=bytes(index % 256 for index in range(size)))
+    payload = LdpPayload(randomizer=name, data=bytes(index % 256 for index in range(size)), token=token)
     raw = payload.encode()
     assert decode_ldp_payload(raw) == payload
     assert Randomizer.from_hex(name.hex) == name
     # Canonical: cbor2 reads the same values and writes the same bytes.
     assert cbor2.dumps(cbor2.loads(raw), canonical=True) == raw
-    assert cbor2.loads(raw) == {"data": payload.data, "operation": "ldp", "randomizer": name.to_bytes()}
+    fields = {"data": payload.data, "operation": "ldp", "randomizer": name.to_bytes()}
+    assert cbor2.loads(raw) == (fields if token is None else {**fields, "token": token})
+    # One length with a token and one without, whatever they say.
+    other = LdpPayload(randomizer=name, data=bytes(size), token=None if token is None else bytes(64))
+    assert len(other.encode()) == len(raw)
+
+
+def test_payloads_without_a_token_have_the_bytes_they_always_had() -> None:
+    raw = LdpPayload(randomizer=randomizer(), data=b"abcd").encode()
+    name = "000102030405060708090a0b0c0d0e0f000000040007a120001e8480"
+    assert raw.hex() == (b"\xa3ddataDabcdioperationcldpjrandomizerX\x1c").hex() + name
+    token = bytes(range(64))
+    signed = LdpPayload(randomizer=randomizer(), data=b"abcd", token=token).encode()
+    expected = b"\xa4ddataDabcdetokenX\x40" + token + b"ioperationcldpjrandomizerX\x1c" + bytes.fromhex(name)
+    assert signed == expected
 
 
 def test_each_operation_refuses_the_other() -> None:
@@ -81,6 +98,10 @@ def test_each_operation_refuses_the_other() -> None:
         {"operation": "ldp", "data": b"abcd", "randomizer": randomizer().to_bytes(), "more": 1},
         {"operation": "ldp", "data": b"abcd", "randomizer": bytes(28)},
         {"operation": 7, "data": b"abcd", "randomizer": randomizer().to_bytes()},
+        {"operation": "ldp", "data": b"abcd", "randomizer": randomizer().to_bytes(), "token": bytes(63)},
+        {"operation": "ldp", "data": b"abcd", "randomizer": randomizer().to_bytes(), "token": None},
+        {"operation": "ldp", "data": b"abcd", "randomizer": randomizer().to_bytes(), "token": "t" * 64},
+        {"operation": "ldp", "data": b"abcd", "token": bytes(64)},
     ],
 )
 def test_what_no_client_writes_is_refused(item: object) -> None:
@@ -107,6 +128,14 @@ def test_names_that_make_no_sense_are_refused() -> None:
         Randomizer.from_hex("00")
     with pytest.raises(EncodingError):
         LdpPayload(randomizer=randomizer(), data=b"too long")
+    for token in (b"", bytes(63), bytes(65)):
+        with pytest.raises(EncodingError, match="64 bytes"):
+            LdpPayload(randomizer=randomizer(), data=b"abcd", token=token)
+
+
+def flipped(raw: bytes, at: int, mask: int) -> bytes:
+    at %= len(raw)
+    return raw[:at] + bytes([raw[at] ^ mask]) + raw[at + 1 :]
 
 
 ROWS = st.one_of(
@@ -117,8 +146,24 @@ ROWS = st.one_of(
     st.binary(min_size=4, max_size=4).map(
         lambda data: cbor2.dumps({"randomizer": randomizer().to_bytes(), "data": data, "operation": "ldp"})
     ),
+    st.binary(min_size=68, max_size=68).map(
+        lambda raw: LdpPayload(randomizer=randomizer(), data=raw[:4], token=raw[4:]).encode()
+    ),
+    st.binary(min_size=68, max_size=68).map(
+        lambda raw: LdpPayload(randomizer=randomizer(epsilon=600_000), data=raw[:4], token=raw[4:]).encode()
+    ),
+    st.binary(min_size=68, max_size=68).map(
+        lambda raw: cbor2.dumps(
+            {"token": raw[4:], "randomizer": randomizer().to_bytes(), "data": raw[:4], "operation": "ldp"}
+        )
+    ),
+    st.tuples(st.binary(min_size=68, max_size=68), st.integers(0, 130), st.integers(1, 255)).map(
+        lambda drawn: flipped(
+            LdpPayload(randomizer=randomizer(), data=drawn[0][:4], token=drawn[0][4:]).encode(), drawn[1], drawn[2]
+        )
+    ),
     st.just(encode_payload([])),
-    st.binary(max_size=90),
+    st.binary(max_size=150),
 )
 
 
@@ -127,7 +172,8 @@ ROWS = st.one_of(
 def test_a_batch_is_its_rows(rows: list[tuple[bytes, bool]]) -> None:
     failed = np.array([ReportStatus.DECRYPTION_ERROR if bad else 0 for _, bad in rows], dtype=np.uint8)
     opened = OpenedBatch(plaintexts=Spans.of([raw for raw, _ in rows]), status=failed)
-    data, mine, status = decode_ldp_batch(opened, randomizer())
+    found = decode_ldp_batch(opened, randomizer())
+    mine, status = found.mine, found.status
     expected = []
     for index, (raw, bad) in enumerate(rows):
         if bad:
@@ -141,8 +187,9 @@ def test_a_batch_is_its_rows(rows: list[tuple[bytes, bool]]) -> None:
         assert status[index] == ReportStatus.OK
         assert mine[index] == (payload.randomizer == randomizer())
         if mine[index]:
-            expected.append(payload.data)
-    assert [row.tobytes() for row in data] == expected
+            expected.append((payload.data, payload.token))
+    tokens = [row.tobytes() if has else None for row, has in zip(found.tokens, found.has_token, strict=True)]
+    assert list(zip([row.tobytes() for row in found.data], tokens, strict=True)) == expected
 
 
 def test_shuffled_reports_in_a_file(tmp_path: object) -> None:

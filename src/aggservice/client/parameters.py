@@ -13,12 +13,14 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 class ShuffleParameters:
     """What a shuffle asks for: the randomizer (56 hexadecimal digits) whose reports it takes, and amplification at δ.
 
-    Without ``delta`` each report pays its own ε₀. ``bound`` is numerical, closed or small; numerical when empty.
+    Amplification needs ``delta`` and the ``collection`` that the reports' device tokens are for; without both each
+    report pays its own ε₀. ``bound`` is numerical, closed or small; numerical when empty.
     """
 
     randomizer: str
     delta: str = ""
     bound: str = ""
+    collection: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class JobParameters:
         if self.shuffle is not None:
             asked = self.shuffle
             message.shuffle.CopyFrom(
-                aggregation_pb2.Shuffle(randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound)
+                aggregation_pb2.Shuffle(
+                    randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound, collection=asked.collection
+                )
             )
         return message

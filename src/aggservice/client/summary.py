@@ -14,7 +14,9 @@ from aggservice.rpc.v1 import common_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffled:
-    """What only a shuffle's statement says: ε₀, ε∞ (empty: unbounded), and whether and for whom it was amplified."""
+    """What only a shuffle's statement says: ε₀, ε∞ (empty: unbounded), whether and for whom it was amplified, and by
+    which evidence (empty: no device token was checked).
+    """
 
     randomizer: str
     reports: int
@@ -25,6 +27,8 @@ class Shuffled:
     bound: str
     assumption: str
     not_amplified: str
+    collection: str
+    registry_key_sha256: str
 
     @classmethod
     def of(cls, message: common_pb2.ShuffleStatement) -> Shuffled:

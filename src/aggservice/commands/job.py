@@ -85,6 +85,9 @@ def create(
     shuffle_randomizer: Annotated[str, typer.Option(help="Shuffle local reports of this randomizer instead.")] = "",
     shuffle_delta: Annotated[str, typer.Option(help="δ of amplification by shuffling.")] = "",
     shuffle_bound: Annotated[str, typer.Option(help="numerical, closed or small.")] = "",
+    shuffle_collection: Annotated[
+        str, typer.Option(help="The collection that device tokens must be for; amplification needs it.")
+    ] = "",
     watch_it: Annotated[bool, typer.Option("--watch", help="Wait until it has finished.")] = False,
     service: Service = DEFAULT_ADDRESS,
     token_file: TokenFile = None,
@@ -96,8 +99,8 @@ def create(
     """Begin a job over files that the service can read."""
     from aggservice.client import JobParameters, ShuffleParameters
 
-    if (shuffle_delta or shuffle_bound) and not shuffle_randomizer:
-        typer.echo("shuffle-delta and shuffle-bound need shuffle-randomizer", err=True)
+    if (shuffle_delta or shuffle_bound or shuffle_collection) and not shuffle_randomizer:
+        typer.echo("shuffle-delta, shuffle-bound and shuffle-collection need shuffle-randomizer", err=True)
         raise typer.Exit(2)
     try:
         mask = int(key_mask, 16) if key_mask else None
@@ -117,7 +120,9 @@ def create(
         report_error_threshold_percentage=report_error_threshold_percentage,
         input_report_count=input_report_count,
         debug_run=debug_run,
-        shuffle=ShuffleParameters(randomizer=shuffle_randomizer, delta=shuffle_delta, bound=shuffle_bound)
+        shuffle=ShuffleParameters(
+            randomizer=shuffle_randomizer, delta=shuffle_delta, bound=shuffle_bound, collection=shuffle_collection
+        )
         if shuffle_randomizer
         else None,
     )

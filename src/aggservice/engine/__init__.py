@@ -4,6 +4,7 @@ from aggservice.engine.charging import Charge, Receipted, find_result
 from aggservice.engine.columns import JudgedBatch
 from aggservice.engine.counts import (
     DESCRIPTIONS,
+    NO_DEVICE_TOKEN,
     NUM_REPORTS_WITH_ERRORS,
     OTHER_RANDOMIZER,
     REPEATED_REPORT_ID,
@@ -59,6 +60,7 @@ from aggservice.engine.sums import KeyMask, KeySums
 
 __all__ = [
     "DESCRIPTIONS",
+    "NO_DEVICE_TOKEN",
     "NUM_REPORTS_WITH_ERRORS",
     "OTHER_RANDOMIZER",
     "PROTECTED",

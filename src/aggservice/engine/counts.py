@@ -17,6 +17,9 @@ REPEATED_REPORT_ID = "REPEATED_REPORT_ID"
 OTHER_RANDOMIZER = "OTHER_RANDOMIZER"
 """Our own name: local reports of another randomizer than the shuffle's. They are left out but are no error."""
 
+NO_DEVICE_TOKEN = "NO_DEVICE_TOKEN"
+"""Our own name: local reports without the device token that an amplified shuffle needs. Left out but no error."""
+
 DESCRIPTIONS = {
     "DECRYPTION_ERROR": "The payload does not open. Pass shared_info on byte for byte as the browser sent it.",
     "DECRYPTION_KEY_NOT_FOUND": "No private key has this key_id. Was the report sealed for this service?",
@@ -34,6 +37,8 @@ DESCRIPTIONS = {
     "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
     "CONTRIBUTIONS_EXCEED_BOUNDS": "The report contributes more than its API's bounds (l1, l0) allow one report.",
     "INTERNAL_ERROR": "The service failed on this report.",
+    NO_DEVICE_TOKEN: "Local reports without a device token of the origin's registry for this collection and report_id, "
+    "left out and not charged. Not an error.",
     NUM_REPORTS_WITH_ERRORS: "Reports left out because of an error.",
     OTHER_RANDOMIZER: "Local reports of another randomizer than the job's, left out and not charged. Not an error.",
     REPEATED_REPORT_ID: "Reports left out because an earlier one of this job had the same report_id. Not an error.",
@@ -50,6 +55,7 @@ class ReportCounts:
         self._by_status = np.zeros(256, dtype=np.int64)
         self.repeated = 0
         self.other_randomizer = 0
+        self.no_device_token = 0
 
     def add(self, statuses: NDArray[np.uint8]) -> None:
         """Count a batch; a report of a newer major version ends the job at once."""
@@ -94,4 +100,6 @@ class ReportCounts:
             counts[REPEATED_REPORT_ID] = self.repeated
         if self.other_randomizer:
             counts[OTHER_RANDOMIZER] = self.other_randomizer
+        if self.no_device_token:
+            counts[NO_DEVICE_TOKEN] = self.no_device_token
         return counts

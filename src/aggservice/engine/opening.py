@@ -25,6 +25,7 @@ from aggservice.wire import (
     ReportStatus,
     SharedInfoColumns,
     Spans,
+    TokenCheck,
     decode_batch,
     open_batch,
     parse_shared_info_batch,
@@ -41,7 +42,7 @@ class OpeningSpec:
     old that were scheduled at or before ``oldest_s``; ``cleartext`` payloads are not sealed, as LocalTestingTool's are.
     ``keys_unreadable`` says that the newest keys could not be read, so that a key that is missing may yet exist.
     ``bounds`` has the largest Λ₁ and Λ₀ of a report per API, in the order of ``APIS``.
-    With a ``randomizer`` the payloads are local reports of it, for a shuffle.
+    With a ``randomizer`` the payloads are local reports of it, for a shuffle; with ``evidence`` each needs a token.
     """
 
     attribution_report_to: str | None
@@ -57,6 +58,7 @@ class OpeningSpec:
     origins: frozenset[str] | None = None
     sites: frozenset[str] | None = None
     randomizer: Randomizer | None = None
+    evidence: TokenCheck | None = None
 
 
 class Opener:
@@ -77,7 +79,7 @@ class Opener:
             faults = np.where(missing, np.uint8(ReportStatus.DECRYPTION_KEY_FETCH_ERROR), opened.status)
             opened = replace(opened, status=faults)
         if spec.randomizer is not None:
-            return local_batch(spec.randomizer, infos, statuses, rows, opened)
+            return local_batch(spec.randomizer, infos, statuses, rows, opened, spec.evidence)
         columns, found = decode_batch(opened)
         found = _within_bounds(spec, columns, infos.api[rows], found)
         statuses[rows] = found

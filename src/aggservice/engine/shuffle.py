@@ -46,7 +46,10 @@ class ShuffleSession(Session):
             engine, scope, request, destination=destination, expected_keys=0, cleartext=False, debug_only=False
         )
         self._shuffle = shuffle
-        self._spec = replace(self._spec, randomizer=shuffle.randomizer)
+        self._evidence = engine.settings.shuffle.evidence(
+            shuffle, origin=request.attribution_report_to, site=request.reporting_site
+        )
+        self._spec = replace(self._spec, randomizer=shuffle.randomizer, evidence=self._evidence)
         self._units = UnitList(distinct=False)
         self._kept: list[NDArray[np.uint8]] = []
         self._held_bytes = 0
@@ -56,11 +59,12 @@ class ShuffleSession(Session):
         raise DomainError("a shuffle has no output domain: it releases reports, not sums of keys")
 
     def _take(self, judged: JudgedBatch | LocalBatch) -> None:
-        """Count, leave out other randomizers and repeated reports, keep the rest."""
+        """Count; leave out other randomizers, reports without a token where one is needed, and repeated reports."""
         if not isinstance(judged, LocalBatch) or self._ids is None:
             raise EngineError("a worker answered for another kind of job")
         self._counts.add(judged.statuses)
-        self._counts.other_randomizer += int(judged.others[0])
+        self._counts.other_randomizer += int(judged.left_out[0])
+        self._counts.no_device_token += int(judged.left_out[1])
         fresh = self._ids.add(judged.ids)
         repeated = fresh.size - int(np.count_nonzero(fresh))
         self._counts.repeated += repeated
@@ -83,8 +87,12 @@ class ShuffleSession(Session):
         self._drain()
         self._counts.check()
         if not self._kept:
+            without = self._counts.no_device_token
             raise InvalidJobError(
-                "no report of this randomizer is among them: there is nothing to shuffle. Is its name right?"
+                f"none of {without} reports of this randomizer has a valid device token for collection "
+                f"{self._shuffle.collection!r}: there is nothing to shuffle. Is the collection's name right?"
+                if without
+                else "no report of this randomizer is among them: there is nothing to shuffle. Is its name right?"
             )
         if self._held_bytes > MOST_BYTES_IN_LEDGER and not isinstance(self._destination, AvroShards):
             raise ResultWriteError(
@@ -98,9 +106,8 @@ class ShuffleSession(Session):
         plan = ShufflePlan.of(
             self._shuffle,
             len(reports),
-            engine.settings.shuffle,
-            origin=request.attribution_report_to,
-            site=request.reporting_site,
+            evidence=self._evidence,
+            scope=request.attribution_report_to or request.reporting_site or "",
         )
         header = self._header(state_shuffle(plan, private=engine.bits.private), row_count=len(reports))
         charge = Charge(

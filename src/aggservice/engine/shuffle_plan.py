@@ -1,19 +1,19 @@
-"""What a shuffle of local reports costs: ε₀ a report, or what is left of it for one among n honest clients.
+"""What a shuffle of local reports costs: ε₀ per report, or what is left of it for one among n honest clients.
 
-The amplified (ε, δ) is charged only where the operator has declared the clients authenticated: a caller who could send
-reports of his own would know the other n − 1 and undo the shuffle. It counts reports of the same randomizer (Corollary
-9), one a client.
+A caller who sends n − 1 reports of their own knows them and undoes the shuffle. So the amplified (ε, δ) counts only
+reports with a device token, which the caller cannot make: n is their number, all of one randomizer (Corollary 9) and
+one per client. Configuration alone amplifies nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.sites import site_of
-from aggservice.wire import Api, EncodingError, Randomizer
+from aggservice.wire import Api, EncodingError, Randomizer, RegistryKey, TokenCheck, check_collection
 from budget import AmountError, Delta, Epsilon, LocalReports, Mechanism, ShuffledReports
 from mechanisms import AmplificationBound, ParameterError, amplified_micro
 
@@ -24,26 +24,36 @@ _ATTO = 10**18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleRequest:
-    """What a shuffle asks for: reports of one randomizer, and amplification at δ (None: none)."""
+    """What a shuffle asks for: reports of one randomizer, and amplification at δ (None: none).
+
+    ``collection`` names what the device tokens must be for; without it no token is looked at and nothing is amplified.
+    """
 
     randomizer: Randomizer
     delta: Delta | None = None
     bound: AmplificationBound = AmplificationBound.NUMERICAL
+    collection: str = ""
 
     def __post_init__(self) -> None:
         if self.delta is not None and not 0 < self.delta.atto < _ATTO:
             raise InvalidJobError("amplification by shuffling needs a delta above 0 and below 1")
         if not self.randomizer.epsilon_micro <= 64 * _MICRO:
             raise InvalidJobError("this randomizer's reports have an epsilon above 64, which no unit may pay at once")
+        if self.collection:
+            try:
+                check_collection(self.collection)
+            except EncodingError as problem:
+                raise InvalidJobError(str(problem)) from problem
 
     @classmethod
-    def parse(cls, *, randomizer: str, delta: str = "", bound: str = "") -> ShuffleRequest:
+    def parse(cls, *, randomizer: str, delta: str = "", bound: str = "", collection: str = "") -> ShuffleRequest:
         """Read the request from text; what is empty is left out."""
         try:
             return cls(
                 randomizer=Randomizer.from_hex(randomizer),
                 delta=Delta.parse(delta) if delta else None,
                 bound=AmplificationBound(bound) if bound else AmplificationBound.NUMERICAL,
+                collection=collection,
             )
         except (EncodingError, AmountError) as problem:
             raise InvalidJobError(str(problem)) from problem
@@ -53,34 +63,48 @@ class ShuffleRequest:
 
     def to_plain(self) -> dict[str, str]:
         """Return plain values, by which the ledger knows the same request again."""
-        return {"randomizer": self.randomizer.hex, "delta": str(self.delta or ""), "bound": self.bound.value}
+        plain = {"randomizer": self.randomizer.hex, "delta": str(self.delta or ""), "bound": self.bound.value}
+        return {**plain, "collection": self.collection} if self.collection else plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleSettings:
-    """Whose clients the operator has declared authenticated: reporting origins, exactly, or whole sites."""
+    """The public keys of the device registries that the operator trusts, by reporting origin (exactly) or by site."""
 
-    origins: frozenset[str] = frozenset()
-    sites: frozenset[str] = frozenset()
+    origins: Mapping[str, RegistryKey] = field(default_factory=dict)
+    sites: Mapping[str, RegistryKey] = field(default_factory=dict)
 
-    def declared(self, *, origin: str | None, site: str | None) -> str:
-        """Return the declaration that covers a job over an origin, or over a site; empty where none does."""
+    def key(self, *, origin: str | None, site: str | None) -> RegistryKey | None:
+        """Return the key for a job over an origin (its own, or its site's) or over a site; None if there is none."""
         if origin is not None and origin in self.origins:
-            return origin
+            return self.origins[origin]
         found = site if origin is None else site_of(origin)
-        return found if found is not None and found in self.sites else ""
+        return None if found is None else self.sites.get(found)
+
+    def evidence(self, request: ShuffleRequest, *, origin: str | None, site: str | None) -> TokenCheck | None:
+        """Return what the tokens of a job must be checked with; None if it is not to be amplified.
+
+        A job is amplified only with a δ, a collection, and a registry's key for its origin or site.
+        """
+        key = self.key(origin=origin, site=site)
+        if request.delta is None or not request.collection or key is None:
+            return None
+        return TokenCheck(key=key, collection=request.collection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShufflePlan:
-    """What each of ``reports`` reports is charged, and why it is not less (empty when amplified)."""
+    """What each of ``reports`` reports is charged, and why it is not less (empty when amplified).
+
+    With ``evidence`` every one of these reports has a device token that passed it.
+    """
 
     request: ShuffleRequest
     reports: int
     epsilon: Epsilon
     delta: Delta
     reason: str
-    declared: str = ""
+    evidence: TokenCheck | None = None
     covers: ClassVar[Mapping[Api, int]] = {}
 
     @property
@@ -89,28 +113,34 @@ class ShufflePlan:
         return not self.reason
 
     @classmethod
-    def of(
-        cls,
-        request: ShuffleRequest,
-        reports: int,
-        settings: ShuffleSettings,
-        *,
-        origin: str | None = None,
-        site: str | None = None,
-    ) -> ShufflePlan:
-        """Decide for a job over a reporting origin, or over a reporting site."""
+    def of(cls, request: ShuffleRequest, reports: int, *, evidence: TokenCheck | None, scope: str) -> ShufflePlan:
+        """Decide for ``reports`` reports of the origin or site ``scope``.
+
+        ``evidence`` is what each of their tokens passed; without it nothing is amplified.
+        """
         local = Epsilon(micro=request.randomizer.epsilon_micro)
 
         def unamplified(reason: str) -> ShufflePlan:
-            return cls(request=request, reports=reports, epsilon=local, delta=Delta(atto=0), reason=reason)
+            return cls(
+                request=request,
+                reports=reports,
+                epsilon=local,
+                delta=Delta(atto=0),
+                reason=reason,
+                evidence=evidence,
+            )
 
         if request.delta is None:
             return unamplified("no delta was asked for, without which shuffling amplifies nothing")
-        declared = settings.declared(origin=origin, site=site)
-        if not declared:
+        if not request.collection:
             return unamplified(
-                f"the operator has not declared the clients of {origin or site} authenticated: "
-                "somebody could have sent the other reports himself"
+                "the job names no collection, so no device token was checked, and the caller could have sent the other "
+                "reports"
+            )
+        if evidence is None:
+            return unamplified(
+                f"the operator has configured no device registry for {scope}, so nothing shows that the caller did "
+                "not send the other reports"
             )
         try:
             micro = amplified_micro(
@@ -126,7 +156,7 @@ class ShufflePlan:
             epsilon=Epsilon(micro=micro),
             delta=request.delta,
             reason="",
-            declared=declared,
+            evidence=evidence,
         )
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
@@ -152,7 +182,8 @@ class ShufflePlan:
             "permanent_epsilon": permanent_text(self.request.randomizer),
             "bound": self.request.bound.value if self.amplified else "",
             "assumption": ASSUMPTION if self.amplified else "",
-            "declared": self.declared,
+            "collection": self.evidence.collection if self.evidence else "",
+            "registry_key_sha256": self.evidence.key.digest if self.evidence else "",
             "not_amplified": self.reason,
         }
 

@@ -10,7 +10,10 @@ from budget import Epsilon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleStatement:
-    """The part of a statement that only a shuffle has. Amounts are text; ε∞ is empty where nothing bounds it."""
+    """The part of a statement that only a shuffle has. Amounts are text; ε∞ is empty where nothing bounds it.
+
+    ``collection`` and ``registry_key_sha256`` name the evidence; they are empty where no device token was checked.
+    """
 
     randomizer: str
     reports: int
@@ -21,6 +24,8 @@ class ShuffleStatement:
     bound: str
     assumption: str
     not_amplified: str
+    collection: str = ""
+    registry_key_sha256: str = ""
 
 
 def shuffle_part(plan: ShufflePlan) -> ShuffleStatement:
@@ -36,6 +41,8 @@ def shuffle_part(plan: ShufflePlan) -> ShuffleStatement:
         bound=plan.request.bound.value if plan.amplified else "",
         assumption=ASSUMPTION if plan.amplified else "",
         not_amplified=plan.reason,
+        collection=plan.evidence.collection if plan.evidence else "",
+        registry_key_sha256=plan.evidence.key.digest if plan.evidence else "",
     )
 
 
@@ -46,7 +53,11 @@ def shuffle_words(plan: ShufflePlan, part: ShuffleStatement, *, private: bool) -
             f"Each of {plan.reports} reports paid ε = {plan.epsilon}, δ = {plan.delta}: what shuffling leaves of "
             f"ε₀ = {part.local_epsilon} in the central model by the {part.bound} bound, for {ASSUMPTION} "
             f"(n = {plan.reports}, all of the same randomizer, no two of one client).",
-            f"Whoever can tell whose report is which, or sent the others himself, learns ε₀ = {part.local_epsilon}; so "
+            f"Evidence: each report has a token for collection {part.collection!r} from the device registry whose "
+            f"public key has the SHA-256 {part.registry_key_sha256}.",
+            "Assumed: the registry signs one token per client and collection, and its clients are honest; a caller who "
+            "controls registered devices lowers n by their number.",
+            f"Whoever can tell whose report is which, or knows the other reports, learns ε₀ = {part.local_epsilon}; so "
             "does whoever sees another collection of the same clients, if their answers are memoized.",
         ]
     else:
@@ -55,6 +66,8 @@ def shuffle_words(plan: ShufflePlan, part: ShuffleStatement, *, private: bool) -
             "the report states it, guarantees against everybody, this service included.",
             f"Not amplified: {part.not_amplified}.",
         ]
+        if part.collection:
+            parts.append(f"Only reports with a device token for collection {part.collection!r} were shuffled.")
     parts.append(
         f"All reports of one value over time leak at most ε∞ = {part.permanent_epsilon}."
         if part.permanent_epsilon

@@ -127,7 +127,11 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
     async def CheckBudget(
         self, request: budget_pb2.CheckBudgetRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.CheckBudgetResponse:
-        """Would this job be paid? Nothing is charged, opened or released."""
+        """Would this job be paid? Nothing is charged, opened or released.
+
+        A device token is inside a sealed payload, so the price of an amplified shuffle is that of a job in which every
+        report has one.
+        """
         caller = current_caller()
         asked = request_of(request.job_parameters)
         caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
@@ -152,9 +156,10 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             plan = ShufflePlan.of(
                 asked.shuffle,
                 len(np.unique(units, axis=0)),
-                settings.shuffle,
-                origin=asked.attribution_report_to,
-                site=asked.reporting_site,
+                evidence=settings.shuffle.evidence(
+                    asked.shuffle, origin=asked.attribution_report_to, site=asked.reporting_site
+                ),
+                scope=asked.attribution_report_to or asked.reporting_site or "",
             )
         charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
         return charge.check(np.unique(units, axis=0))

@@ -12,7 +12,7 @@ from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_
 from aggservice.service.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
 from aggservice.service.toml import Table
-from aggservice.wire import Api, is_reporting_origin
+from aggservice.wire import Api, KeySetError, RegistryKey, is_reporting_origin
 from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
 
 DAY_MS = 86_400_000
@@ -142,11 +142,35 @@ def _sites(table: Table, where: str, key: str) -> frozenset[str]:
 
 
 def _shuffle(table: Table) -> ShuffleSettings:
-    """Read whose clients are authenticated."""
-    return ShuffleSettings(
-        origins=_origins(table, "shuffle", "authenticated_origins"),
-        sites=_sites(table, "shuffle", "authenticated_sites"),
-    )
+    """Read the public keys of the device registries, each for one origin or one site."""
+    for removed in ("authenticated_origins", "authenticated_sites"):
+        if removed in table:
+            raise ConfigError(
+                f"shuffle.{removed} was removed, because a list of names does not show who sent a report: give the "
+                "public key of the device registry with [[shuffle.registry_keys]], as docs/shuffling.md describes"
+            )
+    origins: dict[str, RegistryKey] = {}
+    sites: dict[str, RegistryKey] = {}
+    for index, one in enumerate(table.tables("registry_keys")):
+        where = f"shuffle.registry_keys[{index}]"
+        origin, site, path = one.optional_text("origin"), one.optional_text("site"), one.path("public_key")
+        one.done()
+        if (origin is None) == (site is None):
+            raise ConfigError(f"{where} needs exactly one of origin and site")
+        if origin is not None and not is_reporting_origin(origin):
+            raise ConfigError(f"{where}.origin: {origin!r} is not an origin such as https://adtech.example")
+        if site is not None and site_of(site) != site:
+            raise ConfigError(f"{where}.site: {site!r} is not a site such as https://adtech.example")
+        if path is None:
+            raise ConfigError(f"{where}.public_key is missing: a file with the registry's public key")
+        found, name = (sites, site) if origin is None else (origins, origin)
+        if name in found:
+            raise ConfigError(f"{where}: {name} has a key already; one client could have a token from each")
+        try:
+            found[str(name)] = RegistryKey.read(path)
+        except KeySetError as problem:
+            raise ConfigError(f"{where}.public_key: {problem}") from None
+    return ShuffleSettings(origins=origins, sites=sites)
 
 
 def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:

@@ -58,7 +58,9 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         if kind is not None or parameters.debug_privacy_epsilon:
             raise InvalidJobError("a shuffle pays what its reports say: give it no epsilon and no rho")
         asked = parameters.shuffle
-        shuffle = ShuffleRequest.parse(randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound)
+        shuffle = ShuffleRequest.parse(
+            randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound, collection=asked.collection
+        )
     return JobRequest(
         job_request_id=parameters.job_request_id,
         attribution_report_to=parameters.attribution_report_to or None,

@@ -37,7 +37,7 @@ from aggservice.wire.errors import (
 )
 from aggservice.wire.key_files import read_key_set, write_key_set
 from aggservice.wire.keys import KeyPair, KeySet, PublicKey, PublicKeySet
-from aggservice.wire.ldp_payload import LDP, LdpPayload, Randomizer, decode_ldp_batch, decode_ldp_payload
+from aggservice.wire.ldp_payload import LDP, LdpColumns, LdpPayload, Randomizer, decode_ldp_batch, decode_ldp_payload
 from aggservice.wire.open_batch import OpenedBatch, ReportBatch, open_batch
 from aggservice.wire.origins import Origin, is_reporting_origin, parse_origin
 from aggservice.wire.payload import (
@@ -84,6 +84,7 @@ __all__ = [
     "KeyPair",
     "KeySet",
     "KeySetError",
+    "LdpColumns",
     "LdpPayload",
     "OpenedBatch",
     "Origin",

@@ -1,7 +1,8 @@
 """The payload of a local-DP report: bytes that a device randomized itself, and the name of what randomized them.
 
-``{"data": bytes, "operation": "ldp", "randomizer": 28 bytes}``, canonical CBOR as the histogram payload is. A report of
-one randomizer has one length, so that the length of what is sealed tells nothing.
+``{"data": bytes, "operation": "ldp", "randomizer": 28 bytes}``, canonical CBOR as the histogram payload is, with an
+optional ``"token"`` of 64 bytes (``device_tokens``) between ``data`` and ``operation``. All reports of one randomizer
+with a token have one length, and so have all without, so that the length of what is sealed tells nothing of the data.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.wire.device_tokens import TOKEN_BYTES
 from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError, WireError
 from aggservice.wire.open_batch import OpenedBatch
 from aggservice.wire.payload import decode_item
@@ -21,7 +23,9 @@ IDENTITY_BYTES = 16
 RANDOMIZER_BYTES = 28
 MAX_LDP_REPORT_BYTES = 60_000
 _OK = int(ReportStatus.OK)
-_HEAD, _MIDDLE = b"\xa3ddata", b"ioperationcldpjrandomizer\x58\x1c"
+# The fixed parts of the canonical encoding, in which shorter keys come first (RFC 7049, section 3.9).
+_HEAD, _HEAD_WITH_TOKEN = b"\xa3ddata", b"\xa4ddata"
+_TOKEN, _MIDDLE = b"etoken\x58\x40", b"ioperationcldpjrandomizer\x58\x1c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,18 +88,25 @@ class Randomizer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpPayload:
-    """One local report."""
+    """One local report, with the device token that vouches for it or without one."""
 
     randomizer: Randomizer
     data: bytes
+    token: bytes | None = None
 
     def __post_init__(self) -> None:
         if len(self.data) != self.randomizer.report_bytes:
             raise EncodingError(f"a report of this randomizer has {self.randomizer.report_bytes} bytes")
+        if self.token is not None and len(self.token) != TOKEN_BYTES:
+            raise EncodingError(f"a device token has {TOKEN_BYTES} bytes")
 
     def encode(self) -> bytes:
         """Return the canonical bytes of the payload."""
-        return _HEAD + _bytes_head(len(self.data)) + self.data + _MIDDLE + self.randomizer.to_bytes()
+        body = _bytes_head(len(self.data)) + self.data
+        tail = _MIDDLE + self.randomizer.to_bytes()
+        if self.token is None:
+            return _HEAD + body + tail
+        return _HEAD_WITH_TOKEN + body + _TOKEN + self.token + tail
 
 
 def _bytes_head(size: int) -> bytes:
@@ -113,36 +124,53 @@ def decode_ldp_payload(data: bytes) -> LdpPayload:
         raise PayloadError(PayloadFlaw.WRONG_SHAPE)
     if operation != LDP:
         raise UnsupportedOperationError
-    report, name = item.get("data"), item.get("randomizer")
-    if len(item) != 3 or not isinstance(report, bytes) or not isinstance(name, bytes):
+    report, name, token = item.get("data"), item.get("randomizer"), item.get("token")
+    if not isinstance(report, bytes) or not isinstance(name, bytes) or len(item) != 3 + ("token" in item):
+        raise PayloadError(PayloadFlaw.WRONG_SHAPE)
+    if "token" in item and not isinstance(token, bytes):
         raise PayloadError(PayloadFlaw.WRONG_SHAPE)
     try:
-        return LdpPayload(randomizer=Randomizer.from_bytes(name), data=report)
+        return LdpPayload(randomizer=Randomizer.from_bytes(name), data=report, token=token)
     except EncodingError:
         raise PayloadError(PayloadFlaw.WRONG_SHAPE) from None
 
 
-def decode_ldp_batch(
-    opened: OpenedBatch, randomizer: Randomizer
-) -> tuple[NDArray[np.uint8], NDArray[np.bool_], NDArray[np.uint8]]:
-    """Return the reports of one randomizer (a row of bytes each), which rows they are, and the status of every row.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LdpColumns:
+    """The local reports of one randomizer in a batch, in order.
+
+    ``status`` has one ``ReportStatus`` per row of the batch and ``mine`` says which rows are such reports; ``data``,
+    ``tokens`` and ``has_token`` have a row for each of those only. A report without a token has 64 zero bytes.
+    """
+
+    status: NDArray[np.uint8]
+    mine: NDArray[np.bool_]
+    data: NDArray[np.uint8]
+    tokens: NDArray[np.uint8]
+    has_token: NDArray[np.bool_]
+
+
+def decode_ldp_batch(opened: OpenedBatch, randomizer: Randomizer) -> LdpColumns:
+    """Return the reports of one randomizer among the opened payloads.
 
     A row that is a local report of another randomizer is OK and not among them. Canonical payloads of the randomizer
-    all have one length and the same bytes around the report; whatever does not goes to the single decoder.
+    have one length with a token and one without, and the same bytes around report and token; every other payload goes
+    to the single decoder.
     """
     spans = opened.plaintexts
     status = opened.status.copy()
-    head = np.frombuffer(_HEAD + _bytes_head(randomizer.report_bytes), dtype=np.uint8)
-    tail = np.frombuffer(_MIDDLE + randomizer.to_bytes(), dtype=np.uint8)
-    width = randomizer.report_bytes
-    length = head.size + width + tail.size
     mine = np.zeros(len(spans), dtype=np.bool_)
-    sized = np.flatnonzero((status == _OK) & (spans.stops - spans.starts == length))
-    rows = spans.buffer[spans.starts[sized, None] + np.arange(length)]
-    canonical = (rows[:, : head.size] == head).all(axis=1) & (rows[:, head.size + width :] == tail).all(axis=1)
-    mine[sized[canonical]] = True
-    data = np.zeros((len(spans), width), dtype=np.uint8)
-    data[sized[canonical]] = rows[canonical, head.size : head.size + width]
+    has_token = np.zeros(len(spans), dtype=np.bool_)
+    data = np.zeros((len(spans), randomizer.report_bytes), dtype=np.uint8)
+    tokens = np.zeros((len(spans), TOKEN_BYTES), dtype=np.uint8)
+    length = _bytes_head(randomizer.report_bytes)
+    tail = _MIDDLE + randomizer.to_bytes()
+    rows, (found,) = _canonical(opened, (_HEAD + length, tail), (randomizer.report_bytes,))
+    mine[rows], data[rows] = True, found
+    rows, (found, signed) = _canonical(
+        opened, (_HEAD_WITH_TOKEN + length, _TOKEN, tail), (randomizer.report_bytes, TOKEN_BYTES)
+    )
+    mine[rows], data[rows], has_token[rows], tokens[rows] = True, found, True, signed
     for row in np.flatnonzero((status == _OK) & ~mine).tolist():
         try:
             payload = decode_ldp_payload(spans[row])
@@ -152,4 +180,26 @@ def decode_ldp_batch(
         if payload.randomizer == randomizer:
             mine[row] = True
             data[row] = np.frombuffer(payload.data, dtype=np.uint8)
-    return data[mine], mine, status
+            if payload.token is not None:
+                has_token[row] = True
+                tokens[row] = np.frombuffer(payload.token, dtype=np.uint8)
+    return LdpColumns(status=status, mine=mine, data=data[mine], tokens=tokens[mine], has_token=has_token[mine])
+
+
+def _canonical(
+    opened: OpenedBatch, fixed: tuple[bytes, ...], widths: tuple[int, ...]
+) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]]]:
+    """Return the rows that are ``fixed[0]``, a field, ``fixed[1]`` and so on, and their fields, of these ``widths``."""
+    spans = opened.plaintexts
+    length = sum(map(len, fixed)) + sum(widths)
+    sized = np.flatnonzero((opened.status == _OK) & (spans.stops - spans.starts == length))
+    rows = spans.buffer[spans.starts[sized, None] + np.arange(length)]
+    same = np.ones(sized.size, dtype=np.bool_)
+    fields = []
+    at = 0
+    for part, width in zip(fixed, (*widths, 0), strict=True):
+        same &= (rows[:, at : at + len(part)] == np.frombuffer(part, dtype=np.uint8)).all(axis=1)
+        at += len(part)
+        fields.append(rows[:, at : at + width])
+        at += width
+    return sized[same], [field[same] for field in fields[:-1]]
