@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budget import BudgetExhaustedError, EpsilonDeltaFilter, JobKey, LaplaceDiscovery, LaplaceNoise, Ledger, Release
+from budget import (
+    BudgetExhaustedError,
+    EpsilonDeltaFilter,
+    JobKey,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    Ledger,
+    Release,
+    Terms,
+)
 from budget import Delta as BudgetDelta
 from budget import Epsilon as BudgetEpsilon
 from campaign.errors import CampaignError
@@ -49,6 +58,7 @@ def charge(plan: Plan) -> Ledger:
     """Charge a real ledger for every query of the plan over one report a day and batch; raises if any cannot pay."""
     ledger = memory_ledger(
         EpsilonDeltaFilter(epsilon_micro=plan.resources.epsilon_micro, delta_atto=plan.resources.delta_atto),
+        Terms(),
         clock=ManualClock(0),
         bits=SeededBits("plan"),
     )

@@ -14,7 +14,7 @@ from aggservice.service.config import is_loopback
 from aggservice.service.errors import UnauthenticatedError
 from aggservice.service.toml import read_secret
 from aggservice.wire import Api
-from budget import EpsilonDeltaFilter, StoreError, ZcdpFilter
+from budget import EpsilonDeltaFilter, LedgerMismatchError, StoreError, ZcdpFilter
 from mechanisms import ManualClock
 
 from ..engine.conftest import Maker
@@ -28,7 +28,8 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
     assert config.state == tmp_path / "s"
     assert config.listen == "127.0.0.1:50051"
     assert config.filter == EpsilonDeltaFilter()
-    assert config.sensitivity(Api.ATTRIBUTION_REPORTING).l1 == 65_536
+    assert config.terms.unit == "report"
+    assert {api: one.l1 for api, one in config.terms.bounds.items()} == dict.fromkeys(map(str, Api), 65_536)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +193,7 @@ def test_what_the_service_cannot_use_is_told_by_name_when_it_starts(tmp_path: Pa
 
 
 def test_a_ledger_keeps_its_privacy_unit(tmp_path: Path) -> None:
-    """Under another unit every report would have its whole budget once more."""
+    """Under another unit every report would have its whole budget once more; the first entry names the unit."""
     maker, state = Maker(), tmp_path / "state"
     asks = JobParameters(attribution_report_to="https://adtech.example", epsilon="64")
     report = maker.report({1: 1})
@@ -201,16 +202,20 @@ def test_a_ledger_keeps_its_privacy_unit(tmp_path: Path) -> None:
         document = {"state": str(state), "privacy_unit": unit, "listen": "127.0.0.1:0", "limits": {"processes": 0}}
         return parse_config(document, tmp_path)
 
-    for unit in ("shared_id", "report"):  # nothing was charged yet: both are fine
-        with embedded(config(unit), keys=maker.keys, clock=maker.clock):
-            pass
+    with (
+        embedded(config("report"), keys=maker.keys, clock=maker.clock),
+        pytest.raises(LedgerMismatchError, match="second budget"),
+        # A second service on the same ledger, started before anything was charged.
+        embedded(config("shared_id"), keys=maker.keys, clock=maker.clock),
+    ):
+        pass
     with (
         embedded(config("report"), keys=maker.keys, clock=maker.clock) as service,
         Client(service.address) as client,
     ):
         client.aggregate("spends-it-all", asks, [report], domain=[1])
     with (
-        pytest.raises(ConfigError, match="second budget"),
+        pytest.raises(LedgerMismatchError, match="second budget"),
         embedded(config("shared_id"), keys=maker.keys, clock=maker.clock),
     ):
         pass
