@@ -137,7 +137,7 @@ def test_a_ledger_of_the_former_format_is_refused_with_what_to_do() -> None:
     plain["format"] = "aggservice-ledger-1"
     del plain["terms"]
     raw = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
-    with pytest.raises(FormatError, match="former format.*Start a new ledger"):
+    with pytest.raises(FormatError, match=r"former format.*Start a new ledger"):
         entry_from_bytes(raw, None)
     store._tables.entries[0] = EntryRow(seq=0, header=raw, receipt=row.receipt)
     with pytest.raises(FormatError, match="former format"):
