@@ -131,8 +131,9 @@ class Browser:
         """Forget the sources and reports of a reporting origin (None: of all), from a range of time, ends included.
 
         A report goes with its source and a source with its report, whichever of them the range holds.
-        A site that clears its data keeps its rate limits, lest it reset them at will (WICG, "clear site data"); a
-        user who does may have ``rate_limits`` forgotten too.
+        A site that clears its data keeps its rate limits, so that it cannot reset them (WICG, "clear site data"); a
+        user who does may have ``rate_limits`` forgotten too. Budgets of aggregatable debug reports stay in either case:
+        see ``forget_debug_budgets``.
         """
         wanted = None if origin is None else parse_suitable_origin(origin)
         state = self._state
@@ -155,7 +156,18 @@ class Browser:
         if rate_limits:
             state.limits.forget_sources(gone)
             state.limits.forget_range(wanted, begin_ms, end_ms)
-            state.debug_budgets.forget(wanted, begin_ms, end_ms)
+
+    def forget_debug_budgets(
+        self, origin: str | None = None, *, begin_ms: int = _BEGINNING_MS, end_ms: int = _END_MS
+    ) -> None:
+        """Forget what a reporting origin (None: all) spent on aggregatable debug reports: new privacy units begin.
+
+        After it Λ₁ may be contributed again for the same context site, reporting site and day, so no bound of the
+        service holds across the call. Only a user who deletes all internal data of the browser causes it; no page or
+        response header can.
+        """
+        wanted = None if origin is None else parse_suitable_origin(origin)
+        self._state.debug_budgets.forget(wanted, begin_ms, end_ms)
 
     @property
     def pending(self) -> list[Report]:

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right, insort
+from dataclasses import dataclass, field
 
 from aggservice.wire.origins import Origin
 from ara_client.constants import (
     AGGREGATABLE_BUDGET,
     AGGREGATABLE_DEBUG_BUDGET_PER_REPORTING_SITE,
     AGGREGATABLE_DEBUG_WINDOW_MS,
+    DAY_MS,
 )
 from ara_client.sources import StoredSource
 from ara_client.vendor import VendorValues
+
+_KEPT_MS = 30 * DAY_MS
+
+
+@dataclass(slots=True)
+class _Spending:
+    """What was spent on one context site, in order of time; records before ``first`` no longer count."""
+
+    records: list[tuple[int, Origin, int]] = field(default_factory=list)
+    first: int = 0
 
 
 class DebugBudgets:
     """What was spent on debugging in the last day, by context site, and whether more may be.
 
-    WICG, "aggregatable debug rate-limit record". Sums are kept up as records come and age; each is touched twice.
+    WICG, "aggregatable debug rate-limit record". Sums are kept up as records come and age; each is touched twice while
+    time advances. Records are kept 30 days longer than they count, because they count again when a clock that was set
+    forward is set back.
     """
 
     def __init__(self, vendor: VendorValues) -> None:
         self._vendor = vendor
-        self._records: dict[str, deque[tuple[int, Origin, int]]] = {}
+        self._spending: dict[str, _Spending] = {}
         self._totals: dict[tuple[str, str | None], int] = {}
 
     def charge(
@@ -47,20 +61,25 @@ class DebugBudgets:
         if source is not None:
             source.debug_budget -= required
             source.debug_reports += 1
-        self._records.setdefault(context_site, deque()).append((now_ms, reporting_origin, required))
+        records = self._spending.setdefault(context_site, _Spending()).records
+        insort(records, (now_ms, reporting_origin, required), key=_time_ms)
         self._spend(context_site, site, required)
         return True
 
     def forget(self, origin: Origin | None, begin_ms: int, end_ms: int) -> None:
-        """Forget what an origin (None: all) spent in a range of time: the user, not a site, asked for it."""
-        for context_site, records in self._records.items():
-            kept: deque[tuple[int, Origin, int]] = deque()
-            for time_ms, reporting_origin, amount in records:
-                if origin in (None, reporting_origin) and begin_ms <= time_ms <= end_ms:
-                    self._spend(context_site, reporting_origin.site, -amount)
+        """Forget what an origin (None: all) spent in a range of time; see ``Browser.forget_debug_budgets``."""
+        for context_site, spending in self._spending.items():
+            kept = []
+            first = spending.first
+            for index, record in enumerate(spending.records):
+                time_ms, reporting_origin, amount = record
+                if origin not in (None, reporting_origin) or not begin_ms <= time_ms <= end_ms:
+                    kept.append(record)
+                elif index < spending.first:
+                    first -= 1
                 else:
-                    kept.append((time_ms, reporting_origin, amount))
-            self._records[context_site] = kept
+                    self._spend(context_site, reporting_origin.site, -amount)
+            spending.records, spending.first = kept, first
 
     def _total(self, context_site: str, reporting_site: str | None) -> int:
         return self._totals.get((context_site, reporting_site), 0)
@@ -70,7 +89,24 @@ class DebugBudgets:
             self._totals[key] = self._totals.get(key, 0) + amount
 
     def _age(self, context_site: str, now_ms: int) -> None:
-        records = self._records.get(context_site)
-        while records and records[0][0] <= now_ms - AGGREGATABLE_DEBUG_WINDOW_MS:
-            _, reporting_origin, amount = records.popleft()
+        spending = self._spending.get(context_site)
+        if spending is None:
+            return
+        begin_ms = now_ms - AGGREGATABLE_DEBUG_WINDOW_MS
+        records = spending.records
+        while spending.first < len(records) and records[spending.first][0] <= begin_ms:
+            _, reporting_origin, amount = records[spending.first]
             self._spend(context_site, reporting_origin.site, -amount)
+            spending.first += 1
+        while spending.first and records[spending.first - 1][0] > begin_ms:
+            spending.first -= 1
+            _, reporting_origin, amount = records[spending.first]
+            self._spend(context_site, reporting_origin.site, amount)
+        stale = bisect_right(records, begin_ms - _KEPT_MS, key=_time_ms) if spending.first else 0
+        if 2 * stale > len(records):
+            del records[:stale]
+            spending.first -= stale
+
+
+def _time_ms(record: tuple[int, Origin, int]) -> int:
+    return record[0]

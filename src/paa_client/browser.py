@@ -130,16 +130,16 @@ class Browser:
         return hold_auction(self, auction, self._bits)
 
     def clear(self, origin: str | None = None) -> None:
-        """Delete storage, pending reports and budget history of ``origin`` (of its whole site for the budget), or all.
+        """Delete the storage and pending reports of ``origin``, or of all; keep what sites have spent of their budgets.
 
-        Specification: clearing storage.
+        This is what a site can cause (``Clear-Site-Data``) or a user who deletes a site's data. Deleted reports stay
+        paid for. ``forget_budgets`` is the separate call that deletes the contribution history.
         """
         if origin is None:
             for known in self._origins.values():
                 known.database.clear()
             self._queue.clear()
             self._pending.clear()
-            self._budgeter.forget()
             return
         reporting_origin = serialize_origin(origin)
         if reporting_origin in self._origins:
@@ -147,7 +147,15 @@ class Browser:
         self._queue = [item for item in self._queue if item[2].report.reporting_origin != reporting_origin]
         heapq.heapify(self._queue)
         self._pending.pop(reporting_origin, None)
-        self._budgeter.forget(site_of(reporting_origin))
+
+    def forget_budgets(self, origin: str | None = None) -> None:
+        """Delete the contribution history of the site of ``origin``, or of all: this begins a new privacy unit.
+
+        After it the site may contribute Λ₁ again at once, so no bound of the service holds across the call. Only a
+        user who deletes all internal data of the browser causes it (specification, "Clearing storage"; Chromium keeps
+        the history under a data type of its own); no page, worklet or response header can.
+        """
+        self._budgeter.forget(None if origin is None else site_of(serialize_origin(origin)))
 
     # The network's side.
 

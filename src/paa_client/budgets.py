@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -9,6 +10,8 @@ from fractions import Fraction
 
 from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES, Api
 from paa_client.contributions import Contribution
+
+_KEPT_MINUTES = 30 * LARGER_WINDOW_MINUTES
 
 
 class Denial(StrEnum):
@@ -20,17 +23,20 @@ class Denial(StrEnum):
 
 
 class Usage:
-    """What was contributed in each whole minute of the last day: a list in order of time.
+    """What was contributed in each whole minute of the last 31 days: a list in order of time.
 
     The current minute and the 9 (or 1,439) before it count, as in Chromium's budgeter; so do minutes ahead of a clock
-    that was set back.
+    that was set back. Minutes that no longer count are kept, because they count again when a clock that was set
+    forward is set back: a clock that leaves and returns within 30 days gives no minute its budget a second time.
     """
 
-    __slots__ = ("_larger", "_minutes", "_used")
+    __slots__ = ("_begin", "_first", "_larger", "_minutes", "_used")
 
     def __init__(self) -> None:
         self._minutes: list[int] = []
         self._used: list[int] = []
+        self._begin = -(1 << 62)
+        self._first = 0
         self._larger = 0
 
     def smaller(self, minute: int) -> int:
@@ -43,21 +49,28 @@ class Usage:
         return total
 
     def larger(self, minute: int) -> int:
-        """Return what was used in the 1,440 minutes that end with ``minute``; amortized O(1)."""
-        stale = 0
-        while stale < len(self._minutes) and self._minutes[stale] <= minute - LARGER_WINDOW_MINUTES:
-            self._larger -= self._used[stale]
-            stale += 1
-        if stale:
+        """Return what was used in the 1,440 minutes that end with ``minute``; amortized O(1) while time advances."""
+        self._begin = minute - LARGER_WINDOW_MINUTES
+        while self._first < len(self._minutes) and self._minutes[self._first] <= self._begin:
+            self._larger -= self._used[self._first]
+            self._first += 1
+        while self._first and self._minutes[self._first - 1] > self._begin:
+            self._first -= 1
+            self._larger += self._used[self._first]
+        stale = bisect_right(self._minutes, self._begin - _KEPT_MINUTES) if self._first else 0
+        if 2 * stale > len(self._minutes):
             del self._minutes[:stale]
             del self._used[:stale]
+            self._first -= stale
         return self._larger
 
     def add(self, minute: int, value: int) -> None:
         """Record ``value`` in ``minute``."""
         if value == 0:
             return
-        self._larger += value
+        counts = minute > self._begin
+        if counts:
+            self._larger += value
         index = len(self._minutes)
         while index and self._minutes[index - 1] > minute:
             index -= 1
@@ -66,6 +79,7 @@ class Usage:
         else:
             self._minutes.insert(index, minute)
             self._used.insert(index, value)
+            self._first += not counts
 
     def entries(self) -> list[tuple[int, int]]:
         """Return (minute, used) in order of time."""
@@ -165,7 +179,7 @@ class Budgeter:
         return (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
 
     def forget(self, site: str | None = None) -> None:
-        """Delete the history of ``site``, or of all (specification: clearing storage)."""
+        """Delete the history of ``site``, or of all: this begins a new privacy unit; see ``Browser.forget_budgets``."""
         if site is None:
             self._usage.clear()
             self._named.clear()

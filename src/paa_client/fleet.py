@@ -92,7 +92,8 @@ class Fleet:
     ) -> FleetReports:
         """Run the operation for each event (device, time, slice) and return the reports.
 
-        Devices are numbered from 0; events may come in any order and count in order of time, then of row.
+        Devices are numbered from 0; events may come in any order and count in order of time, then of row. Every call
+        starts with new devices, whose storage and budgets are unused: pass all events of a device in one call.
         """
         owner, when, name = self._columns(device, time_ms, slice_id, devices)
         if when.size and np.any(np.diff(when) < 0):

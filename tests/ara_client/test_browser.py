@@ -263,6 +263,32 @@ def test_clearing_a_sites_data_keeps_its_rate_limits() -> None:
     browser.check()
 
 
+def test_clearing_keeps_the_debug_budgets_until_they_are_forgotten_by_name() -> None:
+    """Neither a site that clears nor a user who has rate limits forgotten starts the day's debug budget anew."""
+    browser, clock, _ = make()
+    told = {"types": ["trigger-no-matching-source"], "key_piece": "0x4", "value": 65_536}
+    asked = SUMMED | {"aggregatable_debug_reporting": {"key_piece": "0x100", "debug_data": [told]}}
+
+    def contributed() -> int:
+        (report,) = (one for one in buy(browser, asked) if isinstance(one, AggregatableDebugReport))
+        return sum(contribution.value for contribution in report.contributions)
+
+    assert contributed() == 65_536
+    browser.clear("https://reporter.test")
+    assert contributed() == 0
+    browser.clear(rate_limits=True)
+    assert contributed() == 0
+    browser.forget_debug_budgets("https://other.test")
+    browser.forget_debug_budgets(begin_ms=1)
+    assert contributed() == 0
+    browser.forget_debug_budgets("https://reporter.test", end_ms=0)
+    assert contributed() == 65_536
+    browser.forget_debug_budgets()
+    assert contributed() == 65_536
+    clock.advance(DAY_MS)
+    assert contributed() == 65_536
+
+
 def test_clearing_a_range_takes_the_source_of_a_cleared_report_too() -> None:
     browser, _, _ = make()
     click(browser, KEYED)

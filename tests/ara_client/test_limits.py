@@ -268,6 +268,37 @@ def test_debug_budgets_equal_scans(charges: list[tuple[int, int, int]]) -> None:
             paid.append((now, origin.site, amount))
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 20 * DAY_MS), st.integers(0, 3), st.integers(1, 40_000), st.booleans()), max_size=30
+    )
+)
+def test_debug_budgets_equal_scans_when_the_clock_leaves_and_returns(charges: list[tuple[int, int, int, bool]]) -> None:
+    budgets = DebugBudgets(VENDOR)
+    paid: list[tuple[int, Origin, int]] = []
+    for now, reporter, amount, forget in charges:
+        origin = REPORTERS[reporter]
+        if forget:
+            budgets.forget(origin, 0, now)
+            paid = [row for row in paid if row[1] != origin or row[0] > now]
+        spent = sum(row[2] for row in paid if row[0] > now - DAY_MS and row[1].site == origin.site)
+        charged = budgets.charge(
+            amount, context_site="https://c.test", reporting_origin=origin, source=None, now_ms=now
+        )
+        assert charged == (spent + amount <= 65_536)
+        if charged:
+            paid.append((now, origin, amount))
+
+
+def test_debug_records_are_dropped_a_month_after_they_stopped_counting() -> None:
+    budgets = DebugBudgets(VENDOR)
+    for day in range(100):
+        assert budgets.charge(
+            65_536, context_site="https://c.test", reporting_origin=REPORTERS[0], source=None, now_ms=day * DAY_MS
+        )
+    assert 30 <= len(budgets._spending["https://c.test"].records) <= 64
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(-2, 2)), max_size=30), st.data())
 def test_the_store_finds_sources_by_priority_then_time(rows: list[tuple[int, int, int]], data: st.DataObject) -> None:
     store = SourceStore()

@@ -85,6 +85,34 @@ def test_usage_in_order_of_any_clock_counts_what_brute_force_counts(entries: lis
     assert usage.larger(60 + 1439) == sum(v for m, v in seen if m == 60)
 
 
+@settings(max_examples=200, deadline=None)
+@given(steps=st.lists(st.tuples(st.integers(0, 20 * 1_440), st.integers(0, 5)), max_size=40))
+def test_a_clock_that_leaves_and_returns_counts_what_it_counted_before(steps: list[tuple[int, int]]) -> None:
+    usage = Usage()
+    seen: list[tuple[int, int]] = []
+    for minute, value in steps:
+        assert usage.larger(minute) == sum(v for m, v in seen if m > minute - 1_440)
+        usage.add(minute, value)
+        seen.append((minute, value))
+        assert usage.smaller(minute) == sum(v for m, v in seen if m > minute - 10)
+
+
+def test_a_day_in_the_future_does_not_give_the_present_its_budget_again() -> None:
+    budgeter = Budgeter(smaller_budget=100, larger_budget=100)
+    assert ask(budgeter, 5, 100) == [None]
+    assert ask(budgeter, 5 + 10 * 1_440, 1) == [None]
+    assert ask(budgeter, 5, 1) == [Denial.TEN_MINUTES]
+
+
+def test_usage_is_dropped_a_month_after_it_stopped_counting() -> None:
+    usage = Usage()
+    for day in range(100):
+        usage.larger(1_440 * day)
+        usage.add(1_440 * day, 1)
+    assert 30 <= len(usage.entries()) <= 64
+    assert usage.larger(1_440 * 99) == 1
+
+
 def test_named_budgets_are_fractions_of_both_windows_and_the_rest_is_for_the_unnamed() -> None:
     budgeter = Budgeter(smaller_budget=1000, larger_budget=2000)
     reserved = Reservations({"a": Fraction(1, 2), "b": Fraction(1, 8)})

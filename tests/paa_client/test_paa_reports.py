@@ -228,7 +228,7 @@ def test_a_report_of_the_first_version_has_no_filtering_ids() -> None:
     assert wire.decode_payload(delivery.report.cleartext).filtering_id_bytes == 0
 
 
-def test_clearing_forgets_storage_reports_and_the_sites_budget() -> None:
+def test_clearing_deletes_storage_and_reports_and_keeps_what_was_spent() -> None:
     browser, clock = make_browser()
     other = "https://other.ad.example"
     elsewhere = "https://elsewhere.example"
@@ -239,17 +239,44 @@ def test_clearing_forgets_storage_reports_and_the_sites_budget() -> None:
         browser.run(origin, "contribute", [(1, 100)])
     assert browser.budget_used(ORIGIN) == (200, 200)
     browser.clear(ORIGIN)
-    assert browser.budget_used(other) == (0, 0), "the site's"
-    assert browser.budget_used(elsewhere) == (100, 100)
-    assert browser.budget_used(elsewhere, Api.PROTECTED_AUDIENCE) == (0, 0)
+    assert browser.budget_used(other) == (200, 200), "deleted reports stay paid for"
     clock.advance(60 * MINUTE_MS)
     assert {d.report.reporting_origin for d in browser.take_due()} == {other, elsewhere}
     browser.run(elsewhere, "contribute", [(1, 100)])
     browser.clear()
     assert browser.next_report_time_ms() is None
-    assert browser.budget_used(elsewhere) == (0, 0)
+    assert browser.budget_used(elsewhere) == (100, 200)
     browser.run(elsewhere, "contribute", [(1, 100)])
     assert browser.next_report_time_ms() is not None, "modules stay registered"
+
+
+def test_clearing_does_not_let_a_site_spend_its_budget_again() -> None:
+    """A page sends ``Clear-Site-Data`` after each report that left: still Λ₁ in ten minutes for the whole site."""
+    browser, clock = make_browser()
+    other = "https://other.ad.example"
+    browser.register(other, "contribute", contribute)
+    sent = 0
+    for origin in (ORIGIN, other, None):
+        browser.run(origin or ORIGIN, "contribute", [(1, 1 << 16)], context_id="c")
+        clock.advance(6_000)
+        sent += sum(c.value for delivery in browser.take_due() for c in delivery.report.contributions)
+        browser.clear(origin)
+    assert sent == 1 << 16
+
+
+def test_forgetting_budgets_is_a_call_of_its_own_for_a_site_or_all() -> None:
+    browser, _ = make_browser()
+    elsewhere = "https://elsewhere.example"
+    browser.register(elsewhere, "contribute", contribute)
+    for origin in (ORIGIN, elsewhere):
+        browser.run(origin, "contribute", [(1, 100)])
+    browser.forget_budgets("https://other.ad.example")
+    assert browser.budget_used(ORIGIN) == (0, 0), "the whole site's"
+    assert browser.budget_used(elsewhere) == (100, 100)
+    assert browser.budget_used(elsewhere, Api.PROTECTED_AUDIENCE) == (0, 0)
+    browser.forget_budgets()
+    assert browser.budget_used(elsewhere) == (0, 0)
+    assert browser.next_report_time_ms() is not None, "reports stay"
 
 
 def test_configurations_that_no_browser_has_are_refused() -> None:
