@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from aggservice.engine.release import Sensitivity
 from aggservice.wire import Api
 from ara_client.fleet import Fleet, FleetRules, match_table
 from ara_client.fleet_columns import SourceColumns, TriggerColumns
 from ara_client.model import Source, SummaryClient
+from budget import Sensitivity
 from mechanisms import SeededBits
 from paa_client import Config
 from paa_client.fleet import Fleet as Devices

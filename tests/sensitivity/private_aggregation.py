@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from aggservice.engine.release import Sensitivity
 from aggservice.wire import Api
+from budget import Sensitivity
 from mechanisms import SeededBits
 from paa_client import Auction, Browser, Config, FencedFrame, InterestGroup, Rules
 from paa_client.origins import site_of

@@ -15,10 +15,10 @@ import pytest
 
 import ara_client
 import paa_client
-from aggservice.engine.release import Sensitivity
 from aggservice.wire import Api
 from ara_client import debug_limits
 from ara_client.sources import StoredSource
+from budget import Sensitivity
 from paa_client import Rules, budgets
 
 from . import attribution, papers, private_aggregation

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from aggservice.engine.release import Sensitivity
-from aggservice.wire import Api
+import numpy as np
+
+from aggservice.engine import Coverage, JudgedBatch, ledger_terms
+from aggservice.engine.coverage import debug_days
+from aggservice.wire import Api, SharedInfo, Spans, parse_shared_info_batch
+from budget import Sensitivity
 
 DAY_MS = 86_400_000
 MINUTE_MS = 60_000
@@ -70,19 +75,52 @@ Statement = Callable[[Collection[Sent], Bounds], Sensitivity]
 
 
 def stated(reports: Collection[Sent], bounds: Bounds) -> Sensitivity:
-    """Return the (Λ₁, Λ₀) of a job over ``reports`` for an operator's bounds per API: the one place with the rule.
+    """Return the (Λ₁, Λ₀) that the engine states for a job over ``reports`` under an operator's bounds per API."""
+    return ledger_terms(sensitivities=bounds).sensitivity(_covers(frozenset(_groups(reports))))
 
-    The bounds of the APIs add up; aggregatable debug reports count once for each destination and UTC day.
-    """
-    return _add(bounds.get(api, Sensitivity()) for api, _, _ in _groups(reports))
+
+@lru_cache(maxsize=4096)
+def _covers(groups: frozenset[tuple[Api, str | None, int]]) -> dict[str, int]:
+    """Return what the engine says a job covers that has a report of each of these APIs, destinations and days."""
+    infos = parse_shared_info_batch(
+        Spans.of(
+            [
+                SharedInfo(
+                    api=api,
+                    report_id="21abd97f-73e8-4b88-9389-a9fee6abda5e",
+                    reporting_origin="https://adtech.example",
+                    scheduled_report_time_s=day * DAY_MS // 1000,
+                    attribution_destination=destination or ("https://shop.example" if api.has_destination else None),
+                )
+                .serialise()
+                .encode()
+                for api, destination, day in sorted(groups, key=str)
+            ]
+        )
+    )
+    assert not infos.status.any()
+    empty = np.empty(0)
+    coverage = Coverage()
+    coverage.add(
+        JudgedBatch(
+            statuses=infos.status,
+            ids=empty,  # type: ignore[arg-type]
+            units=empty,  # type: ignore[arg-type]
+            apis=infos.api.view(np.uint8),
+            debug_days=debug_days(infos, np.arange(len(infos))),
+            high=empty,  # type: ignore[arg-type]
+            low=empty,  # type: ignore[arg-type]
+            values=empty,  # type: ignore[arg-type]
+            rows=empty,  # type: ignore[arg-type]
+        )
+    )
+    return {api.value: times for api, times in coverage.covers().items()}
 
 
 def stated_by_the_larger_bound(reports: Collection[Sent], bounds: Bounds) -> Sensitivity:
     """A broken rule: bounds of several APIs do not add up, the largest is taken."""
-    largest = Sensitivity(l1=1, l0=1)
-    for api, _, _ in _groups(reports):
-        largest = largest.cover(bounds.get(api, Sensitivity()))
-    return largest
+    found = [bounds.get(api, Sensitivity()) for api, _, _ in _groups(reports)]
+    return Sensitivity(l1=max((one.l1 for one in found), default=1), l0=max((one.l0 for one in found), default=1))
 
 
 def stated_with_debug_once(reports: Collection[Sent], bounds: Bounds) -> Sensitivity:

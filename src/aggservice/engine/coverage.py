@@ -49,26 +49,26 @@ PROTECTED: Mapping[Api, Protected] = {
         unit="one source of one browser",
         moves="all conversions attributed to that source move to a dummy source",
         bounded_by="ara_client (Λ₁ per source, its debug reports included)",
-        shown_by="tests/engine/test_sensitivity_search.py",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
     Api.ATTRIBUTION_REPORTING_DEBUG: Protected(
         unit="one browser's debug reports for one context site, one reporting site and one day",
         moves="those debug reports are removed; Λ₁ counts once per context site and day of the job, so that a source "
         "whose conversions span several days stays within the stated bound",
         bounded_by="ara_client (Λ₁ per context site, reporting site and day)",
-        shown_by="tests/engine/test_sensitivity_search.py",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
     Api.PROTECTED_AUDIENCE: Protected(
         unit="one device, one reporting site and one window of ten minutes in Protected Audience",
         moves="that device's contributions in the window are disabled",
         bounded_by="paa_client (Λ₁ per reporting site, API and window)",
-        shown_by="tests/engine/test_sensitivity_search.py",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
     Api.SHARED_STORAGE: Protected(
         unit="one device, one reporting site and one window of ten minutes in Shared Storage",
         moves="that device's contributions in the window are disabled",
         bounded_by="paa_client (Λ₁ per reporting site, API and window)",
-        shown_by="tests/engine/test_sensitivity_search.py",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
 }
 
