@@ -264,9 +264,9 @@ def test_what_the_caller_gives_wrongly_is_said_and_not_charged(maker: Any, clien
             raise LookupError("my own")
 
     asked = asks(epsilon="64")
-    for once in (Broken(), iter(Broken())):
+    for number, once in enumerate((Broken(), iter(Broken()))):
         with pytest.raises(LookupError, match="my own"):
-            client.aggregate("broken", asked, once, domain=[1])  # type: ignore[arg-type]
+            client.aggregate(f"broken-{number}", asked, once, domain=[1])  # type: ignore[arg-type]
     for bucket in (-1, 1 << 128):
         with pytest.raises(ClientError, match=f"bucket {bucket} of the domain"):
             client.aggregate("domain", asked, reports, domain=[1, bucket])

@@ -50,7 +50,10 @@ def _aggregation(apis: frozenset[Api], rules: Rules) -> Problem[Any]:
 
 CLAIMS: dict[str, Callable[[], Problem[Any]]] = {
     "a source moves, its attributions": lambda: _attribution(attribution.moved(ARA)),
-    "a source moves, its debug reports": lambda: _attribution(attribution.moved(DEBUG)),
+    "a source moves, its debug reports": lambda: _attribution(attribution.moved(DEBUG, one_unit)),
+    "a source moves with the debug reports of its triggers, which alone are summed": lambda: _attribution(
+        attribution.moved_with_debug(DEBUG)
+    ),
     "a source moves, both, within the bound of one unit": lambda: _attribution(
         attribution.moved(attribution.BOTH, one_unit)
     ),
@@ -152,12 +155,8 @@ def test_a_debug_budget_that_comes_on_top_of_the_sources_budget_is_found(monkeyp
 #: Neighbours that no job states a bound for, and how many times what is stated the search must find.
 UNBOUNDED: dict[str, tuple[Callable[[], Problem[Any]], float]] = {
     "a source is absent, its attributions": (lambda: _attribution(attribution.unattributed(ARA)), 1.3),
-    "a source is absent, its debug reports": (lambda: _attribution(attribution.unattributed(DEBUG)), 1.3),
+    "a source is absent, its debug reports": (lambda: _attribution(attribution.unattributed(DEBUG)), 1.1),
     "a source is absent, both": (lambda: _attribution(attribution.unattributed(attribution.BOTH)), 1.1),
-    "a source moves with the debug reports of its triggers, in a job over debug reports only": (
-        lambda: _attribution(attribution.moved_with_debug(DEBUG)),
-        1.3,
-    ),
     "ten minutes of shared-storage are never charged": (
         lambda: private_aggregation.problem(private_aggregation.disabled(private_aggregation.SHARED, charged=False)),
         1.5,

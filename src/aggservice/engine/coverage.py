@@ -47,26 +47,26 @@ class Protected:
 PROTECTED: Mapping[Api, Protected] = {
     Api.ATTRIBUTION_REPORTING: Protected(
         unit="one source of one browser",
-        moves="all conversions attributed to that source move to a dummy source",
+        moves="all conversions attributed to that source move to a dummy source that differs in its keys alone",
         bounded_by="ara_client (Λ₁ per source, its debug reports included)",
         shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
     Api.ATTRIBUTION_REPORTING_DEBUG: Protected(
         unit="one browser's debug reports for one context site, one reporting site and one day",
-        moves="those debug reports are removed; Λ₁ counts once per context site and day of the job, so that a source "
-        "whose conversions span several days stays within the stated bound",
+        moves="those debug reports are removed; Λ₁ counts once per context site and day of the job, and once more for "
+        "sources, so that a source that moves with the debug reports about its triggers stays within the stated bound",
         bounded_by="ara_client (Λ₁ per context site, reporting site and day)",
         shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
     Api.PROTECTED_AUDIENCE: Protected(
         unit="one device, one reporting site and one window of ten minutes in Protected Audience",
-        moves="that device's contributions in the window are disabled",
+        moves="that device's contributions in the window are left out of reports, and its budgets charged all the same",
         bounded_by="paa_client (Λ₁ per reporting site, API and window)",
         shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
     Api.SHARED_STORAGE: Protected(
         unit="one device, one reporting site and one window of ten minutes in Shared Storage",
-        moves="that device's contributions in the window are disabled",
+        moves="that device's contributions in the window are left out of reports, and its budgets charged all the same",
         bounded_by="paa_client (Λ₁ per reporting site, API and window)",
         shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
@@ -112,8 +112,12 @@ class Coverage:
         self._debug_days.update(row.tobytes() for row in judged.debug_days)
 
     def covers(self) -> dict[Api, int]:
-        """Return how many times the bounds of each API count in this job."""
+        """Return how many times the bounds of each API count in this job.
+
+        Debug reports about a source name its destination and not the site that they are counted under, so a job with
+        debug reports also states the bound of a source, which covers them.
+        """
         found = {APIS[index]: 1 for index in sorted(self._apis)}
         if Api.ATTRIBUTION_REPORTING_DEBUG in found:
-            found[Api.ATTRIBUTION_REPORTING_DEBUG] = len(self._debug_days)
+            found |= {Api.ATTRIBUTION_REPORTING: 1, Api.ATTRIBUTION_REPORTING_DEBUG: len(self._debug_days)}
         return found
