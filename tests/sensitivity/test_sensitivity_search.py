@@ -155,7 +155,6 @@ def test_a_debug_budget_that_comes_on_top_of_the_sources_budget_is_found(monkeyp
 #: Neighbours that no job states a bound for, and how many times what is stated the search must find.
 UNBOUNDED: dict[str, tuple[Callable[[], Problem[Any]], float]] = {
     "a source is absent, its attributions": (lambda: _attribution(attribution.unattributed(ARA)), 1.3),
-    "a source is absent, its debug reports": (lambda: _attribution(attribution.unattributed(DEBUG)), 1.1),
     "a source is absent, both": (lambda: _attribution(attribution.unattributed(attribution.BOTH)), 1.1),
     "ten minutes of shared-storage are never charged": (
         lambda: private_aggregation.problem(private_aggregation.disabled(private_aggregation.SHARED, charged=False)),
