@@ -1,0 +1,376 @@
+"""Histories: short lists of calls that are drawn choice by choice, and run in two worlds that must look the same.
+
+A history is data: its ``repr`` is its reproduction. ``Choices`` is where choices come from, hypothesis (which shrinks
+them) or a seeded generator (which is fast), so that both draw from the same space.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from aggservice.engine import PrivacyUnit
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
+
+from .in_process import Cut
+from .sealed_pairs import BUCKETS, DOMAINS, GROUP, ORIGIN, RIVAL, SITE, Reports, key
+from .worlds import JOBS, Setup
+
+T = TypeVar("T")
+
+AGGREGATION, BUDGET = "/aggservice.v1.AggregationService/", "/aggservice.v1.BudgetService/"
+_JUNK_LENGTH = 15
+
+
+class Choices(Protocol):
+    """Where choices come from."""
+
+    def below(self, count: int) -> int:
+        """Return a whole number from 0 to ``count`` - 1; smaller ones make simpler histories."""
+
+
+class Seeded:
+    """Choices of a seeded generator, for many histories in little time."""
+
+    def __init__(self, seed: str) -> None:
+        self._random = random.Random(seed)
+
+    def below(self, count: int) -> int:
+        return int(self._random.random() * count)
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """The parameters of a job, as text."""
+
+    epsilon: str = "64"
+    rho: str = ""
+    delta: str = ""
+    mask: int | None = None
+    others: str = ""
+    threshold: str = "100"
+    count: int = 0
+    filtering_ids: str = ""
+    debug_run: bool = False
+    scope: str = "origin"
+
+    def message(self, job: str) -> aggregation_pb2.JobParameters:
+        """Return the message of a job of this id."""
+        message = aggregation_pb2.JobParameters(
+            job_request_id=job,
+            report_error_threshold_percentage=self.threshold,
+            input_report_count=self.count,
+            filtering_ids=self.filtering_ids,
+            debug_run=self.debug_run,
+        )
+        if self.scope == "site":
+            message.reporting_site = SITE
+        else:
+            message.attribution_report_to = ORIGIN if self.scope == "origin" else RIVAL
+        if self.rho:
+            message.privacy_params.gaussian_dp_params.job_rho = self.rho
+        elif self.epsilon:
+            message.privacy_params.laplace_dp_params.job_epsilon = self.epsilon
+        if self.delta:
+            message.key_discovery.delta = self.delta
+            if self.mask is not None:
+                message.key_discovery.key_mask = key(self.mask)
+        if self.others:
+            message.others.epsilon = self.others
+        return message
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One message of a stream: parameters, domain, reports, end, or nothing."""
+
+    kind: str
+    chosen: tuple[int, ...] = ()
+    junk: bool = False
+
+    def message(self, job: str, asks: Asks, reports: Reports, side: int) -> aggregation_pb2.AggregateRequest:
+        """Return the message in one world. Only the payloads of reports differ between worlds."""
+        request = aggregation_pb2.AggregateRequest()
+        if self.kind == "parameters":
+            request.job_parameters.CopyFrom(asks.message(job))
+        elif self.kind == "domain":
+            raw = b"".join(key(BUCKETS[number]) for number in self.chosen)
+            request.domain = raw + bytes(_JUNK_LENGTH) if self.junk else raw
+        elif self.kind == "reports":
+            pairs = [reports.pairs[number] for number in self.chosen]
+            batch = request.reports
+            batch.payloads.extend(pair.payloads[side] for pair in pairs)
+            batch.key_ids.extend(pair.key_id for pair in pairs)
+            batch.shared_infos.extend(pair.shared_info for pair in pairs[1 if self.junk else 0 :])
+            batch.SetInParent()
+        elif self.kind == "end":
+            request.end.report_count = self.chosen[0]
+        return request
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A job over a stream; ``between`` are calls made before the message of that place is read."""
+
+    job: str
+    asks: Asks
+    parts: tuple[Part, ...]
+    cut: Cut = Cut.CLOSE
+    between: tuple[tuple[int, Step], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileJob:
+    """A job over files; ``wait`` watches it to its end before the next step."""
+
+    job: str
+    asks: Asks
+    inputs: tuple[str, ...]
+    domain: str = ""
+    wait: bool = True
+
+    def message(self) -> aggregation_pb2.CreateJobRequest:
+        """Return the request; each job has an output prefix of its own."""
+        request = aggregation_pb2.CreateJobRequest(
+            job_request_id=self.job,
+            output_data_blob_prefix=f"to/{self.job}",
+            output_domain_blob_prefix=self.domain,
+            job_parameters=self.asks.message(self.job),
+        )
+        if len(self.inputs) == 1:
+            request.input_data_blob_prefix = self.inputs[0]
+        else:
+            request.input_data_blob_prefixes.extend(self.inputs)
+        return request
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question about a job or the ledger."""
+
+    method: str
+    job: str = JOBS[0]
+    asks: Asks = field(default_factory=Asks)
+    chosen: tuple[int, ...] = ()
+
+    def call(self, reports: Reports) -> tuple[str, bytes]:
+        """Return the method's path and the request, which is the same in both worlds."""
+        infos = [reports.pairs[number].shared_info for number in self.chosen]
+        request: Any
+        if self.method in ("GetJob", "WatchJob", "CancelJob"):
+            request = aggregation_pb2.GetJobRequest(job_request_id=self.job)
+        elif self.method == "GetSummary":
+            request = aggregation_pb2.GetSummaryRequest(job_request_id=self.job)
+        elif self.method == "ListUnpaidUnits":
+            request = budget_pb2.ListUnpaidUnitsRequest(job_request_id=self.job)
+        elif self.method == "CheckBudget":
+            request = budget_pb2.CheckBudgetRequest(job_parameters=self.asks.message(self.job), shared_infos=infos)
+        elif self.method == "GetBalance":
+            request = budget_pb2.GetBalanceRequest(shared_infos=infos)
+        elif self.method == "ListEntries":
+            request = budget_pb2.ListEntriesRequest()
+        else:
+            request = budget_pb2.VerifyLedgerRequest()
+        folder = AGGREGATION if self.method in _ABOUT_JOBS else BUDGET
+        return folder + self.method, request.SerializeToString()
+
+
+_ABOUT_JOBS = ("GetJob", "WatchJob", "CancelJob", "GetSummary")
+_ABOUT_LEDGER = ("ListUnpaidUnits", "CheckBudget", "GetBalance", "ListEntries", "VerifyLedger")
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A step of this history once more."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The service stops and starts again on the same ledger."""
+
+
+Step = Stream | FileJob | Ask | Again | Restart
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A setup and the steps that are taken in both worlds."""
+
+    setup: Setup
+    steps: tuple[Step, ...]
+
+
+class Drawing:
+    """Draws a history. Rare cases have high numbers, so that a shrunk history has none of them."""
+
+    def __init__(self, choices: Choices, reports: Reports, inputs: Sequence[str]) -> None:
+        self._choices = choices
+        self._reports = reports
+        self._inputs = inputs
+
+    def pick(self, options: Sequence[T]) -> T:
+        """Return one of the options."""
+        return options[self._choices.below(len(options))]
+
+    def rarely(self, count: int) -> bool:
+        """Return True once in ``count`` times."""
+        return self._choices.below(count) == count - 1
+
+    def history(self, *, files: bool = False, faults: bool = False, pool: bool = False, calm: bool = False) -> History:
+        """Return a history. ``calm`` leaves out what two transports may do at different times."""
+        self._calm = calm
+        self._first = GROUP * self._choices.below(len(self._reports.pairs) // GROUP)
+        setup = self._setup(files, faults, pool)
+        self._setup_drawn = setup
+        steps: list[Step] = []
+        for number in range(1 + self._choices.below(4)):
+            steps.append(self._step(number))
+        return History(setup, tuple(steps))
+
+    def _setup(self, files: bool, faults: bool, pool: bool) -> Setup:
+        changes: dict[str, Any] = {"files": files, "pool": pool}
+        if self.rarely(3):
+            changes["unit"] = PrivacyUnit.SHARED_ID
+        if self.rarely(5):
+            changes["zcdp"] = True
+        changes["epsilon"] = self.pick(("64", "1000", "65", "10", "1")) if changes.get("zcdp") else self.pick(
+            ("64", "65", "128", "10", "1")
+        )
+        limit = self._choices.below(9)
+        if limit == 4:
+            changes["rows_in_ledger"] = self._choices.below(6)
+        elif limit == 5:
+            changes["result_bytes"] = 1_900 + self._choices.below(400)
+        elif limit == 6:
+            changes["largest_sum"] = 60_000 + 20_000 * self._choices.below(8)
+        elif limit == 7:
+            changes["domain_keys"] = self._choices.below(6)
+        elif limit == 8:
+            changes["rows_a_shard"] = 1 + self._choices.below(3)
+        if self.rarely(12):
+            changes["message_bytes"] = 500 + self._choices.below(1_000)
+        if self.rarely(6):
+            changes["jobs"] = 1
+            changes["waiting"] = 0 if self._calm else self._choices.below(2)
+        if faults:
+            changes["sqlite"] = self.rarely(3)
+            if changes["sqlite"]:
+                changes["file_bytes"] = 4_152 * (1 + self._choices.below(24)) + self._choices.below(3)
+            elif files and not self.rarely(4):
+                changes["file_bytes"] = self._choices.below(3_000)
+            else:
+                changes["room"] = 3_000 + self._choices.below(1_500)
+        return Setup(**changes)
+
+    def _asks(self) -> Asks:
+        zcdp = self._setup_drawn.zcdp
+        changes: dict[str, Any] = {}
+        changes["epsilon"] = self.pick(("64", "1", "10", "0.5", "0.000001", "", "65"))
+        if zcdp and not self.rarely(3):
+            changes["rho"] = self.pick(("1", "64", "0.5", "0.000001"))
+        elif not self.rarely(2):
+            changes["delta"] = self.pick(("0.000001", "0.00001", "0.000000000000000001", "1"))
+            if self.rarely(4):
+                changes["mask"] = self.pick(((1 << 128) - 1, 3, 0))
+        if not changes.get("rho") and self.rarely(3):
+            changes["others"] = self.pick(("1", "64", "0.000001"))
+        changes["threshold"] = self.pick(("100", "100", "50", "", "0", "101"))
+        if self.rarely(5):
+            changes["count"] = self.pick((1, 3, 100))
+        changes["filtering_ids"] = self.pick(("", "0,1", "0", "1", "0,1,2", "x"))
+        changes["debug_run"] = self.rarely(12)
+        changes["scope"] = self.pick(("origin", "origin", "origin", "origin", "site", "site", "rival"))
+        return Asks(**changes)
+
+    def _report(self) -> int:
+        return (self._first + self._choices.below(GROUP + 2)) % len(self._reports.pairs)
+
+    def _domain(self) -> Part:
+        count = self._choices.below(5)
+        chosen = tuple(self._choices.below(len(BUCKETS)) for _ in range(count))
+        return Part("domain", chosen, self.rarely(20))
+
+    def _batch(self) -> Part:
+        size = 1 + self._choices.below(3)
+        if self.rarely(15):
+            size = 0
+        return Part("reports", tuple(self._report() for _ in range(size)), self.rarely(25))
+
+    def _parts(self) -> tuple[Part, ...]:
+        """Return mostly a whole stream: parameters, domain, reports, end; then something put in, left out or moved."""
+        parts = [Part("parameters")]
+        parts += [self._domain() for _ in range(self.pick((1, 1, 2, 0)))]
+        pooled = self._setup_drawn.pool
+        parts += [self._batch() for _ in range(self.pick((1, 2, 3, 4 if pooled else 0)) + (3 if pooled else 0))]
+        if self.rarely(3):
+            parts.append(self._domain())
+            if self.rarely(2):
+                parts.append(self._batch())
+        if self.rarely(12):
+            odd = self.pick((Part("nothing"), Part("parameters"), Part("end", (0,))))
+            parts.insert(self._choices.below(len(parts) + 1), odd)
+        count = sum(len(part.chosen) for part in parts if part.kind == "reports")
+        parts.append(Part("end", (count + (1 if self.rarely(12) else 0),)))
+        if self.rarely(12):
+            del parts[self._choices.below(len(parts))]
+        if self.rarely(20):
+            parts.append(self.pick((Part("end", (count,)), self._batch(), self._domain())))
+        return tuple(parts)
+
+    def _stream(self, nested: bool = False) -> Stream:
+        job, asks, parts = self.pick(JOBS), self._asks(), self._parts()
+        if self._calm:
+            return Stream(job, asks, parts)
+        cut = self.pick((Cut.CLOSE,) * 7 + (Cut.CANCEL, Cut.STALL))
+        if cut is not Cut.CLOSE or self.rarely(8):
+            parts = parts[: 1 + self._choices.below(len(parts))]
+        between: list[tuple[int, Step]] = []
+        if not nested and self.rarely(3):
+            for _ in range(1 + self._choices.below(2)):
+                between.append((self._choices.below(len(parts)), self._inner()))
+        return Stream(job, asks, parts, cut, tuple(between))
+
+    def _inner(self) -> Step:
+        """Return a step that can be taken while a stream is open: it waits for nothing that the stream holds."""
+        setup = self._setup_drawn
+        kind = self._choices.below(6)
+        if kind == 4 and (setup.jobs > 1 or setup.waiting == 0):
+            return self._stream(nested=True)
+        if kind == 5 and setup.files:
+            return self._file_job(wait=False)
+        return self._ask(("GetJob", "CancelJob", "GetSummary", *_ABOUT_LEDGER))
+
+    def _file_job(self, wait: bool) -> FileJob:
+        first = self._first // GROUP
+        inputs = [self._inputs[(first + self._choices.below(2)) % len(self._inputs)]]
+        if self.rarely(3):
+            inputs.append(self.pick(self._inputs))
+        if self.rarely(15):
+            inputs.append(self.pick(("cut-reports", "missing", "../reports")))
+        domain = self.pick(("", *(f"domain-{number}" for number in range(len(DOMAINS))), "domain-", "junk-domain"))
+        return FileJob(self.pick(JOBS), self._asks(), tuple(inputs), domain, wait)
+
+    def _ask(self, methods: Sequence[str]) -> Ask:
+        method = self.pick(methods)
+        if method in ("CheckBudget", "GetBalance"):
+            asks = self._asks() if method == "CheckBudget" else Asks()
+            return Ask(method, self.pick(JOBS), asks, tuple(self._report() for _ in range(self._choices.below(3))))
+        return Ask(method, self.pick(JOBS))
+
+    def _step(self, number: int) -> Step:
+        kind = self._choices.below(10)
+        if kind == 6 and number:
+            return Again(self._choices.below(number))
+        if kind in (7, 8):
+            return self._ask((*_ABOUT_JOBS[: 1 if self._calm else 4], "GetSummary", *_ABOUT_LEDGER))
+        if kind == 9 and not self._calm:
+            return Restart()
+        if self._setup_drawn.files and kind < 5:
+            return self._file_job(wait=self._calm or not self.rarely(4))
+        return self._stream()
+

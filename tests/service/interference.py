@@ -1,0 +1,312 @@
+"""Running a history in two worlds and comparing all that can be seen: the rule of docs/design.md, semantics 8.
+
+From the first opened payload to the commit nothing that a caller sees, and no byte that ledger and folders hold, may
+depend on what is sealed. What a job released is its own once it is charged; that it was, and whom it charged, is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from aggservice.engine import BatchOpener, InlineOpener, WorkerPool
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
+from aggservice.rpc.v1 import common_pb2
+
+from .histories import AGGREGATION, Again, Ask, FileJob, History, Restart, Step, Stream
+from .in_process import Answer, OwnTimeLoop
+from .sealed_pairs import Reports, all_reports
+from .worlds import World
+
+_STEP_MS = 1_000
+_SHOWN = 1_500
+
+
+class InterferenceError(AssertionError):
+    """Two worlds that differ only in sealed payloads could be told apart for free, or an answer changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One call of one world: what it was about, its answer, and the jobs that were charged when it ended."""
+
+    method: str
+    job: str | None
+    requests: tuple[bytes, ...]
+    answer: Answer
+    charged: frozenset[str]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the histories of a run came to; a run that never charges or never refuses shows nothing."""
+
+    histories: int = 0
+    calls: int = 0
+    charged: int = 0
+    differing: int = 0
+    codes: dict[str, int] = field(default_factory=dict)
+
+
+class Machine:
+    """Runs histories. Keeps what is dear between them: sealed reports, input files, one pool of workers, one loop."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.reports: Reports = all_reports()
+        self.scratch = scratch
+        self.inputs = scratch / "in"
+        self.names = [self.reports.write_files(self.inputs / side, number) for number, side in enumerate("LR")][0]
+        self._unchanged = self._input_view()
+        self._inline = InlineOpener(self.reports.keys)
+        self._pool: WorkerPool | None = None
+        self._number = 0
+        self.tally = Tally()
+        self.loop = OwnTimeLoop()
+
+    def _input_view(self) -> list[tuple[str, int, int]]:
+        """Return name, size and time of every input; names and sizes are the same in both worlds."""
+        views = []
+        for side in "LR":
+            files = sorted((self.inputs / side).iterdir())
+            views.append([(one.name, one.stat().st_size, one.stat().st_mtime_ns) for one in files])
+        assert [row[:2] for row in views[0]] == [row[:2] for row in views[1]]
+        return views[0] + views[1]
+
+    def opener(self, history: History) -> BatchOpener:
+        """Return the opener that a history asks for."""
+        if not history.setup.pool:
+            return self._inline
+        if self._pool is None:
+            self._pool = WorkerPool(self.reports.keys, processes=1)
+        return self._pool
+
+    def close(self) -> None:
+        """Let go of everything; the inputs must be as they were."""
+        assert self._input_view() == self._unchanged
+        if self._pool is not None:
+            self._pool.close()
+        self.loop.close()
+
+    def world(self, side: int, history: History) -> World:
+        """Return a fresh world."""
+        self._number += 1
+        root = self.scratch / f"world-{self._number}"
+        return World(side, history.setup, self.reports, self.inputs, root, self.opener(history))
+
+    def run(self, history: History) -> None:
+        """Run a history in both worlds; raises InterferenceError with the history and the difference."""
+        with history.setup.applied():
+            worlds = (self.world(0, history), self.world(1, history))
+            try:
+                self.loop.run_until_complete(_Pair(self, history, worlds).run())
+            finally:
+                self.loop.run_until_complete(_close(worlds))
+
+    def watch(self, history: History, side: int = 0) -> list[list[Seen]]:
+        """Run a history in one world and return what was seen, step by step."""
+        with history.setup.applied():
+            world = self.world(side, history)
+            try:
+                return self.loop.run_until_complete(_watched(Driver(self.reports, history, world)))
+            finally:
+                self.loop.run_until_complete(world.close())
+
+
+async def _close(worlds: tuple[World, World]) -> None:
+    for world in worlds:
+        await world.close()
+
+
+async def _watched(driver: Driver) -> list[list[Seen]]:
+    return [await driver.take(step) for step in driver.history.steps]
+
+
+class Driver:
+    """Takes the steps of a history in one world."""
+
+    def __init__(self, reports: Reports, history: History, world: World) -> None:
+        self.reports = reports
+        self.history = history
+        self.world = world
+        self.faulty = history.setup.room is not None or history.setup.file_bytes is not None
+
+    async def take(self, step: Step) -> list[Seen]:
+        """Take one step, and return every call of it in the order in which they ended."""
+        self.world.clock.advance(_STEP_MS)
+        seen: list[Seen] = []
+        if not self.faulty:
+            await self._take(step, seen)
+            return seen
+        with self.world.setup.full_disk():
+            await self._take(step, seen)
+        return seen
+
+    def lift_fault(self) -> None:
+        """End a full disk; later steps have room."""
+        self.faulty = False
+        self.world.free_disk()
+
+    async def _take(self, step: Step, seen: list[Seen]) -> None:
+        if isinstance(step, Again):
+            await self._take(self.history.steps[step.step], seen)
+        elif isinstance(step, Restart):
+            await self.world.runner.stop()
+            self.world.restart()
+        elif isinstance(step, Ask):
+            method, request = step.call(self.reports)
+            about = step.job if step.method in ("GetJob", "WatchJob", "CancelJob", "GetSummary") else None
+            await self._call(method, about, (request,), seen)
+        elif isinstance(step, FileJob):
+            await self._call(AGGREGATION + "CreateJob", step.job, (step.message().SerializeToString(),), seen)
+            if step.wait:
+                watch = aggregation_pb2.GetJobRequest(job_request_id=step.job).SerializeToString()
+                await self._call(AGGREGATION + "WatchJob", step.job, (watch,), seen)
+        else:
+            await self._stream(step, seen)
+
+    async def _stream(self, step: Stream, seen: list[Seen]) -> None:
+        parts = [part.message(step.job, step.asks, self.reports, self.world.side) for part in step.parts]
+        requests = tuple(part.SerializeToString() for part in parts)
+
+        async def before(place: int) -> None:
+            for at, inner in step.between:
+                if at == place:
+                    await asyncio.create_task(self._take(inner, seen))
+
+        answer = await self.world.server.call(
+            AGGREGATION + "Aggregate", requests, cut=step.cut, before=before if step.between else None
+        )
+        self._note(AGGREGATION + "Aggregate", step.job, (*requests, step.cut.encode()), answer, seen)
+
+    async def _call(self, method: str, job: str | None, requests: tuple[bytes, ...], seen: list[Seen]) -> None:
+        self._note(method, job, requests, await self.world.server.call(method, requests), seen)
+
+    def _note(self, method: str, job: str | None, requests: tuple[bytes, ...], answer: Answer, seen: list[Seen]) -> None:
+        name = method.rpartition("/")[2]
+        charged = self.world.charged()
+        seen.append(Seen(method=name, job=job, requests=requests, answer=answer, charged=charged))
+
+
+class _Pair:
+    """One history in two worlds."""
+
+    def __init__(self, machine: Machine, history: History, worlds: tuple[World, World]) -> None:
+        self._history = history
+        self._worlds = worlds
+        self._drivers = tuple(Driver(machine.reports, history, world) for world in worlds)
+        self._tally = machine.tally
+        self._kept: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+
+    async def run(self) -> None:
+        left, right = self._worlds
+        self._tally.histories += 1
+        for number, step in enumerate(self._history.steps):
+            seen = [await driver.take(step) for driver in self._drivers]
+            for one, other in zip(*seen, strict=True):
+                self._compare_calls(number, one, other)
+            charged = left.charged()
+            self._same(number, "the charged jobs", charged, right.charged())
+            self._same(number, "the ledger", left.ledger_view(), right.ledger_view())
+            self._same(number, "the folders", left.folders_view(charged), right.folders_view(charged))
+            if not charged:
+                metrics = [world.service.metrics_text() for world in self._worlds]
+                self._same(number, "the metrics", *metrics)
+                if self._history.setup.sqlite:
+                    self._same(number, "the exported log", left.export(), right.export())
+            elif any(driver.faulty for driver in self._drivers):
+                # What is left of a full disk depends on what was paid for.
+                for driver in self._drivers:
+                    driver.lift_fault()
+        self._tally.charged += len(left.charged())
+
+    def _compare_calls(self, number: int, one: Seen, other: Seen) -> None:
+        self._tally.calls += 1
+        self._tally.codes[one.answer.code] = self._tally.codes.get(one.answer.code, 0) + 1
+        self._same(number, f"the jobs charged after {one.method}", one.charged, other.charged)
+        if one.job is None or one.job not in one.charged:
+            answers = [_without_results(call) if call.charged else call.answer for call in (one, other)]
+            self._same(number, f"the answer of {one.method}", *answers)
+            return
+        self._tally.differing += one.answer != other.answer
+        for side, seen in enumerate((one, other)):
+            self._compare_again(number, side, seen)
+
+    def _compare_again(self, number: int, side: int, seen: Seen) -> None:
+        """The same question about a charged job has one answer, for as long as the service's disks are well."""
+        if self._drivers[side].faulty or seen.method not in ("Aggregate", "GetSummary", "GetJob"):
+            return
+        answer = _lasting(seen)
+        before = self._kept[side].setdefault((seen.method, seen.requests), answer)
+        if before != answer:
+            self._fail(number, f"{seen.method} of a charged job, asked again in world {side},", before, answer)
+
+    def _same(self, number: int, what: str, left: Any, right: Any) -> None:
+        if left != right:
+            self._fail(number, what, left, right)
+
+    def _fail(self, number: int, what: str, left: Any, right: Any) -> None:
+        raise InterferenceError(
+            f"{what} differs after step {number} of\n  {self._history!r}\n"
+            f"  left:  {repr(left)[:_SHOWN]}\n  right: {repr(right)[:_SHOWN]}"
+        )
+
+
+def _without_results(seen: Seen) -> Answer:
+    """Return an answer about the ledger without the digests that paid summaries decide."""
+    if seen.answer.code != "OK" or seen.method not in ("ListEntries", "VerifyLedger"):
+        return seen.answer
+    if seen.method == "VerifyLedger":
+        found = budget_pb2.VerifyLedgerResponse.FromString(seen.answer.messages[0])
+        found.head = b""
+        return replace(seen.answer, messages=(found.SerializeToString(),))
+    listed = budget_pb2.ListEntriesResponse.FromString(seen.answer.messages[0])
+    for entry in listed.entries:
+        entry.result_digest = entry.entry_hash = entry.previous_hash = b""
+    return replace(seen.answer, messages=(listed.SerializeToString(),))
+
+
+def _lasting(seen: Seen) -> Any:
+    """Return what must stay the same of an answer about a charged job: not progress, nor what is left by now."""
+    answer = seen.answer
+    if answer.code != "OK":
+        return answer.code, answer.text, answer.trailers
+    if seen.method == "GetJob":
+        job = aggregation_pb2.Job.FromString(answer.messages[0])
+        return job.result_info.return_code, job.result_info.return_message, _header(job.summary)
+    kind: Any = aggregation_pb2.AggregateResponse if seen.method == "Aggregate" else aggregation_pb2.SummaryChunk
+    kept = []
+    for raw in answer.messages:
+        message = kind.FromString(raw)
+        part = message.WhichOneof("part")
+        if part == "header":
+            kept.append(_header(message.header))
+        elif part != "progress":
+            kept.append(raw)
+    return kept
+
+
+def _header(header: common_pb2.SummaryHeader) -> bytes:
+    header.repeated = False
+    for name in ("remaining", "remaining_uses", "uses_bounded"):
+        header.statement.ClearField(name)
+    return header.SerializeToString(deterministic=True)
+
+
+@contextmanager
+def running_machine() -> Iterator[Machine]:
+    """Yield a machine whose files lie in memory where the system has a place for that."""
+    shared = Path("/dev/shm")
+    scratch = Path(tempfile.mkdtemp(prefix="worlds-", dir=shared if shared.is_dir() else None))
+    machine = Machine(scratch)
+    try:
+        yield machine
+    finally:
+        machine.close()
+        shutil.rmtree(scratch)

@@ -1,0 +1,310 @@
+"""A world: one whole service without sockets, with its ledger and folders, that shows every byte a caller may see."""
+
+from __future__ import annotations
+
+import importlib
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggservice.engine import AvroShards, BatchOpener, PrivacyUnit
+from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
+from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
+from aggservice.service import EventLog, Folder, KeyRing, Limits, Service, ServiceConfig
+from aggservice.service.aggregation import AggregationServicer
+from aggservice.service.budgeting import BudgetServicer
+from aggservice.service.gate import Gate
+from aggservice.service.jobs import JobBook
+from aggservice.service.places import Places
+from aggservice.service.runner import JobRunner
+from budget import (
+    EpsilonDeltaFilter,
+    Ledger,
+    MemoryStore,
+    Signer,
+    SqliteStore,
+    Staging,
+    Store,
+    StoreError,
+    ZcdpFilter,
+)
+from budget.canonical import decode
+from budget.export import write_log
+from budget.store import EntryRow, JobRow, PartRow, T, Transaction
+from mechanisms import ManualClock, SeededBits
+
+from .in_process import HereExecutor, Server
+from .sealed_pairs import NOW_MS, Reports
+
+CALLER = "local"
+JOBS = ("a", "b", "c")
+_SIGNER = Signer(bytes(range(32)))
+_KNOBS = {
+    "rows_in_ledger": (("aggservice.engine.charging", "MOST_ROWS_IN_LEDGER"),),
+    "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"),),
+    "largest_sum": (("aggservice.engine.release", "_LARGEST"), ("aggservice.engine.sums", "_LARGEST_SUM")),
+}
+"""Limits of the code that a history makes small, by module and name."""
+_UNPAID_LATER = ("previous", "request", "result")
+"""Fields of an entry that a paid summary, or the sealed bytes of its request, decide."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How both worlds of a history are set up. None leaves a limit as it is.
+
+    ``room`` bounds the bytes of a transaction of a memory ledger; ``file_bytes`` every file that the process writes
+    (RLIMIT_FSIZE), SQLite's too: both are full disks, which end with the first charge.
+    """
+
+    unit: PrivacyUnit = PrivacyUnit.REPORT
+    zcdp: bool = False
+    epsilon: str = "64"
+    sqlite: bool = False
+    pool: bool = False
+    files: bool = False
+    jobs: int = 4
+    waiting: int = 10
+    domain_keys: int = 100
+    message_bytes: int = 1 << 20
+    rows_in_ledger: int | None = None
+    result_bytes: int | None = None
+    largest_sum: int | None = None
+    rows_a_shard: int | None = None
+    room: int | None = None
+    file_bytes: int | None = None
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Make the limits of the code small for as long as the block runs."""
+        with ExitStack() as stack:
+            for knob, places in _KNOBS.items():
+                value = getattr(self, knob)
+                if value is not None:
+                    for module, name in places:
+                        stack.enter_context(changed(importlib.import_module(module), name, value))
+            if self.largest_sum is not None:  # compiled code has its constants inside; its source reads the module's
+                sums = importlib.import_module("aggservice.engine.sums")
+                stack.enter_context(changed(sums, "add_kernel", getattr(sums.add_kernel, "py_func", sums.add_kernel)))
+            if self.rows_a_shard is not None:
+                defaults = AvroShards.__init__.__kwdefaults__ | {"rows_a_shard": self.rows_a_shard}
+                stack.enter_context(changed(AvroShards.__init__, "__kwdefaults__", defaults))
+            yield
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Let no file grow beyond ``file_bytes`` while the block runs."""
+        if self.file_bytes is None:
+            yield
+            return
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_bytes, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def changed(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give an attribute that exists another value for as long as the block runs."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+class _Counting:
+    """A transaction that may write so many bytes."""
+
+    def __init__(self, inner: Transaction, room: int) -> None:
+        self._inner = inner
+        self._room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _take(self, size: int) -> None:
+        self._room -= size
+        if self._room < 0:
+            raise StoreError("transaction failed: database or disk is full")
+
+    def append(self, entry: EntryRow, parts: Iterator[PartRow]) -> None:
+        held = tuple(parts)
+        self._take(len(entry.header) + len(entry.receipt) + sum(len(part.keys) for part in held))
+        self._inner.append(entry, held)
+
+    def add_job(self, job: JobRow) -> None:
+        self._take(len(job.result))
+        self._inner.add_job(job)
+
+
+class SmallStore(MemoryStore):
+    """A memory store in which a transaction that writes more than ``room`` bytes fails, as on a full disk."""
+
+    room: int | None = None
+
+    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
+        """Run ``work`` with a transaction that counts what it writes."""
+        room = self.room
+        if room is None:
+            return super().write(name, work)
+        return super().write(name, lambda transaction: work(_Counting(transaction, room)))  # type: ignore[arg-type]
+
+
+class World:
+    """One side of a pair of worlds: 0 is the left one, 1 the right one."""
+
+    def __init__(
+        self, side: int, setup: Setup, reports: Reports, inputs: Path, root: Path, opener: BatchOpener | None
+    ) -> None:
+        self.side = side
+        self.setup = setup
+        self.clock = ManualClock(NOW_MS)
+        self.root = root / "LR"[side]
+        self.outputs, self.staging = self.root / "out", self.root / "staging"
+        self._bits = SeededBits("service")
+        if setup.files or setup.sqlite:
+            self.outputs.mkdir(parents=True)
+        config = ServiceConfig(
+            state=self.root,
+            listen="127.0.0.1:0",
+            ledger="memory",
+            filter=(
+                ZcdpFilter.parse(rho=setup.epsilon) if setup.zcdp else EpsilonDeltaFilter.parse(epsilon=setup.epsilon)
+            ),
+            unit=setup.unit,
+            input_folder=inputs / "LR"[side] if setup.files else None,
+            output_folder=self.outputs if setup.files else None,
+            limits=Limits(
+                jobs=setup.jobs,
+                waiting=setup.waiting,
+                message_bytes=setup.message_bytes,
+                domain_keys=setup.domain_keys,
+                processes=0,
+            ),
+        )
+        self.store: Store = SqliteStore(self.root / "ledger.sqlite") if setup.sqlite else SmallStore()
+        ledger = Ledger.create(
+            self.store,
+            filter=config.filter,
+            signer=_SIGNER,
+            clock=self.clock,
+            bits=self._bits.child("ledger"),
+            staging=Staging(self.staging, self._bits.child("staging")) if setup.files else None,
+        )
+        self.service = Service(
+            config,
+            clock=self.clock,
+            bits=self._bits,
+            keys=KeyRing(reports.keys, self.clock),
+            ledger=ledger,
+            log=EventLog(self.clock, quiet=True),
+        )
+        if opener is not None:
+            self.service.engine.opener = opener
+        if isinstance(self.store, SmallStore):
+            self.store.room = setup.room
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with an empty book of jobs, as a service does that was started again on the same ledger."""
+        service, limits = self.service, self.service.config.limits
+        if self.setup.files:
+            service.ledger.settle()
+        runner = JobRunner(
+            engine=service.engine,
+            book=JobBook(self.clock, finished_kept=limits.finished_kept),
+            places=Places(
+                jobs=limits.jobs, a_caller=limits.share(0), waiting=limits.waiting, metrics=service.metrics
+            ),
+            executor=HereExecutor(),  # type: ignore[arg-type]
+            log=service.log,
+        )
+        gate = Gate(service.register, service.metrics, service.log)
+        self.runner = runner
+        self.server = Server(gate, message_bytes=limits.message_bytes, stall_s=limits.stall_s)
+        folders = service.config
+        aggregation_grpc.add_AggregationServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            AggregationServicer(
+                engine=service.engine,
+                runner=runner,
+                keys=service.keys,
+                limits=limits,
+                inputs=Folder(folders.input_folder) if folders.input_folder else None,
+                outputs=Folder(folders.output_folder) if folders.output_folder else None,
+            ),
+            self.server,
+        )
+        budget_grpc.add_BudgetServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            BudgetServicer(engine=service.engine, runner=runner), self.server
+        )
+
+    def free_disk(self) -> None:
+        """End a full disk."""
+        if isinstance(self.store, SmallStore):
+            self.store.room = None
+
+    def charged(self) -> frozenset[str]:
+        """Return the jobs that the ledger has charged."""
+        return self.store.read("charged", lambda t: frozenset(job for job in JOBS if t.job(CALLER, job) is not None))
+
+    def ledger_view(self) -> Any:
+        """Return what the ledger holds: all of it, or, once it has charged, what may not depend on summaries."""
+        return self.store.read("view", _view)
+
+    def export(self) -> bytes:
+        """Return the ledger's log as it is exported."""
+        path = self.root / "exported"
+        write_log(self.store, path)
+        raw = path.read_bytes()
+        path.unlink()
+        return raw
+
+    def folders_view(self, charged: frozenset[str]) -> Any:
+        """Return every file of outputs and staging with its bytes, but for those of charged jobs."""
+        if not self.setup.files:
+            return ()
+        found: list[Any] = []
+        for path in sorted(self.outputs.rglob("*")):
+            if path.name.lstrip(".").split("-")[0] not in charged:
+                found.append((str(path.relative_to(self.outputs)), path.read_bytes() if path.is_file() else None))
+        for attempt in sorted(self.staging.iterdir()):
+            note = attempt / "job"
+            paid = note.exists() and (raw := note.read_bytes()) and decode(raw)["job_id"] in charged
+            if not paid:
+                name = "" if charged else attempt.name  # names are drawn, and a paid failure may draw more of them
+                files = [(str(one.relative_to(attempt)), _bytes(one)) for one in sorted(attempt.rglob("*"))]
+                found.append((name, files))
+        return sorted(found, key=repr)
+
+    async def close(self) -> None:
+        """End the jobs and let go of the ledger."""
+        await self.runner.stop()
+        self.store.close()
+        if self.root.exists():
+            shutil.rmtree(self.root)
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
+
+
+def _view(transaction: Transaction) -> Any:
+    entries = list(transaction.entries())
+    parts = [(row.seq, [part.keys for part in transaction.parts(row.seq)]) for row in entries]
+    blocks = list(transaction.blocks())
+    jobs = [(job, row.seq) for job in JOBS if (row := transaction.job(CALLER, job)) is not None]
+    if len(entries) == 1:
+        return entries, parts, blocks, jobs, transaction.head(), transaction.count_jobs()
+    kept = []
+    for row in entries:
+        plain = decode(row.header)
+        kept.append({name: value for name, value in plain.items() if name not in _UNPAID_LATER})
+    return kept, parts, blocks, jobs, transaction.count_jobs()
