@@ -270,21 +270,27 @@ class Drawing:
     def _asks(self) -> Asks:
         zcdp = self._setup_drawn.zcdp
         changes: dict[str, Any] = {}
-        changes["epsilon"] = self.pick(("64", "1", "10", "0.5", "0.000001", "", "65"))
+        changes["epsilon"] = self.pick(("64", "64", "1", "10", "0.000001", ""))
+        if self.rarely(40):
+            changes["epsilon"] = "65"
         if zcdp and not self.rarely(3):
             changes["rho"] = self.pick(("1", "64", "0.5", "0.000001"))
         elif not self.rarely(2):
-            changes["delta"] = self.pick(("0.000001", "0.00001", "0.000000000000000001", "1"))
+            changes["delta"] = self.pick(("0.000001", "0.00001", "0.000001", "0.000000000000000001"))
+            if self.rarely(20):
+                changes["delta"] = "1"
             if self.rarely(4):
                 changes["mask"] = self.pick(((1 << 128) - 1, 3, 0))
         if not changes.get("rho") and self.rarely(3):
             changes["others"] = self.pick(("1", "64", "0.000001"))
-        changes["threshold"] = self.pick(("100", "100", "50", "", "0", "101"))
+        changes["threshold"] = self.pick(("100", "100", "100", "50", "", "0"))
         if self.rarely(5):
             changes["count"] = self.pick((1, 3, 100))
-        changes["filtering_ids"] = self.pick(("", "0,1", "0", "1", "0,1,2", "x"))
+        changes["filtering_ids"] = self.pick(("", "0,1", "0", "1", "0,1,2"))
+        if self.rarely(40):
+            changes.update(self.pick(({"threshold": "101"}, {"filtering_ids": "x"}, {"count": -1})))
         changes["debug_run"] = self.rarely(12)
-        changes["scope"] = self.pick(("origin", "origin", "origin", "origin", "site", "site", "rival"))
+        changes["scope"] = "rival" if self.rarely(30) else self.pick(("origin", "origin", "site"))
         return Asks(**changes)
 
     def _report(self) -> int:
@@ -307,7 +313,7 @@ class Drawing:
         parts += [self._domain() for _ in range(self.pick((1, 1, 2, 0)))]
         pooled = self._setup_drawn.pool
         parts += [self._batch() for _ in range(self.pick((1, 2, 3, 4 if pooled else 0)) + (3 if pooled else 0))]
-        if self.rarely(3):
+        if self.rarely(5):
             parts.append(self._domain())
             if self.rarely(2):
                 parts.append(self._batch())
@@ -326,8 +332,8 @@ class Drawing:
         job, asks, parts = self.pick(JOBS), self._asks(), self._parts()
         if self._calm:
             return Stream(job, asks, parts)
-        cut = self.pick((Cut.CLOSE,) * 7 + (Cut.CANCEL, Cut.STALL))
-        if cut is not Cut.CLOSE or self.rarely(8):
+        cut = self.pick((Cut.CLOSE,) * 14 + (Cut.CANCEL, Cut.STALL))
+        if cut is not Cut.CLOSE or self.rarely(16):
             parts = parts[: 1 + self._choices.below(len(parts))]
         between: list[tuple[int, Step]] = []
         if not nested and self.rarely(3):

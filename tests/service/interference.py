@@ -12,10 +12,11 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aggservice.engine import BatchOpener, InlineOpener, WorkerPool
+from aggservice.engine import BatchOpener, InlineOpener, WorkerPool, statement
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import common_pb2
@@ -23,7 +24,7 @@ from aggservice.rpc.v1 import common_pb2
 from .histories import AGGREGATION, Again, Ask, FileJob, History, Restart, Step, Stream
 from .in_process import Answer, OwnTimeLoop
 from .sealed_pairs import Reports, all_reports
-from .worlds import World
+from .worlds import World, changed
 
 _STEP_MS = 1_000
 _SHOWN = 1_500
@@ -68,7 +69,7 @@ class Machine:
         self._pool: WorkerPool | None = None
         self._number = 0
         self.tally = Tally()
-        self.loop = OwnTimeLoop()
+        self._loops = (OwnTimeLoop(), OwnTimeLoop())
 
     def _input_view(self) -> list[tuple[str, int, int]]:
         """Return name, size and time of every input; names and sizes are the same in both worlds."""
@@ -92,66 +93,52 @@ class Machine:
         assert self._input_view() == self._unchanged
         if self._pool is not None:
             self._pool.close()
-        self.loop.close()
+        for loop in self._loops:
+            loop.close()
 
-    def world(self, side: int, history: History) -> World:
-        """Return a fresh world."""
+    def drivers(self, history: History) -> tuple[Driver, Driver]:
+        """Return the drivers of two fresh worlds, each with a loop of its own: neither waits for the other's jobs."""
         self._number += 1
-        root = self.scratch / f"world-{self._number}"
-        return World(side, history.setup, self.reports, self.inputs, root, self.opener(history))
+        root, opener = self.scratch / f"pair-{self._number}", self.opener(history)
+        left, right = (
+            Driver(
+                self.reports, history, World(side, history.setup, self.reports, self.inputs, root, opener), self._loops[side]
+            )
+            for side in range(2)
+        )
+        return left, right
 
     def run(self, history: History) -> None:
         """Run a history in both worlds; raises InterferenceError with the history and the difference."""
         with history.setup.applied():
-            worlds = (self.world(0, history), self.world(1, history))
+            drivers = self.drivers(history)
             try:
-                self.loop.run_until_complete(_Pair(self, history, worlds).run())
+                _Pair(self.tally, history, drivers).run()
             finally:
-                self.loop.run_until_complete(_close(worlds))
-
-    def watch(self, history: History, side: int = 0) -> list[list[Seen]]:
-        """Run a history in one world and return what was seen, step by step."""
-        with history.setup.applied():
-            world = self.world(side, history)
-            try:
-                return self.loop.run_until_complete(_watched(Driver(self.reports, history, world)))
-            finally:
-                self.loop.run_until_complete(world.close())
-
-
-async def _close(worlds: tuple[World, World]) -> None:
-    for world in worlds:
-        await world.close()
-
-
-async def _watched(driver: Driver) -> list[list[Seen]]:
-    return [await driver.take(step) for step in driver.history.steps]
+                for driver in drivers:
+                    driver.close()
 
 
 class Driver:
     """Takes the steps of a history in one world."""
 
-    def __init__(self, reports: Reports, history: History, world: World) -> None:
+    def __init__(self, reports: Reports, history: History, world: World, loop: OwnTimeLoop) -> None:
         self.reports = reports
         self.history = history
         self.world = world
-        self.faulty = history.setup.room is not None or history.setup.file_bytes is not None
+        self._loop = loop
 
-    async def take(self, step: Step) -> list[Seen]:
+    def take(self, step: Step) -> list[Seen]:
         """Take one step, and return every call of it in the order in which they ended."""
         self.world.clock.advance(_STEP_MS)
         seen: list[Seen] = []
-        if not self.faulty:
-            await self._take(step, seen)
-            return seen
-        with self.world.setup.full_disk():
-            await self._take(step, seen)
+        with self.world.full_disk():
+            self._loop.run_until_complete(self._take(step, seen))
         return seen
 
-    def lift_fault(self) -> None:
-        """End a full disk; later steps have room."""
-        self.faulty = False
-        self.world.free_disk()
+    def close(self) -> None:
+        """End the world."""
+        self._loop.run_until_complete(self.world.close())
 
     async def _take(self, step: Step, seen: list[Seen]) -> None:
         if isinstance(step, Again):
@@ -189,26 +176,29 @@ class Driver:
         self._note(method, job, requests, await self.world.server.call(method, requests), seen)
 
     def _note(self, method: str, job: str | None, requests: tuple[bytes, ...], answer: Answer, seen: list[Seen]) -> None:
-        name = method.rpartition("/")[2]
-        charged = self.world.charged()
+        name, answer = method.rpartition("/")[2], self.world.without_paths(answer)
+        with self.world.room_to_look():
+            charged = self.world.charged()
         seen.append(Seen(method=name, job=job, requests=requests, answer=answer, charged=charged))
 
 
 class _Pair:
     """One history in two worlds."""
 
-    def __init__(self, machine: Machine, history: History, worlds: tuple[World, World]) -> None:
+    def __init__(self, tally: Tally, history: History, drivers: tuple[Driver, Driver]) -> None:
         self._history = history
-        self._worlds = worlds
-        self._drivers = tuple(Driver(machine.reports, history, world) for world in worlds)
-        self._tally = machine.tally
+        self._drivers = drivers
+        self._worlds = tuple(driver.world for driver in drivers)
+        self._tally = tally
         self._kept: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
 
-    async def run(self) -> None:
+    def run(self) -> None:
+        """Take every step in both worlds and compare."""
         left, right = self._worlds
         self._tally.histories += 1
         for number, step in enumerate(self._history.steps):
-            seen = [await driver.take(step) for driver in self._drivers]
+            seen = [driver.take(step) for driver in self._drivers]
+            self._same(number, "what was called", *([(one.method, one.job) for one in calls] for calls in seen))
             for one, other in zip(*seen, strict=True):
                 self._compare_calls(number, one, other)
             charged = left.charged()
@@ -220,10 +210,10 @@ class _Pair:
                 self._same(number, "the metrics", *metrics)
                 if self._history.setup.sqlite:
                     self._same(number, "the exported log", left.export(), right.export())
-            elif any(driver.faulty for driver in self._drivers):
+            elif left.disk_is_full:
                 # What is left of a full disk depends on what was paid for.
                 for driver in self._drivers:
-                    driver.lift_fault()
+                    driver.world.free_disk()
         self._tally.charged += len(left.charged())
 
     def _compare_calls(self, number: int, one: Seen, other: Seen) -> None:
@@ -240,7 +230,7 @@ class _Pair:
 
     def _compare_again(self, number: int, side: int, seen: Seen) -> None:
         """The same question about a charged job has one answer, for as long as the service's disks are well."""
-        if self._drivers[side].faulty or seen.method not in ("Aggregate", "GetSummary", "GetJob"):
+        if self._worlds[side].disk_is_full or seen.method not in ("Aggregate", "GetSummary", "GetJob"):
             return
         answer = _lasting(seen)
         before = self._kept[side].setdefault((seen.method, seen.requests), answer)
@@ -293,7 +283,11 @@ def _lasting(seen: Seen) -> Any:
 
 
 def _header(header: common_pb2.SummaryHeader) -> bytes:
+    """Return a header without what may change; counters in one order, which only the first answer has in another."""
     header.repeated = False
+    counts = sorted(header.error_summary.error_counts, key=lambda one: one.category)
+    del header.error_summary.error_counts[:]
+    header.error_summary.error_counts.extend(counts)
     for name in ("remaining", "remaining_uses", "uses_bounded"):
         header.statement.ClearField(name)
     return header.SerializeToString(deterministic=True)
@@ -304,9 +298,11 @@ def running_machine() -> Iterator[Machine]:
     """Yield a machine whose files lie in memory where the system has a place for that."""
     shared = Path("/dev/shm")
     scratch = Path(tempfile.mkdtemp(prefix="worlds-", dir=shared if shared.is_dir() else None))
-    machine = Machine(scratch)
-    try:
-        yield machine
-    finally:
-        machine.close()
-        shutil.rmtree(scratch)
+    # The same few mechanisms come again and again, and the width of an interval depends on nothing else.
+    with changed(statement, "half_width_95", cache(statement.half_width_95)):
+        machine = Machine(scratch)
+        try:
+            yield machine
+        finally:
+            machine.close()
+            shutil.rmtree(scratch)

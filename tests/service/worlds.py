@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import resource
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from budget.export import write_log
 from budget.store import EntryRow, JobRow, PartRow, T, Transaction
 from mechanisms import ManualClock, SeededBits
 
-from .in_process import HereExecutor, Server
+from .in_process import Answer, HereExecutor, Server
 from .sealed_pairs import NOW_MS, Reports
 
 CALLER = "local"
@@ -95,18 +96,16 @@ class Setup:
                 stack.enter_context(changed(AvroShards.__init__, "__kwdefaults__", defaults))
             yield
 
-    @contextmanager
-    def full_disk(self) -> Iterator[None]:
-        """Let no file grow beyond ``file_bytes`` while the block runs."""
-        if self.file_bytes is None:
-            yield
-            return
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (self.file_bytes, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+@contextmanager
+def _file_limit(size: int) -> Iterator[None]:
+    """Let this process write no file beyond ``size`` bytes while the block runs: such a write fails with EFBIG."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager
@@ -166,6 +165,7 @@ class World:
     ) -> None:
         self.side = side
         self.setup = setup
+        self.disk_is_full = setup.room is not None or setup.file_bytes is not None
         self.clock = ManualClock(NOW_MS)
         self.root = root / "LR"[side]
         self.outputs, self.staging = self.root / "out", self.root / "staging"
@@ -246,10 +246,37 @@ class World:
             BudgetServicer(engine=service.engine, runner=runner), self.server
         )
 
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Let no file grow beyond ``file_bytes`` while the block runs, unless the disk was freed."""
+        limit = self.setup.file_bytes if self.disk_is_full else None
+        with nullcontext() if limit is None else _file_limit(limit):
+            yield
+
+    @contextmanager
+    def room_to_look(self) -> Iterator[None]:
+        """Lift the limit on files for our own look at the ledger."""
+        with nullcontext() if self.setup.file_bytes is None else _file_limit(resource.RLIM_INFINITY):
+            yield
+
     def free_disk(self) -> None:
-        """End a full disk."""
+        """End a full disk: later steps have room."""
+        self.disk_is_full = False
         if isinstance(self.store, SmallStore):
             self.store.room = None
+
+    def without_paths(self, answer: Answer) -> Answer:
+        """Return an answer with the world's own folder, which texts may name, under one name for both."""
+        if not (self.setup.files or self.setup.sqlite):
+            return answer
+        here = str(self.root)
+        raw, name = here.encode(), b"ROOT"
+        return replace(
+            answer,
+            text=answer.text.replace(here, name.decode()),
+            messages=tuple(one.replace(raw, name) for one in answer.messages),
+            trailers=tuple((key, value.replace(raw, name)) for key, value in answer.trailers),
+        )
 
     def charged(self) -> frozenset[str]:
         """Return the jobs that the ledger has charged."""
@@ -272,16 +299,15 @@ class World:
         if not self.setup.files:
             return ()
         found: list[Any] = []
-        for path in sorted(self.outputs.rglob("*")):
-            if path.name.lstrip(".").split("-")[0] not in charged:
-                found.append((str(path.relative_to(self.outputs)), path.read_bytes() if path.is_file() else None))
-        for attempt in sorted(self.staging.iterdir()):
-            note = attempt / "job"
-            paid = note.exists() and (raw := note.read_bytes()) and decode(raw)["job_id"] in charged
-            if not paid:
-                name = "" if charged else attempt.name  # names are drawn, and a paid failure may draw more of them
-                files = [(str(one.relative_to(attempt)), _bytes(one)) for one in sorted(attempt.rglob("*"))]
-                found.append((name, files))
+        for name, raw in _tree(self.outputs):
+            if os.path.basename(name).lstrip(".").split("-")[0] not in charged:
+                found.append((name, raw))
+        for attempt in sorted(os.listdir(self.staging)):
+            files = _tree(self.staging / attempt)
+            note = dict(files).get("job")
+            if not (note and decode(note)["job_id"] in charged):
+                # Names are drawn, and a paid failure may draw one more than a success.
+                found.append(("" if charged else attempt, files))
         return sorted(found, key=repr)
 
     async def close(self) -> None:
@@ -292,8 +318,15 @@ class World:
             shutil.rmtree(self.root)
 
 
-def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+def _tree(folder: Path) -> list[tuple[str, bytes | None]]:
+    """Return every file below a folder with its bytes, and every folder with None."""
+    found: list[tuple[str, bytes | None]] = []
+    for above, folders, files in os.walk(folder):
+        inside = os.path.relpath(above, folder)
+        found += [(os.path.normpath(os.path.join(inside, name)), None) for name in folders]
+        for name in files:
+            found.append((os.path.normpath(os.path.join(inside, name)), Path(above, name).read_bytes()))
+    return sorted(found)
 
 
 def _view(transaction: Transaction) -> Any:
