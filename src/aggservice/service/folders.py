@@ -6,6 +6,7 @@ neither a link nor a race between looking and opening leads outside.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -125,7 +126,9 @@ class Folder:
             os.close(file)
             raise InputReadError(f"{path!r} is not a file")
         os.set_blocking(file, True)
-        return os.fdopen(file, "rb")
+        raw = io.FileIO(file)
+        raw.name = path  # what errors call it: the caller knows no descriptor's number
+        return io.BufferedReader(raw)
 
     def prepare(self, prefix: str) -> Path:
         """Make the folders that ``prefix`` names and return where files of that prefix go, by a path without links.
