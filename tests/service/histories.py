@@ -238,8 +238,10 @@ class Drawing:
             changes["unit"] = PrivacyUnit.SHARED_ID
         if self.rarely(5):
             changes["zcdp"] = True
-        changes["epsilon"] = self.pick(("64", "1000", "65", "10", "1")) if changes.get("zcdp") else self.pick(
-            ("64", "65", "128", "10", "1")
+        changes["epsilon"] = (
+            self.pick(("64", "1000", "65", "10", "1"))
+            if changes.get("zcdp")
+            else self.pick(("64", "65", "128", "10", "1"))
         )
         limit = self._choices.below(9)
         if limit == 4:
@@ -379,4 +381,3 @@ class Drawing:
         if self._setup_drawn.files and kind < 5:
             return self._file_job(wait=self._calm or not self.rarely(4))
         return self._stream()
-

@@ -1,7 +1,7 @@
 """Calls without sockets: the servicers behind the real gate and the real message classes, on a loop with its own time.
 
-``grpc.aio`` gives a handler a context to read from, write to and abort with; ``_Context`` is one over lists. Time of the
-loop moves only when a caller sends, so that progress messages and stalls come at the same message in every run.
+``grpc.aio`` gives a handler a context to read from, write to and abort with; ``_Context`` is one over lists. The loop's
+time moves only when a caller sends, so that progress messages and stalls come at the same message in every run.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from .in_process import Answer, OwnTimeLoop
 from .sealed_pairs import Reports, all_reports
 from .worlds import World, changed
 
-_STEP_MS = 1_000
+STEP_MS = 1_000
 _SHOWN = 1_500
 
 
@@ -63,11 +63,11 @@ class Machine:
         self.reports: Reports = all_reports()
         self.scratch = scratch
         self.inputs = scratch / "in"
-        self.names = [self.reports.write_files(self.inputs / side, number) for number, side in enumerate("LR")][0]
+        self.names = self.reports.write_files(self.inputs / "L", 0)
+        self.reports.write_files(self.inputs / "R", 1)
         self._unchanged = self._input_view()
         self._inline = InlineOpener(self.reports.keys)
         self._pool: WorkerPool | None = None
-        self._number = 0
         self.tally = Tally()
         self._loops = (OwnTimeLoop(), OwnTimeLoop())
 
@@ -96,22 +96,16 @@ class Machine:
         for loop in self._loops:
             loop.close()
 
-    def drivers(self, history: History) -> tuple[Driver, Driver]:
-        """Return the drivers of two fresh worlds, each with a loop of its own: neither waits for the other's jobs."""
-        self._number += 1
-        root, opener = self.scratch / f"pair-{self._number}", self.opener(history)
-        left, right = (
-            Driver(
-                self.reports, history, World(side, history.setup, self.reports, self.inputs, root, opener), self._loops[side]
-            )
-            for side in range(2)
-        )
-        return left, right
+    def driver(self, history: History, side: int = 0) -> Driver:
+        """Return the driver of a fresh world. Each side has a loop of its own: neither waits for the other's jobs."""
+        root = self.scratch / "LR"[side]
+        world = World(side, history.setup, self.reports, self.inputs, root, self.opener(history))
+        return Driver(self.reports, history, world, self._loops[side])
 
     def run(self, history: History) -> None:
         """Run a history in both worlds; raises InterferenceError with the history and the difference."""
         with history.setup.applied():
-            drivers = self.drivers(history)
+            drivers = (self.driver(history, 0), self.driver(history, 1))
             try:
                 _Pair(self.tally, history, drivers).run()
             finally:
@@ -130,7 +124,7 @@ class Driver:
 
     def take(self, step: Step) -> list[Seen]:
         """Take one step, and return every call of it in the order in which they ended."""
-        self.world.clock.advance(_STEP_MS)
+        self.world.clock.advance(STEP_MS)
         seen: list[Seen] = []
         with self.world.full_disk():
             self._loop.run_until_complete(self._take(step, seen))
@@ -175,7 +169,9 @@ class Driver:
     async def _call(self, method: str, job: str | None, requests: tuple[bytes, ...], seen: list[Seen]) -> None:
         self._note(method, job, requests, await self.world.server.call(method, requests), seen)
 
-    def _note(self, method: str, job: str | None, requests: tuple[bytes, ...], answer: Answer, seen: list[Seen]) -> None:
+    def _note(
+        self, method: str, job: str | None, requests: tuple[bytes, ...], answer: Answer, seen: list[Seen]
+    ) -> None:
         name, answer = method.rpartition("/")[2], self.world.without_paths(answer)
         with self.world.room_to_look():
             charged = self.world.charged()

@@ -177,7 +177,7 @@ class Reports:
         draw = random.Random("files")
         for number in range(0, len(self.pairs), GROUP):
             names.append(f"reports-{number // GROUP:02}")
-            chosen = list(range(number, number + GROUP)) + [draw.randrange(len(self.pairs))]
+            chosen = [*range(number, number + GROUP), draw.randrange(len(self.pairs))]
             write_reports(folder / names[-1], [self.batch(chosen, side)])
         whole = (folder / names[0]).read_bytes()
         (folder / "cut-reports").write_bytes(whole[: len(whole) // 2])

@@ -167,7 +167,7 @@ class World:
         self.setup = setup
         self.disk_is_full = setup.room is not None or setup.file_bytes is not None
         self.clock = ManualClock(NOW_MS)
-        self.root = root / "LR"[side]
+        self.root = root
         self.outputs, self.staging = self.root / "out", self.root / "staging"
         self._bits = SeededBits("service")
         if setup.files or setup.sqlite:
@@ -221,9 +221,7 @@ class World:
         runner = JobRunner(
             engine=service.engine,
             book=JobBook(self.clock, finished_kept=limits.finished_kept),
-            places=Places(
-                jobs=limits.jobs, a_caller=limits.share(0), waiting=limits.waiting, metrics=service.metrics
-            ),
+            places=Places(jobs=limits.jobs, a_caller=limits.share(0), waiting=limits.waiting, metrics=service.metrics),
             executor=HereExecutor(),  # type: ignore[arg-type]
             log=service.log,
         )

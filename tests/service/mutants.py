@@ -1,0 +1,226 @@
+"""Breaks of non-interference, put into the code for as long as a block runs, to see that histories find them.
+
+The first three were in the code once. Each is a context manager that replaces one function with a wrapper, so that a
+change of the code asks for a change of a few lines here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from aggservice.engine import AvroShards, CancelledError, DomainError, UnpaidError, charging, local
+from aggservice.engine.charging import Charge
+from aggservice.engine.counts import ReportCounts
+from aggservice.engine.local import Session
+from budget.staging import Attempt
+
+from .worlds import changed
+
+
+class UnpaidFailureError(CancelledError):
+    """A failure after payloads were opened that charges nothing, as a cancelled job does not."""
+
+
+def _replaced(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Any:
+    return changed(owner, name, wrap(getattr(owner, name)))
+
+
+@contextmanager
+def domain_refused_by_sums() -> Iterator[None]:
+    """Refuse a domain part after reports only when a contribution fell outside the keys declared so far."""
+
+    def declare(self: Session, high: Any, low: Any) -> None:
+        self._check_cancelled()
+        held = self._sums
+        if len(held) != held.declared or held.outside:
+            raise DomainError("keys are declared before reports are summed")
+        held.declare(high, low)
+        if len(held) > self._engine.settings.max_domain_keys:
+            raise DomainError("too many declared keys")
+
+    with changed(Session, "declare", declare):
+        yield
+
+
+def _before_release(check: Callable[[Any], None]) -> Any:
+    """Run ``check`` on the sums before noise meets them."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def release(held: Any, *args: Any, **kwargs: Any) -> Any:
+            check(held)
+            return inner(held, *args, **kwargs)
+
+        return release
+
+    return _replaced(local, "release", wrap)
+
+
+@contextmanager
+def rows_counted_before_charge() -> Iterator[None]:
+    """Count the rows of a noisy summary against a limit before the charge, and say how many there are."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def release(*args: Any, **kwargs: Any) -> Any:
+            summary = inner(*args, **kwargs)
+            if len(summary) > 2:
+                raise UnpaidFailureError(f"{len(summary)} rows are too many for a stream")
+            return summary
+
+        return release
+
+    with _replaced(local, "release", wrap):
+        yield
+
+
+@contextmanager
+def overflow_before_charge() -> Iterator[None]:
+    """Refuse a job in which a sum passes a bound, before the charge."""
+
+    def check(held: Any) -> None:
+        if held.sums.size and int(held.sums.max()) > 70_000:
+            raise UnpaidFailureError("the contributions of a key add up to too much")
+
+    with _before_release(check):
+        yield
+
+
+@contextmanager
+def nothing_to_sum_fails() -> Iterator[None]:
+    """Fail for free when no report contributed to any key."""
+
+    def check(held: Any) -> None:
+        if not held.sums.any():
+            raise UnpaidFailureError("there is nothing to sum")
+
+    with _before_release(check):
+        yield
+
+
+@contextmanager
+def refusal_tells_a_sum() -> Iterator[None]:
+    """Put the total of a noisy summary into the text of a refusal for budget."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def commit(self: Charge, **kwargs: Any) -> Any:
+            try:
+                return inner(self, **kwargs)
+            except UnpaidError as problem:
+                problem.args = (f"{problem.args[0]} of {int(kwargs['rows'].metrics.sum())} in all",)
+                raise
+
+        return commit
+
+    with _replaced(Charge, "commit", wrap):
+        yield
+
+
+@contextmanager
+def shards_before_charge() -> Iterator[None]:
+    """Make an empty file per shard of the summary where the caller looks, before the charge."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def commit(self: Charge, **kwargs: Any) -> Any:
+            destination = kwargs["destination"]
+            if isinstance(destination, AvroShards):
+                for name in destination.names(len(kwargs["rows"])):
+                    (destination.folder / f".{name}.part").touch()
+            return inner(self, **kwargs)
+
+        return commit
+
+    with _replaced(Charge, "commit", wrap):
+        yield
+
+
+@contextmanager
+def staged_files_left() -> Iterator[None]:
+    """Leave staged files where they are when a job is refused."""
+
+    with changed(Attempt, "discard", Attempt.let_go):
+        yield
+
+
+@contextmanager
+def nulls_counted() -> Iterator[None]:
+    """Count batches without a contribution among repeated reports."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def take(self: Session, judged: Any) -> None:
+            inner(self, judged)
+            if not judged.values.any():
+                self._counts.repeated += 1
+
+        return take
+
+    with _replaced(Session, "_take", wrap):
+        yield
+
+
+@contextmanager
+def progress_counts_keys() -> Iterator[None]:
+    """Count keys in place of reports in the progress of a job."""
+
+    with changed(Session, "reports_read", property(lambda self: self._counts.read + len(self._sums))):
+        yield
+
+
+@contextmanager
+def threshold_counts_nulls() -> Iterator[None]:
+    """Take reports for bad, when the threshold is checked, by what they hold."""
+    empty: set[int] = set()
+
+    def wrap_take(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def take(self: Session, judged: Any) -> None:
+            inner(self, judged)
+            (empty.discard if judged.values.any() else empty.add)(id(self._counts))
+
+        return take
+
+    def wrap_check(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def check(self: ReportCounts) -> None:
+            if id(self) in empty:
+                self._refuse(self.read)
+            inner(self)
+
+        return check
+
+    with ExitStack() as stack:
+        stack.enter_context(_replaced(Session, "_take", wrap_take))
+        stack.enter_context(_replaced(ReportCounts, "check", wrap_check))
+        yield
+
+
+@contextmanager
+def fresh_noise_each_time() -> Iterator[None]:
+    """Give another metric every time the ledger is asked for a summary."""
+    asked = iter(range(1, 1 << 62))
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def decode_result(raw: bytes) -> Any:
+            header, rows = inner(raw)
+            rows.metrics[:] += next(asked)
+            return header, rows
+
+        return decode_result
+
+    with _replaced(charging, "decode_result", wrap):
+        yield
+
+
+Mutant = Callable[[], AbstractContextManager[None]]
+MUTANTS: dict[Mutant, dict[str, bool]] = {
+    domain_refused_by_sums: {},
+    rows_counted_before_charge: {},
+    overflow_before_charge: {},
+    nothing_to_sum_fails: {},
+    refusal_tells_a_sum: {},
+    shards_before_charge: {"files": True},
+    staged_files_left: {"files": True},
+    nulls_counted: {},
+    progress_counts_keys: {},
+    threshold_counts_nulls: {},
+    fresh_noise_each_time: {},
+}
+"""Each mutant, and the kind of histories that are to find it."""
