@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 AGGREGATION, BUDGET = "/aggservice.v1.AggregationService/", "/aggservice.v1.BudgetService/"
 _JUNK_LENGTH = 15
+#: SQLite's shared index has 32 KiB; below that it cannot even open a ledger. A page of its log takes a frame more.
+_SQLITE_BYTES, _FRAME_BYTES = 33_000, 4_120
 
 
 class Choices(Protocol):
@@ -262,7 +264,7 @@ class Drawing:
         if faults:
             changes["sqlite"] = self.rarely(3)
             if changes["sqlite"]:
-                changes["file_bytes"] = 4_152 * (1 + self._choices.below(24)) + self._choices.below(3)
+                changes["file_bytes"] = _SQLITE_BYTES + _FRAME_BYTES * self._choices.below(24) + self._choices.below(3)
             elif files and not self.rarely(4):
                 changes["file_bytes"] = self._choices.below(3_000)
             else:
@@ -301,32 +303,32 @@ class Drawing:
     def _domain(self) -> Part:
         count = self._choices.below(5)
         chosen = tuple(self._choices.below(len(BUCKETS)) for _ in range(count))
-        return Part("domain", chosen, self.rarely(20))
+        return Part("domain", chosen, self.rarely(40))
 
     def _batch(self) -> Part:
         size = 1 + self._choices.below(3)
         if self.rarely(15):
             size = 0
-        return Part("reports", tuple(self._report() for _ in range(size)), self.rarely(25))
+        return Part("reports", tuple(self._report() for _ in range(size)), self.rarely(50))
 
     def _parts(self) -> tuple[Part, ...]:
         """Return mostly a whole stream: parameters, domain, reports, end; then something put in, left out or moved."""
         parts = [Part("parameters")]
-        parts += [self._domain() for _ in range(self.pick((1, 1, 2, 0)))]
+        parts += [self._domain() for _ in range(self.pick((1, 1, 1, 2, 2, 0)))]
         pooled = self._setup_drawn.pool
         parts += [self._batch() for _ in range(self.pick((1, 2, 3, 4 if pooled else 0)) + (3 if pooled else 0))]
         if self.rarely(5):
             parts.append(self._domain())
             if self.rarely(2):
                 parts.append(self._batch())
-        if self.rarely(12):
+        if self.rarely(20):
             odd = self.pick((Part("nothing"), Part("parameters"), Part("end", (0,))))
             parts.insert(self._choices.below(len(parts) + 1), odd)
         count = sum(len(part.chosen) for part in parts if part.kind == "reports")
-        parts.append(Part("end", (count + (1 if self.rarely(12) else 0),)))
-        if self.rarely(12):
-            del parts[self._choices.below(len(parts))]
+        parts.append(Part("end", (count + (1 if self.rarely(20) else 0),)))
         if self.rarely(20):
+            del parts[self._choices.below(len(parts))]
+        if self.rarely(30):
             parts.append(self.pick((Part("end", (count,)), self._batch(), self._domain())))
         return tuple(parts)
 
@@ -334,7 +336,7 @@ class Drawing:
         job, asks, parts = self.pick(JOBS), self._asks(), self._parts()
         if self._calm:
             return Stream(job, asks, parts)
-        cut = self.pick((Cut.CLOSE,) * 14 + (Cut.CANCEL, Cut.STALL))
+        cut = Cut.CLOSE if not self.rarely(8) else self.pick((Cut.CANCEL, Cut.STALL))
         if cut is not Cut.CLOSE or self.rarely(16):
             parts = parts[: 1 + self._choices.below(len(parts))]
         between: list[tuple[int, Step]] = []

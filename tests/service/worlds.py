@@ -24,6 +24,7 @@ from aggservice.service.places import Places
 from aggservice.service.runner import JobRunner
 from budget import (
     EpsilonDeltaFilter,
+    FormatError,
     Ledger,
     MemoryStore,
     Signer,
@@ -302,8 +303,7 @@ class World:
                 found.append((name, raw))
         for attempt in sorted(os.listdir(self.staging)):
             files = _tree(self.staging / attempt)
-            note = dict(files).get("job")
-            if not (note and decode(note)["job_id"] in charged):
+            if _job_of(dict(files).get("job")) not in charged:
                 # Names are drawn, and a paid failure may draw one more than a success.
                 found.append(("" if charged else attempt, files))
         return sorted(found, key=repr)
@@ -314,6 +314,14 @@ class World:
         self.store.close()
         if self.root.exists():
             shutil.rmtree(self.root)
+
+
+def _job_of(note: bytes | None) -> str | None:
+    """Return the job that an attempt notes itself for; None when a full disk kept it from noting anything."""
+    try:
+        return str(decode(note or b"")["job_id"])
+    except FormatError:
+        return None
 
 
 def _tree(folder: Path) -> list[tuple[str, bytes | None]]:
