@@ -17,7 +17,7 @@ from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 
 from .in_process import Cut
 from .sealed_pairs import BUCKETS, DOMAINS, GROUP, ORIGIN, RIVAL, SITE, Reports, key
-from .worlds import JOBS, Setup
+from .worlds import JOBS, Brief, Setup
 
 T = TypeVar("T")
 
@@ -44,8 +44,8 @@ class Seeded:
         return int(self._random.random() * count)
 
 
-@dataclass(frozen=True, slots=True)
-class Asks:
+@dataclass(frozen=True, slots=True, repr=False)
+class Asks(Brief):
     """The parameters of a job, as text."""
 
     epsilon: str = "64"
@@ -85,8 +85,8 @@ class Asks:
         return message
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+@dataclass(frozen=True, slots=True, repr=False)
+class Part(Brief):
     """One message of a stream: parameters, domain, reports, end, or nothing."""
 
     kind: str
@@ -113,8 +113,8 @@ class Part:
         return request
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+@dataclass(frozen=True, slots=True, repr=False)
+class Stream(Brief):
     """A job over a stream; ``between`` are calls made before the message of that place is read."""
 
     job: str
@@ -124,8 +124,8 @@ class Stream:
     between: tuple[tuple[int, Step], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FileJob:
+@dataclass(frozen=True, slots=True, repr=False)
+class FileJob(Brief):
     """A job over files; ``wait`` watches it to its end before the next step."""
 
     job: str
@@ -149,8 +149,8 @@ class FileJob:
         return request
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+@dataclass(frozen=True, slots=True, repr=False)
+class Ask(Brief):
     """A question about a job or the ledger."""
 
     method: str
@@ -184,23 +184,23 @@ _ABOUT_JOBS = ("GetJob", "WatchJob", "CancelJob", "GetSummary")
 _ABOUT_LEDGER = ("ListUnpaidUnits", "CheckBudget", "GetBalance", "ListEntries", "VerifyLedger")
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+@dataclass(frozen=True, slots=True, repr=False)
+class Again(Brief):
     """A step of this history once more."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+@dataclass(frozen=True, slots=True, repr=False)
+class Restart(Brief):
     """The service stops and starts again on the same ledger."""
 
 
 Step = Stream | FileJob | Ask | Again | Restart
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+@dataclass(frozen=True, slots=True, repr=False)
+class History(Brief):
     """A setup and the steps that are taken in both worlds."""
 
     setup: Setup
@@ -317,7 +317,7 @@ class Drawing:
         parts += [self._domain() for _ in range(self.pick((1, 1, 1, 2, 2, 0)))]
         pooled = self._setup_drawn.pool
         parts += [self._batch() for _ in range(self.pick((1, 2, 3, 4 if pooled else 0)) + (3 if pooled else 0))]
-        if self.rarely(5):
+        if self.rarely(2 if pooled else 5):
             parts.append(self._domain())
             if self.rarely(2):
                 parts.append(self._batch())

@@ -15,7 +15,7 @@ from functools import cache
 
 import grpc
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -70,7 +70,13 @@ def histories(draw: Callable[[st.SearchStrategy[int]], int], machine: Machine, k
 def test_worlds_that_differ_in_sealed_payloads_look_the_same(machine: Machine, kind: str) -> None:
     before = machine.tally.charged
 
-    @settings(max_examples=EXAMPLES[kind], deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EXAMPLES[kind],
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
     @given(histories(machine, kind))
     def run(history: History) -> None:
         machine.run(history)

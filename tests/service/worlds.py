@@ -8,7 +8,8 @@ import resource
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,24 @@ _UNPAID_LATER = ("previous", "request", "result")
 """Fields of an entry that a paid summary, or the sealed bytes of its request, decide."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Brief:
+    """A dataclass whose ``repr`` leaves out what has its default: a reproduction that can be read and run."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        shown = []
+        for one in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            default = one.default if one.default_factory is MISSING else one.default_factory()
+            if value != default:
+                text = f"{type(value).__name__}.{value.name}" if isinstance(value, Enum) else repr(value)
+                shown.append(f"{one.name}={text}")
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Setup(Brief):
     """How both worlds of a history are set up. None leaves a limit as it is.
 
     ``room`` bounds the bytes of a transaction of a memory ledger; ``file_bytes`` every file that the process writes
