@@ -245,7 +245,7 @@ class Drawing:
             if changes.get("zcdp")
             else self.pick(("64", "65", "128", "10", "1"))
         )
-        limit = self._choices.below(9)
+        limit = self._choices.below(8)
         if limit == 4:
             changes["rows_in_ledger"] = self._choices.below(6)
         elif limit == 5:
@@ -254,7 +254,7 @@ class Drawing:
             changes["largest_sum"] = 60_000 + 20_000 * self._choices.below(8)
         elif limit == 7:
             changes["domain_keys"] = self._choices.below(6)
-        elif limit == 8:
+        if files and self.rarely(2):
             changes["rows_a_shard"] = 1 + self._choices.below(3)
         if self.rarely(12):
             changes["message_bytes"] = 500 + self._choices.below(1_000)
