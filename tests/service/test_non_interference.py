@@ -2,6 +2,7 @@
 
 Hypothesis drives histories of calls in pairs of worlds whose reports differ in their sealed payloads alone; see
 ``histories`` for what they contain and ``interference`` for what is compared. A failure prints the history.
+``AGGSERVICE_HISTORIES_SEED`` gives the soak other histories; ``replay`` runs one of them again.
 """
 
 from __future__ import annotations
