@@ -35,7 +35,7 @@ from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter, filter
 from budget.folders import new_file, open_below, opened_folder
 from budget.history import Listed, Query, find_entries
 from budget.jobs import Check, Committed, JobKey, Remaining
-from budget.ledger import Ledger
+from budget.ledger import RESULT_MAX_BYTES, Ledger
 from budget.memory import MemoryStore
 from budget.places import open_place, open_store
 from budget.postgres import PostgresStore
@@ -59,6 +59,7 @@ from budget.units import UNIT_BYTES, UnitSet
 
 __all__ = [
     "REPORT_UNIT",
+    "RESULT_MAX_BYTES",
     "UNIT_BYTES",
     "AmountError",
     "AmountTooLargeError",

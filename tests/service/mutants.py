@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from aggservice.engine import AvroShards, CancelledError, DomainError, UnpaidError, charging, local
+from aggservice.engine import AvroShards, CancelledError, DomainError, InLedger, UnpaidError, charging
 from aggservice.engine.charging import Charge
 from aggservice.engine.counts import ReportCounts
 from aggservice.engine.local import Session
@@ -44,33 +44,43 @@ def domain_refused_by_sums() -> Iterator[None]:
         yield
 
 
-def _before_release(check: Callable[[Any], None]) -> Any:
-    """Run ``check`` on the sums before noise meets them."""
+def _before_finish(check: Callable[[Any], None]) -> Any:
+    """Run ``check`` on the sums of all reports before noise meets them and before the charge."""
 
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def release(held: Any, *args: Any, **kwargs: Any) -> Any:
-            check(held)
-            return inner(held, *args, **kwargs)
+        def finish(self: Session, **kwargs: Any) -> Any:
+            self._drain()
+            check(self._sums)
+            return inner(self, **kwargs)
 
-        return release
+        return finish
 
-    return _replaced(local, "release", wrap)
+    return _replaced(Session, "finish", wrap)
+
+
+def _around_commit(around: Callable[[Callable[[], Any], AvroShards | InLedger, Any], Any]) -> Any:
+    """Make the noisy summary before the charge; call ``around`` with how to commit it, where it goes, and its rows."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def commit(self: Charge, make: Callable[[], Any], **kwargs: Any) -> Any:
+            made = make()
+            return around(lambda: inner(self, lambda: made, **kwargs), kwargs["destination"], made[1])
+
+        return commit
+
+    return _replaced(Charge, "commit", wrap)
 
 
 @contextmanager
 def rows_counted_before_charge() -> Iterator[None]:
     """Count the rows of a noisy summary against a limit before the charge, and say how many there are."""
 
-    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def release(*args: Any, **kwargs: Any) -> Any:
-            summary = inner(*args, **kwargs)
-            if len(summary) > 2:
-                raise UnpaidFailureError(f"{len(summary)} rows are too many for a stream")
-            return summary
+    def around(commit: Callable[[], Any], destination: object, rows: Any) -> Any:
+        if len(rows) > 2:
+            raise UnpaidFailureError(f"{len(rows)} rows are too many for a stream")
+        return commit()
 
-        return release
-
-    with _replaced(local, "release", wrap):
+    with _around_commit(around):
         yield
 
 
@@ -82,7 +92,7 @@ def overflow_before_charge() -> Iterator[None]:
         if held.sums.size and int(held.sums.max()) > 70_000:
             raise UnpaidFailureError("the contributions of a key add up to too much")
 
-    with _before_release(check):
+    with _before_finish(check):
         yield
 
 
@@ -94,7 +104,7 @@ def nothing_to_sum_fails() -> Iterator[None]:
         if not held.sums.any():
             raise UnpaidFailureError("there is nothing to sum")
 
-    with _before_release(check):
+    with _before_finish(check):
         yield
 
 
@@ -102,17 +112,14 @@ def nothing_to_sum_fails() -> Iterator[None]:
 def refusal_tells_a_sum() -> Iterator[None]:
     """Put the total of a noisy summary into the text of a refusal for budget."""
 
-    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def commit(self: Charge, **kwargs: Any) -> Any:
-            try:
-                return inner(self, **kwargs)
-            except UnpaidError as problem:
-                problem.args = (f"{problem.args[0]} of {int(kwargs['rows'].metrics.sum())} in all",)
-                raise
+    def around(commit: Callable[[], Any], destination: object, rows: Any) -> Any:
+        try:
+            return commit()
+        except UnpaidError as problem:
+            problem.args = (f"{problem.args[0]} of {int(rows.metrics.sum())} in all",)
+            raise
 
-        return commit
-
-    with _replaced(Charge, "commit", wrap):
+    with _around_commit(around):
         yield
 
 
@@ -120,17 +127,24 @@ def refusal_tells_a_sum() -> Iterator[None]:
 def shards_before_charge() -> Iterator[None]:
     """Make an empty file per shard of the summary where the caller looks, before the charge."""
 
-    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def commit(self: Charge, **kwargs: Any) -> Any:
-            destination = kwargs["destination"]
-            if isinstance(destination, AvroShards):
-                for name in destination.names(len(kwargs["rows"])):
-                    (destination.folder / f".{name}.part").touch()
-            return inner(self, **kwargs)
+    def around(commit: Callable[[], Any], destination: object, rows: Any) -> Any:
+        if isinstance(destination, AvroShards):
+            for name in destination.names(len(rows)):
+                (destination.folder / f".{name}.part").touch()
+        return commit()
 
-        return commit
+    with _around_commit(around):
+        yield
 
-    with _replaced(Charge, "commit", wrap):
+
+@contextmanager
+def lost_summaries_are_free() -> Iterator[None]:
+    """Charge nothing when a summary cannot be made or stored, as before there were paid failures."""
+
+    def fail(self: Charge, problem: Exception, *_: object) -> Any:
+        raise problem
+
+    with changed(Charge, "_fail", fail):
         yield
 
 
@@ -218,6 +232,7 @@ MUTANTS: dict[Mutant, dict[str, bool]] = {
     refusal_tells_a_sum: {},
     shards_before_charge: {"files": True},
     staged_files_left: {"files": True},
+    lost_summaries_are_free: {"files": True, "faults": True},
     nulls_counted: {},
     progress_counts_keys: {},
     threshold_counts_nulls: {},

@@ -179,7 +179,7 @@ def _comparable(seen: Seen, answer: Answer) -> object:
     """Return what does not depend on time: not progress, nor how often a watcher was told."""
     messages = answer.messages
     if seen.method == "WatchJob":
-        messages = messages[-1:]
+        messages = messages[-1:] if answer.code == "OK" else ()
     elif seen.method == "Aggregate":
         parts = [aggregation_pb2.AggregateResponse.FromString(raw).WhichOneof("part") for raw in messages]
         messages = tuple(raw for raw, part in zip(messages, parts, strict=True) if part != "progress")

@@ -48,8 +48,8 @@ JOBS = ("a", "b", "c")
 _SIGNER = Signer(bytes(range(32)))
 _KNOBS = {
     "rows_in_ledger": (("aggservice.engine.charging", "MOST_ROWS_IN_LEDGER"),),
-    "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"),),
-    "largest_sum": (("aggservice.engine.release", "_LARGEST"), ("aggservice.engine.sums", "_LARGEST_SUM")),
+    "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"), ("aggservice.engine.charging", "RESULT_MAX_BYTES")),
+    "largest_sum": (("aggservice.engine.release", "_LARGEST"),),
 }
 """Limits of the code that a history makes small, by module and name."""
 _UNPAID_LATER = ("previous", "request", "result")
@@ -106,9 +106,6 @@ class Setup(Brief):
                 if value is not None:
                     for module, name in places:
                         stack.enter_context(changed(importlib.import_module(module), name, value))
-            if self.largest_sum is not None:  # compiled code has its constants inside; its source reads the module's
-                sums = importlib.import_module("aggservice.engine.sums")
-                stack.enter_context(changed(sums, "add_kernel", getattr(sums.add_kernel, "py_func", sums.add_kernel)))
             if self.rows_a_shard is not None:
                 defaults = AvroShards.__init__.__kwdefaults__ | {"rows_a_shard": self.rows_a_shard}
                 stack.enter_context(changed(AvroShards.__init__, "__kwdefaults__", defaults))
@@ -215,6 +212,7 @@ class World:
             signer=_SIGNER,
             clock=self.clock,
             bits=self._bits.child("ledger"),
+            terms=config.terms,
             staging=Staging(self.staging, self._bits.child("staging")) if setup.files else None,
         )
         self.service = Service(

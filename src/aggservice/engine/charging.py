@@ -27,6 +27,7 @@ from aggservice.engine.shuffle_plan import ShufflePlan
 from aggservice.engine.shuffle_rows import ShuffledRows
 from budget import (
     REPORT_UNIT,
+    RESULT_MAX_BYTES,
     Attempt,
     BudgetError,
     BudgetExhaustedError,
@@ -174,7 +175,10 @@ class Charge:
         if not isinstance(destination, AvroShards):
             if len(rows) > MOST_ROWS_IN_LEDGER:
                 raise ResultWriteError("declared and discovered keys together are too many to keep in the ledger")
-            return encode_result(header, rows)
+            encoded = encode_result(header, rows)
+            if len(encoded) > RESULT_MAX_BYTES:
+                raise ResultWriteError("the result has more bytes than the ledger keeps")
+            return encoded
         attempt = attempt or self.ledger.stage(self.job)
         try:
             destination.write(attempt, replace(header, files=_files(destination, rows)), rows)

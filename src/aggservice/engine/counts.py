@@ -88,7 +88,7 @@ class ReportCounts:
         raise TooManyBadReportsError(bad=self.bad, read=read, threshold=text, counts=self.to_dict())
 
     def to_dict(self) -> dict[str, int]:
-        """Return the counters that are not 0 by their name, the total last, as the deployed service does."""
+        """Return the counters that are not 0 by their name, in order of name."""
         counts = {
             status.name: int(self._by_status[status])
             for status in ReportStatus
@@ -102,4 +102,4 @@ class ReportCounts:
             counts[OTHER_RANDOMIZER] = self.other_randomizer
         if self.no_device_token:
             counts[NO_DEVICE_TOKEN] = self.no_device_token
-        return counts
+        return dict(sorted(counts.items()))
