@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,6 +21,7 @@ from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction,
 
 _IN_CHUNK: Final = 500
 _WAL_KEPT_BYTES: Final = 64 << 20
+_PAUSE_S: Final = 0.05
 _APPLICATION_ID: Final = 0x41474C47  # "AGLG"
 
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
@@ -194,13 +196,24 @@ class SqliteStore(Store):
                 check_same_thread=False,
             )
             if not self._read_only:
-                connection.execute("PRAGMA journal_mode = WAL")
+                self._use_wal(connection)
                 connection.execute("PRAGMA synchronous = FULL")
                 connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
             connection.execute("PRAGMA cache_size = -65536")
         except sqlite3.Error as problem:
             raise StoreError(f"cannot open the ledger {self.path}: {problem}") from problem
         return connection
+
+    def _use_wal(self, connection: sqlite3.Connection) -> None:
+        """Switch to a write-ahead log, for which SQLite does not wait when another process does the same at once."""
+        for left in range(int(self._busy_timeout_s / _PAUSE_S), -1, -1):
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as problem:
+                if "locked" not in str(problem) or not left:
+                    raise
+                time.sleep(_PAUSE_S)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         """Bring the schema to the newest version, one transaction a version."""

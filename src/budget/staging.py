@@ -194,9 +194,13 @@ class Staging:
                 if os.fstat(lock.fileno()).st_nlink:
                     break
                 lock.close()
-        (fresh / _FILES).mkdir(mode=0o700)
-        (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id}))
-        fresh.rename(folder)  # from here on its name is the one a manifest may carry
+        try:
+            (fresh / _FILES).mkdir(mode=0o700)
+            (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id}))
+            fresh.rename(folder)  # from here on its name is the one a manifest may carry
+        except OSError:
+            Attempt(fresh, lock).discard()
+            raise
         return Attempt(folder, lock)
 
     def _adopt(self, folder: Path, wait: bool) -> Attempt | None:

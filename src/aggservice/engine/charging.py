@@ -158,7 +158,12 @@ class Charge:
                     "nothing was charged: ask for files instead, with CreateJob"
                 )
             return None
-        attempt = self.ledger.stage(self.job)
+        try:
+            attempt = self.ledger.stage(self.job)
+        except OSError as problem:
+            raise ResultWriteError(
+                f"the staging folder cannot be used: {problem.strerror}; tell the operator"
+            ) from problem
         free = shutil.disk_usage(attempt.folder).free
         if free < destination.least_bytes(declared):
             attempt.discard()
