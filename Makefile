@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PACKAGES := aggservice ara_client paa_client ldp_client budget
 
 .PHONY: setup demo test check bench soak clean
 
@@ -21,7 +22,7 @@ check: setup
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest --doctest-modules src --ignore=src/aggservice/rpc -p no:cacheprovider
+	$(BIN)/python -m pytest --doctest-modules $(PACKAGES) --ignore=aggservice/rpc -p no:cacheprovider
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -33,5 +34,5 @@ soak: setup
 	$(BIN)/python -m pytest -m soak -o addopts="-v --import-mode=importlib"
 
 clean:
-	find src benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find $(PACKAGES) tests -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

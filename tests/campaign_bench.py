@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from aggservice.campaign import Assessment, Campaign
+from aggservice.campaign.assess.slices import assess
+from aggservice.campaign.run import Truth, addressee_of, happen, service_config
+from aggservice.campaign.service.jobs import Answer, Desk, jobs_of
+from aggservice.campaign.service.sealing import pieces_of, seal_all
 from aggservice.client import Client
+from aggservice.mechanisms import Bits, ManualClock, SecureBits
 from aggservice.service import EmbeddedService, embedded
 from aggservice.wire import KeySet
-from campaign import Answer, Assessment, Campaign, Truth, happen
-from campaign.asking import Desk, jobs_of
-from campaign.assessment import assess
-from campaign.run import addressee_of, service_config
-from campaign.sealing import pieces_of, seal_all
-from mechanisms import Bits, ManualClock, SecureBits
 
 
 class Bench:

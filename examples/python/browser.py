@@ -2,9 +2,14 @@
 
 import json
 
-from aggservice.wire import AggregatableReport, KeySet, decode_payload, open_report
+from aggservice.mechanisms import ManualClock, SecureBits
+from aggservice.wire import (
+    AggregatableReport,
+    KeySet,
+    decode_payload,
+    open_report,
+)
 from ara_client import Browser, Request, Response
-from mechanisms import ManualClock, SecureBits
 
 bits, clock = SecureBits(), ManualClock(0)  # time passes only when the program says so
 keys = KeySet.create(bits, clock)  # the aggregation service's keys; the browser gets the public half

@@ -4,6 +4,7 @@ import hashlib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from aggservice.mechanisms import SecureBits, SystemClock
 from budget import (
     BudgetExhaustedError,
     Epsilon,
@@ -16,7 +17,6 @@ from budget import (
     SqliteStore,
     verify_store,
 )
-from mechanisms import SecureBits, SystemClock
 
 bits, clock = SecureBits(), SystemClock()
 folder = TemporaryDirectory()

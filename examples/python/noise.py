@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mechanisms import DiscreteLaplace, SecureBits
+from aggservice.mechanisms import DiscreteLaplace, SecureBits
 
 DRAWS = 1_000_000
 noise = DiscreteLaplace(epsilon_micro=1_000_000, sensitivity=4)  # ε = 1, Λ₁ = 4: a scale of 4

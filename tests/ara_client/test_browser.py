@@ -11,27 +11,29 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from aggservice.mechanisms import (
+    ManualClock,
+    SecureBits,
+    SeededBits,
+    SystemClock,
+)
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import KeySet, decode_payload, open_report
 from ara_client import (
     AggregatableAttributionReport,
-    AggregatableDebugReport,
-    BitsDraws,
     Browser,
-    ConfigurationError,
     EventLevelReport,
-    Report,
     Request,
-    RequestError,
     Response,
     SendResult,
     SettledDraws,
-    UnsealedReportError,
     VendorValues,
     VerboseDebugReport,
 )
 from ara_client.constants import DAY_MS, HOUR_MS, MINUTE_MS
-from mechanisms import ManualClock, SecureBits, SeededBits, SystemClock
+from ara_client.errors import ConfigurationError, RequestError, UnsealedReportError
+from ara_client.randomness import BitsDraws
+from ara_client.reports import AggregatableDebugReport, Report
 
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
 REPORTER = "https://reporter.test/x"

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ara_client.corrector import Corrector, Estimate
-from ara_client.randomized import TRUTHFUL, draw_states, response_rate
-from ara_client.states import StateSpace, TriggerDataSpec
-from mechanisms import ParameterError, SecureBits
+from aggservice.mechanisms import ParameterError, SecureBits
+from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
+from ara_client.event_noise.corrector import Estimate
+from ara_client.event_noise.response import TRUTHFUL
 
 FALSE_ALARM = 1e-7
 FIGURE_3 = StateSpace([TriggerDataSpec(trigger_data=data, windows=2, buckets=2) for data in range(2)], 3)

@@ -13,11 +13,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ara_client.fleet import NO_FILTERS, Fleet, FleetRules, Outcome, match_table
-from ara_client.fleet_columns import FleetReports, SourceColumns, TriggerColumns
-from ara_client.fleet_twin import Twin
+from aggservice.mechanisms import (
+    ForbiddenBits,
+    ParameterError,
+    SecureBits,
+    SeededBits,
+)
+from ara_client import (
+    Fleet,
+    FleetReports,
+    FleetRules,
+    Outcome,
+    SourceColumns,
+    TriggerColumns,
+    match_table,
+)
+from ara_client.fleet.fleet import NO_FILTERS
 from ara_client.model import Source, SummaryClient
-from mechanisms import ForbiddenBits, ParameterError, SecureBits, SeededBits
+from twins.ara_fleet import Twin
 
 FALSE_ALARM = 1e-7
 BUDGET = 20

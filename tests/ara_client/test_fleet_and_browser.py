@@ -14,14 +14,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ara_client.browser import Browser
+from aggservice.mechanisms import ManualClock, SeededBits
+from ara_client import (
+    AggregatableAttributionReport,
+    Browser,
+    Fleet,
+    FleetRules,
+    Outcome,
+    Request,
+    Response,
+    SourceColumns,
+    TriggerColumns,
+    VendorValues,
+    match_table,
+)
 from ara_client.constants import DAY_MS, HOUR_MS
-from ara_client.fleet import Fleet, FleetRules, Outcome, match_table
-from ara_client.fleet_columns import SourceColumns, TriggerColumns
-from ara_client.reports import AggregatableAttributionReport
-from ara_client.requests import Request, Response
-from ara_client.vendor import VendorValues
-from mechanisms import ManualClock, SeededBits
 
 PLENTY = 1 << 30
 #: A browser without the limits that a fleet leaves out, and without chance: no null reports, no delay.

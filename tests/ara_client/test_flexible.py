@@ -11,16 +11,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.wire import KeySet, decode_payload, open_report
-from ara_client import Browser, EventLevelReport, Report, Request, Response, SettledDraws, VendorValues
-from ara_client.flexible_ledger import AttributedTrigger, FlexibleLedger
+from ara_client import (
+    AggregatableAttributionReport,
+    Browser,
+    EventLevelReport,
+    Request,
+    Response,
+    SettledDraws,
+    VendorValues,
+    VerboseDebugReport,
+)
 from ara_client.interop.jsonc import loads
 from ara_client.model import EventClient, EventSource, TrigSpec
 from ara_client.model import Trigger as ModelTrigger
 from ara_client.registration.flexible import TriggerSpec
 from ara_client.registration.windows import ReportWindows
-from ara_client.reports import AggregatableAttributionReport, VerboseDebugReport
-from mechanisms import ManualClock, SecureBits
+from ara_client.reports import Report
+from ara_client.storage.flexible_ledger import AttributedTrigger, FlexibleLedger
 
 CASES = 19
 NOT_THE_WEBS = {

@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from aggservice.commands import conformance, conformance_ara
+from ara_client import VendorValues
 from ara_client.errors import InteropCaseError
-from ara_client.interop import load_case, load_config, run_case, run_directory
-from ara_client.interop.cases import merge_config
+from ara_client.interop.cases import load_case, load_config, merge_config
 from ara_client.interop.jsonc import chromium_json, loads
-from ara_client.vendor import VendorValues
+from ara_client.interop.runner import run_case, run_directory
 
 CASES = 82
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aggservice.wire.origins import Origin
+from aggservice.wire import Origin
+from ara_client import VendorValues, parse_source
 from ara_client.constants import DAY_MS, MINUTE_MS
-from ara_client.debug_limits import DebugBudgets
-from ara_client.destination_limits import DestinationLimits
 from ara_client.origins import parse_suitable_origin
-from ara_client.rate_limits import RateLimits
-from ara_client.registration import parse_source
-from ara_client.sources import SourceStore, StoredSource
-from ara_client.vendor import VendorValues
+from ara_client.storage.debug_limits import DebugBudgets
+from ara_client.storage.destination_limits import DestinationLimits
+from ara_client.storage.rate_limits import RateLimits
+from ara_client.storage.sources import SourceStore, StoredSource
 
 VENDOR = VendorValues(
     max_destinations_per_source_site_and_reporting_site=3,

@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ara_client import model
+from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
+from ara_client import StateSpace, TriggerDataSpec, model
+from ara_client.event_noise.response import exact_rate
+from ara_client.event_noise.state_space import StateReport
 from ara_client.model import (
     EventClient,
     EventReport,
@@ -26,9 +29,6 @@ from ara_client.model import (
     noisy_reports,
     outputs_of,
 )
-from ara_client.randomized import exact_rate
-from ara_client.states import StateReport, StateSpace, TriggerDataSpec
-from mechanisms import ForbiddenBits, SecureBits, SeededBits
 
 FALSE_ALARM = 1e-7
 SHOES = "shoes-website.com"

@@ -18,13 +18,33 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from ara_client import Browser, EventLevelReport, Request, Response, SettledDraws, VendorValues
+from aggservice.mechanisms import (
+    ForbiddenBits,
+    ManualClock,
+    SecureBits,
+    SeededBits,
+)
+from ara_client import (
+    AggregatableAttributionReport,
+    Browser,
+    EventLevelReport,
+    Request,
+    Response,
+    SettledDraws,
+    StateSpace,
+    TriggerDataSpec,
+    VendorValues,
+)
 from ara_client.constants import DAY_MS, HOUR_MS
-from ara_client.model import EventClient, EventSource, Source, SummaryClient, Trigger, TrigSpec
-from ara_client.randomized import exact_rate
-from ara_client.reports import AggregatableAttributionReport
-from ara_client.states import StateSpace, TriggerDataSpec
-from mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
+from ara_client.event_noise.response import exact_rate
+from ara_client.model import (
+    EventClient,
+    EventSource,
+    Source,
+    SummaryClient,
+    Trigger,
+    TrigSpec,
+)
 
 FALSE_ALARM = 1e-7
 SHOP = "https://shop{}.example"

@@ -11,10 +11,18 @@ from typing import Any
 
 import pytest
 
-from ara_client import Browser, Report, Request, Response, SettledDraws, VendorValues, VerboseDebugReport
+from aggservice.mechanisms import ForbiddenBits, ManualClock
+from ara_client import (
+    Browser,
+    Request,
+    Response,
+    SettledDraws,
+    VendorValues,
+    VerboseDebugReport,
+)
 from ara_client.interop.jsonc import chromium_json, loads
 from ara_client.registration.headers import parse_info
-from mechanisms import ForbiddenBits, ManualClock
+from ara_client.reports import Report
 
 MUTATIONS = 10_000
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ara_client import VendorValues, parse_source
 from ara_client.constants import DAY_MS, HOUR_MS
-from ara_client.registration import SourceRegistration, TriggerRegistration, parse_source, parse_trigger
 from ara_client.registration.headers import (
     choose_platform,
     normalise_headers,
@@ -20,7 +20,8 @@ from ara_client.registration.headers import (
     parse_os_registrations,
     printable,
 )
-from ara_client.vendor import VendorValues
+from ara_client.registration.source import SourceRegistration
+from ara_client.registration.trigger import TriggerRegistration, parse_trigger
 
 VENDOR = VendorValues()
 DESTINATION = "https://shop.example"

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ara_client.states import StateReport, StateSpace, TriggerDataSpec, count_states, state_at
-from mechanisms import ParameterError
+from aggservice.mechanisms import ParameterError
+from ara_client import StateSpace, TriggerDataSpec, count_states
+from ara_client.event_noise.state_space import StateReport, state_at
 
 LISTED = 10_000
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
 from budget import (
     BudgetExhaustedError,
     Epsilon,
@@ -28,7 +29,6 @@ from budget import (
     Store,
     verify_store,
 )
-from mechanisms import SecureBits, SeededBits, SystemClock
 
 UNIVERSE = 400
 

@@ -11,34 +11,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggservice.mechanisms import ManualClock, SeededBits
 from budget import (
     AmountError,
-    AmountTooLargeError,
-    AmountTooLongError,
     BudgetError,
     Delta,
     Epsilon,
     EpsilonDeltaFilter,
     GaussianNoise,
-    InfiniteAmountError,
     JobKey,
     LaplaceDiscovery,
     LaplaceNoise,
     Ledger,
-    MechanismNotAllowedError,
     MemoryStore,
-    NegativeAmountError,
-    NotANumberError,
-    OffGridError,
     Release,
     Rho,
     Signer,
     Spend,
     ZcdpFilter,
-    ZeroAmountError,
-    zcdp_of_pure,
 )
-from mechanisms import ManualClock, SeededBits
+from budget.amounts import zcdp_of_pure
+from budget.errors import (
+    AmountTooLargeError,
+    AmountTooLongError,
+    InfiniteAmountError,
+    MechanismNotAllowedError,
+    NegativeAmountError,
+    NotANumberError,
+    OffGridError,
+    ZeroAmountError,
+)
 
 BAD_EPSILON: list[tuple[object, type[AmountError]]] = [
     ("NaN", NotANumberError),
@@ -218,8 +220,8 @@ def test_a_bad_bound_on_uses_is_refused(uses: int) -> None:
 
 def test_balances_are_refused_before_arithmetic_can_wrap() -> None:
     spent = np.array([2**62], dtype=np.int64)
-    from budget.balances import Spent
-    from budget.units import UnitSet
+    from budget import UnitSet
+    from budget.stores.balances import Spent
 
     held = Spent(units=UnitSet.of(bytes(20)), loss_micro=spent, delta_atto=spent, uses=spent)
     cost = Spend(loss_micro=10**15, delta_atto=10**18, uses=1)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from budget import Spend, UnitKeyError, UnitSet
-from budget.tally import Tally, TallyPlain
+from budget import Spend, UnitSet
+from budget.audit.tally import Tally, TallyPlain
+from budget.errors import UnitKeyError
 from budget.units import (
     ascending,
     ascending_plain,

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from budget import EpsilonDeltaFilter, Ledger, Staging, verify_store
-from mechanisms import SecureBits, SystemClock
+from aggservice.mechanisms import SecureBits, SystemClock
+from budget import (
+    EpsilonDeltaFilter,
+    Ledger,
+    Staging,
+    verify_store,
+)
 
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from aggservice.mechanisms import Clock, ManualClock, SeededBits
 from budget import (
     BudgetError,
     BudgetExhaustedError,
@@ -16,16 +17,12 @@ from budget import (
     EpsilonDeltaFilter,
     Filter,
     GaussianNoise,
-    JobConflictError,
     JobKey,
-    JobNameError,
     LaplaceDiscovery,
     LaplaceNoise,
     Ledger,
-    LedgerMismatchError,
     MemoryStore,
     Receipt,
-    RecoveryForbiddenError,
     Release,
     Rho,
     Signer,
@@ -34,7 +31,12 @@ from budget import (
     ZcdpFilter,
     verify_store,
 )
-from mechanisms import Clock, ManualClock, SeededBits
+from budget.errors import (
+    JobConflictError,
+    JobNameError,
+    LedgerMismatchError,
+    RecoveryForbiddenError,
+)
 
 
 def units(first: int, count: int) -> np.ndarray:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 
 from aggservice.commands import ledger as ledger_commands
 from aggservice.commands import ledger_audit
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import (
     Api,
     Contribution,
@@ -25,9 +26,9 @@ from aggservice.wire import (
     ReportBatch,
     SharedInfo,
     make_report,
-    report_unit,
     write_reports,
 )
+from aggservice.wire.report.units import report_unit
 from budget import (
     Epsilon,
     EpsilonDeltaFilter,
@@ -41,7 +42,6 @@ from budget import (
     Staging,
     Store,
 )
-from mechanisms import ManualClock, SecureBits, SeededBits
 
 START_MS = 1_772_366_400_000
 """2026-03-01T12:00:00Z."""
@@ -285,7 +285,7 @@ def test_recover_gives_back_visibly(desk: Desk) -> None:
 def test_mistakes_get_a_sentence(
     tmp_path: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("budget.postgres._PAUSE_S", 0.0)
+    monkeypatch.setattr("budget.stores.postgres._PAUSE_S", 0.0)
     store = SqliteStore(tmp_path / "ledger.db")
     fill(store, tmp_path)
     store.close()

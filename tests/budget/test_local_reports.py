@@ -8,6 +8,13 @@ from collections.abc import Callable
 
 import pytest
 
+from aggservice.mechanisms import (
+    AmplificationBound,
+    ManualClock,
+    SeededBits,
+    amplified_micro,
+    shuffled_epsilon,
+)
 from budget import (
     BudgetError,
     BudgetExhaustedError,
@@ -15,23 +22,27 @@ from budget import (
     Epsilon,
     EpsilonDeltaFilter,
     Filter,
-    FormatError,
     JobKey,
     LaplaceNoise,
     Ledger,
     LocalReports,
     MemoryStore,
-    RecoveryForbiddenError,
     Release,
     ShuffledReports,
     Signer,
     ZcdpFilter,
     verify_store,
 )
-from budget.entries import ReleaseEntry, ResultDigest, UnitsDigest, entry_hash, entry_to_bytes
+from budget.audit.replay import DisagreementError, LogReplay
+from budget.errors import FormatError, RecoveryForbiddenError
+from budget.log.entries import (
+    ReleaseEntry,
+    ResultDigest,
+    UnitsDigest,
+    entry_hash,
+    entry_to_bytes,
+)
 from budget.release import release_from_plain, release_to_plain
-from budget.replay import DisagreementError, LogReplay
-from mechanisms import AmplificationBound, ManualClock, SeededBits, amplified_micro, shuffled_epsilon
 
 LOCAL = Release(mechanisms=(LocalReports(epsilon=Epsilon.parse("0.5")),), parameters={"randomizer": "00"})
 

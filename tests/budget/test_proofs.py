@@ -9,10 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from budget import BudgetError, Checkpoint, FormatError, Receipt, Signer
-from budget.canonical import decode, encode
-from budget.merkle import extend, last_path, leaf_hash, path, root, root_from_path, tree_root
-from mechanisms import SecureBits, SeededBits
+from aggservice.mechanisms import SecureBits, SeededBits
+from budget import BudgetError, Receipt, Signer
+from budget.errors import FormatError
+from budget.log.canonical import decode, encode
+from budget.log.merkle import (
+    extend,
+    last_path,
+    leaf_hash,
+    path,
+    root,
+    root_from_path,
+    tree_root,
+)
+from budget.log.proofs import Checkpoint
 
 # RFC 6962's own small tree, as its reference implementation tests it: eight leaves and the root over the first n.
 LEAVES = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]

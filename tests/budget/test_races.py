@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from aggservice.mechanisms import SecureBits, SystemClock
 from budget import EpsilonDeltaFilter, Ledger, verify_store
-from mechanisms import SecureBits, SystemClock
 
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker

@@ -11,30 +11,31 @@ from typing import Any
 
 import pytest
 
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from budget import (
-    Attempt,
     BudgetError,
     BudgetExhaustedError,
     Committed,
     Epsilon,
     EpsilonDeltaFilter,
-    FormatError,
-    JobConflictError,
     JobKey,
     LaplaceNoise,
     Ledger,
-    Manifest,
     MemoryStore,
     PostgresStore,
     Release,
     Signer,
     Staging,
-    StagingError,
     Store,
-    StoreError,
     verify_store,
 )
-from mechanisms import ManualClock, SecureBits, SeededBits
+from budget.errors import (
+    FormatError,
+    JobConflictError,
+    StagingError,
+    StoreError,
+)
+from budget.files.staging import Attempt, Manifest
 
 KEY = JobKey(caller="adtech", job_id="job")
 
@@ -370,7 +371,7 @@ def test_settling_while_another_service_begins_an_attempt_leaves_it_its_folder(
             settled.extend(other.settle(lambda caller, job_id: None))  # between the lock file and its lock
         real(file, how)
 
-    monkeypatch.setattr("budget.staging.fcntl.flock", flock)
+    monkeypatch.setattr("budget.files.staging.fcntl.flock", flock)
     attempt = stage(ledger, tmp_path / "out")
     assert len(settled) == 2
     assert commit(ledger, attempt).manifest is not None

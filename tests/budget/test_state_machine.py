@@ -17,12 +17,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from aggservice.mechanisms import ManualClock, SeededBits
 from budget import (
     BudgetExhaustedError,
     Delta,
     Epsilon,
     EpsilonDeltaFilter,
-    JobConflictError,
     JobKey,
     LaplaceDiscovery,
     LaplaceNoise,
@@ -33,10 +33,10 @@ from budget import (
     Signer,
     SqliteStore,
     Store,
-    balances,
     verify_store,
 )
-from mechanisms import ManualClock, SeededBits
+from budget.errors import JobConflictError
+from budget.stores import balances
 
 LIMIT = (5_000_000, 3 * 10**12, 4)
 UNIVERSE = 700

@@ -12,20 +12,18 @@ from typing import Any
 import psycopg
 import pytest
 
+from aggservice.mechanisms import ManualClock, SeededBits
 from budget import (
     EpsilonDeltaFilter,
     Ledger,
-    LedgerMismatchError,
     PostgresStore,
     Signer,
     SqliteStore,
     Store,
-    StoreError,
-    postgres,
-    sqlite,
     verify_store,
 )
-from mechanisms import ManualClock, SeededBits
+from budget.errors import LedgerMismatchError, StoreError
+from budget.stores import postgres, sqlite
 
 
 def create(store: Store) -> Ledger:

@@ -15,14 +15,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from aggservice.mechanisms import ManualClock, SeededBits
 from budget import (
     BudgetError,
-    Checkpoint,
     Delta,
     Epsilon,
     EpsilonDeltaFilter,
     ExportedLog,
-    FormatError,
     JobKey,
     LaplaceDiscovery,
     LaplaceNoise,
@@ -38,8 +37,9 @@ from budget import (
     verify_store,
     write_log,
 )
-from budget.export import MAGIC
-from mechanisms import ManualClock, SeededBits
+from budget.errors import FormatError
+from budget.log.export import MAGIC
+from budget.log.proofs import Checkpoint
 
 COLUMNS = {
     "head": ["id", "entries", "frontier"],
@@ -265,7 +265,7 @@ def test_ten_thousand_changed_bytes_are_found(
 
 def frames(raw: bytes) -> tuple[list[bytes], bytes]:
     """Take an exported log apart: its entries with their units, and its tail."""
-    from budget.canonical import decode
+    from budget.log.canonical import decode
 
     at, found = len(MAGIC), []
     while length := int.from_bytes(raw[at : at + 4], "big"):
@@ -411,7 +411,7 @@ def test_a_balance_is_laid_at_the_entry_that_charged_it_first(book: Book) -> Non
 
 def test_a_service_that_overspends_with_its_own_key_is_found(tmp_path: Path) -> None:
     """Whoever has the key can sign anything; a replay still shows a unit beyond its limit or a cost too low."""
-    from budget.filters import Spend
+    from budget import Spend
 
     class Generous(EpsilonDeltaFilter):
         def cost(self, release: Release) -> Spend:

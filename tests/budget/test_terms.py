@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from aggservice.mechanisms import ManualClock, SeededBits
 from budget import (
     Epsilon,
     EpsilonDeltaFilter,
-    FormatError,
     JobKey,
     LaplaceNoise,
     Ledger,
-    LedgerMismatchError,
     LocalReports,
     MemoryStore,
     Release,
@@ -24,12 +23,11 @@ from budget import (
     SqliteStore,
     Store,
     Terms,
-    TermsError,
     verify_store,
 )
-from budget.entries import entry_from_bytes
+from budget.errors import FormatError, LedgerMismatchError, TermsError
+from budget.log.entries import entry_from_bytes
 from budget.store import EntryRow
-from mechanisms import ManualClock, SeededBits
 
 TERMS = Terms(unit="report", bounds={"ara": Sensitivity(l1=100, l0=10), "paa": Sensitivity(l1=50, l0=50)})
 NOISE = (LaplaceNoise(epsilon=Epsilon.parse("1")),)

@@ -8,11 +8,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggservice.campaign import Campaign, parse_campaign, run_campaign
+from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.run import happen
+from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.world.population import Events
+from aggservice.mechanisms import SeededBits
 from ara_client.model import Source, SummaryClient
-from campaign import Fate, campaign_of, happen, parse_campaign, run_campaign
-from campaign.population import Events
-from campaign.settings import Campaign
-from mechanisms import SeededBits
 
 
 def by_algorithm_2(campaign: Campaign, events: Events) -> list[Fate]:

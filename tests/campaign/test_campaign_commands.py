@@ -10,14 +10,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from aggservice.campaign import load_campaign, run_campaign
+from aggservice.campaign.run import anchored
 from aggservice.client import Client
 from aggservice.commands import demo as demo_command
 from aggservice.commands import run as run_command
+from aggservice.mechanisms import SystemClock
 from aggservice.service import embedded
 from budget import ExportedLog
-from campaign import load_campaign, run_campaign
-from campaign.run import anchored
-from mechanisms import SystemClock
 
 CAMPAIGN = """
 name = "small"
@@ -107,7 +107,7 @@ def test_a_seeded_run_again_is_charged_again(file: Path, tmp_path: Path) -> None
         campaign = replace(load_campaign(file), seed="s")
         # Anchored to the same hour, so that the reports are the same to the byte.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("campaign.run.anchored", lambda campaign, now: anchored(campaign, NOW_MS))
+            patch.setattr("aggservice.campaign.run.anchored", lambda campaign, now: anchored(campaign, NOW_MS))
             result = run_campaign(campaign, out, workers=1, draw=False, ledger=ledger)
         assert [answer.paid for answer in result.answers] == [bool(paid)]
         assert len(result.answers[0].metrics) == 2 * paid

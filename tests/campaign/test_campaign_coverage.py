@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from campaign import parse_campaign
-from campaign.assessment import noise_of
+from aggservice.campaign import parse_campaign
+from aggservice.campaign.assess.slices import noise_of
 from campaign_bench import bench
 
 CAMPAIGN = """

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from campaign import campaign_of, load_campaign, run_campaign
-from campaign.run import RunResult
+from aggservice.campaign import RunResult, load_campaign, run_campaign
+from aggservice.campaign.file.campaign import campaign_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/campaign.toml"))

@@ -11,12 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from aggservice.campaign import CampaignError, RunResult, parse_campaign, parse_field, run_campaign, run_sweep
+from aggservice.campaign.world.attribution import _scaled
+from aggservice.campaign.world.fates import Fate
 from aggservice.commands import plan as plan_command
 from aggservice.commands import run as run_command
-from campaign import CampaignError, Fate, parse_campaign, run_campaign
-from campaign.attribution import _scaled
-from campaign.run import RunResult
-from campaign.sweep import parse_field, run_sweep
 
 CAMPAIGN = """
 name = "extreme"

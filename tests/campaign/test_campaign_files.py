@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from campaign import CampaignFileError, load_campaign, parse_campaign
-from campaign.lines import Lines
-from campaign.logs import read_table
-from campaign.parse import campaign_of
-from campaign.plan_file import load_plan
-from campaign.scenario_file import load_scenario
+from aggservice.campaign import CampaignFileError, load_campaign, load_plan, load_scenario, parse_campaign
+from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.file.lines import Lines
+from aggservice.campaign.world.logs import read_table
 
 GOOD = """name = "n"
 [population]

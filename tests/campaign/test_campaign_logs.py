@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from campaign import CampaignFileError, Fate, parse_campaign, run_campaign
-from campaign.log_events import events_of_log
-from campaign.logs import read_table
+from aggservice.campaign import CampaignFileError, parse_campaign, run_campaign
+from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.world.log_events import events_of_log
+from aggservice.campaign.world.logs import read_table
 
 CAMPAIGN = """
 name = "logged"

@@ -16,7 +16,7 @@ def test_the_page_runs() -> None:
 
 def test_the_page_names_every_field() -> None:
     page = (ROOT / "docs" / "campaign.md").read_text(encoding="utf-8")
-    paths = sorted((ROOT / "src" / "campaign").glob("parse*.py"))
+    paths = sorted((ROOT / "aggservice" / "campaign" / "file").glob("*.py"))
     source = "".join(path.read_text(encoding="utf-8") for path in paths)
     readers = "text|whole|number|exact|amount|flag|texts|choice|time_ms|file_path|section|sections|take"
     called = rf"\.(?:{readers})\(\s*\"(\w+)\""

@@ -9,13 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggservice.wire import Api, Contribution, KeySet, SharedInfo, encode_payload, open_sealed
-from campaign.attribution import Reports
-from campaign.distributions import Distribution, chosen
-from campaign.errors import CampaignError
-from campaign.keys import Field, KeyLayout, KeyTable
-from campaign.sealing import Addressee, Payloads, sealed_batches
-from mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.campaign import CampaignError
+from aggservice.campaign.service.sealing import Addressee, Payloads, sealed_batches
+from aggservice.campaign.settings.distributions import Distribution, chosen
+from aggservice.campaign.settings.key_layout import Field, KeyLayout, KeyTable
+from aggservice.campaign.world.attribution import Reports
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.wire import (
+    Api,
+    Contribution,
+    KeySet,
+    SharedInfo,
+    encode_payload,
+)
+from aggservice.wire.hpke.sealing import open_sealed
 
 CONTRIBUTION = st.builds(
     Contribution,

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from campaign import run_campaign
-from campaign.builtin import thanksgiving
+from aggservice.campaign import run_campaign, thanksgiving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 MIN_FONT_PX = 12.0

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from campaign import Fate, campaign_of
-from campaign.fates import LOSSES
+from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.world.fates import LOSSES, Fate
+from aggservice.mechanisms import SeededBits
 from campaign_bench import Bench, bench
-from mechanisms import SeededBits
 
 CAPS = [("deployed", 65_536, None), ("paper", 2_000, 3), ("paper", 65_536, 2)]
 

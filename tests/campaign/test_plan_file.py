@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from aggservice.campaign import CampaignFileError, load_plan
+from aggservice.campaign.plan.file import parse_plan
+from aggservice.campaign.plan.planner import Measure
 from aggservice.commands.plan import plan as command
-from campaign.errors import CampaignFileError
-from campaign.plan_file import load_plan, parse_plan
-from campaign.planner import Measure
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "requerying" / "plan" / "plan.toml"
 BASE = 'days = 14\nbatches = ["shop", "outlet"]\n[budget]\nepsilon = "8"\nvalue_per_count = 100\n'

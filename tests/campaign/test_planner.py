@@ -10,6 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggservice.campaign import CampaignError, Plan, make_plan
+from aggservice.campaign.plan.planner import (
+    Measure,
+    QueryLine,
+    Resources,
+    Target,
+    least_epsilon,
+)
+from aggservice.campaign.requery.interactive import memory_ledger
+from aggservice.mechanisms import DiscreteLaplace, ManualClock, SeededBits
 from budget import (
     BudgetExhaustedError,
     EpsilonDeltaFilter,
@@ -22,18 +32,6 @@ from budget import (
 )
 from budget import Delta as BudgetDelta
 from budget import Epsilon as BudgetEpsilon
-from campaign.errors import CampaignError
-from campaign.interactive import memory_ledger
-from campaign.planner import (
-    Measure,
-    Plan,
-    QueryLine,
-    Resources,
-    Target,
-    least_epsilon,
-    make_plan,
-)
-from mechanisms import DiscreteLaplace, ManualClock, SeededBits
 
 BATCHES = ("shop", "outlet")
 

@@ -6,9 +6,9 @@ import doctest
 import re
 from pathlib import Path
 
-from campaign.plan_file import TARGETS, parse_plan
-from campaign.planner import make_plan
-from campaign.scenario_file import RETURN_CODES, STEPS
+from aggservice.campaign import make_plan
+from aggservice.campaign.plan.file import TARGETS, parse_plan
+from aggservice.campaign.requery.file import RETURN_CODES, STEPS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "requerying.md"

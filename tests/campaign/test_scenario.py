@@ -9,11 +9,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from aggservice.campaign import CampaignFileError, RunError, ScenarioResult, load_scenario, run_scenario
+from aggservice.campaign.requery.file import STEPS, parse_scenario
+from aggservice.campaign.requery.run import raise_unless_ok
 from aggservice.commands.requery import requery
-from campaign.errors import CampaignFileError, RunError
-from campaign.scenario import ScenarioResult, raise_unless_ok, run_scenario
-from campaign.scenario_file import STEPS, load_scenario, parse_scenario
-from mechanisms import SecureBits, SystemClock
+from aggservice.mechanisms import SecureBits, SystemClock
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "requerying"
 FILES = sorted(EXAMPLES.glob("*.toml"))

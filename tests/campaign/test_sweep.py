@@ -10,10 +10,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from aggservice.campaign import Campaign, parse_campaign, parse_field, run_sweep
+from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
+from aggservice.campaign.sweep.run import (
+    Row,
+    SweepError,
+    SweepField,
+    points_of,
+)
 from aggservice.commands.run import run as command
-from campaign import Campaign, parse_campaign
-from campaign.sweep import Row, SweepError, SweepField, parse_field, points_of, run_sweep
-from campaign.sweep_output import draw_sweep, table_of, write_rows
 
 TEXT = """
 name = "sweep"

@@ -12,18 +12,23 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aggservice.client import Client, ClientError, Credentials, JobParameters
+from aggservice.client import (
+    Client,
+    ClientError,
+    Credentials,
+    JobParameters,
+)
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import (
     BucketRows,
     KeySet,
     ReportBatch,
     Spans,
-    read_debug_summary,
     read_summary,
     write_buckets,
     write_reports,
 )
+from aggservice.wire.avro.buckets import read_debug_summary
 
 ORIGIN = "https://adtech.example"
 
@@ -229,7 +234,8 @@ def test_keys_rotate_under_a_running_service(maker: Any, service: Any, client: C
 def test_a_key_file_that_cannot_be_read_is_another_error_than_a_missing_key(maker: Any, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from aggservice.wire import KeySetError, write_key_set
+    from aggservice.wire import write_key_set
+    from aggservice.wire.errors import KeySetError
 
     path = tmp_path / "keys.json"
     write_key_set(path, maker.keys)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aggservice.engine import PROTECTED
+from aggservice.engine.opening.coverage import PROTECTED
 from aggservice.wire import Api
 
 PAGE = Path(__file__).parents[2] / "docs" / "guarantees.md"

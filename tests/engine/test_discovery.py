@@ -9,20 +9,26 @@ import pytest
 from scipy.stats import binom
 
 from aggservice.engine import (
-    Discovery,
     ExactNoise,
     InlineOpener,
     JobRequest,
-    KeyMask,
-    KeySums,
     LocalEngine,
     ReleasePlan,
     Scope,
-    release,
 )
-from aggservice.wire import Contribution, KeySet, OpenedBatch, ReportBatch, Spans, encode_payload
+from aggservice.engine.release.noise import release
+from aggservice.engine.request import Discovery
+from aggservice.engine.tables.sums import KeyMask, KeySums
+from aggservice.mechanisms import SecureBits
+from aggservice.wire import (
+    Contribution,
+    KeySet,
+    OpenedBatch,
+    ReportBatch,
+    Spans,
+    encode_payload,
+)
 from budget import Delta, Epsilon, Sensitivity
-from mechanisms import SecureBits
 
 from .conftest import Maker, new_ledger
 

@@ -10,24 +10,30 @@ import numpy as np
 import pytest
 
 from aggservice.engine import (
-    PROTECTED,
     CancelledError,
-    Discovery,
     InvalidJobError,
     JobIdTakenError,
     JobRequest,
     LocalEngine,
     Outcome,
     PrivacyUnit,
-    ReportVersionError,
     ReturnCode,
-    TooManyBadReportsError,
     UnpaidError,
     ledger_terms,
 )
+from aggservice.engine.errors import ReportVersionError, TooManyBadReportsError
+from aggservice.engine.opening.coverage import PROTECTED
+from aggservice.engine.request import Discovery
+from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api, Contribution, KeySet
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, Sensitivity, ZcdpFilter
-from mechanisms import SeededBits
+from budget import (
+    Delta,
+    Epsilon,
+    EpsilonDeltaFilter,
+    Rho,
+    Sensitivity,
+    ZcdpFilter,
+)
 
 NOW_S = 1_700_000_000
 ORIGIN = "https://adtech.example"
@@ -348,7 +354,7 @@ def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[.
 
 
 def test_gaussian_noise_needs_a_zcdp_ledger(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
-    from budget import MechanismNotAllowedError
+    from budget.errors import MechanismNotAllowedError
 
     from .conftest import new_ledger  # type: ignore[import-not-found]
 

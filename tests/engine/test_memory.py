@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 from aggservice.engine import JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, Spans, encode_payload
-from budget import (Epsilon, EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, Release, Signer, SqliteStore,
-                    UnitSet)
-from mechanisms import ManualClock, SecureBits
+from budget import Epsilon, EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, Release, Signer, SqliteStore, UnitSet
+from aggservice.mechanisms import ManualClock, SecureBits
 
 NOW_S = 1_700_000_000
 

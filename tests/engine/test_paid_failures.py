@@ -12,25 +12,35 @@ import pytest
 
 from aggservice.engine import (
     AvroShards,
-    Destination,
-    Discovery,
-    DomainError,
     InvalidJobError,
-    KeySums,
     LocalEngine,
     Outcome,
     PaidFailureError,
     ResultWriteError,
     ReturnCode,
     UnpaidError,
-    find_result,
     ledger_terms,
 )
-from aggservice.engine import charging as charging_module
 from aggservice.engine import local as local_module
-from aggservice.engine import output as output_module
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging, StoreError, verify_store
-from mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.engine.errors import DomainError
+from aggservice.engine.release import charging as charging_module
+from aggservice.engine.release import output as output_module
+from aggservice.engine.release.charging import find_result
+from aggservice.engine.release.output import Destination
+from aggservice.engine.request import Discovery
+from aggservice.engine.tables.sums import KeySums
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from budget import (
+    Delta,
+    Epsilon,
+    EpsilonDeltaFilter,
+    Ledger,
+    MemoryStore,
+    Signer,
+    Staging,
+    verify_store,
+)
+from budget.errors import StoreError
 
 from .conftest import NOW_MS, SCOPE, Maker
 from .test_flow import request

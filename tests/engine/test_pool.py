@@ -16,15 +16,15 @@ import pytest
 from aggservice.engine import (
     EngineError,
     InlineOpener,
-    JudgedBatch,
-    OpeningSpec,
     ReturnCode,
-    WorkerLostError,
     WorkerPool,
 )
+from aggservice.engine.errors import WorkerLostError
 from aggservice.engine.local import pieces
-from aggservice.engine.pool import SLOT_BYTES
-from aggservice.engine.slots import Slot, batch_from_arrays, batch_to_arrays
+from aggservice.engine.opening.histogram_columns import JudgedBatch
+from aggservice.engine.opening.judging import OpeningSpec
+from aggservice.engine.opening.pool import SLOT_BYTES
+from aggservice.engine.opening.shared_memory import Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import Api, ReportBatch, Spans
 
 SPEC = OpeningSpec(

@@ -13,9 +13,6 @@ import pytest
 from scipy.stats import chi2
 
 from aggservice.engine import (
-    NO_DEVICE_TOKEN,
-    OTHER_RANDOMIZER,
-    DomainError,
     EngineSettings,
     InvalidJobError,
     JobIdTakenError,
@@ -24,28 +21,47 @@ from aggservice.engine import (
     PrivacyUnit,
     ResultWriteError,
     ReturnCode,
-    ShufflePlan,
     ShuffleRequest,
     ShuffleSettings,
-    TooManyBadReportsError,
     UnpaidError,
     WorkerPool,
     ledger_terms,
-    random_order,
+)
+from aggservice.engine.errors import DomainError, TooManyBadReportsError
+from aggservice.engine.opening.counts import NO_DEVICE_TOKEN, OTHER_RANDOMIZER
+from aggservice.engine.shuffle.plan import ShufflePlan
+from aggservice.engine.shuffle.rows import random_order
+from aggservice.mechanisms import (
+    AmplificationBound,
+    SecureBits,
+    SeededBits,
+    shuffled_epsilon,
+    small_epsilon,
 )
 from aggservice.wire import (
     AggregatableReport,
     Api,
     Randomizer,
-    RegistryKey,
-    RegistryKeyPair,
     SharedInfo,
-    report_unit,
-    sign_token,
 )
-from budget import Delta, EpsilonDeltaFilter, LocalReports, ShuffledReports, ZcdpFilter, verify_store
-from ldp_client import columns_of, l_grr, randomized_response, randomizer_of, seal_report
-from mechanisms import AmplificationBound, SecureBits, SeededBits, shuffled_epsilon, small_epsilon
+from aggservice.wire.report.device_tokens import sign_token
+from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
+from aggservice.wire.report.units import report_unit
+from budget import (
+    Delta,
+    EpsilonDeltaFilter,
+    LocalReports,
+    ShuffledReports,
+    ZcdpFilter,
+    verify_store,
+)
+from ldp_client import (
+    columns_of,
+    l_grr,
+    randomized_response,
+    randomizer_of,
+    seal_report,
+)
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 
@@ -393,10 +409,10 @@ def test_more_reports_than_fit_are_refused_before_anything_is_charged(
 ) -> None:
     reports = sealed(maker, [1] * 40)
     engine = engine_of(maker)
-    monkeypatch.setattr("aggservice.engine.shuffle.MOST_BYTES_IN_LEDGER", 40 * NAME.report_bytes - 1)
+    monkeypatch.setattr("aggservice.engine.jobs.shuffle.MOST_BYTES_IN_LEDGER", 40 * NAME.report_bytes - 1)
     with pytest.raises(ResultWriteError, match="too many for a stream"):
         run(engine, maker, reports)
-    monkeypatch.setattr("aggservice.engine.shuffle.MOST_BYTES_IN_MEMORY", 40 * NAME.report_bytes - 1)
+    monkeypatch.setattr("aggservice.engine.jobs.shuffle.MOST_BYTES_IN_MEMORY", 40 * NAME.report_bytes - 1)
     with pytest.raises(ResultWriteError, match="does not fit into memory"):
         run(engine, maker, reports)
     spent = engine.ledger.balances(b"".join(report_unit_of(report) for report in reports))

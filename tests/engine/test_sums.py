@@ -6,10 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggservice.engine import KeyMask, KeySums, ReleasePlan, release
-from aggservice.engine.repeats import ReportIds, fresh_twin
-from aggservice.engine.sums import sums_twin
-from aggservice.engine.unitlist import UnitList, units_twin
+from aggservice.engine import ReleasePlan
+from aggservice.engine.release.noise import release
+from aggservice.engine.tables.report_ids import ReportIds, fresh_twin
+from aggservice.engine.tables.sums import KeyMask, KeySums, sums_twin
+from aggservice.engine.tables.units import UnitList, units_twin
 from budget import Delta, Epsilon, Sensitivity
 
 WORD = (1 << 64) - 1

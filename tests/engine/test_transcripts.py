@@ -21,25 +21,31 @@ import numpy as np
 import pytest
 
 from aggservice.engine import (
-    Discovery,
     InlineOpener,
     JobRequest,
     LocalEngine,
-    Noise,
     ReleasePlan,
     Scope,
     UnpaidError,
     ledger_terms,
 )
-from aggservice.wire import Api, ReportBatch
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Sensitivity, Spend
-from mechanisms import (
+from aggservice.engine.release.noise import Noise
+from aggservice.engine.request import Discovery
+from aggservice.mechanisms import (
     DiscreteLaplace,
     Real,
     SeededBits,
     TruncatedDiscreteLaplace,
     discovery_threshold,
-    truncated_delta,
+)
+from aggservice.mechanisms.threshold import truncated_delta
+from aggservice.wire import Api, ReportBatch
+from budget import (
+    Delta,
+    Epsilon,
+    EpsilonDeltaFilter,
+    Sensitivity,
+    Spend,
 )
 
 from .conftest import Maker, new_ledger

@@ -10,9 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldp_client import ProtocolError, ReportError, StateError, distribution, privacy_loss
-from ldp_client.dyadic import DyadicServer, DyadicTree, NodeReport, cover, node_index, report_kernel, report_twin
-from mechanisms import SecureBits, SeededBits
+from aggservice.mechanisms import SecureBits, SeededBits
+from ldp_client import DyadicTree
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.privacy.enumeration import distribution, privacy_loss
+from ldp_client.protocols.dyadic import (
+    DyadicServer,
+    NodeReport,
+    cover,
+    node_index,
+    report_kernel,
+    report_twin,
+)
 
 ALARM = 1e-9
 

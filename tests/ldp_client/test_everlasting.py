@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from ldp_client import ProtocolError, ReportError, StateError, distribution, privacy_loss
-from ldp_client.everlasting import BitwiseEverlasting
-from mechanisms import ForbiddenBits, SecureBits, SeededBits, tight_chain
+from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
+from aggservice.mechanisms.chaining import tight_chain
+from ldp_client import BitwiseEverlasting
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.privacy.enumeration import distribution, privacy_loss
 
 PROTOCOL = BitwiseEverlasting(epsilon_permanent_micro=800_000, epsilon_report_micro=1_300_000)
 ALARM = 1e-9

@@ -12,13 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldp_client import ProtocolError, ReportError, StateError, distribution, privacy_loss
-from ldp_client.enumeration import log_ratio
-from ldp_client.hadamard import parity, signs_for, signs_for_twin, transform, transform_twin
-from ldp_client.inner_product import InnerProduct, for_accuracy, for_everlasting
-from ldp_client.stream_laws import StoredPairsLaw, stream_law
-from ldp_client.trackability import trackability
-from mechanisms import SecureBits, SeededBits, advanced_epsilon
+from aggservice.mechanisms import SecureBits, SeededBits
+from aggservice.mechanisms.composition import advanced_epsilon
+from ldp_client import InnerProduct, stream_law, trackability
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.privacy.enumeration import distribution, log_ratio, privacy_loss
+from ldp_client.protocols.inner_product import for_accuracy, for_everlasting
+from ldp_client.sampling.hadamard import (
+    parity,
+    signs_for,
+    signs_for_twin,
+    transform,
+    transform_twin,
+)
+from ldp_client.tracking.stream_laws import StoredPairsLaw
 
 ALARM = 1e-9
 

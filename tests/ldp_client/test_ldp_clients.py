@@ -8,22 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
+from aggservice.mechanisms.errors import RandomnessForbiddenError
 from ldp_client import (
-    METHODS,
-    BitFlipReport,
-    HashedReport,
-    ProtocolError,
-    ReportError,
-    StateError,
-    UniversalHash,
     bit_flip,
     build,
     l_osue,
     loloha,
 )
-from ldp_client.bitflip import sample, sample_batch
-from ldp_client.draws import Draws
-from mechanisms import ForbiddenBits, RandomnessForbiddenError, SecureBits, SeededBits
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.protocols.bitflip import BitFlipReport, sample, sample_batch
+from ldp_client.protocols.hashed import HashedReport
+from ldp_client.protocols.methods import METHODS
+from ldp_client.sampling.draws import Draws
+from ldp_client.sampling.hashing import UniversalHash
 
 LONGITUDINAL = [name for name in METHODS if name not in ("GRR", "SUE", "OUE", "BLH", "OLH")]
 

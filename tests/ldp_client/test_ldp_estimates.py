@@ -10,10 +10,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ldp_client import METHODS, Support, build, l_grr, l_osue, l_sue, loloha
-from ldp_client.packed import bits_of
-from ldp_client.protocol import FrequencyProtocol
-from mechanisms import SecureBits
+from aggservice.mechanisms import SecureBits
+from ldp_client import (
+    FrequencyProtocol,
+    build,
+    l_grr,
+    l_osue,
+    l_sue,
+    loloha,
+)
+from ldp_client.estimation.support import Support
+from ldp_client.protocols.methods import METHODS
+from ldp_client.sampling.packed import bits_of
 
 USERS = 2_000
 VALUES = 360

@@ -12,14 +12,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggservice.mechanisms import (
+    Clock,
+    ManualClock,
+    SecureBits,
+    SeededBits,
+)
 from ldp_client import build
-from ldp_client.datasets import Dataset, counters, load, synthetic
 from ldp_client.errors import DataError, FigureError
-from ldp_client.experiment import ChangeWatch, run
-from ldp_client.figures import FigureRequest, all_figures, find_figure
-from ldp_client.figures.loloha_experiments import Cell, Interval, grid, measure
-from ldp_client.methods import PAPER_METHODS
-from mechanisms import Clock, ManualClock, SecureBits, SeededBits
+from ldp_client.experiments.datasets import (
+    Dataset,
+    counters,
+    load,
+    synthetic,
+)
+from ldp_client.experiments.figures import all_figures, find_figure
+from ldp_client.experiments.figures.kinds import FigureRequest
+from ldp_client.experiments.figures.loloha_experiments import (
+    Cell,
+    Interval,
+    grid,
+    measure,
+)
+from ldp_client.experiments.run import ChangeWatch, run
+from ldp_client.protocols.methods import PAPER_METHODS
 
 
 @pytest.fixture(scope="session")

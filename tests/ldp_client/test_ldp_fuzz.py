@@ -14,27 +14,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from aggservice.mechanisms import SeededBits
 from ldp_client import (
-    BitFlipReport,
     BitwiseEverlasting,
-    DyadicServer,
     DyadicTree,
-    HashedReport,
     InnerProduct,
     LdpError,
-    NodeReport,
     Rappor,
-    RapporReport,
-    UniversalHash,
     bit_flip,
-    decode_report,
-    encode_report,
     l_grr,
     l_osue,
     loloha,
-    report_bytes,
 )
-from mechanisms import SeededBits
+from ldp_client.protocols.bitflip import BitFlipReport
+from ldp_client.protocols.dyadic import DyadicServer, NodeReport
+from ldp_client.protocols.hashed import HashedReport
+from ldp_client.protocols.rappor import RapporReport
+from ldp_client.sampling.hashing import UniversalHash
+from ldp_client.wire.reports import decode_report, encode_report, report_bytes
 
 PAIR = {"epsilon_permanent_micro": 2_000_000, "epsilon_first_micro": 1_000_000}
 TREE = DyadicTree(periods=4, changes=2, epsilon_micro=1_000_000)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldp_client.draws import Draws
+from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client.errors import ReportError
-from ldp_client.hashing import (
+from ldp_client.sampling.draws import Draws
+from ldp_client.sampling.hashing import (
     UniversalHash,
     bucket_starts,
     collision_bound,
@@ -25,7 +26,6 @@ from ldp_client.hashing import (
     hash_twin,
     hash_values,
 )
-from mechanisms import SecureBits, SeededBits
 
 WORDS = st.integers(0, (1 << 64) - 1)
 

@@ -11,10 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from aggservice.mechanisms import (
+    Bits,
+    Real,
+    SecureBits,
+    SeededBits,
+    exp,
+)
+from aggservice.mechanisms.words import Tape
 from ldp_client.errors import ReportError
-from ldp_client.lanes import ROUNDS, LaneCoins, lane_twin, next_word
-from ldp_client.memo import Answers, MemoTable, RowStore
-from ldp_client.packed import (
+from ldp_client.estimation.steps import Step
+from ldp_client.sampling.lanes import (
+    ROUNDS,
+    LaneCoins,
+    lane_twin,
+    next_word,
+)
+from ldp_client.sampling.memo import Answers, MemoTable, RowStore
+from ldp_client.sampling.packed import (
     bits_of,
     count_bits,
     count_bits_twin,
@@ -26,9 +40,6 @@ from ldp_client.packed import (
     unpack,
     words_of,
 )
-from ldp_client.steps import Step
-from mechanisms import Bits, Real, SecureBits, SeededBits, exp
-from mechanisms.words import Tape
 
 HALF_BITS = (1 << 32) - 1
 

@@ -11,25 +11,24 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from aggservice.mechanisms import Real, SecureBits
 from ldp_client import (
-    UniversalHash,
+    LdpError,
     binary_hashing,
     bit_flip,
     build,
-    distribution,
     l_grr,
     l_osue,
     l_sue,
     loloha,
     optimal_hashing,
     optimized_unary,
-    privacy_loss,
     randomized_response,
     sue,
 )
-from ldp_client.draws import Draws
-from ldp_client.errors import LdpError
-from mechanisms import Real, SecureBits
+from ldp_client.privacy.enumeration import distribution, privacy_loss
+from ldp_client.sampling.draws import Draws
+from ldp_client.sampling.hashing import UniversalHash
 
 MICRO = 1_000_000
 PAIRS = [(500_000, 200_000), (1_000_000, 500_000), (3_000_000, 1_800_000), (5_000_000, 500_000)]

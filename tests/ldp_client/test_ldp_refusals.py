@@ -12,44 +12,35 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import (
-    BitFlipColumns,
-    BitFlipReport,
     BitwiseEverlasting,
-    DyadicServer,
     DyadicTree,
-    FiniteState,
-    HashedColumns,
-    HashedReport,
     InnerProduct,
     LdpError,
-    NodeReport,
-    PairColumns,
-    ProtocolError,
     Rappor,
-    RapporColumns,
-    RapporCounts,
-    RapporReport,
-    ReportError,
-    StateError,
-    Support,
-    UniversalHash,
     bit_flip,
-    decode,
-    decode_report,
-    encode_report,
     l_grr,
     l_osue,
     loloha,
     optimal_hashing,
     permanent_untrackable,
-    several_untrackable,
     stream_law,
     trackability,
 )
-from ldp_client.datasets import counters, synthetic
-from ldp_client.errors import DataError
-from mechanisms import SecureBits, SeededBits
+from ldp_client.errors import DataError, ProtocolError, ReportError, StateError
+from ldp_client.estimation.support import Support
+from ldp_client.experiments.datasets import counters, synthetic
+from ldp_client.privacy.finite_state import FiniteState
+from ldp_client.privacy.tracking_bounds import several_untrackable
+from ldp_client.protocols.bitflip import BitFlipColumns, BitFlipReport
+from ldp_client.protocols.dyadic import DyadicServer, NodeReport
+from ldp_client.protocols.hashed import HashedColumns, HashedReport
+from ldp_client.protocols.inner_product import PairColumns
+from ldp_client.protocols.rappor import RapporColumns, RapporCounts, RapporReport
+from ldp_client.protocols.rappor_decoding import decode
+from ldp_client.sampling.hashing import UniversalHash
+from ldp_client.wire.reports import decode_report, encode_report
 
 PAIR = {"epsilon_permanent_micro": 2_000_000, "epsilon_first_micro": 1_000_000}
 GRR = l_grr(k=5, **PAIR)  # type: ignore[arg-type]

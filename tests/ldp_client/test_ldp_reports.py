@@ -9,23 +9,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aggservice.mechanisms import SeededBits
 from ldp_client import (
-    METHODS,
     BitwiseEverlasting,
-    ProtocolError,
     Rappor,
-    ReportError,
+    bit_flip,
     build,
     columns_of,
+    randomizer_of,
+)
+from ldp_client.errors import ProtocolError, ReportError
+from ldp_client.protocols.bitflip import BitFlipReport
+from ldp_client.protocols.methods import METHODS
+from ldp_client.wire.reports import (
     decode_report,
     encode_report,
     randomizer_id,
-    randomizer_of,
     report_bytes,
 )
-from ldp_client.bitflip import BitFlipReport, bit_flip
-from ldp_client.sealed import _micro
-from mechanisms import SeededBits
+from ldp_client.wire.sealed import _micro
 
 
 def make(name: str, k: int = 21) -> Any:

@@ -7,10 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from ldp_client.datasets import load
-from ldp_client.figures import FigureRequest
-from ldp_client.figures.loloha_experiments import METHODS, measure
-from mechanisms import SeededBits, SystemClock
+from aggservice.mechanisms import SeededBits, SystemClock
+from ldp_client.experiments.datasets import load
+from ldp_client.experiments.figures.kinds import FigureRequest
+from ldp_client.experiments.figures.loloha_experiments import METHODS, measure
 
 
 @pytest.mark.soak

@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 
+from aggservice.mechanisms import Real, exp
 from ldp_client import (
-    Hashed,
-    ProtocolError,
-    best_range,
     binary_hashing,
     bit_flip,
     l_grr,
@@ -24,15 +22,21 @@ from ldp_client import (
     loloha,
     optimal_hashing,
     optimized_unary,
-    printed_range,
     randomized_response,
     sue,
 )
-from ldp_client.bitflip import printed_variance
-from ldp_client.figures.loloha import ALPHAS, EPSILONS_MICRO, first_micro, hash_ranges, variances
-from ldp_client.hash_range import variance_over_reports
-from ldp_client.steps import MICRO, Chain
-from mechanisms import Real, exp
+from ldp_client.errors import ProtocolError
+from ldp_client.estimation.hash_range import best_range, printed_range, variance_over_reports
+from ldp_client.estimation.steps import MICRO, Chain
+from ldp_client.experiments.figures.loloha import (
+    ALPHAS,
+    EPSILONS_MICRO,
+    first_micro,
+    hash_ranges,
+    variances,
+)
+from ldp_client.protocols.bitflip import printed_variance
+from ldp_client.protocols.hashed import Hashed
 
 GRID = [(micro, first_micro(micro, alpha)) for micro in EPSILONS_MICRO for alpha in ALPHAS]
 SIZES = [2, 3, 5, 17, 360, 1412]

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 
 from aggservice.commands import ldp_track
 from aggservice.commands.ldp import register
-from ldp_client.figures import FigureRequest, find_figure
-from mechanisms import SystemClock
+from aggservice.mechanisms import SystemClock
+from ldp_client.experiments.figures import find_figure
+from ldp_client.experiments.figures.kinds import FigureRequest
 
 APP = typer.Typer()
 register(APP)

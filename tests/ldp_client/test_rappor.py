@@ -10,12 +10,19 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, norm
 
-from ldp_client import ProtocolError, ReportError, StateError, distribution, privacy_loss
-from ldp_client.packed import bits_of
-from ldp_client.rappor import Rappor, RapporCounts
-from ldp_client.rappor_decoding import decode, learning_limit
-from ldp_client.rappor_recovery import draw_population, false_runs_limit, recover, zipf_shares
-from mechanisms import SecureBits, SeededBits
+from aggservice.mechanisms import SecureBits, SeededBits
+from ldp_client import Rappor
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.experiments.rappor_recovery import (
+    draw_population,
+    false_runs_limit,
+    recover,
+    zipf_shares,
+)
+from ldp_client.privacy.enumeration import distribution, privacy_loss
+from ldp_client.protocols.rappor import RapporCounts
+from ldp_client.protocols.rappor_decoding import decode, learning_limit
+from ldp_client.sampling.packed import bits_of
 
 F = Fraction
 

@@ -7,9 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from aggservice.wire import Api, EncodingError, RegistryKeyPair, SharedInfo, TokenCheck
-from ldp_client import Registry, RegistryError, StateError
-from mechanisms import SecureBits
+from aggservice.mechanisms import SecureBits
+from aggservice.wire import Api, SharedInfo
+from aggservice.wire.errors import EncodingError
+from aggservice.wire.report.device_tokens import TokenCheck
+from aggservice.wire.report.registry_keys import RegistryKeyPair
+from ldp_client import Registry
+from ldp_client.errors import RegistryError, StateError
 
 PAIR = RegistryKeyPair.create(SecureBits())
 

@@ -8,27 +8,28 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import (
+    BitwiseEverlasting,
     DyadicTree,
-    ProtocolError,
-    ReportError,
-    UniversalHash,
+    InnerProduct,
+    Rappor,
     binary_hashing,
     bit_flip,
-    distribution,
     l_grr,
     l_osue,
     l_sue,
     loloha,
+    stream_law,
     sue,
+    trackability,
 )
-from ldp_client.everlasting import BitwiseEverlasting
-from ldp_client.inner_product import InnerProduct
-from ldp_client.packed import unpack
-from ldp_client.rappor import Rappor
-from ldp_client.stream_laws import BitsLaw, SymbolLaw, stream_law
-from ldp_client.trackability import Trackability, gap, trackability
-from mechanisms import SecureBits, SeededBits
+from ldp_client.errors import ProtocolError, ReportError
+from ldp_client.privacy.enumeration import distribution
+from ldp_client.sampling.hashing import UniversalHash
+from ldp_client.sampling.packed import unpack
+from ldp_client.tracking.stream_laws import BitsLaw, SymbolLaw
+from ldp_client.tracking.trackability import Trackability, gap
 
 
 def test_figure_1_at_seven_reports() -> None:

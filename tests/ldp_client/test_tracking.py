@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ldp_client import ProtocolError
-from ldp_client.everlasting import BitwiseEverlasting
-from ldp_client.finite_state import FiniteState
-from ldp_client.tracking import (
+from ldp_client import BitwiseEverlasting, permanent_untrackable
+from ldp_client.errors import ProtocolError
+from ldp_client.privacy.finite_state import FiniteState
+from ldp_client.privacy.tracking_bounds import (
     Bound,
     composed_untrackable,
-    permanent_untrackable,
     several_permanent_untrackable,
     several_untrackable,
     undetectable,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mechanisms import closed_epsilon, shuffled_epsilon, small_epsilon
+from aggservice.mechanisms import closed_epsilon, shuffled_epsilon, small_epsilon
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

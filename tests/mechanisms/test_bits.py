@@ -7,7 +7,14 @@ import pickle
 import numpy as np
 import pytest
 
-from mechanisms import ForbiddenBits, ManualClock, ParameterError, RandomnessForbiddenError, SecureBits, SeededBits
+from aggservice.mechanisms import (
+    ForbiddenBits,
+    ManualClock,
+    ParameterError,
+    SecureBits,
+    SeededBits,
+)
+from aggservice.mechanisms.errors import RandomnessForbiddenError
 
 
 def test_seeded_bits_are_the_same_everywhere() -> None:

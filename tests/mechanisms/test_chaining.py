@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms import ParameterError
-from mechanisms.chaining import basic_chain, chain, channel_epsilon, second_step, small_chain, tight_chain
+from aggservice.mechanisms import ParameterError
+from aggservice.mechanisms.chaining import (
+    basic_chain,
+    chain,
+    channel_epsilon,
+    second_step,
+    small_chain,
+    tight_chain,
+)
 
 EPSILON = st.floats(min_value=1e-6, max_value=30)
 

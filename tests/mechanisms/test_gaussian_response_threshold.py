@@ -11,20 +11,17 @@ import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy.stats import norm
 
-from mechanisms import (
+from aggservice.mechanisms import (
     DiscreteGaussian,
     ParameterError,
-    RandomizedResponse,
     SecureBits,
     TruncatedDiscreteLaplace,
-    advanced_epsilon,
     discovery_threshold,
-    epsilon_of_zcdp,
     exp,
-    rho_of_pure,
-    truncated_delta,
 )
-from mechanisms.threshold import ATTO
+from aggservice.mechanisms.composition import advanced_epsilon, epsilon_of_zcdp, rho_of_pure
+from aggservice.mechanisms.response import RandomizedResponse
+from aggservice.mechanisms.threshold import ATTO, truncated_delta
 from stated import assert_frequencies
 
 

@@ -9,9 +9,15 @@ import opendp.prelude as dp
 import pytest
 from scipy.stats import chi2, dlaplace
 
-from mechanisms import DiscreteLaplace, ParameterError, SecureBits, TruncatedDiscreteLaplace, exp
-from mechanisms.geometric import digits_of, geometric_twin, laplace_kernel
-from mechanisms.words import FULL, TIE, Tape
+from aggservice.mechanisms import (
+    DiscreteLaplace,
+    ParameterError,
+    SecureBits,
+    TruncatedDiscreteLaplace,
+    exp,
+)
+from aggservice.mechanisms.geometric import digits_of, geometric_twin, laplace_kernel
+from aggservice.mechanisms.words import FULL, TIE, Tape
 from stated import FALSE_ALARM, assert_frequencies
 
 DEPLOYED = DiscreteLaplace(epsilon_micro=10_000_000, sensitivity=1 << 16)

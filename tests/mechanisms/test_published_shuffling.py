@@ -25,7 +25,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from mechanisms.clones import shuffled_delta, shuffled_epsilon
+from aggservice.mechanisms import shuffled_epsilon
+from aggservice.mechanisms.clones import shuffled_delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechanisms import ParameterError, Real, exp
+from aggservice.mechanisms import ParameterError, Real, exp
 
 rationals = st.fractions(min_value=-40, max_value=40, max_denominator=10**9)
 

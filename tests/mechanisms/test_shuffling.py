@@ -14,16 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from mechanisms import ParameterError
-from mechanisms.amplification import AmplificationBound, amplified_micro
-from mechanisms.clones import ExactBinaryShuffle, shuffled_delta, shuffled_epsilon, sums_of_two
-from mechanisms.shuffling import (
+from aggservice.mechanisms import (
+    AmplificationBound,
+    ExactBinaryShuffle,
+    ParameterError,
+    amplified_micro,
     closed_epsilon,
+    shuffled_epsilon,
+    small_epsilon,
+)
+from aggservice.mechanisms.clones import shuffled_delta, sums_of_two
+from aggservice.mechanisms.shuffling import (
     epsilon_of_shuffles,
     moderate_epsilon,
     rdp_epsilon,
     small_case_refusal,
-    small_epsilon,
     step_epsilon,
 )
 

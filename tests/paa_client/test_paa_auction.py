@@ -11,26 +11,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from paa_client import (
-    GCP_COORDINATOR,
-    Api,
     Auction,
     BaseValue,
     Bid,
     Browser,
-    CallError,
-    Cause,
     Config,
     InterestGroup,
-    RejectReason,
-    Rules,
     Score,
     Signal,
-    WorkletTypeError,
     chromium,
 )
-from paa_client.signals import MAX_BUCKET, MAX_VALUE, Measurements, fill_in
+from paa_client.auction.signals import (
+    MAX_BUCKET,
+    MAX_VALUE,
+    Measurements,
+    RejectReason,
+    fill_in,
+)
+from paa_client.config import GCP_COORDINATOR, Api, Rules
+from paa_client.errors import CallError, WorkletTypeError
+from paa_client.journal import Cause
 
 SELLER = "https://seller.example"
 BUYERS = ["https://one.example", "https://two.example", "https://three.example"]

@@ -11,22 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms import ManualClock, SeededBits
+from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import (
-    Api,
     Auction,
     Browser,
-    Budgeter,
-    Cause,
     Config,
     Contribution,
-    Denial,
     InterestGroup,
-    Rules,
-    WorkletError,
-    site_of,
 )
-from paa_client.budgets import Request, Reservations, Usage
+from paa_client.config import Api, Rules
+from paa_client.errors import WorkletError
+from paa_client.journal import Cause
+from paa_client.origins import site_of
+from paa_client.reporting.budgets import Budgeter, Denial, Request, Reservations, Usage
 
 MINUTE_MS = 60_000
 SITE = "https://ad.example"

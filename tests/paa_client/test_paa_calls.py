@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 
 from aggservice import wire
-from mechanisms import ManualClock, SeededBits
-from paa_client import (
-    Browser,
+from aggservice.mechanisms import ManualClock, SeededBits
+from paa_client import Browser, Config
+from paa_client.config import Rules
+from paa_client.errors import (
     CallError,
-    Cause,
-    Config,
-    Rules,
     WorkletDataError,
     WorkletError,
     WorkletNotAllowedError,
     WorkletRangeError,
     WorkletTypeError,
 )
+from paa_client.journal import Cause
 
 from .worklets import AMPLE_MS, ORIGIN, START_MS, browser_with, returns
 

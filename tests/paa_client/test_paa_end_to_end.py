@@ -14,10 +14,12 @@ from scipy.stats import binom
 
 from aggservice import wire
 from aggservice.client import Client, ClientError, JobParameters
+from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.service import embedded
-from mechanisms import ManualClock, SecureBits
-from paa_client import AWS_COORDINATOR, Browser, Fleet
-from paa_client.recipes import Reach, service_noise
+from paa_client import Browser, Fleet
+from paa_client.config import AWS_COORDINATOR
+from paa_client.recipes.estimates import service_noise
+from paa_client.recipes.reach import Reach
 
 ORIGIN = "https://ad.example"
 START_MS = 1_700_000_040_000

@@ -11,10 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice import wire
-from mechanisms import ManualClock, SeededBits
-from paa_client import Browser, Cause, Config, ConfigError, Fleet, Rules
-from paa_client.fleet_kernel import group_by_device, run_kernel, run_twin
-from paa_client.recipes import KPlusFrequency, Reach
+from aggservice.mechanisms import ManualClock, SeededBits
+from paa_client import Browser, Config, Fleet
+from paa_client.config import Rules
+from paa_client.errors import ConfigError
+from paa_client.fleet.kernel import group_by_device, run_kernel, run_twin
+from paa_client.journal import Cause
+from paa_client.recipes.frequency import KPlusFrequency
+from paa_client.recipes.reach import Reach
 
 ORIGIN = "https://ad.example"
 START_MS = 1_700_000_040_000

@@ -17,8 +17,15 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggservice import wire
-from mechanisms import ManualClock, SeededBits
-from paa_client import AWS_COORDINATOR, Api, Auction, Browser, InterestGroup, chromium
+from aggservice.mechanisms import ManualClock, SeededBits
+from aggservice.wire.hpke.key_sets import KeyPair
+from paa_client import (
+    Auction,
+    Browser,
+    InterestGroup,
+    chromium,
+)
+from paa_client.config import AWS_COORDINATOR, Api
 
 MAX_BUCKET = 2**128 - 1
 MAX_FILTERING_ID = 2**64 - 1
@@ -123,7 +130,7 @@ def golden_keys(folder: Path) -> wire.KeySet:
     public = json.loads((folder / "public_key.json").read_text())["keys"][0]
     private = X25519PrivateKey.from_private_bytes(base64.b64decode((folder / "private_key.txt").read_text()))
     assert base64.b64encode(private.public_key().public_bytes_raw()).decode() == public["key"]
-    return wire.KeySet((wire.KeyPair(id=public["id"], private=private, not_before_ms=0, expiry_ms=2 * REPORT_TIME_MS),))
+    return wire.KeySet((KeyPair(id=public["id"], private=private, not_before_ms=0, expiry_ms=2 * REPORT_TIME_MS),))
 
 
 @pytest.mark.parametrize(("folder", "version", "cases"), [("latest", "1.0", LATEST), ("version_0.1", "0.1", OLDER)])

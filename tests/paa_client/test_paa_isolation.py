@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from mechanisms import ManualClock, SeededBits
+from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import (
     Auction,
     Browser,
-    Cause,
     Config,
     InterestGroup,
 )
+from paa_client.journal import Cause
 
 from .worklets import AMPLE_MS, ORIGIN, START_MS, Operation, browser_with, returns, secret_of
 

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms import ManualClock, SeededBits
-from paa_client import Browser, Cause, Config, ConfigError, Rules, model
-from paa_client.model import PaaSrClient, SummaryReport
-from paa_client.recipes import Reach
+from aggservice.mechanisms import ManualClock, SeededBits
+from paa_client import Browser, Config, PaaSrClient, model
+from paa_client.config import Rules
+from paa_client.errors import ConfigError
+from paa_client.journal import Cause
+from paa_client.model import SummaryReport
+from paa_client.recipes.reach import Reach
 
 BUDGET = 1 << 16
 MINUTE_MS = 60_000

@@ -11,23 +11,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
-from paa_client import Auction, Browser, Cause, Config, ConfigError, InterestGroup
-from paa_client.recipes import (
-    UNKNOWN,
-    CrossSiteConversion,
-    CumulativeReach,
-    Demographics,
-    FrequencyHistogram,
-    KPlusFrequency,
-    LossGap,
-    Reach,
-    WinningBidPrice,
-    estimate,
-    half_width,
-    mean_frequency,
-    service_noise,
+from aggservice.mechanisms import (
+    DiscreteLaplace,
+    ManualClock,
+    SecureBits,
+    SeededBits,
 )
+from paa_client import (
+    Auction,
+    Browser,
+    Config,
+    InterestGroup,
+)
+from paa_client.errors import ConfigError
+from paa_client.journal import Cause
+from paa_client.recipes.conversions import CrossSiteConversion
+from paa_client.recipes.demographics import UNKNOWN, Demographics
+from paa_client.recipes.estimates import estimate, half_width, service_noise
+from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
+from paa_client.recipes.reach import CumulativeReach, Reach
+from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
 
 ORIGIN = "https://measure.example"
 START_MS = 1_700_000_040_000

@@ -9,18 +9,20 @@ from uuid import UUID
 import pytest
 
 from aggservice import wire
-from mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from paa_client import (
+    Browser,
+    Config,
+    Contribution,
+    chromium,
+)
+from paa_client.config import (
     AWS_COORDINATOR,
     GCP_COORDINATOR,
     Api,
-    Browser,
-    Config,
-    ConfigError,
-    Contribution,
     Rules,
-    chromium,
 )
+from paa_client.errors import ConfigError
 
 ORIGIN = "https://sub.ad.example:8443"
 START_MS = 1_700_000_040_000

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms import ManualClock, SeededBits
-from paa_client import Browser, Cause, Config, Rules, chromium
+from aggservice.mechanisms import ManualClock, SeededBits
+from paa_client import Browser, Config, chromium
+from paa_client.config import Rules
+from paa_client.journal import Cause
 
 ORIGIN = "https://ad.example"
 BUDGET = 1 << 16

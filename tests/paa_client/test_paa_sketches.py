@@ -11,9 +11,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
-from paa_client import Browser, Config, ConfigError
-from paa_client.recipes import Reach, ReachSketch, Readout, direct_variance, merge, service_noise
+from aggservice.mechanisms import (
+    DiscreteLaplace,
+    ManualClock,
+    SecureBits,
+    SeededBits,
+)
+from paa_client import Browser, Config
+from paa_client.errors import ConfigError
+from paa_client.recipes.estimates import service_noise
+from paa_client.recipes.reach import Reach
+from paa_client.recipes.sketches import (
+    ReachSketch,
+    Readout,
+    direct_variance,
+    merge,
+)
 
 NOISE = service_noise(10)
 

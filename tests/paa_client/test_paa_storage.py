@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanisms import ManualClock
-from paa_client import CallError, WorkletNotAllowedError, WorkletTypeError
-from paa_client.storage import Database, WindowStorage, WorkletStorage, code_units
+from aggservice.mechanisms import ManualClock
+from paa_client import WindowStorage, WorkletStorage
+from paa_client.errors import CallError, WorkletNotAllowedError, WorkletTypeError
+from paa_client.storage import Database, code_units
 
 LIFETIME_MS = 30 * 86_400_000
 

@@ -6,12 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from aggservice import wire
-from mechanisms import ManualClock, SeededBits
-from paa_client import (
-    AWS_COORDINATOR,
-    Browser,
-    Config,
-)
+from aggservice.mechanisms import ManualClock, SeededBits
+from paa_client import Browser, Config
+from paa_client.config import AWS_COORDINATOR
 
 ORIGIN = "https://ad.example"
 START_MS = 1_700_000_040_000

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
 from ara_client import (
     AggregatableAttributionReport,
-    AggregatableDebugReport,
     Browser,
-    Report,
     Request,
     Response,
     SettledDraws,
     VendorValues,
 )
-from mechanisms import SeededBits
+from ara_client.reports import AggregatableDebugReport, Report
 
 from .climbing import Problem
 from .worlds import DAY_MS, MARK, Measured, Sent, SetClock, Statement, compare, stated

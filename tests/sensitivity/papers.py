@@ -10,15 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 
+from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
-from ara_client.fleet import Fleet, FleetRules, match_table
-from ara_client.fleet_columns import SourceColumns, TriggerColumns
+from ara_client import Fleet, FleetRules, SourceColumns, TriggerColumns, match_table
 from ara_client.model import Source, SummaryClient
 from budget import Sensitivity
-from mechanisms import SeededBits
-from paa_client import Config
-from paa_client.fleet import Fleet as Devices
-from paa_client.model import PaaSrClient
+from paa_client import Config, PaaSrClient
+from paa_client import Fleet as Devices
 from paa_client.recipes.frequency import KPlusFrequency
 
 from .climbing import Problem

@@ -8,10 +8,17 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
 from budget import Sensitivity
-from mechanisms import SeededBits
-from paa_client import Auction, Browser, Config, FencedFrame, InterestGroup, Rules
+from paa_client import (
+    Auction,
+    Browser,
+    Config,
+    FencedFrame,
+    InterestGroup,
+)
+from paa_client.config import Rules
 from paa_client.origins import site_of
 
 from .climbing import Problem

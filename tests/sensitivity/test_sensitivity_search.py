@@ -16,10 +16,11 @@ import pytest
 import ara_client
 import paa_client
 from aggservice.wire import Api
-from ara_client import debug_limits
-from ara_client.sources import StoredSource
+from ara_client.storage import debug_limits
+from ara_client.storage.sources import StoredSource
 from budget import Sensitivity
-from paa_client import Rules, budgets
+from paa_client.config import Rules
+from paa_client.reporting import budgets
 
 from . import attribution, papers, private_aggregation
 from .climbing import Found, Problem, by_l0, by_l1, search

@@ -249,7 +249,7 @@ class Drawing:
         if limit in (4, 8):
             changes["rows_in_ledger"] = self._choices.below(6)
         elif limit in (5, 9):
-            changes["result_bytes"] = 840 + self._choices.below(300)
+            changes["result_bytes"] = 830 + self._choices.below(900)
         elif limit == 6:
             changes["largest_sum"] = 60_000 + 20_000 * self._choices.below(8)
         elif limit == 7:
@@ -266,11 +266,11 @@ class Drawing:
             if changes["sqlite"]:
                 changes["file_bytes"] = _SQLITE_BYTES + _FRAME_BYTES * self._choices.below(24) + self._choices.below(3)
             elif files and not self.rarely(4):
-                # What is staged: a note of the job, shards of 169 bytes and more, a statement of 790 and more.
-                first, count = self.pick(((160, 110), (780, 290), (0, 60)))
+                # What is staged: a note of the job, shards of 169 bytes and more, a statement of 900 and more.
+                first, count = self.pick(((160, 120), (890, 900), (0, 60)))
                 changes["file_bytes"] = first + self._choices.below(count)
             else:
-                changes["room"] = 2_850 + self._choices.below(600)
+                changes["room"] = 2_900 + self._choices.below(1_600)
         return Setup(**changes)
 
     def _asks(self) -> Asks:

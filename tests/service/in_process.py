@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from aggservice.service.gate import Gate
+from aggservice.service.api.gate import Gate
 
 _SECONDS_A_MESSAGE = 0.2
 

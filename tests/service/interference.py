@@ -16,7 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from aggservice.engine import BatchOpener, InlineOpener, WorkerPool, statement
+from aggservice.engine import InlineOpener, WorkerPool
+from aggservice.engine.opening.pool import BatchOpener
+from aggservice.engine.release import statement
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import common_pb2

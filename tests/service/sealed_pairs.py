@@ -17,6 +17,7 @@ from uuid import UUID
 
 import numpy as np
 
+from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import (
     Api,
     BucketRows,
@@ -29,7 +30,6 @@ from aggservice.wire import (
     write_buckets,
     write_reports,
 )
-from mechanisms import ManualClock, SeededBits
 
 ORIGIN, SITE, RIVAL = "https://adtech.example", "https://adtech.example", "https://rival.example"
 NOW_MS = 1_700_000_000_000

@@ -11,10 +11,13 @@ from scipy.stats import binom
 from typer.testing import CliRunner
 
 from aggservice.commands.aggregate import register as register_aggregate
-from aggservice.engine import ExactNoise, KeySums, ReleasePlan, release
-from aggservice.wire import read_debug_summary, read_summary
+from aggservice.engine import ExactNoise, ReleasePlan
+from aggservice.engine.release.noise import release
+from aggservice.engine.tables.sums import KeySums
+from aggservice.mechanisms import DiscreteLaplace, SecureBits
+from aggservice.wire import read_summary
+from aggservice.wire.avro.buckets import read_debug_summary
 from budget import Delta, Epsilon, Sensitivity
-from mechanisms import DiscreteLaplace, SecureBits
 
 SAMPLE = "vectors/aggregation-service-sampledata"
 

@@ -13,7 +13,8 @@ from google.protobuf import timestamp_pb2
 
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
-from aggservice.service import EmbeddedService, EventLog
+from aggservice.service import EmbeddedService
+from aggservice.service.log import EventLog
 
 ORIGIN = "https://adtech.example"
 MANY = tuple(range(256))

@@ -8,14 +8,24 @@ from pathlib import Path
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
-from aggservice.service import ConfigError, Role, ServiceConfig, embedded, load_config, parse_config, token_digest
-from aggservice.service.callers import Caller, Register, Token
-from aggservice.service.config import is_loopback
+from aggservice.mechanisms import ManualClock
+from aggservice.service import (
+    Caller,
+    ConfigError,
+    Role,
+    ServiceConfig,
+    embedded,
+    load_config,
+    parse_config,
+    token_digest,
+)
+from aggservice.service.config.callers import Register, Token
+from aggservice.service.config.settings import is_loopback
+from aggservice.service.config.toml import read_secret
 from aggservice.service.errors import UnauthenticatedError
-from aggservice.service.toml import read_secret
 from aggservice.wire import Api
-from budget import EpsilonDeltaFilter, LedgerMismatchError, StoreError, ZcdpFilter
-from mechanisms import ManualClock
+from budget import EpsilonDeltaFilter, ZcdpFilter
+from budget.errors import LedgerMismatchError, StoreError
 
 from ..engine.conftest import Maker
 

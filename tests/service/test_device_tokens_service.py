@@ -7,13 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from aggservice.client import Client, ClientError, JobParameters, ShuffleParameters, Summary
+from aggservice.client import (
+    Client,
+    ClientError,
+    JobParameters,
+    ShuffleParameters,
+    Summary,
+)
 from aggservice.engine import ShuffleSettings
+from aggservice.mechanisms import AmplificationBound, SecureBits, amplified_micro
 from aggservice.service import ServiceConfig, embedded
-from aggservice.wire import AggregatableReport, Api, RegistryKeyPair, SharedInfo, sign_token
+from aggservice.wire import AggregatableReport, Api, SharedInfo
+from aggservice.wire.report.device_tokens import sign_token
+from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter
-from ldp_client import Registry, randomized_response, randomizer_of, seal_report
-from mechanisms import AmplificationBound, SecureBits, amplified_micro
+from ldp_client import (
+    Registry,
+    randomized_response,
+    randomizer_of,
+    seal_report,
+)
 
 from ..engine.conftest import ORIGIN, Maker
 
@@ -27,7 +40,7 @@ Forge = Callable[[SharedInfo], bytes | None]
 
 
 def configured(folder: Path, *, registered: bool = True) -> ServiceConfig:
-    from aggservice.service.config import Limits
+    from aggservice.service import Limits
 
     return ServiceConfig(
         state=folder / "state",

@@ -9,10 +9,10 @@ import pickle
 import pytest
 
 from aggservice.client import Client, JobParameters, ShuffleParameters
+from aggservice.mechanisms import Bits, SecureBits
 from aggservice.service import embedded
 from aggservice.wire import Api
 from ldp_client import randomized_response, randomizer_of, seal_report
-from mechanisms import Bits, SecureBits
 
 from ..engine.conftest import ORIGIN, Maker
 

@@ -17,9 +17,9 @@ from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import Session
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
-from aggservice.service.runner import FileJob
+from aggservice.service.jobs.runner import FileJob
 from aggservice.wire import ReportBatch, write_reports
-from budget import StoreError
+from budget.errors import StoreError
 
 ORIGIN = "https://adtech.example"
 ASKS = JobParameters(attribution_report_to=ORIGIN)

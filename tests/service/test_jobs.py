@@ -15,10 +15,15 @@ import numpy as np
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
-from aggservice.engine import charging
+from aggservice.engine.release import charging
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
-from aggservice.wire import BucketRows, ReportBatch, write_buckets, write_reports
+from aggservice.wire import (
+    BucketRows,
+    ReportBatch,
+    write_buckets,
+    write_reports,
+)
 
 ORIGIN = "https://adtech.example"
 ASKS = JobParameters(attribution_report_to=ORIGIN)
@@ -113,14 +118,15 @@ def test_one_job_id_runs_once_at_a_time(maker: Any, service: EmbeddedService, cl
 
 
 def test_logs_say_who_did_what_and_nothing_that_a_report_holds(maker: Any, tmp_path: Path) -> None:
-    from aggservice.service import EventLog, Service
+    from aggservice.service import Service
     from aggservice.service.embedded import run_service
+    from aggservice.service.log import EventLog
 
     output = io.StringIO()
     config = ServiceConfig(state=tmp_path / "state", listen="127.0.0.1:0", ledger="memory")
     config = replace(config, limits=replace(config.limits, processes=0))
     log = EventLog(maker.clock, output)
-    from aggservice.service import KeyRing
+    from aggservice.service.config.keyring import KeyRing
 
     service = Service(config, clock=maker.clock, bits=maker.bits, keys=KeyRing(maker.keys, maker.clock), log=log)
     report = maker.report({0xDEADBEEF: 12_345})

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from aggservice.client import Client, ClientError
-from aggservice.service import PUBLIC_KEYS_PATH, KeyRing, ServiceConfig, embedded
+from aggservice.mechanisms import ManualClock, SecureBits
+from aggservice.service import ServiceConfig, embedded
+from aggservice.service.config.keyring import KeyRing
+from aggservice.service.http.app import PUBLIC_KEYS_PATH
 from aggservice.wire import KeySet
-from mechanisms import ManualClock, SecureBits
 
 DAY_MS = 86_400_000
 

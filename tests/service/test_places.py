@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggservice.service.config import Limits
+from aggservice.service import Limits
 from aggservice.service.errors import BusyError
+from aggservice.service.jobs.slots import Places
 from aggservice.service.metrics import Metrics
-from aggservice.service.places import Places
 
 
 class Job:

@@ -11,7 +11,8 @@ import pytest
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import PrivacyUnit
 from aggservice.service import ServiceConfig, embedded
-from aggservice.wire import SharedInfo, report_unit, shared_id_unit
+from aggservice.wire import SharedInfo
+from aggservice.wire.report.units import report_unit, shared_id_unit
 from budget import EpsilonDeltaFilter
 
 ORIGIN = "https://adtech.example"

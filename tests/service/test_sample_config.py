@@ -35,7 +35,7 @@ def test_the_sample_loads(tmp_path: Path) -> None:
 
 def test_the_sample_names_every_setting() -> None:
     """A setting is what the parser reads by name; one that only holds in another mode stands in a comment."""
-    import aggservice.service.config as module
+    import aggservice.service.config.settings as module
 
     source = Path(module.__file__).read_text(encoding="utf-8")
     readers = "text|optional_text|path|whole|flag|texts|time_ms|table|tables"

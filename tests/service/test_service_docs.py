@@ -23,9 +23,9 @@ def test_the_examples_of_a_page_run(page: str, count: int) -> None:
 
 
 def test_the_configuration_of_the_page_is_one_that_the_service_takes(tmp_path: Path) -> None:
+    from aggservice.mechanisms import SecureBits
     from aggservice.service import Role, parse_config
-    from aggservice.wire import RegistryKeyPair
-    from mechanisms import SecureBits
+    from aggservice.wire.report.registry_keys import RegistryKeyPair
 
     text = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
     block = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0].replace("…64 hex digits…", "0" * 64)

@@ -11,13 +11,43 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from aggservice.client import Client, ClientError, JobParameters, ShuffleParameters, Summary
+from aggservice.client import (
+    Client,
+    ClientError,
+    JobParameters,
+    ShuffleParameters,
+    Summary,
+)
 from aggservice.engine import ShuffleSettings
-from aggservice.service import ConfigError, ServiceConfig, embedded, load_config
-from aggservice.wire import AggregatableReport, Api, RegistryKeyPair, ReportBatch, read_shuffled, write_reports
+from aggservice.mechanisms import (
+    AmplificationBound,
+    SecureBits,
+    amplified_micro,
+    shuffled_epsilon,
+)
+from aggservice.service import (
+    ConfigError,
+    ServiceConfig,
+    embedded,
+    load_config,
+)
+from aggservice.wire import (
+    AggregatableReport,
+    Api,
+    ReportBatch,
+    write_reports,
+)
+from aggservice.wire.avro.shuffled import read_shuffled
+from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter, Receipt
-from ldp_client import Registry, columns_of, l_osue, loloha, randomizer_of, seal_report
-from mechanisms import AmplificationBound, SecureBits, amplified_micro, shuffled_epsilon
+from ldp_client import (
+    Registry,
+    columns_of,
+    l_osue,
+    loloha,
+    randomizer_of,
+    seal_report,
+)
 
 from ..engine.conftest import ORIGIN, Maker
 
@@ -54,7 +84,8 @@ def collection(maker: Maker, users: int) -> tuple[np.ndarray, list[AggregatableR
 
 
 def reports_of(columns):  # type: ignore[no-untyped-def]
-    from ldp_client import HashedReport, UniversalHash
+    from ldp_client.protocols.hashed import HashedReport
+    from ldp_client.sampling.hashing import UniversalHash
 
     for multiplier, addend, value in zip(columns.multipliers, columns.addends, columns.values, strict=True):
         function = UniversalHash(multiplier=int(multiplier), addend=int(addend), g=PROTOCOL.g)

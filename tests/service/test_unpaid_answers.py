@@ -16,14 +16,14 @@ import grpc
 import numpy as np
 import pytest
 
-from aggservice.engine import charging
+from aggservice.engine.release import charging
+from aggservice.mechanisms import SeededBits
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, embedded
 from aggservice.wire import AggregatableReport, Contribution
 from budget import ledger as ledger_module
-from budget.canonical import decode
+from budget.log.canonical import decode
 from budget.store import Transaction
-from mechanisms import SeededBits
 
 from ..engine.conftest import Maker
 
@@ -212,5 +212,5 @@ def test_a_sum_beyond_its_bound_is_not_told_for_nothing(
     maker: Maker, monkeypatch: pytest.MonkeyPatch, attack: Attack, bucket: int
 ) -> None:
     """With a bound small enough to reach: whether three reports passed it together would tell what they hold."""
-    monkeypatch.setattr(import_module("aggservice.engine.release"), "_LARGEST", 2 * L1)
+    monkeypatch.setattr(import_module("aggservice.engine.release.noise"), "_LARGEST", 2 * L1)
     check_tells_nothing(maker, attack, [{bucket: L1}] * 3, [{bucket: 1}] * 3)

@@ -13,32 +13,41 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from aggservice.engine import AvroShards, BatchOpener, PrivacyUnit
+from aggservice.engine import AvroShards, PrivacyUnit
+from aggservice.engine.opening.pool import BatchOpener
+from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
-from aggservice.service import EventLog, Folder, KeyRing, Limits, Service, ServiceConfig
-from aggservice.service.aggregation import AggregationServicer
-from aggservice.service.budgeting import BudgetServicer
-from aggservice.service.gate import Gate
-from aggservice.service.jobs import JobBook
-from aggservice.service.places import Places
-from aggservice.service.runner import JobRunner
+from aggservice.service import Limits, Service, ServiceConfig
+from aggservice.service.api.aggregation import AggregationServicer
+from aggservice.service.api.budget import BudgetServicer
+from aggservice.service.api.gate import Gate
+from aggservice.service.config.keyring import KeyRing
+from aggservice.service.jobs.book import JobBook
+from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.runner import JobRunner
+from aggservice.service.jobs.slots import Places
+from aggservice.service.log import EventLog
 from budget import (
     EpsilonDeltaFilter,
-    FormatError,
     Ledger,
     MemoryStore,
     Signer,
     SqliteStore,
     Staging,
     Store,
-    StoreError,
     ZcdpFilter,
+    write_log,
 )
-from budget.canonical import decode
-from budget.export import write_log
-from budget.store import EntryRow, JobRow, PartRow, T, Transaction
-from mechanisms import ManualClock, SeededBits
+from budget.errors import FormatError, StoreError
+from budget.log.canonical import decode
+from budget.store import (
+    EntryRow,
+    JobRow,
+    PartRow,
+    T,
+    Transaction,
+)
 
 from .in_process import Answer, HereExecutor, Server
 from .sealed_pairs import NOW_MS, Reports
@@ -47,9 +56,9 @@ CALLER = "local"
 JOBS = ("a", "b", "c")
 _SIGNER = Signer(bytes(range(32)))
 _KNOBS = {
-    "rows_in_ledger": (("aggservice.engine.charging", "MOST_ROWS_IN_LEDGER"),),
-    "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"), ("aggservice.engine.charging", "RESULT_MAX_BYTES")),
-    "largest_sum": (("aggservice.engine.release", "_LARGEST"),),
+    "rows_in_ledger": (("aggservice.engine.release.charging", "MOST_ROWS_IN_LEDGER"),),
+    "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"), ("aggservice.engine.release.charging", "RESULT_MAX_BYTES")),
+    "largest_sum": (("aggservice.engine.release.noise", "_LARGEST"),),
 }
 """Limits of the code that a history makes small, by module and name."""
 _UNPAID_LATER = ("previous", "request", "result")

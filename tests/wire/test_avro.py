@@ -15,34 +15,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.wire import (
-    IN_DOMAIN,
-    IN_REPORTS,
-    AvroError,
     BucketRows,
-    BucketWriter,
-    EncodingError,
     OpenedBatch,
     ReportBatch,
     ReportWriter,
     Spans,
     WireError,
-    bucket_to_bytes,
-    bucket_to_short_bytes,
     decode_batch,
-    find_shards,
     parse_shared_info_batch,
-    read_debug_summary,
     read_domain,
     read_reports,
     read_summary,
-    shard_name,
     write_buckets,
     write_reports,
 )
-from aggservice.wire.avro_buckets import MOST_ROWS as ROWS_OF_BUCKETS
-from aggservice.wire.avro_container import ContainerWriter, encode_long
-from aggservice.wire.avro_reports import MOST_BYTES, MOST_ROWS
-from aggservice.wire.avro_schemas import BUCKET, DEBUG_FACT, FACT, REPORT, RecordSchema
+from aggservice.wire.avro.buckets import MOST_ROWS as ROWS_OF_BUCKETS
+from aggservice.wire.avro.buckets import BucketWriter, read_debug_summary
+from aggservice.wire.avro.container import ContainerWriter, encode_long
+from aggservice.wire.avro.reports import MOST_BYTES, MOST_ROWS
+from aggservice.wire.avro.schemas import (
+    BUCKET,
+    DEBUG_FACT,
+    FACT,
+    IN_DOMAIN,
+    IN_REPORTS,
+    REPORT,
+    RecordSchema,
+)
+from aggservice.wire.avro.shards import find_shards, shard_name
+from aggservice.wire.buckets import bucket_to_bytes, bucket_to_short_bytes
+from aggservice.wire.errors import AvroError, EncodingError
 
 CODECS = st.sampled_from(["null", "deflate"])
 BUCKETS = st.integers(0, 2**128 - 1) | st.integers(0, 300) | st.sampled_from([2**64, 2**64 - 1, 2**72, 2**120])

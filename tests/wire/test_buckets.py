@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire import (
-    EncodingError,
+from aggservice.wire.buckets import (
     bucket_from_base64,
     bucket_from_bytes,
     bucket_from_hex,
@@ -17,6 +16,7 @@ from aggservice.wire import (
     bucket_to_hex,
     bucket_to_short_bytes,
 )
+from aggservice.wire.errors import EncodingError
 
 
 @given(st.integers(0, 2**128 - 1))

@@ -10,17 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire import (
+from aggservice.mechanisms import SecureBits, SeededBits
+from aggservice.wire.errors import EncodingError, KeySetError
+from aggservice.wire.report.device_tokens import (
     TOKEN_BYTES,
-    EncodingError,
-    KeySetError,
-    RegistryKey,
-    RegistryKeyPair,
     TokenCheck,
     sign_token,
     token_message,
 )
-from mechanisms import SecureBits, SeededBits
+from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
 
 PAIR = RegistryKeyPair.create(SeededBits("registry"))
 ORIGIN, COLLECTION, REPORT_ID = "https://adtech.example", "monday", bytes(range(16))

@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from aggservice.wire.goldens import check_goldens
+from aggservice.conformance.goldens import check_goldens
 
 
 def test_every_golden_report_opens_and_encodes_to_the_same_bytes(shared: Path) -> None:

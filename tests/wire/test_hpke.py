@@ -7,10 +7,12 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
+from aggservice.mechanisms.errors import RandomnessForbiddenError
+from aggservice.wire import seal
 from aggservice.wire.errors import DecryptionError, KeySetError
-from aggservice.wire.hpke import BaseSender, derive_private_key
-from aggservice.wire.sealing import SUITE, open_sealed, seal
-from mechanisms import ForbiddenBits, RandomnessForbiddenError, SecureBits, SeededBits
+from aggservice.wire.hpke.sealing import SUITE, open_sealed
+from aggservice.wire.hpke.sender import BaseSender, derive_private_key
 
 IKM_E = bytes.fromhex("909a9b35d3dc4713a5e72a4da274b55d3d3821a37e5d099e74a647db583a904b")
 SK_E = bytes.fromhex("f4ec9b33b792c372c1d2c2063507b684ef925b8c75a42dbcbf57d63ccd381600")

@@ -9,19 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import (
-    KeyNotFoundError,
     KeySet,
-    KeySetError,
     PublicKeySet,
     ReportStatus,
-    open_sealed,
     read_key_set,
     seal,
     write_key_set,
 )
-from aggservice.wire.key_files import sole_writer
-from mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.wire.errors import KeyNotFoundError, KeySetError
+from aggservice.wire.hpke.key_files import sole_writer
+from aggservice.wire.hpke.sealing import open_sealed
 
 DAY_MS = 86_400_000
 

@@ -14,24 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.wire import (
-    AvroError,
-    EncodingError,
-    LdpPayload,
     OpenedBatch,
-    PayloadError,
     Randomizer,
     ReportStatus,
     Spans,
-    UnsupportedOperationError,
     WireError,
-    decode_ldp_batch,
-    decode_ldp_payload,
     decode_payload,
     encode_payload,
-    read_shuffled,
-    write_shuffled,
 )
-from aggservice.wire.avro_shuffled import SHUFFLED
+from aggservice.wire.avro.shuffled import SHUFFLED, read_shuffled, write_shuffled
+from aggservice.wire.errors import (
+    AvroError,
+    EncodingError,
+    PayloadError,
+    UnsupportedOperationError,
+)
+from aggservice.wire.report.ldp_payload import LdpPayload, decode_ldp_batch, decode_ldp_payload
 
 
 def randomizer(size: int = 4, epsilon: int = 500_000, permanent: int | None = 2_000_000) -> Randomizer:

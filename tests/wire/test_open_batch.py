@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.wire import (
     Api,
     Contribution,
-    EncodingError,
     KeySet,
     OpenedBatch,
     ReportBatch,
@@ -17,10 +17,10 @@ from aggservice.wire import (
     Spans,
     decode_batch,
     make_report,
+    open_batch,
     seal,
 )
-from aggservice.wire.open_batch import open_batch
-from mechanisms import ManualClock, SecureBits
+from aggservice.wire.errors import EncodingError
 
 CLOCK = ManualClock(0)
 KEYS = KeySet.create(SecureBits(), CLOCK, count=2)

@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire import ReportStatus, SharedInfo, SharedInfoError, Spans, parse_shared_info_batch
-from aggservice.wire.origins import is_other_url, is_reporting_origin, parse_origin, parse_url, same_site
-from ara_client import RequestError
+from aggservice.wire import (
+    ReportStatus,
+    SharedInfo,
+    Spans,
+    is_reporting_origin,
+    parse_origin,
+    parse_shared_info_batch,
+)
+from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.origins import is_other_url, parse_url, same_site
+from ara_client.errors import RequestError
 from ara_client.origins import parse_suitable_origin
 
 

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from aggservice.wire import (
     Contribution,
+    ReportStatus,
+    decode_payload,
+    encode_payload,
+)
+from aggservice.wire.errors import (
     EncodingError,
     PayloadError,
     PayloadFlaw,
-    ReportStatus,
     UnsupportedOperationError,
-    decode_payload,
-    encode_payload,
 )
 
 CONTRIBUTIONS = st.builds(

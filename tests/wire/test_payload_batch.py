@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from aggservice.wire import (
     Contribution,
     OpenedBatch,
-    Payload,
     ReportStatus,
     Spans,
     WireError,
@@ -22,7 +21,8 @@ from aggservice.wire import (
     decode_payload,
     encode_payload,
 )
-from aggservice.wire.payload_batch import _empty, decode_kernel
+from aggservice.wire.batch.payloads import _empty, decode_kernel
+from aggservice.wire.report.payload import Payload
 
 UNRECOGNISED = 255
 MUTATIONS = 100_000

@@ -6,21 +6,19 @@ import json
 
 import pytest
 
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import (
     AggregatableReport,
     Api,
     Contribution,
-    EncodingError,
-    KeyNotFoundError,
     KeySet,
-    ReportBodyError,
-    SealedPayload,
     SharedInfo,
     decode_payload,
     make_report,
     open_report,
 )
-from mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.wire.errors import EncodingError, KeyNotFoundError, ReportBodyError
+from aggservice.wire.report.body import SealedPayload
 
 CLOCK = ManualClock(1_700_000_000_000)
 KEYS = KeySet.create(SeededBits("report keys"), CLOCK, count=3)

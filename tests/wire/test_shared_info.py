@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire import Api, ReportStatus, SharedInfo, SharedInfoError
-from aggservice.wire.shared_info import MAX_SHARED_INFO_BYTES
+from aggservice.wire import Api, ReportStatus, SharedInfo
+from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.report.shared_info import MAX_SHARED_INFO_BYTES
 
 ARA = {
     "api": "attribution-reporting",

@@ -10,17 +10,15 @@ import pytest
 
 from aggservice.wire import (
     Api,
-    EncodingError,
     ReportStatus,
     SharedInfo,
-    SharedInfoError,
     Spans,
     parse_shared_info_batch,
-    report_unit,
     report_units,
-    shared_id_unit,
     shared_id_units,
 )
+from aggservice.wire.errors import EncodingError, SharedInfoError
+from aggservice.wire.report.units import report_unit, shared_id_unit
 
 BASE = {
     "api": "attribution-reporting",

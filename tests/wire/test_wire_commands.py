@@ -14,18 +14,17 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from aggservice.commands import conformance, convert, keys
+from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import (
     Api,
     Contribution,
     PublicKeySet,
-    RegistryKey,
-    RegistryKeyPair,
     SharedInfo,
     WireError,
     make_report,
     read_key_set,
 )
-from mechanisms import SecureBits, SystemClock
+from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
 
 
 def _run(*arguments: object) -> Result:

@@ -1,0 +1,298 @@
+"""The engine against bare opening: reports a second from Avro to a summary, over two processes that only open.
+
+Both run on all cores. The engine reads Avro, judges, opens, decodes, drops repeated ids, sums over the domain, draws
+noise, stages an Avro summary and charges a fresh SQLite ledger. The rounds are interleaved and medians compared.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from aggservice.bench import conclude
+
+ORIGIN = "https://adtech.example"
+CONTRIBUTIONS = 20
+NOW_MS = 1_700_000_000_000
+_CHUNK = 2000
+_GIB = 1 << 30
+
+
+def _keys_of(count: int) -> tuple[Any, Any]:
+    """Return the domain: distinct keys, spread over the 128 bits."""
+    index = np.arange(count, dtype=np.uint64)
+    return index * np.uint64(0x9E3779B97F4A7C15), index
+
+
+def _seal_part(folder: str, part: int, start: int, stop: int, key_count: int, public: str) -> None:
+    """Seal reports ``start`` to ``stop`` into one Avro file."""
+    from aggservice.wire import Api as Apis
+    from aggservice.wire import (
+        Contribution,
+        PublicKeySet,
+        ReportBatch,
+        ReportWriter,
+        SharedInfo,
+        Spans,
+        encode_payload,
+        seal,
+    )
+
+    rng = np.random.default_rng(start)
+    high, low = _keys_of(key_count)
+    key = PublicKeySet.parse(public).keys[0]
+    with ReportWriter(Path(folder) / f"reports-{part:03d}.avro") as writer:
+        for begin in range(start, stop, _CHUNK):
+            payloads, infos = [], []
+            for row in range(begin, min(begin + _CHUNK, stop)):
+                chosen = rng.integers(0, key_count, CONTRIBUTIONS)
+                contributions = [
+                    Contribution(bucket=int(high[one]) << 64 | int(low[one]), value=1 + row % 100) for one in chosen
+                ]
+                info = SharedInfo(
+                    api=Apis.ATTRIBUTION_REPORTING,
+                    report_id=f"{row:08x}-0000-4000-8000-{rng.integers(0, 1 << 48):012x}",
+                    reporting_origin=ORIGIN,
+                    scheduled_report_time_s=NOW_MS // 1000 - int(rng.integers(600, 86_400)),
+                    attribution_destination="https://shop.example",
+                    source_registration_time_s=NOW_MS // 1000 // 86_400 * 86_400,
+                ).serialise()
+                payloads.append(seal(encode_payload(contributions), shared_info=info, key=key.key))
+                infos.append(info.encode())
+            writer.write(
+                ReportBatch(
+                    payloads=Spans.of(payloads),
+                    key_ids=Spans.of([key.id.encode()] * len(payloads)),
+                    shared_infos=Spans.of(infos),
+                )
+            )
+
+
+def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
+    """Make keys, domain and sealed reports."""
+    from aggservice.mechanisms import ManualClock, SeededBits
+    from aggservice.wire import (
+        BucketRows,
+        KeySet,
+        write_buckets,
+        write_key_set,
+    )
+
+    clock = ManualClock(NOW_MS)
+    ring = KeySet.create(SeededBits("bench"), clock)
+    write_key_set(folder / "keys.json", ring)
+    high, low = _keys_of(keys)
+    write_buckets(
+        folder / "domain.avro", BucketRows(key_high=high, key_low=low, numbers=np.empty((keys, 0), dtype=np.int64))
+    )
+    parts = max(workers, reports // 100_000)
+    bounds = [reports * part // parts for part in range(parts + 1)]
+    public = ring.public(clock).serialise()
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        pool.starmap(
+            _seal_part,
+            [(str(folder), part, bounds[part], bounds[part + 1], keys, public) for part in range(parts)],
+        )
+
+
+def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> None:
+    """Open every ``parts``-th batch and nothing else. The clock stands still while the next batch is read, so that
+    what is opened lies near, as it does in the engine.
+    """
+    from aggservice.wire import read_key_set, read_reports
+    from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
+
+    keys = read_key_set(Path(folder) / "keys.json").by_id
+    decrypt = SUITE.decrypt
+    taken = 0.0
+    begin.wait()
+    for path in sorted(Path(folder).glob("reports-*.avro")):
+        for number, batch in enumerate(read_reports(path, rows=500)):
+            if number % parts != part:
+                continue
+            rows = zip(batch.payloads, batch.key_ids, batch.shared_infos, strict=True)
+            work = [(payload, keys[key_id.decode()], INFO_PREFIX + info) for payload, key_id, info in rows]
+            start = time.perf_counter()
+            for payload, key, info in work:
+                decrypt(payload, key, info)
+            taken += time.perf_counter() - start
+    times.put(taken)
+
+
+def bare_seconds(folder: Path, workers: int) -> float:
+    """Return how long the slower of ``workers`` processes is at opening, when they open every report between them."""
+    context = multiprocessing.get_context("spawn")
+    begin, times = context.Barrier(workers), context.Queue()
+    processes = [
+        context.Process(target=_bare_opener, args=(str(folder), part, workers, begin, times)) for part in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    found = [times.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return max(found)
+
+
+def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
+    """Run one job over a folder's reports and domain, in a process of its own so that its memory can be told apart.
+
+    ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
+    """
+    from aggservice.engine import (
+        AvroShards,
+        JobRequest,
+        LocalEngine,
+        Scope,
+        WorkerPool,
+        ledger_terms,
+    )
+    from aggservice.mechanisms import ManualClock, SecureBits
+    from aggservice.service.jobs.folders import Folder
+    from aggservice.service.jobs.runner import FileJob
+    from aggservice.wire import KeySet, read_key_set
+    from budget import (
+        EpsilonDeltaFilter,
+        Ledger,
+        Signer,
+        SqliteStore,
+        Staging,
+    )
+
+    place = Path(folder)
+    state = Path(tempfile.mkdtemp(dir=place, prefix="state-"))
+    bits, clock = SecureBits(), ManualClock(NOW_MS)
+    ledger = Ledger.create(
+        SqliteStore(state / "ledger.sqlite"),
+        filter=EpsilonDeltaFilter(),
+        signer=Signer.generate(bits),
+        clock=clock,
+        bits=bits,
+        terms=ledger_terms(),
+        staging=Staging(state / "staging", bits),
+    )
+    pool = WorkerPool(KeySet(()) if cleartext else read_key_set(place / "keys.json"), processes=workers)
+    engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
+    job = FileJob(
+        inputs=Folder(place),
+        prefixes=("reports",),
+        domain="domain.avro",
+        output=AvroShards(prefix=state / "summary.avro"),
+    )
+    _warm(engine, place, cleartext)
+    out.put("ready")
+    request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
+    start = time.perf_counter()
+    session = engine.begin(
+        Scope(caller="bench"),
+        request,
+        destination=job.output,
+        expected_keys=job.expected_keys(),
+        cleartext=cleartext,
+    )
+    outcome = job.run(session)
+    taken = time.perf_counter() - start
+    out.put((taken, outcome.header.row_count, dict(outcome.header.error_counts)))
+    pool.close()
+    shutil.rmtree(state)
+
+
+def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
+    """Let every kernel compile and every worker start before the clock does; nothing is charged."""
+    from aggservice.engine import JobRequest, Scope
+    from aggservice.wire import read_reports
+
+    batch = next(iter(read_reports(min(folder.glob("reports*.avro")), rows=100))).slice(0, 64)
+    request = JobRequest(job_request_id="warm", attribution_report_to=ORIGIN)
+    session = engine.begin(Scope(caller="warm"), request, cleartext=cleartext)
+    session.declare(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
+    for _ in range(8):
+        session.add(batch)
+    session.finish()
+
+
+def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, int]:
+    """Run ``work`` in a fresh process; return what it put out last and the peak RSS of its family."""
+    context = multiprocessing.get_context("spawn")
+    out = context.Queue()
+    child = context.Process(target=work, args=(*arguments, out))
+    child.start()
+    peak = 0
+    result: Any = "ready"
+    while result == "ready":
+        while out.empty() and child.is_alive():
+            peak = max(peak, family_rss(child.pid))
+            time.sleep(0.05)
+        result = out.get(timeout=60)
+    child.join()
+    return result, peak
+
+
+def engine_seconds(folder: Path, workers: int, *, cleartext: bool = False) -> tuple[float, int, int]:
+    """Return how long the engine takes over a folder, the rows it released, and the peak RSS of its processes."""
+    (taken, rows, errors), peak = in_process(engine_job, (str(folder), workers, cleartext))
+    if errors or not rows:
+        raise RuntimeError(f"the engine's job went wrong: {rows} rows, errors {errors}")
+    return taken, rows, peak
+
+
+def family_rss(process_id: int | None) -> int:
+    """Return the resident memory of a process and its descendants together; shared pages count for each."""
+    import psutil
+
+    total = 0
+    try:
+        first = psutil.Process(process_id)
+        family = [first, *first.children(recursive=True)]
+    except psutil.Error:
+        return 0
+    for one in family:
+        try:
+            total += int(one.memory_info().rss)
+        except psutil.Error:
+            continue
+    return total
+
+
+def command(
+    reports: Annotated[int, typer.Option(help="Sealed reports of 20 contributions.")] = 60_000,
+    keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 100_000,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians count.")] = 3,
+    full: Annotated[bool, typer.Option("--full", help="A million reports and a million keys.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Keep the sealed reports here for the next run.")] = None,
+) -> None:
+    """Measure reports a second from Avro to summary over bare opens a second, both on all cores."""
+    if full:
+        reports, keys = 1_000_000, 1_000_000
+    workers = min(2, os.cpu_count() or 1)
+    with tempfile.TemporaryDirectory(prefix="aggservice-bench-") as scratch:
+        place = folder or Path(scratch)
+        if not (place / "domain.avro").exists():
+            place.mkdir(parents=True, exist_ok=True)
+            print(f"sealing {reports:,} reports on {workers} processes …", flush=True)
+            _prepare(place, reports, keys, workers)
+        bare: list[float] = []
+        ours: list[float] = []
+        peak = 0
+        for number in range(rounds):
+            bare.append(bare_seconds(place, workers))
+            taken, _, seen = engine_seconds(place, workers)
+            ours.append(taken)
+            peak = max(peak, seen)
+            print(f"round {number + 1}: bare {bare[-1]:.2f} s, engine {ours[-1]:.2f} s, peak RSS {seen / _GIB:.2f} GiB")
+    ratio = median(bare) / median(ours)
+    conclude(
+        ratio,
+        f"reports a second from Avro to a summary of {keys:,} keys over bare opens a second, {workers} processes each",
+        f"{reports / median(ours):,.0f} against {reports / median(bare):,.0f} a second; "
+        f"peak RSS of all processes {peak / _GIB:.2f} GiB",
+    )

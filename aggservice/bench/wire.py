@@ -1,0 +1,183 @@
+"""Opening and batch-decoding reports against bare HPKE opens, in one process and in two."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Annotated
+
+import typer
+
+from aggservice.bench import conclude, seconds
+from aggservice.mechanisms import ManualClock, SeededBits
+from aggservice.wire import (
+    Api,
+    Contribution,
+    KeySet,
+    ReportBatch,
+    SharedInfo,
+    decode_batch,
+    make_report,
+    open_batch,
+)
+from aggservice.wire.hpke.sealing import SUITE, hpke_info
+
+_BATCH_ROWS = 2048
+_ORIGIN = "https://adtech.example"
+
+
+def make_batch(count: int, contributions: int, maximum: int) -> tuple[ReportBatch, KeySet]:
+    """Return ``count`` sealed reports of ``maximum`` contributions each, some of which are not null."""
+    clock = ManualClock(1_700_000_000_000)
+    bits = SeededBits("bench wire")
+    keys = KeySet.create(bits, clock)
+    public = keys.public(clock)
+    reports = []
+    for number in range(count):
+        info = SharedInfo(
+            api=Api.ATTRIBUTION_REPORTING,
+            report_id=f"21abd97f-73e8-4b88-9389-{number:012x}",
+            reporting_origin=_ORIGIN,
+            scheduled_report_time_s=1_700_000_000 + number,
+            attribution_destination="https://shop.example",
+        )
+        real = [Contribution(bucket=number << 64 | place, value=place + 1) for place in range(contributions)]
+        reports.append(make_report(real, shared_info=info, keys=public, bits=bits, maximum=maximum))
+    return ReportBatch.of(reports), keys
+
+
+class Opener:
+    """The two works that are compared, over reports in batches."""
+
+    def __init__(self, batch: ReportBatch, keys: KeySet) -> None:
+        self.keys = keys
+        self.rows = len(batch)
+        self.batches = [batch.slice(start, start + _BATCH_ROWS) for start in range(0, len(batch), _BATCH_ROWS)]
+        private = keys.pairs[0].private
+        self.bare_inputs = [
+            [
+                (payload, private, hpke_info(info))
+                for payload, info in zip(part.payloads, part.shared_infos, strict=True)
+            ]
+            for part in self.batches
+        ]
+
+    def bare(self, place: int) -> None:
+        """Open every report of a batch with ``cryptography`` and nothing else."""
+        decrypt = SUITE.decrypt
+        for payload, private, info in self.bare_inputs[place]:
+            decrypt(payload, private, info)
+
+    def whole(self, place: int) -> None:
+        """Open and decode every report of a batch into columns."""
+        opened = open_batch(self.batches[place], self.keys.by_id)
+        _, status = decode_batch(opened)
+        if status.any():
+            raise RuntimeError("a report that was sealed for this benchmark did not open")
+
+
+def _serve(opener: Opener, connection: Connection) -> None:
+    """Run what the parent asks for, and say when it is done."""
+    opener.whole(0)
+    connection.send("ready")
+    while (asked := connection.recv()) is not None:
+        work, place = asked
+        if place < len(opener.batches):
+            getattr(opener, work)(place)
+        connection.send("done")
+
+
+class Workers:
+    """Processes that each run a work over their share of the reports, at the same time."""
+
+    def __init__(self, batch: ReportBatch, keys: KeySet, count: int) -> None:
+        # Fork: the children find the reports and the compiled kernels in place.
+        context = multiprocessing.get_context("fork")
+        share = -(-len(batch) // count)
+        self.connections = []
+        self.processes = []
+        self.parts = -(-share // _BATCH_ROWS)
+        for start in range(0, len(batch), share):
+            here, there = context.Pipe()
+            opener = Opener(batch.slice(start, start + share), keys)
+            process = context.Process(target=_serve, args=(opener, there), daemon=True)
+            process.start()
+            self.connections.append(here)
+            self.processes.append(process)
+        self._gather()
+
+    def run(self, work: str, place: int) -> None:
+        """Run ``work`` on a batch in every process and return when the last is done."""
+        for connection in self.connections:
+            connection.send((work, place))
+        self._gather()
+
+    def _gather(self) -> None:
+        for connection in self.connections:
+            connection.recv()
+
+    def stop(self) -> None:
+        """End the processes."""
+        for connection, process in zip(self.connections, self.processes, strict=True):
+            connection.send(None)
+            process.join()
+
+
+def _alternated(works: Mapping[str, tuple[Callable[[int], object], int]], rounds: int) -> dict[str, float]:
+    """Return the median over rounds of the time each work takes for all of its parts, alternating part by part.
+
+    A machine that is busy for a second is then busy for all the works alike.
+    """
+    totals: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(rounds):
+        taken = dict.fromkeys(works, 0.0)
+        for place in range(max(parts for _, parts in works.values())):
+            for name, (work, parts) in works.items():
+                if place < parts:
+                    taken[name] += seconds(lambda run=work, at=place: run(at))  # type: ignore[misc]
+        for name, total in taken.items():
+            totals[name].append(total)
+    return {name: median(times) for name, times in totals.items()}
+
+
+def command(
+    reports: Annotated[int, typer.Option(help="How many reports.", min=2)] = 16_384,
+    contributions: Annotated[int, typer.Option(help="Contributions a report that are not null.")] = 10,
+    maximum: Annotated[int, typer.Option(help="Contributions a report, with padding.")] = 20,
+    processes: Annotated[int, typer.Option(help="Processes of the second comparison.", min=2)] = 2,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are shown.", min=1)] = 5,
+    full: Annotated[bool, typer.Option("--full", help="100,000 reports.")] = False,
+) -> None:
+    """Bare HPKE opens against opening and batch-decoding the same reports, in one process and in several."""
+    batch, keys = make_batch(100_000 if full else reports, contributions, maximum)
+    opener = Opener(batch, keys)
+    opener.whole(0)
+    workers = Workers(batch, keys, processes)
+    times = _alternated(
+        {
+            "bare": (opener.bare, len(opener.batches)),
+            "whole": (opener.whole, len(opener.batches)),
+            "bare, processes": (lambda place: workers.run("bare", place), workers.parts),
+            "whole, processes": (lambda place: workers.run("whole", place), workers.parts),
+        },
+        rounds,
+    )
+    workers.stop()
+    each = {name: taken / len(batch) * 1e6 for name, taken in times.items()}
+    print(f"{len(batch)} reports of {maximum} contributions, medians of {rounds} interleaved rounds, µs a report:")
+    for name, taken in each.items():
+        print(f"  {name.replace('processes', f'{processes} processes'):24} {taken:7.2f}")
+    bare_gain = times["bare"] / times["bare, processes"]
+    whole_gain = times["whole"] / times["whole, processes"]
+    print(
+        f"{processes} processes speed opening and decoding up {whole_gain:.3f} times and bare opens {bare_gain:.3f} "
+        f"times: {whole_gain / bare_gain:.3f} of what bare opens gain (at least 0.95)"
+    )
+    conclude(
+        times["bare"] / times["whole"],
+        "time of bare HPKE opens over time of open and batch decode, one process",
+        f"{each['bare']:.2f} µs against {each['whole']:.2f} µs a report, "
+        f"which is {times['whole'] / times['bare']:.3f} times; at most 1.10",
+    )

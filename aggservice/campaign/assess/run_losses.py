@@ -1,0 +1,299 @@
+"""``transcript.json`` and ``losses.csv`` of a run: what every job cost each unit, beside what the ledger charged.
+
+The columns of ``aggservice.campaign.assess.losses``: the same ε_{x,t} and δ_{x,t} (Algorithm 6) for as many reports as
+a run has, in whole numbers throughout. A unit is a source, or a device within ten minutes for Private Aggregation,
+whose browsers bound what any ten minutes contribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.campaign.assess.losses import ATTO, MICRO, Loss
+from aggservice.campaign.assess.transcript import loss_to_plain
+from aggservice.campaign.service.jobs import Answer
+from aggservice.campaign.settings.campaign import Campaign
+from aggservice.mechanisms import Clock
+from aggservice.wire import UNIT_BYTES, Api, SharedInfo
+from aggservice.wire.report.units import HOUR_S, origin_prefix, shared_id_unit
+from budget import (
+    Delta,
+    Epsilon,
+    EpsilonDeltaFilter,
+    Ledger,
+    SqliteStore,
+    UnitSet,
+)
+from budget.amounts import decimal_text
+
+if TYPE_CHECKING:
+    from aggservice.campaign.run import Truth
+
+Ints = NDArray[np.int64]
+Wide = NDArray[np.object_]
+"""Whole numbers of any size."""
+
+_SHOWN_UNITS = 1000
+"""How many units ``transcript.json`` has, those that lost most; ``losses.csv`` has all."""
+_HEADINGS = "t,job,unit,value,contributions,epsilon,delta,epsilon_charged,delta_charged\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitColumns:
+    """The reports that contribute something: their unit (a place in ``units``), sum and number of contributions."""
+
+    report: Ints
+    unit: Ints
+    value: Ints
+    count: Ints
+    units: Ints
+
+    @classmethod
+    def of(cls, truth: Truth) -> UnitColumns | None:
+        """Return the columns of a run; None when it did not keep whose reports they are."""
+        reports = truth.reports
+        if reports.unit is None:
+            return None
+        counted = (reports.filtering_id == 0) & (reports.value > 0)
+        ends = np.concatenate(([0], np.cumsum(np.where(counted, reports.value, 0))))
+        places = np.concatenate(([0], np.cumsum(counted.astype(np.int64))))
+        value = ends[reports.offset[1:]] - ends[reports.offset[:-1]]
+        count = places[reports.offset[1:]] - places[reports.offset[:-1]]
+        report = np.flatnonzero((count > 0) & (reports.unit >= 0))
+        units, place = np.unique(reports.unit[report], return_inverse=True)
+        return cls(report=report, unit=place.reshape(-1), value=value[report], count=count[report], units=units)
+
+    def sums(self, chosen: NDArray[np.bool_], column: Ints) -> Wide:
+        """Return the sum of a column over the chosen reports of each unit."""
+        found = np.zeros(self.units.size, dtype=np.int64)
+        np.add.at(found, self.unit[chosen], column[chosen])
+        return found.astype(object)
+
+
+def run_transcript(
+    campaign: Campaign, truth: Truth, answers: Sequence[Answer], balances: Balances | None, table: Path
+) -> Any:
+    """Return the plain values of ``transcript.json`` and write every unit's losses into ``table``, as CSV.
+
+    None, and no table, when the run did not keep its units. ``balances`` is the ledger's word for
+    ``UnitColumns.report``; without it (a service elsewhere) nothing is compared.
+    """
+    columns = UnitColumns.of(truth)
+    if columns is None:
+        return None
+    with table.open("w", encoding="utf-8", newline="") as stream:
+        stream.write(_HEADINGS)
+        return _transcript(campaign, truth, answers, balances, columns, stream)
+
+
+def _transcript(
+    campaign: Campaign,
+    truth: Truth,
+    answers: Sequence[Answer],
+    balances: Balances | None,
+    columns: UnitColumns,
+    stream: TextIO,
+) -> dict[str, Any]:
+    names = [unit_name(campaign, unit) for unit in columns.units.tolist()]
+    l1, l0 = campaign.client.l1, campaign.client.l0
+    lost_epsilon, lost_delta = _zeros(columns), _zeros(columns)
+    rounds = []
+    for number, answer in enumerate(answers, 1):
+        query = answer.job.query
+        epsilon = Epsilon.parse(query.epsilon).micro
+        if query.others_epsilon not in ("", "0"):
+            epsilon += Epsilon.parse(query.others_epsilon).micro
+        delta = Delta.parse(query.delta).atto if query.discovery else 0
+        asked = np.zeros(len(truth.reports), dtype=np.bool_)
+        for batch in answer.job.batches:
+            asked[truth.collected.rows[batch]] = True
+        plain: dict[str, Any] = {
+            "t": number,
+            "job_id": answer.job.name,
+            "epsilon": decimal_text(epsilon, 6),
+            "delta": str(Delta(atto=delta)),
+            "reports": int(asked.sum()),
+            "outcome": "released" if answer.paid else answer.return_code,
+            "units_with_a_loss": 0,
+            "largest_loss": None,
+        }
+        if answer.paid:
+            chosen = asked[columns.report]
+            values, counts = columns.sums(chosen, columns.value), columns.sums(chosen, columns.count)
+            lost_epsilon = lost_epsilon + values * epsilon
+            lost_delta = lost_delta + counts * delta
+            plain["units_with_a_loss"] = int(np.count_nonzero(counts))
+            _write_round(stream, plain, names, values, counts, (epsilon, delta), (l1, l0))
+            if counts.size:
+                worst = int(np.argmax(values))
+                loss = Loss(Fraction(values[worst] * epsilon, MICRO * l1), Fraction(counts[worst] * delta, ATTO * l0))
+                plain["largest_loss"] = {"unit": names[worst], **loss_to_plain(loss)}
+        rounds.append(plain)
+    limits = EpsilonDeltaFilter.parse(epsilon=campaign.service.epsilon, delta=campaign.service.delta)
+    limit = Loss.of(limits.limit)
+    limit_epsilon, limit_delta = limit.epsilon * MICRO * l1, limit.delta * ATTO * l0
+    charged = None if balances is None else balances.by_share(columns)
+    _write_totals(stream, names, (lost_epsilon, lost_delta), charged, (l1, l0))
+    order = np.lexsort((np.arange(columns.units.size), -lost_epsilon.astype(np.float64)))[:_SHOWN_UNITS]
+    shown = []
+    for place in order.tolist():
+        entry: dict[str, Any] = {
+            "unit": names[place],
+            "lost": loss_to_plain(_loss(lost_epsilon[place], lost_delta[place], l1, l0)),
+        }
+        if charged is not None:
+            entry["charged_by_share"] = loss_to_plain(_loss(charged[0][place], charged[1][place], l1, l0))
+        shown.append(entry)
+    found: dict[str, Any] = {
+        "l1": l1,
+        "l0": l0,
+        "limit": loss_to_plain(limit),
+        "rounds": rounds,
+        "units": int(columns.units.size),
+        "units_past_the_limit": int(np.count_nonzero((lost_epsilon > limit_epsilon) | (lost_delta > limit_delta))),
+        "units_undercharged": None,
+        "largest_losses": shown,
+    }
+    if charged is not None:
+        under = (lost_epsilon > charged[0]) | (lost_delta > charged[1])
+        found["units_undercharged"] = int(np.count_nonzero(under))
+        if campaign.service.unit == "report" and balances is not None and balances.fresh:
+            differ = (lost_epsilon != charged[0]) | (lost_delta != charged[1])
+            found["units_charged_otherwise"] = int(np.count_nonzero(differ))
+    return found
+
+
+def _write_round(
+    stream: TextIO,
+    plain: dict[str, Any],
+    names: list[str],
+    values: Wide,
+    counts: Wide,
+    price: tuple[int, int],
+    bounds: tuple[int, int],
+) -> None:
+    """Write ε_{x,t} and δ_{x,t} of every unit that lost something."""
+    head = f"{plain['t']},{plain['job_id']},"
+    epsilon, delta, unit_epsilon, unit_delta = *price, MICRO * bounds[0], ATTO * bounds[1]
+    stream.writelines(
+        # Whole numbers are divided last, so each quotient is rounded once.
+        f'{head}"{name}",{value},{count},{value * epsilon / unit_epsilon:.9g},{count * delta / unit_delta:.9g},,\n'
+        for name, value, count in zip(names, values.tolist(), counts.tolist(), strict=True)
+        if count
+    )
+
+
+def _write_totals(
+    stream: TextIO,
+    names: list[str],
+    lost: tuple[Wide, Wide],
+    charged: tuple[Wide, Wide] | None,
+    bounds: tuple[int, int],
+) -> None:
+    """Write what every unit lost in all, and what the ledger charged for it."""
+    unit_epsilon, unit_delta = MICRO * bounds[0], ATTO * bounds[1]
+    columns = (column.tolist() for column in (*lost, *(charged or lost)))
+    for name, epsilon, delta, paid_epsilon, paid_delta in zip(names, *columns, strict=True):
+        paid = f"{paid_epsilon / unit_epsilon:.9g},{paid_delta / unit_delta:.9g}" if charged else ","
+        stream.write(f'all,,"{name}",,,{epsilon / unit_epsilon:.9g},{delta / unit_delta:.9g},{paid}\n')
+
+
+def unit_name(campaign: Campaign, unit: int) -> str:
+    """Return a unit in words: a source by its place among the impressions, or a device and its ten minutes.
+
+    ``private_aggregation`` puts the device above 32 bits of the window's number.
+    """
+    if campaign.client.kind == "attribution":
+        return f"source {unit}"
+    device, window = divmod(unit, 1 << 32)
+    return f"device {device}, window {window}"
+
+
+def _zeros(columns: UnitColumns) -> Wide:
+    return np.zeros(columns.units.size, dtype=np.int64).astype(object)
+
+
+def _loss(epsilon: int, delta: int, l1: int, l0: int) -> Loss:
+    return Loss(Fraction(int(epsilon), MICRO * l1), Fraction(int(delta), ATTO * l0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balances:
+    """What the ledger has for each report of ``UnitColumns.report``; ``fresh`` when it began with this run."""
+
+    loss_micro: Ints
+    delta_atto: Ints
+    fresh: bool
+
+    def by_share(self, columns: UnitColumns) -> tuple[Wide, Wide]:
+        """Return Σ_y spent_y · v_y (10⁻⁶ of ε times Λ₁) and Σ_y δ_y · n_y of each unit."""
+        epsilon, delta = _zeros(columns), _zeros(columns)
+        np.add.at(epsilon, columns.unit, self.loss_micro.astype(object) * columns.value.astype(object))
+        np.add.at(delta, columns.unit, self.delta_atto.astype(object) * columns.count.astype(object))
+        return epsilon, delta
+
+    @classmethod
+    def read(
+        cls, path: Path, campaign: Campaign, truth: Truth, api: Api, clock: Clock, *, fresh: bool
+    ) -> Balances | None:
+        """Read a SQLite ledger's balances of every report that contributes something."""
+        columns = UnitColumns.of(truth)
+        if columns is None:
+            return None
+        keys = unit_keys(campaign, truth, columns.report, api)
+        distinct, place = _distinct(keys)
+        store = SqliteStore(path)
+        try:
+            spent = Ledger.open(store, clock=clock).balances(UnitSet(distinct))
+        finally:
+            store.close()
+        return cls(loss_micro=spent.loss_micro[place], delta_atto=spent.delta_atto[place], fresh=fresh)
+
+
+def _distinct(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Ints]:
+    """Return the distinct keys in ascending order, and the place of each key among them."""
+    high, middle = (np.ascontiguousarray(keys[:, part]).view(">u8")[:, 0] for part in (slice(0, 8), slice(8, 16)))
+    low = np.ascontiguousarray(keys[:, 16:]).view(">u4")[:, 0]
+    order = np.lexsort((low, middle, high))
+    ascending = keys[order]
+    new = np.ones(len(keys), dtype=np.bool_)
+    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
+    place = np.empty(len(keys), dtype=np.int64)
+    place[order] = np.cumsum(new) - 1
+    return np.ascontiguousarray(ascending[new]), place
+
+
+def unit_keys(campaign: Campaign, truth: Truth, rows: Ints, api: Api) -> NDArray[np.uint8]:
+    """Return the ledger's key of each of these reports under filtering ID 0: ``wire.report_unit`` or the shared ID."""
+    reports = truth.reports
+    hours = (reports.scheduled_ms[rows] // 1000 // HOUR_S).astype(">u4")
+    keys = np.empty((rows.size, UNIT_BYTES), dtype=np.uint8)
+    keys[:, :4] = hours.view(np.uint8).reshape(-1, 4)
+    if campaign.service.unit == "report":
+        prefix, suffix = origin_prefix(campaign.reporting_origin), bytes(8)
+        raw = reports.report_id[rows].tobytes()
+        digests = b"".join(
+            sha256(prefix + raw[start : start + 16] + suffix).digest()[:16] for start in range(0, len(raw), 16)
+        )
+        keys[:, 4:] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 16)
+        return keys
+    by_destination = np.empty((len(campaign.population.destinations), 16), dtype=np.uint8)
+    for place, destination in enumerate(campaign.population.destinations):
+        info = SharedInfo(
+            api=api,
+            report_id="00000000-0000-4000-8000-000000000000",
+            reporting_origin=campaign.reporting_origin,
+            scheduled_report_time_s=0,
+            attribution_destination=destination if api.has_destination else None,
+        )
+        by_destination[place] = np.frombuffer(shared_id_unit(info)[4:], dtype=np.uint8)
+    keys[:, 4:] = by_destination[reports.destination[rows]]
+    return keys

@@ -1,0 +1,1 @@
+"""Campaign files: TOML read strictly, with the line and the remedy of every mistake."""

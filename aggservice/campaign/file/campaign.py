@@ -1,0 +1,164 @@
+"""From a campaign file to a ``Campaign``: every field has its place here, and docs/campaign.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from aggservice.campaign.file.client import parse_client
+from aggservice.campaign.file.keys import parse_filters, parse_keys, parse_measures
+from aggservice.campaign.file.lines import Lines
+from aggservice.campaign.file.population import distribution, parse_population
+from aggservice.campaign.file.queries import parse_queries
+from aggservice.campaign.file.reading import Section, read_text, read_toml
+from aggservice.campaign.settings.campaign import (
+    Campaign,
+    Collection,
+    Drawing,
+    Population,
+    ServiceSettings,
+)
+from aggservice.campaign.settings.distributions import Distribution
+from aggservice.campaign.world.logs import NAMES
+from aggservice.wire import is_reporting_origin
+from paa_client import Config as PaaConfig
+
+#: The deployed service refuses reports that are older.
+MAX_REPORT_AGE_DAYS = 90
+
+PLOTS = ("slices", "waterfall", "error", "time", "budget")
+
+
+def load_campaign(path: Path | str) -> Campaign:
+    """Read a campaign file; refuse a bad one with its line and what to write instead."""
+    place = Path(path)
+    text = read_text(place, remedy="Name a TOML file; examples/ has some")
+    return parse_campaign(text, folder=place.resolve().parent, file=str(path))
+
+
+def parse_campaign(text: str, *, folder: Path, file: str = "campaign") -> Campaign:
+    """Read a campaign from its text. Relative paths in it are relative to ``folder``."""
+    top = read_toml(text, file)
+    return campaign_of(top.values, folder=folder, file=file, lines=top.lines)
+
+
+def campaign_of(
+    document: Mapping[str, Any], *, folder: Path, file: str = "campaign", lines: Lines | None = None
+) -> Campaign:
+    """Return the campaign that a document is. A sweep calls this with a changed ``Campaign.document``."""
+    top = Section(dict(document), file=file, lines=lines or Lines({}))
+    origin = top.text("reporting_origin", "https://ad-tech.example")
+    if not is_reporting_origin(origin):
+        top.refuse("reporting_origin", f"is {origin!r}", "Write an https origin, such as https://ad-tech.example")
+    seed = top.take("seed")
+    if seed is not None and not isinstance(seed, (str, int)):
+        top.refuse("seed", f"is {seed!r}", "Write a string or a whole number")
+    client = parse_client(top.section("client"))
+    population = parse_population(top.section("population"), folder)
+    measures = parse_measures(top, client)
+    keys = parse_keys(top.section("keys"), population, measures, client)
+    campaign = Campaign(
+        name=top.text("name", example="My campaign"),
+        description=top.text("description", ""),
+        reporting_origin=origin,
+        seed=None if seed is None else str(seed),
+        population=population,
+        keys=keys,
+        filters=parse_filters(top, keys),
+        measures=measures,
+        client=client,
+        collection=_collection(top.section("collection"), population, folder),
+        service=_service(top.section("service")),
+        queries=parse_queries(top, keys, client),
+        drawing=_drawing(top.section("draw")),
+        document=dict(document),
+        folder=folder,
+    )
+    _check_together(top, campaign)
+    top.done()
+    return campaign
+
+
+def _collection(section: Section, population: Population, folder: Path) -> Collection:
+    collection = Collection(
+        lost=section.number("lost", 0.0, least=0, most=1),
+        retried=section.number("retried", 0.0, least=0, most=1),
+        late=section.number("late", 0.0, least=0, most=1),
+        late_days=distribution(
+            section, "late_days", Distribution(name="exponential", parameters={"mean": 2.0}), folder
+        ),
+        batch_hours=section.whole("batch_hours", population.days * 24, least=1, most=population.days * 24),
+        close_after_hours=section.number("close_after_hours", 1.0, least=0, most=24 * 30),
+        late_reports=section.choice("late_reports", ("drop", "next"), "drop"),  # type: ignore[arg-type]
+        through=section.choice("through", ("columns", "json"), "columns"),  # type: ignore[arg-type]
+    )
+    section.done()
+    return collection
+
+
+def _service(section: Section) -> ServiceSettings:
+    settings = ServiceSettings(
+        epsilon=section.amount("epsilon", "64"),
+        delta=section.amount("delta", "0.00001", zero=True),
+        unit=section.choice("unit", ("report", "shared-id"), "report"),  # type: ignore[arg-type]
+    )
+    section.done()
+    return settings
+
+
+def _drawing(section: Section) -> Drawing:
+    plots = section.texts("plots", PLOTS)
+    for plot in plots:
+        if plot not in PLOTS:
+            section.refuse("plots", f"has {plot!r}", f"Plots: {', '.join(PLOTS)}")
+    drawing = Drawing(plots=plots, rows=section.whole("rows", 20, least=1, most=10_000))
+    section.done()
+    return drawing
+
+
+def _check_together(top: Section, campaign: Campaign) -> None:
+    """Refuse what no single table shows."""
+    client, population = campaign.client, campaign.population
+    known = (*NAMES, *(field.column or field.name for field in campaign.keys.fields))
+    for name in population.log.columns if population.log else ():
+        if name not in known:
+            columns = top.section("population").section("log").section("columns")
+            near = get_close_matches(name, known, 1)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            columns.refuse(name, "is no column of a log", f"{hint}Columns: {', '.join(dict.fromkeys(known))}")
+    if client.kind in ("reach", "frequency"):
+        limit = PaaConfig().storage_lifetime_ms // 86_400_000
+        if population.days > limit:
+            top.section("population").refuse(
+                "days", f"is {population.days}", f"Shared Storage forgets after {limit} days: write at most {limit}"
+            )
+        if client.form == "paper":
+            top.section("client").refuse("form", "is 'paper'", f"For {client.kind} write form = 'deployed'")
+    age_hours = population.days * 24 + campaign.collection.close_after_hours
+    oldest = any(query.over == "all" for query in campaign.queries)
+    if client.kind != "event-level" and oldest and age_hours > 24 * MAX_REPORT_AGE_DAYS:
+        top.section("population").refuse(
+            "days",
+            f"is {population.days}, and a query over all of it comes when the first reports are {age_hours / 24:.0f} "
+            "days old",
+            f'The service refuses reports older than {MAX_REPORT_AGE_DAYS} days: write fewer days, or over = "rolling"',
+        )
+    if client.kind == "event-level":
+        assert client.event_level is not None
+        names = [field.name for field in campaign.keys.fields if field.origin == "conversion"]
+        if client.event_level.field not in names:
+            top.section("client").refuse("field", f"is {client.event_level.field!r}", f"Conversion fields: {names}")
+        known = campaign.keys.field(client.event_level.field).values
+        for kind in client.event_level.windows_days:
+            if kind not in known:
+                windows = top.section("client").section("windows_days")
+                windows.refuse(kind, "is not a value", f"Values: {', '.join(known)}")
+    for index, query in enumerate(campaign.queries):
+        if query.over == "rolling" and query.window > campaign.batches:
+            top.sections("queries")[index].refuse(
+                "window", f"is {query.window} batches and there are {campaign.batches}", "Write fewer, or more days"
+            )
+        if query.over == "all" and campaign.batches > 10_000:
+            top.sections("queries")[index].refuse("over", "has too many batches", "Write a larger batch_hours")

@@ -1,0 +1,87 @@
+"""The ``[client]`` of a campaign file: which browser, with which caps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import cast
+
+from aggservice.campaign.file.reading import Section
+from aggservice.campaign.settings.campaign import (
+    Client,
+    EventLevel,
+    Form,
+    Kind,
+)
+
+
+def parse_client(section: Section) -> Client:
+    """Read which browser runs; a deployed one has its own caps, only the paper's form chooses them."""
+    kind = section.choice("kind", ("attribution", "reach", "frequency", "event-level"), "attribution")
+    form = section.choice("form", ("deployed", "paper"), "deployed")
+    paper = form == "paper"
+    l1 = section.whole("l1", 65_536, least=1, most=65_536)
+    # The service's noise is for Λ₁: a browser that lets more through would break the guarantee.
+    if not paper and kind != "event-level" and l1 != 65_536:
+        remedy = 'write form = "paper" to choose it' if kind == "attribution" else "leave it out"
+        section.refuse("l1", f"is {l1}", f"A deployed browser has 65536; {remedy}")
+    l0 = section.whole("l0", 20 if paper else l1, least=1, most=l1)
+    if not paper and l0 != l1:
+        section.refuse("l0", f"is {l0}", 'A deployed browser caps values only; write form = "paper" to choose it')
+    event_level = _event_level(section) if kind == "event-level" else None
+    client = Client(
+        kind=cast(Kind, kind),
+        form=cast(Form, form),
+        l1=l1,
+        l0=l0,
+        max_reports=section.whole("max_reports", 20, least=1, most=1000),
+        expiry_days=section.number("expiry_days", 30.0, least=0, most=30, above=True),
+        click_priority=section.whole("click_priority", 0, least=0, most=1 << 31),
+        null_rate=section.exact("null_rate", Fraction(1, 20), above=Fraction(-1), most=Fraction(1)),
+        cap=section.whole("cap", 1, least=1, most=l1),
+        thresholds=_thresholds(section),
+        event_level=event_level,
+    )
+    if client.null_rate < 0:
+        section.refuse("null_rate", "is negative", "Write a probability from 0 to 1")
+    section.done()
+    return client
+
+
+def _thresholds(section: Section) -> tuple[int, ...]:
+    value = section.take("thresholds")
+    if value is None:
+        return (1, 2, 3, 5, 10)
+    good = isinstance(value, list) and value and all(isinstance(one, int) and 1 <= one <= 127 for one in value)
+    if not good or sorted(set(value)) != value:
+        section.refuse("thresholds", f"is {value!r}", "Write increasing numbers of views, such as [1, 2, 5]")
+    return tuple(value)
+
+
+def _event_level(section: Section) -> EventLevel:
+    field = section.text("field", example="product")
+    epsilon = section.exact("epsilon", Fraction(14), above=Fraction(0), most=Fraction(14))
+    windows, buckets = section.section("windows_days"), section.section("buckets")
+    days: dict[str, tuple[float, ...]] = {}
+    levels: dict[str, tuple[int, ...]] = {}
+    for name in windows.values:
+        found = windows.take(name)
+        good = isinstance(found, list) and 1 <= len(found) <= 5 and all(isinstance(x, (int, float)) for x in found)
+        if not good or sorted(set(found)) != found or not found[0] > 0:
+            windows.refuse(name, f"is {found!r}", "Write 1 to 5 increasing numbers of days, such as [2, 7]")
+        days[name] = tuple(float(x) for x in found)
+    for name in days:
+        found = buckets.take(name)
+        good = isinstance(found, list) and bool(found) and all(isinstance(x, int) and x > 0 for x in found)
+        if not good or sorted(set(found)) != found:
+            buckets.refuse(name, f"is {found!r}", "Write increasing amounts, such as [20, 70]")
+        levels[name] = tuple(found)
+    buckets.done()
+    if not days:
+        section.refuse("windows_days", "is missing", "Write a line sneakers = [2, 7] for each kind of conversion")
+    return EventLevel(
+        field=field,
+        epsilon=epsilon,
+        max_reports=section.whole("reports_a_source", 3, least=1, most=20),
+        windows_days=days,
+        buckets=levels,
+    )

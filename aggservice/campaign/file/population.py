@@ -1,0 +1,118 @@
+"""The ``[population]`` of a campaign file: people, distributions, or a log of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from aggservice.campaign.errors import CampaignError
+from aggservice.campaign.file.reading import Section
+from aggservice.campaign.settings.campaign import Log, Population
+from aggservice.campaign.settings.distributions import PARAMETERS, Distribution
+from aggservice.campaign.world.log_events import Extent, extent_of
+from aggservice.campaign.world.logs import load_tables, read_column
+
+DEFAULT_START_MS = 1_794_960_000_000
+"""2026-11-18, the day on which the paper's Figure 1 begins."""
+
+_MAX_SIZE = 20_000_000
+_MAX_DAYS = 366
+
+
+def distribution(section: Section, key: str, default: Distribution, folder: Path) -> Distribution:
+    """Read a number, which is a constant, or a table ``{ name = "poisson", mean = 2 }``, or a log's column."""
+    value = section.take(key)
+    if value is None:
+        return default
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Distribution(name="constant", parameters={"value": float(value)})
+    if not isinstance(value, dict):
+        section.refuse(key, f"is {value!r}", 'Write a number, or a table such as { name = "poisson", mean = 2 }')
+    inner = section.section(key)
+    name = inner.choice("name", (*PARAMETERS, "column"), "constant")
+    if name == "column":
+        path = inner.file_path("file", folder)
+        column = inner.text("column", example="price")
+        if path is None:
+            inner.refuse("file", "is missing", 'Write file = "log.csv"')
+        inner.done()
+        try:
+            return Distribution(name="column", rows=tuple(read_column(path, column)))
+        except CampaignError as problem:
+            inner.refuse("column", f"cannot be drawn from: {problem}", "Name a column of numbers that the file has")
+    given = {parameter: inner.number(parameter, None, least=-1e15, most=1e15) for parameter in PARAMETERS[name]}
+    inner.done()
+    try:
+        return Distribution(name=name, parameters=given)
+    except CampaignError as problem:
+        example = ", ".join(f"{one} = {value:g}" for one, value in PARAMETERS[name].items())
+        inner.refuse("", f"is not possible: {problem}", f'Write for example {{ name = "{name}", {example} }}')
+
+
+def _constant(value: float) -> Distribution:
+    return Distribution(name="constant", parameters={"value": value})
+
+
+def parse_population(section: Section, folder: Path) -> Population:
+    """Read the people, or the log that stands in for them."""
+    log = _log(section, folder)
+    found = _extent(section, log) if log else None
+    size = section.whole("size", found.people if found else None, least=0 if log else 1, most=_MAX_SIZE)
+    days = section.whole("days", found.days if found else None, least=1, most=_MAX_DAYS)
+    if days > _MAX_DAYS:
+        section.refuse("log", f"spans {days:,} days", f"Write start, and days up to {_MAX_DAYS}, to take a part of it")
+    rate = section.number("conversion_rate", 0.0, least=0, most=1)
+    population = Population(
+        size=size,
+        devices=distribution(section, "devices", _constant(1), folder),
+        start_ms=section.time_ms("start", found.start_ms if found else DEFAULT_START_MS),
+        days=days,
+        sites=section.texts("sites", ("https://some-blog.example",)),
+        destinations=section.texts("destinations", found.destinations if found else ("https://shop.example",)),
+        impressions=distribution(section, "impressions", _constant(1), folder),
+        impression_day=distribution(
+            section, "impression_day", Distribution(name="uniform", parameters={"low": 0, "high": float(days)}), folder
+        ),
+        click_rate=section.number("click_rate", 0.0, least=0, most=1),
+        conversion_rate=rate,
+        click_conversion_rate=section.number("click_conversion_rate", rate, least=0, most=1),
+        conversions=distribution(section, "conversions", _constant(1), folder),
+        organic=distribution(section, "organic", _constant(0), folder),
+        delay_days=distribution(
+            section, "delay_days", Distribution(name="exponential", parameters={"mean": 1.0}), folder
+        ),
+        value=distribution(section, "value", _constant(1), folder),
+        log=log,
+    )
+    if population.start_ms < 0:
+        section.refuse("start", "lies before 1970", "Write a later date")
+    section.done()
+    return population
+
+
+def _log(section: Section, folder: Path) -> Log | None:
+    if "log" not in section:
+        section.take("log")
+        return None
+    inner = section.section("log")
+    sources, triggers = inner.file_path("sources", folder), inner.file_path("triggers", folder)
+    if sources is None:
+        inner.refuse("sources", "is missing", 'Write sources = "sources.csv" (or .parquet, or .json)')
+    if triggers is None:
+        inner.refuse("triggers", "is missing", 'Write triggers = "triggers.csv" (or .parquet, or .json)')
+    columns = inner.section("columns")
+    named = {key: columns.text(key) for key in columns.values}
+    inner.done()
+    try:
+        tables = load_tables(sources, triggers, named)
+    except CampaignError as problem:
+        inner.refuse(
+            "", f"cannot be used: {problem}", 'Say which column is which: [population.log.columns] time = "when"'
+        )
+    return Log(tables=tables, columns=named)
+
+
+def _extent(section: Section, log: Log) -> Extent:
+    try:
+        return extent_of(log.tables)
+    except CampaignError as problem:
+        section.refuse("log", f"cannot be used: {problem}", "Correct the log, or name another column")

@@ -1,0 +1,1 @@
+"""Requerying: scenarios, interactive adversaries and the games they play with a service."""

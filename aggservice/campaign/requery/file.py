@@ -1,0 +1,417 @@
+"""Scenario files: steps of requerying in TOML, with what each is expected to give. docs/requerying.md is their manual.
+
+A refused file names the line and what to write instead; names are resolved here, so that a run cannot trip over one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal
+
+from aggservice.campaign.file.reading import Section, read_text, read_toml
+from budget import AmountError, Delta, Epsilon
+
+RELEASED = "released"
+REPEATED = "repeated"
+REFUSED = "refused"
+STEPS = ("query", "query again", "look", "choose", "late reports", "retry", "at once", "crash")
+RETURN_CODES = ("PRIVACY_BUDGET_EXHAUSTED", "INVALID_JOB", "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD", "PERMISSION_ERROR")
+_EXPECTED = (RELEASED, REPEATED, REFUSED, *RETURN_CODES)
+_MAX_REPORTS = 100_000
+_MAX_KEY = (1 << 63) - 1
+_MAX_L1 = 1 << 32
+_ANALYST = "analyst"
+_CALLER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportGroup:
+    """Reports that clients send: how many for each key, the value of each, and how many of them a source makes."""
+
+    name: str
+    counts: Mapping[str, int]
+    value: int
+    per_source: int
+    nulls: int
+
+    @property
+    def size(self) -> int:
+        """How many reports there are."""
+        return sum(self.counts.values()) + self.nulls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryStep:
+    """A job: who asks, over which groups, for which keys (or names that a choice gave), and at what price."""
+
+    line: int
+    name: str
+    by: str
+    reports: tuple[str, ...]
+    keys: tuple[str, ...]
+    epsilon: str
+    delta: str
+    others_epsilon: str
+    expect: str | None
+    left: Fraction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookStep:
+    """Look at an answer (within how many standard deviations of the truth?) or at what reports have spent."""
+
+    line: int
+    at: str | None
+    deviations: float
+    reports: tuple[str, ...]
+    spent: Fraction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChooseStep:
+    """Name some keys of an answer by their noisy values."""
+
+    line: int
+    name: str
+    at: str
+    take: Literal["largest", "smallest", "above"]
+    count: int
+    above: int
+    expect: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateStep:
+    """Reports that arrive after queries were answered, as a group of their own, and into an older one if asked."""
+
+    line: int
+    group: ReportGroup
+    into: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryStep:
+    """The same job again: the same request, or with another ε, which makes it another request."""
+
+    line: int
+    of: str
+    times: int
+    epsilon: str
+    expect: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtOnceStep:
+    """Queries at the same time; ``released`` of them are expected to get an answer."""
+
+    line: int
+    queries: tuple[QueryStep, ...]
+    released: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrashStep:
+    """Kill the service as a power cut would and start it again; while it works on a query, if one is given.
+
+    ``when`` is while half of the reports have been sent, at the first sign of progress (or as soon as the answer is
+    there, whichever comes first), or just after the answer.
+    """
+
+    line: int
+    during: QueryStep | None
+    when: Literal["sending", "working", "answered"] = "sending"
+
+
+Step = QueryStep | LookStep | ChooseStep | LateStep | RetryStep | AtOnceStep | CrashStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """A whole scenario. ``analysts`` are the callers its steps name."""
+
+    title: str
+    about: str
+    epsilon: str
+    delta: str
+    unit: Literal["report", "shared-id"]
+    l1: int
+    l0: int
+    keys: Mapping[str, int]
+    groups: tuple[ReportGroup, ...]
+    steps: tuple[Step, ...]
+    analysts: tuple[str, ...]
+
+    @property
+    def needs_process(self) -> bool:
+        """Whether the service must be a process of its own, to be killed."""
+        return any(isinstance(step, CrashStep) for step in self.steps)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Read a scenario file; refuse a bad one with its line and what to write instead."""
+    text = read_text(path, remedy="examples/requerying/ has some")
+    return parse_scenario(text, file=str(path))
+
+
+def parse_scenario(text: str, *, file: str = "scenario") -> Scenario:
+    """Read a scenario from its text."""
+    return _Reader(read_toml(text, file)).scenario()
+
+
+class _Reader:
+    """Reads one file, step by step, knowing which names exist so far."""
+
+    def __init__(self, top: Section) -> None:
+        self.top = top
+        self.keys: dict[str, int] = {}
+        self.groups: dict[str, ReportGroup] = {}
+        self.queries: dict[str, QueryStep] = {}
+        self.choices: set[str] = set()
+        self.analysts: list[str] = []
+        self.l1 = self.l0 = 0
+
+    def scenario(self) -> Scenario:
+        top = self.top
+        title, about = top.text("title", example="Ask, look, ask again"), top.text("about", "")
+        service = top.section("service")
+        epsilon, delta = service.amount("epsilon", "64"), service.amount("delta", "0.00001", zero=True)
+        unit = service.choice("unit", ("report", "shared-id"), "report")
+        self.l1 = service.whole("l1", 65_536, least=1, most=_MAX_L1)
+        self.l0 = service.whole("l0", self.l1, least=1, most=self.l1)
+        service.done()
+        names = top.section("keys")
+        self.keys = {name: names.whole(name, None, least=0, most=_MAX_KEY) for name in names.values}
+        if not self.keys or len(set(self.keys.values())) != len(self.keys):
+            top.refuse("keys", "does not give each name a key of its own", "Write [keys], then shoes = 1, hats = 2, …")
+        for section in top.sections("reports"):
+            self._add_group(section, self._group(section))
+        if not self.groups:
+            top.refuse("reports", "is missing", "Write [[reports]] with name, counts = { shoes = 9 } and value = 1000")
+        found = [self._step(section) for section in top.sections("steps")]
+        if not found:
+            top.refuse("steps", "is missing", 'Write [[steps]] with do = "query"')
+        top.done()
+        return Scenario(
+            title=title,
+            about=about,
+            epsilon=epsilon,
+            delta=delta,
+            unit="report" if unit == "report" else "shared-id",
+            l1=self.l1,
+            l0=self.l0,
+            keys=self.keys,
+            groups=tuple(self.groups[name] for name in self._first_groups),
+            steps=tuple(found),
+            analysts=tuple(self.analysts) or (_ANALYST,),
+        )
+
+    @property
+    def _first_groups(self) -> list[str]:
+        return [str(section.values["name"]) for section in self.top.sections("reports")]
+
+    def _group(self, section: Section) -> ReportGroup:
+        name = section.text("name", example="monday")
+        table = section.section("counts")
+        for key in table.values:
+            if key not in self.keys:
+                section.refuse("counts", f"names the key {key!r}", f"Write keys of [keys]: {', '.join(self.keys)}")
+        group = ReportGroup(
+            name=name,
+            counts={key: table.whole(key, None, least=0, most=_MAX_REPORTS) for key in table.values},
+            value=section.whole("value", None, least=1, most=self.l1),
+            per_source=section.whole("per_source", 1, least=1, most=_MAX_REPORTS),
+            nulls=section.whole("nulls", 0, least=0, most=_MAX_REPORTS),
+        )
+        if group.value * group.per_source > self.l1:
+            section.refuse(
+                "per_source" if "per_source" in section else "value",
+                f"gives a source {group.per_source} reports of {group.value}, more than Λ₁ = {self.l1}",
+                f"Write a value of at most {self.l1 // group.per_source}: a client sends no more",
+            )
+        if group.per_source > self.l0:
+            section.refuse(
+                "per_source",
+                f"gives a source {group.per_source} contributions, more than Λ₀ = {self.l0}",
+                f"Write at most {self.l0}: a client sends no more",
+            )
+        if not 1 <= group.size <= _MAX_REPORTS:
+            section.refuse("counts", f"makes {group.size} reports", f"Write 1 to {_MAX_REPORTS:,} reports in all")
+        return group
+
+    def _add_group(self, section: Section, group: ReportGroup) -> None:
+        if group.name in self.groups:
+            section.refuse("name", f"is {group.name!r} again", "Give each group of reports a name of its own")
+        section.done()
+        self.groups[group.name] = group
+
+    def _step(self, section: Section) -> Step:
+        do = section.text("do", example="query")
+        if do not in STEPS:
+            section.refuse("do", f"is {do!r}", f"Write one of {', '.join(map(repr, STEPS))}")
+        line = section.lines.of(section.path)
+        readers: dict[str, Callable[[Section, int], Step]] = {
+            "query": self._query,
+            "query again": self._again,
+            "look": self._look,
+            "choose": self._choose,
+            "late reports": self._late,
+            "retry": self._retry,
+            "at once": self._at_once,
+            "crash": self._crash,
+        }
+        step = readers[do](section, line)
+        section.done()
+        return step
+
+    def _query(self, section: Section, line: int, like: QueryStep | None = None) -> QueryStep:
+        name = section.text("name", example="first")
+        if name in self.queries:
+            section.refuse("name", f"is {name!r} again", "Give each query a name, its job id; to ask it again, retry")
+        reports = section.texts("reports", like.reports if like else None)
+        for group in reports:
+            if group not in self.groups:
+                section.refuse("reports", f"names {group!r}", f"Write some of {', '.join(map(repr, self.groups))}")
+        keys = section.texts("keys", like.keys if like else ())
+        for key in keys:
+            if key not in self.keys and key not in self.choices:
+                known = ", ".join(map(repr, [*self.keys, *sorted(self.choices)]))
+                section.refuse("keys", f"names {key!r}", f"Write keys or earlier choices: {known}")
+        delta = checked_amount(section, "delta", Delta, like.delta if like else "")
+        if not keys and not delta:
+            section.refuse("", "declares no keys and discovers none", 'Write keys = ["shoes"], or a delta to discover')
+        by = section.text("by", like.by if like else _ANALYST)
+        if _CALLER.fullmatch(by) is None or by == "auditor":
+            section.refuse("by", f"is {by!r}", 'Write a name of lower-case letters and digits, such as "ada"')
+        if by not in self.analysts:
+            self.analysts.append(by)
+        query = QueryStep(
+            line=line,
+            name=name,
+            by=by,
+            reports=reports,
+            keys=keys,
+            epsilon=checked_amount(section, "epsilon", Epsilon, like.epsilon if like else None),
+            delta=delta,
+            others_epsilon=checked_amount(section, "others_epsilon", Epsilon, ""),
+            expect=self._expect(section),
+            left=_exact(section, "left"),
+        )
+        self.queries[name] = query
+        return query
+
+    def _again(self, section: Section, line: int) -> QueryStep:
+        return self._query(section, line, self._known_query(section, "like"))
+
+    def _known_query(self, section: Section, key: str) -> QueryStep:
+        name = section.text(key, example="first")
+        if name not in self.queries:
+            known = ", ".join(map(repr, self.queries)) or "nothing yet: ask first"
+            section.refuse(key, f"names the query {name!r}", f"Queries so far: {known}")
+        return self.queries[name]
+
+    @staticmethod
+    def _expect(section: Section) -> str | None:
+        return None if section.take("expect") is None else section.choice("expect", _EXPECTED, RELEASED)
+
+    def _look(self, section: Section, line: int) -> LookStep:
+        at = None if section.take("at") is None else self._known_query(section, "at").name
+        reports = section.texts("reports", ())
+        for group in reports:
+            if group not in self.groups:
+                section.refuse("reports", f"names {group!r}", f"Write some of {', '.join(map(repr, self.groups))}")
+        if (at is None) == (not reports):
+            section.refuse("", "looks at nothing, or at two things", 'Write at = "a query", or reports = ["a group"]')
+        return LookStep(
+            line=line,
+            at=at,
+            deviations=section.number("deviations", 20.0, least=0, most=1000, above=True),
+            reports=reports,
+            spent=_exact(section, "spent"),
+        )
+
+    def _choose(self, section: Section, line: int) -> ChooseStep:
+        name = section.text("name", example="favourites")
+        if name in self.keys or name in self.choices:
+            section.refuse("name", f"is {name!r}, which is taken", "Give the choice a name that no key has")
+        take = section.choice("take", ("largest", "smallest", "above"), "largest")
+        expect = None if section.take("expect") is None else section.texts("expect")
+        for key in expect or ():
+            if key not in self.keys:
+                section.refuse("expect", f"names {key!r}", f"Write keys of [keys]: {', '.join(self.keys)}")
+        if take == "above" and "above" not in section:
+            section.refuse("above", "is missing", "Write above = 10000, the noisy value from which a key is chosen")
+        step = ChooseStep(
+            line=line,
+            name=name,
+            at=self._known_query(section, "at").name,
+            take="largest" if take == "largest" else "smallest" if take == "smallest" else "above",
+            count=section.whole("count", 1, least=1, most=len(self.keys)),
+            above=section.whole("above", 0, least=-_MAX_KEY, most=_MAX_KEY),
+            expect=expect,
+        )
+        self.choices.add(name)
+        return step
+
+    def _late(self, section: Section, line: int) -> LateStep:
+        into = section.text("into", "") or None
+        if into is not None and into not in self.groups:
+            section.refuse("into", f"names {into!r}", f"Write one of {', '.join(map(repr, self.groups))}")
+        group = self._group(section)
+        self._add_group(section, group)
+        return LateStep(line=line, group=group, into=into)
+
+    def _retry(self, section: Section, line: int) -> RetryStep:
+        return RetryStep(
+            line=line,
+            of=self._known_query(section, "of").name,
+            times=section.whole("times", 1, least=1, most=1000),
+            epsilon=checked_amount(section, "epsilon", Epsilon, ""),
+            expect=self._expect(section),
+        )
+
+    def _at_once(self, section: Section, line: int) -> AtOnceStep:
+        found = section.sections("queries")
+        if len(found) < 2:
+            section.refuse("queries", "are fewer than two", "Write [[steps.queries]] twice, with what a query has")
+        queries = []
+        for one in found:
+            queries.append(self._query(one, one.lines.of(one.path)))
+            one.done()
+        released = None
+        if section.take("released") is not None:
+            released = section.whole("released", None, least=0, most=len(queries))
+        return AtOnceStep(line=line, queries=tuple(queries), released=released)
+
+    def _crash(self, section: Section, line: int) -> CrashStep:
+        when = section.choice("when", ("sending", "working", "answered"), "sending")
+        if section.take("during") is None:
+            if "when" in section:
+                section.refuse("when", "is of a query under way", "Write [steps.during] with what a query has")
+            return CrashStep(line=line, during=None)
+        query = section.section("during")
+        step = CrashStep(
+            line=line,
+            during=self._query(query, query.lines.of(query.path)),
+            when="sending" if when == "sending" else "working" if when == "working" else "answered",
+        )
+        query.done()
+        return step
+
+
+def checked_amount(section: Section, key: str, kind: type[Epsilon] | type[Delta], default: str | None = None) -> str:
+    """Return an amount that a job may ask for: on its grid and within its range, or empty where the default is."""
+    text = section.amount(key, default)
+    if text:
+        try:
+            kind.parse(text)
+        except AmountError as problem:
+            section.refuse(key, f"is {text!r}: {problem}", f'Write {key} as whole steps of its grid, such as "0.5"')
+    return text
+
+
+def _exact(section: Section, key: str) -> Fraction | None:
+    return None if section.take(key) is None else Fraction(section.amount(key, zero=True))

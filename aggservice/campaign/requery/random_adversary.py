@@ -1,0 +1,250 @@
+"""Random adaptive adversaries: each a fixed function of the transcript, drawn at random, and out for the last 10⁻⁶.
+
+They add events where the noisy answers are largest, drill down into the keys they saw, ask for exactly what they
+believe is left and for more, name reports twice, use job ids again, split queries over filtering IDs and callers, and
+keep on asking after a refusal. None of them ever looks at the truth or at the ledger.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from aggservice.campaign.assess.losses import Bounds
+from aggservice.campaign.requery.adversary import (
+    AddSource,
+    AddTrigger,
+    Answer,
+    Event,
+    Move,
+    Query,
+    RunOperation,
+)
+from aggservice.mechanisms import Bits, SeededBits, uniform_below
+from aggservice.wire import Api
+from budget import Delta, Epsilon
+
+T = TypeVar("T")
+_KEYS = 6
+_JOB_MAX_MICRO = 64 * 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What the adversary knows of a report: the device and key it had in mind, and its filtering ID."""
+
+    device: int
+    key: int
+    filtering_id: int
+
+
+class _Choices:
+    """Choices of one round, from bits that the transcript so far decides."""
+
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+
+    def below(self, count: int) -> int:
+        return uniform_below(self._bits, count)
+
+    def chance(self, percent: int) -> bool:
+        return self.below(100) < percent
+
+    def among(self, options: Sequence[T]) -> T:
+        return options[self.below(len(options))]
+
+
+def _storing(key: int, step: int, most: int) -> Callable[[Any], tuple[Any, int, int]]:
+    """Return a π that counts its runs in the device's storage and reports more each time, up to ``most``."""
+
+    def pi(storage: dict[str, int]) -> tuple[dict[str, int], int, int]:
+        runs = storage.get("runs", 0) + 1
+        return {**storage, "runs": runs}, key, min(most, step * runs)
+
+    return pi
+
+
+@dataclass(slots=True, kw_only=True)
+class RandomAdversary:
+    """One adversary of the family, decided by ``bits``: the same transcript always gets the same next move.
+
+    ``limit_epsilon_micro`` and ``limit_delta_atto`` are ε* and δ*, which are public.
+    """
+
+    api: Api
+    bounds: Bounds
+    limit_epsilon_micro: int
+    limit_delta_atto: int
+    bits: Bits
+    rounds: int = 12
+    _style: dict[str, int] = field(init=False)
+    _own: SeededBits = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own = SeededBits(self.bits.read(32))
+        draw = _Choices(self._own.child("style"))
+        self._style = {
+            "devices": 1 + draw.below(3),
+            "focus": draw.among((20, 50, 80)),  # percent of rounds that stay with the reports asked before
+            "greed": draw.among((0, 15, 50)),  # percent of rounds that ask for all that should be left
+            "excess": draw.among((0, 10, 30)),  # percent of rounds that ask for more than should be left
+            "discovery": draw.among((0, 30, 70)) if self.limit_delta_atto else 0,
+            "tricks": draw.among((0, 15, 40)),
+            "share": draw.among((1, 2, 4, 16)),  # a usual query asks for ε*/share
+        }
+
+    def next_move(self, seen: Sequence[Answer]) -> Move | None:
+        """Choose the next events and query from the answers so far; halt after ``rounds``."""
+        if len(seen) >= self.rounds:
+            return None
+        past = hashlib.sha256(repr([(one.rows, one.return_code, one.others) for one in seen]).encode()).hexdigest()
+        choose = _Choices(self._own.child(past))
+        known = [one for answer in seen for one in _reports_of(answer.move.events)]
+        events = self._events(choose, seen)
+        known += _reports_of(events)
+        return Move(events=events, query=self._query(choose, seen, known))
+
+    def _events(self, choose: _Choices, seen: Sequence[Answer]) -> tuple[Event, ...]:
+        """Add sources and triggers, or runs of operations, more where the last answer was largest."""
+        stuck = bool(seen) and seen[-1].rows is None and choose.chance(70)
+        if seen and not stuck and choose.chance(self._style["focus"]):
+            return ()
+        rows = seen[-1].rows if seen else None
+        hot = max(rows, key=lambda key: rows[key]) % (1 << 8) if rows else choose.below(_KEYS)
+        device = hot % self._style["devices"] if choose.chance(50) else choose.below(self._style["devices"])
+        if self.api is Api.SHARED_STORAGE:
+            return tuple(
+                RunOperation(
+                    device=device,
+                    window=len(seen) // 4,
+                    pi=_storing(choose.below(_KEYS), self._value(choose), self.bounds.l1),
+                )
+                for _ in range(1 + choose.below(3))
+            )
+        events: list[Event] = []
+        if not seen or choose.chance(40):
+            events.append(AddSource(device=device, key=choose.below(_KEYS), rounds=1 + choose.below(2 * self.rounds)))
+        for _ in range(1 + choose.below(3)):
+            events.append(
+                AddTrigger(
+                    device=device,
+                    key=choose.below(_KEYS) << 4,
+                    value=self._value(choose),
+                    filtering_id=1 if choose.chance(self._style["tricks"]) else 0,
+                )
+            )
+        return tuple(events)
+
+    def _value(self, choose: _Choices) -> int:
+        l1 = self.bounds.l1
+        return choose.among((l1, max(1, l1 // 2), l1 - l1 // 2, max(1, l1 // 3), 1 + choose.below(l1)))
+
+    def _query(self, choose: _Choices, seen: Sequence[Answer], known: Sequence[_Known]) -> Query:
+        if seen and choose.chance(self._style["tricks"]) and choose.chance(40):
+            # Ask again under a job id that was used: the same request, or another one.
+            old = choose.among(seen)
+            query = old.move.query
+            reports = query.reports if choose.chance(50) else query.reports[: len(query.reports) // 2 + 1]
+            return Query(
+                reports=reports,
+                epsilon=query.epsilon,
+                domain=query.domain,
+                delta=query.delta,
+                others=query.others,
+                filtering_ids=query.filtering_ids,
+                caller=query.caller,
+                job_id=old.job_id,
+            )
+        chosen = self._choose_reports(choose, seen, known)
+        filtering_ids = choose.among(((0,), (1,), (0, 1))) if choose.chance(self._style["tricks"]) else (0,)
+        spent_epsilon, spent_delta = believed(seen)
+        if not choose.chance(self._style["excess"]):
+            # Leave out what should be spent, unless that leaves nothing.
+            fresh = [
+                place
+                for place in chosen
+                if all(spent_epsilon[place, one] < self.limit_epsilon_micro for one in filtering_ids)
+            ]
+            chosen = tuple(fresh) or chosen
+        units = [(place, one) for place in chosen for one in filtering_ids]
+        left = self.limit_epsilon_micro - max((spent_epsilon[unit] for unit in units), default=0)
+        asked = max(1, self.limit_epsilon_micro // self._style["share"] - choose.below(3))
+        if left > 0 and (asked > left or choose.chance(self._style["greed"])):
+            asked = left
+        if choose.chance(self._style["excess"]):
+            asked = choose.among((asked, left + 1, self.limit_epsilon_micro))
+        asked = min(max(1, asked), _JOB_MAX_MICRO)
+        delta = None
+        if choose.chance(self._style["discovery"]):
+            remaining = self.limit_delta_atto - max((spent_delta[unit] for unit in units), default=0)
+            delta = Delta(atto=max(1, choose.among((remaining, self.limit_delta_atto // 3, remaining // 2 + 1))))
+        others = None
+        if choose.chance(self._style["tricks"]) and asked > 1:
+            part = 1 + choose.below(asked - 1)
+            others, asked = Epsilon(micro=part), asked - part
+        if choose.chance(self._style["tricks"]):
+            chosen += chosen[:1]
+        return Query(
+            reports=chosen,
+            epsilon=Epsilon(micro=asked),
+            domain=() if delta else self._domain(choose, seen),
+            delta=delta,
+            others=others,
+            filtering_ids=filtering_ids,
+            caller=choose.among(("adversary", "accomplice")) if choose.chance(self._style["tricks"]) else "adversary",
+        )
+
+    def _choose_reports(self, choose: _Choices, seen: Sequence[Answer], known: Sequence[_Known]) -> tuple[int, ...]:
+        """The reports of the last query, of one device, of the key that looked largest, or any."""
+        everything = tuple(range(len(known)))
+        if seen and choose.chance(self._style["focus"]):
+            return seen[-1].move.query.reports or everything
+        kind = choose.below(4)
+        if kind == 0:
+            device = choose.below(self._style["devices"])
+            return tuple(place for place in everything if known[place].device == device) or everything
+        rows = seen[-1].rows if seen else None
+        if kind == 1 and rows:
+            largest = max(rows, key=lambda key: rows[key])
+            return tuple(place for place in everything if known[place].key & largest) or everything
+        if kind == 2:
+            return tuple(place for place in everything if choose.chance(60)) or everything
+        return everything
+
+    def _domain(self, choose: _Choices, seen: Sequence[Answer]) -> tuple[int, ...]:
+        """Keys that looked large, or all that there can be."""
+        rows = seen[-1].rows if seen else None
+        if rows and choose.chance(50):
+            return tuple(sorted(rows, key=lambda key: -rows[key])[: 1 + choose.below(4)])
+        keys = {source | trigger << 4 for source in range(_KEYS) for trigger in range(_KEYS)}
+        return tuple(sorted(keys)) if self.api is not Api.SHARED_STORAGE else tuple(range(_KEYS))
+
+
+def _reports_of(events: Sequence[Event]) -> list[_Known]:
+    found = []
+    for event in events:
+        if isinstance(event, AddTrigger):
+            found.append(_Known(device=event.device, key=event.key, filtering_id=event.filtering_id))
+        elif isinstance(event, RunOperation):
+            found.append(_Known(device=event.device, key=1, filtering_id=0))
+    return found
+
+
+def believed(seen: Sequence[Answer]) -> tuple[defaultdict[tuple[int, int], int], defaultdict[tuple[int, int], int]]:
+    """Return what an onlooker believes each (report, filtering ID) has spent: the price of every new answer."""
+    epsilon: defaultdict[tuple[int, int], int] = defaultdict(int)
+    delta: defaultdict[tuple[int, int], int] = defaultdict(int)
+    answered: set[tuple[str, str]] = set()
+    for answer in seen:
+        query = answer.move.query
+        if answer.rows is None or (query.caller, answer.job_id) in answered:
+            continue
+        answered.add((query.caller, answer.job_id))
+        for place in set(query.reports):
+            for filtering_id in query.filtering_ids:
+                epsilon[place, filtering_id] += query.epsilon.micro + (query.others.micro if query.others else 0)
+                delta[place, filtering_id] += query.delta.atto if query.delta else 0
+    return epsilon, delta

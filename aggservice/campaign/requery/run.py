@@ -1,0 +1,508 @@
+"""Running a scenario: its steps against a real service over gRPC, judged step by step and by the truth at the end.
+
+Whatever the steps expect, a run also fails when the ledger does not verify, when a unit lost more than (ε*, δ*) by
+``aggservice.campaign.assess.losses``, or when the ledger charged a unit's reports less than it lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from aggservice.campaign.assess.losses import (
+    Bounds,
+    Comparison,
+    Loss,
+    Price,
+    Sent,
+)
+from aggservice.campaign.assess.transcript import Recorder, Round, transcript_to_plain
+from aggservice.campaign.errors import RunError
+from aggservice.campaign.requery.file import (
+    REFUSED,
+    RELEASED,
+    REPEATED,
+    AtOnceStep,
+    ChooseStep,
+    CrashStep,
+    LateStep,
+    LookStep,
+    QueryStep,
+    ReportGroup,
+    RetryStep,
+    Scenario,
+    Step,
+)
+from aggservice.campaign.requery.server import AUDITOR, ORIGIN, ScenarioServer
+from aggservice.client import (
+    Client,
+    ClientError,
+    JobParameters,
+    Summary,
+)
+from aggservice.mechanisms import Bits, Clock
+from aggservice.wire import (
+    AggregatableReport,
+    Api,
+    Contribution,
+    PublicKeySet,
+    SharedInfo,
+    make_report,
+)
+from budget import (
+    Delta,
+    Epsilon,
+    EpsilonDeltaFilter,
+    Spend,
+)
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What a step did, in words, and what was wrong with it; nothing is wrong with a step that went as expected."""
+
+    number: int
+    line: int
+    did: str
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the step went as expected."""
+        return not self.problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioResult:
+    """A whole run: its steps, its rounds with their losses, and what the ledger charged beside them."""
+
+    title: str
+    steps: tuple[StepResult, ...]
+    rounds: tuple[Round, ...]
+    comparisons: tuple[Comparison, ...]
+    bounds: Bounds
+    limit: Loss
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every step went as expected and the truth agrees."""
+        return not self.problems and all(step.ok for step in self.steps)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the result as plain values."""
+        transcript = transcript_to_plain(self.rounds, self.comparisons, bounds=self.bounds, limit=self.limit)
+        steps = [
+            {"step": one.number, "line": one.line, "did": one.did, "problems": list(one.problems)} for one in self.steps
+        ]
+        return {"title": self.title, "ok": self.ok, "problems": list(self.problems), "steps": steps, **transcript}
+
+
+class _Sent(Sequence[AggregatableReport]):
+    """Reports that tell somebody when half of them have been read; they can be read again."""
+
+    def __init__(self, reports: list[AggregatableReport], halfway: Callable[[], None] | None) -> None:
+        self._reports, self._halfway = reports, halfway
+
+    def __len__(self) -> int:
+        return len(self._reports)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._reports[place]
+
+    def __iter__(self) -> Iterator[AggregatableReport]:
+        for place, report in enumerate(self._reports):
+            if self._halfway is not None and place == len(self._reports) // 2:
+                self._halfway()
+            yield report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    """What became of one job: a summary, or the service's refusal."""
+
+    summary: Summary | None
+    outcome: str
+    message: str = ""
+
+
+def run_scenario(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    bits: Bits,
+    clock: Clock,
+    on_step: Callable[[StepResult], None] | None = None,
+) -> ScenarioResult:
+    """Run a scenario with a service and ledger of its own below ``folder``; ``on_step`` hears of each step."""
+    with ScenarioServer(scenario, folder, bits=bits) as server:
+        run = _Run(scenario, server, bits, clock)
+        try:
+            steps = []
+            for number, step in enumerate(scenario.steps, 1):
+                did, problems = run.take(step)
+                steps.append(StepResult(number=number, line=step.line, did=did, problems=tuple(problems)))
+                if on_step is not None:
+                    on_step(steps[-1])
+            comparisons, problems = run.judge()
+        finally:
+            run.close()
+    return ScenarioResult(
+        title=scenario.title,
+        steps=tuple(steps),
+        rounds=tuple(run.recorder.rounds),
+        comparisons=tuple(comparisons),
+        bounds=run.recorder.bounds,
+        limit=run.limit,
+        problems=tuple(problems),
+    )
+
+
+class _Run:
+    def __init__(self, scenario: Scenario, server: ScenarioServer, bits: Bits, clock: Clock) -> None:
+        self.scenario, self.server, self._bits, self._clock = scenario, server, bits, clock
+        self.clients = {name: server.client(name) for name in (*scenario.analysts, AUDITOR)}
+        self.recorder = Recorder(bounds=Bounds(l1=scenario.l1, l0=scenario.l0))
+        limits = EpsilonDeltaFilter.parse(epsilon=scenario.epsilon, delta=scenario.delta)
+        self.limit = Loss.of(limits.limit)
+        self._lock = threading.Lock()
+        self._names = {bucket: name for name, bucket in scenario.keys.items()}
+        self._groups: dict[str, list[str]] = {}
+        self._reports: dict[str, AggregatableReport] = {}
+        self._truth: dict[str, tuple[int, int]] = {}
+        self._queries: dict[str, QueryStep] = {}
+        self._asked: dict[str, list[str]] = {}
+        self._answers: dict[str, Summary] = {}
+        self._choices: dict[str, tuple[str, ...]] = {}
+        self._keys: PublicKeySet = self.clients[AUDITOR].public_keys()
+        for group in scenario.groups:
+            self._make(group)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+
+    def take(self, step: Step) -> tuple[str, list[str]]:
+        """Do one step; return what was done and what was not as expected."""
+        if isinstance(step, QueryStep):
+            return self._take_query(step)
+        if isinstance(step, LookStep):
+            return self._look(step) if step.at is not None else self._look_at_ledger(step)
+        if isinstance(step, ChooseStep):
+            return self._choose(step)
+        if isinstance(step, LateStep):
+            return self._late(step)
+        if isinstance(step, RetryStep):
+            return self._retry(step)
+        if isinstance(step, AtOnceStep):
+            return self._at_once(step)
+        return self._crash(step)
+
+    def _make(self, group: ReportGroup) -> None:
+        """Seal a group's reports; the truth of each goes to the recorder alone."""
+        buckets: list[int | None] = [
+            self.scenario.keys[name] for name, count in group.counts.items() for _ in range(count)
+        ]
+        buckets += [None] * group.nulls
+        made = []
+        for place, bucket in enumerate(buckets):
+            report_id = str(UUID(bytes=self._bits.read(16), version=4))
+            contributions = [] if bucket is None else [Contribution(bucket=bucket, value=group.value)]
+            self._reports[report_id] = make_report(
+                contributions,
+                shared_info=SharedInfo(
+                    api=Api.ATTRIBUTION_REPORTING,
+                    report_id=report_id,
+                    reporting_origin=ORIGIN,
+                    scheduled_report_time_s=self._clock.now_ms() // 1000,
+                    attribution_destination="https://shop.example",
+                ),
+                keys=self._keys,
+                bits=self._bits,
+                maximum=1,
+            )
+            sent = ((0, group.value),) if contributions else ()
+            unit = f"{group.name}, source {place // group.per_source + 1}"
+            self.recorder.add_report(Sent(report_id=report_id, unit=unit, contributions=sent))
+            if bucket is not None:
+                self._truth[report_id] = (bucket, group.value)
+            made.append(report_id)
+        self._groups[group.name] = made
+
+    def _keys_of(self, query: QueryStep) -> list[str]:
+        found: dict[str, None] = {}
+        for name in query.keys:
+            found |= dict.fromkeys(self._choices.get(name, (name,)))
+        return list(found)
+
+    def _ask(
+        self,
+        query: QueryStep,
+        reports: Sequence[str],
+        progress: Callable[[int, str], None] | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> _Reply:
+        """Send the job and record what came back. ``halfway`` is called when half of the reports have been sent."""
+        parameters = JobParameters(
+            attribution_report_to=ORIGIN,
+            epsilon=query.epsilon,
+            discovery_delta=query.delta,
+            others_epsilon=query.others_epsilon,
+        )
+        others = Epsilon.parse(query.others_epsilon).micro if query.others_epsilon else 0
+        price = Price(
+            epsilon_micro=Epsilon.parse(query.epsilon).micro + others,
+            delta_atto=Delta.parse(query.delta).atto if query.delta else 0,
+        )
+        common: dict[str, Any] = {"caller": query.by, "job_id": query.name, "price": price, "reports": reports}
+        try:
+            summary = self.clients[query.by].aggregate(
+                query.name,
+                parameters,
+                _Sent([self._reports[one] for one in reports], halfway),
+                domain=[self.scenario.keys[name] for name in self._keys_of(query)],
+                progress=progress,
+            )
+        except ClientError as problem:
+            with self._lock:
+                self.recorder.refused(**common, return_code=problem.return_code)
+            return _Reply(summary=None, outcome=problem.return_code, message=problem.message)
+        with self._lock:
+            made = self.recorder.released(**common, digest=summary.result_digest())
+        return _Reply(summary=summary, outcome=made.outcome)
+
+    def _first(
+        self,
+        query: QueryStep,
+        progress: Callable[[int, str], None] | None = None,
+        halfway: Callable[[], None] | None = None,
+    ) -> _Reply:
+        """Ask a query for the first time, over its groups as they are now."""
+        reports = [one for name in query.reports for one in self._groups[name]]
+        self._queries[query.name], self._asked[query.name] = query, reports
+        reply = self._ask(query, reports, progress, halfway)
+        if reply.summary is not None:
+            self._answers[query.name] = reply.summary
+        return reply
+
+    def _take_query(self, query: QueryStep) -> tuple[str, list[str]]:
+        reply = self._first(query)
+        return self._told(query, reply), _unexpected(query, reply)
+
+    def _told(self, query: QueryStep, reply: _Reply) -> str:
+        over = f"{len(self._asked[query.name])} reports of {', '.join(query.reports)}"
+        asked = f"{query.by} asked {query.name!r} over {over} at ε = {query.epsilon}: {reply.outcome}"
+        if reply.summary is None:
+            return f"{asked}, {reply.message}"
+        return f"{asked}, ε left {reply.summary.statement.remaining.get('epsilon', '?')}"
+
+    def _rows(self, name: str) -> dict[str, int]:
+        return {self._names.get(bucket, str(bucket)): value for bucket, value in self._answers[name].to_dict().items()}
+
+    def _answered(self, name: str) -> list[str]:
+        return [] if name in self._answers else [f"{name!r} has no answer: it was refused"]
+
+    def _look(self, step: LookStep) -> tuple[str, list[str]]:
+        assert step.at is not None
+        if problems := self._answered(step.at):
+            return f"looked at {step.at!r}", problems
+        allowed = step.deviations * self._answers[step.at].statement.noise_standard_deviation
+        truth: dict[str, int] = {}
+        for report in self._asked[step.at]:
+            if report in self._truth:
+                bucket, value = self._truth[report]
+                truth[self._names[bucket]] = truth.get(self._names[bucket], 0) + value
+        rows = self._rows(step.at)
+        problems = [
+            f"{name} is {value}, more than {step.deviations:g} standard deviations from the truth"
+            for name, value in rows.items()
+            if not abs(value - truth.get(name, 0)) <= allowed
+        ]
+        return f"looked at {step.at!r}: " + ", ".join(f"{name} {value}" for name, value in rows.items()), problems
+
+    def _look_at_ledger(self, step: LookStep) -> tuple[str, list[str]]:
+        reports = [one for name in step.reports for one in self._groups[name]]
+        spent = sorted({Fraction(one.epsilon) for one, _ in self._spent(reports)})
+        said = " and ".join(str(float(one)) for one in spent)
+        problems = []
+        if step.spent is not None and spent != [step.spent]:
+            problems.append(f"expected every report to have spent {float(step.spent)}, they have spent {said}")
+        return f"looked at the ledger: reports of {', '.join(step.reports)} have spent ε = {said}", problems
+
+    def _spent(self, reports: Sequence[str]) -> list[tuple[Any, str]]:
+        """Return the ledger's word for each report, asked as an analyst would."""
+        client: Client = self.clients[self.scenario.analysts[0]]
+        found: list[tuple[Any, str]] = []
+        for start in range(0, len(reports), _PAGE):
+            page = reports[start : start + _PAGE]
+            balances = client.balances([self._reports[one].shared_info for one in page])
+            found += [(balance.spent, report) for balance, report in zip(balances, page, strict=True)]
+        return found
+
+    def _choose(self, step: ChooseStep) -> tuple[str, list[str]]:
+        if problems := self._answered(step.at):
+            self._choices[step.name] = tuple(self.scenario.keys)[:1]
+            return f"could not choose {step.name!r}", problems
+        rows = self._rows(step.at)
+        if step.take == "above":
+            chosen = tuple(name for name, value in rows.items() if value > step.above)
+        else:
+            ordered = sorted(rows, key=lambda name: rows[name], reverse=step.take == "largest")
+            chosen = tuple(ordered[: step.count])
+        self._choices[step.name] = chosen
+        problems = []
+        if step.expect is not None and set(chosen) != set(step.expect):
+            problems.append(f"expected {', '.join(step.expect)}, chose {', '.join(chosen) or 'nothing'}")
+        return f"chose {', '.join(chosen) or 'nothing'} from {step.at!r} as {step.name!r}", problems
+
+    def _late(self, step: LateStep) -> tuple[str, list[str]]:
+        self._make(step.group)
+        if step.into is not None:
+            self._groups[step.into] = [*self._groups[step.into], *self._groups[step.group.name]]
+        where = f", into {step.into!r}" if step.into else ""
+        return f"{step.group.size} late reports arrived as {step.group.name!r}{where}", []
+
+    def _retry(self, step: RetryStep) -> tuple[str, list[str]]:
+        if step.of not in self._asked:
+            return f"could not retry {step.of!r}", [f"{step.of!r} has not been asked"]
+        first = self._queries[step.of]
+        query = first if not step.epsilon else replace(first, epsilon=step.epsilon)
+        problems: list[str] = []
+        outcomes: dict[str, int] = {}
+        for _ in range(step.times):
+            reply = self._ask(query, self._asked[step.of])
+            outcomes[reply.outcome] = outcomes.get(reply.outcome, 0) + 1
+            if step.expect is not None and not _as_expected(step.expect, reply.outcome):
+                problems.append(f"expected {step.expect}, was {reply.outcome}")
+        counts = ", ".join(f"{outcome} {count}" for outcome, count in outcomes.items())
+        changed = f" with ε = {step.epsilon}" if step.epsilon else ""
+        return f"retried {step.of!r}{changed}, {step.times} times: {counts}", problems[:3]
+
+    def _at_once(self, step: AtOnceStep) -> tuple[str, list[str]]:
+        """Let every query start at the same moment, each in a thread of its own."""
+        barrier = threading.Barrier(len(step.queries))
+        replies: dict[str, _Reply] = {}
+        failures: list[BaseException] = []
+
+        def ask(query: QueryStep) -> None:
+            try:
+                barrier.wait()
+                replies[query.name] = self._first(query)
+            except BaseException as problem:  # handed to the thread that waits
+                failures.append(problem)
+
+        threads = [threading.Thread(target=ask, args=(query,)) for query in step.queries]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        released = sum(reply.summary is not None for reply in replies.values())
+        problems = [f"{query.name}: {one}" for query in step.queries for one in _unexpected(query, replies[query.name])]
+        if step.released is not None and released != step.released:
+            problems.append(f"expected {step.released} of the queries to be released, {released} were")
+        told = "; ".join(self._told(query, replies[query.name]) for query in step.queries)
+        return f"at once: {told}", problems
+
+    def _crash(self, step: CrashStep) -> tuple[str, list[str]]:
+        if step.during is None:
+            self.server.kill()
+            self.server.start()
+            return "killed the service and started it again", []
+        query = step.during
+        killed = threading.Event()
+        replies: list[_Reply] = []
+        failures: list[BaseException] = []
+
+        def kill() -> None:
+            if not killed.is_set():
+                self.server.kill()
+                killed.set()
+
+        def ask() -> None:
+            try:
+                on_progress = (lambda reports, stage: kill()) if step.when == "working" else None
+                replies.append(self._first(query, on_progress, kill if step.when == "sending" else None))
+            except BaseException as problem:  # handed to the thread that waits
+                failures.append(problem)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while asking.is_alive() and not killed.wait(0.05):
+            continue
+        when = "after it had answered"
+        if killed.is_set():
+            when = "with half of the reports sent" if step.when == "sending" else "while it worked"
+        kill()
+        self.server.start()
+        asking.join()
+        if failures:
+            raise failures[0]
+        problems = _unexpected(query, replies[0])
+        if replies[0].summary is not None:
+            again = self._ask(query, self._asked[query.name])
+            if again.outcome != REPEATED:
+                problems.append(f"asked once more after the crash, the service gave another answer: {again.outcome}")
+        paid = sum(1 for one in self.clients[AUDITOR].entries(caller=query.by) if one.job_request_id == query.name)
+        if paid > 1:
+            problems.append(f"the ledger charged {query.name!r} {paid} times")
+        return f"killed the service {when}, and started it again: {self._told(query, replies[0])}", problems
+
+    def judge(self) -> tuple[list[Comparison], list[str]]:
+        """Compare losses with charges, and have the ledger replayed."""
+        with_contributions = [one.report_id for one in self.recorder.sent.values() if one.contributions]
+        balances = {
+            (report, 0): Spend(
+                loss_micro=int(Fraction(spent.epsilon or "0") * 10**6),
+                delta_atto=int(Fraction(spent.delta or "0") * 10**18),
+                uses=0,
+            )
+            for spent, report in self._spent(with_contributions)
+        }
+        comparisons = self.recorder.compare(balances)
+        problems = []
+        if past := self.recorder.past(self.limit):
+            problems.append(f"{len(past)} units lost more than (ε*, δ*); the first is {next(iter(past))}")
+        if under := [one.unit for one in comparisons if one.undercharged]:
+            problems.append(f"{len(under)} units lost more than their reports paid; the first is {under[0]}")
+        if self.scenario.unit == "report" and any(one.lost != one.charged for one in comparisons):
+            problems.append("the ledger charged other amounts than the truth gives")
+        verified = self.clients[AUDITOR].verify_ledger()
+        if not verified.ok:
+            problems.append(f"the ledger does not verify: {verified.problem}")
+        return comparisons, problems
+
+
+def _as_expected(expected: str, outcome: str) -> bool:
+    if expected == REFUSED:
+        return outcome not in (RELEASED, REPEATED)
+    return expected == outcome
+
+
+def _unexpected(query: QueryStep, reply: _Reply) -> list[str]:
+    problems = []
+    if query.expect is not None and not _as_expected(query.expect, reply.outcome):
+        problems.append(f"expected {query.expect}, was {reply.outcome}")
+    if query.left is not None:
+        if reply.summary is None:
+            problems.append(f"expected ε = {float(query.left)} to be left, but the query was refused")
+        else:
+            left = Fraction(reply.summary.statement.remaining["epsilon"])
+            if left != query.left:
+                problems.append(f"expected ε = {float(query.left)} to be left, it is {float(left)}")
+    return problems
+
+
+def raise_unless_ok(result: ScenarioResult) -> None:
+    """Raise ``RunError`` with every problem of a run that did not go as expected."""
+    problems = [f"line {step.line}: {one}" for step in result.steps for one in step.problems] + list(result.problems)
+    if problems:
+        raise RunError("; ".join(problems))

@@ -1,0 +1,360 @@
+"""A campaign from the first ad to the report: simulate, attribute, seal, collect, ask the service, assess, draw.
+
+The service is embedded unless another is named; it is the same service behind the same gRPC either way. A seed makes
+every output but ``timings.json`` the same to the byte, on any number of workers, and protects nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from aggservice.campaign.assess.run_losses import Balances, run_transcript
+from aggservice.campaign.assess.slices import Assessment, assess
+from aggservice.campaign.errors import RunError
+from aggservice.campaign.service.jobs import (
+    Answer,
+    Desk,
+    jobs_of,
+    write_domains,
+)
+from aggservice.campaign.service.sealing import (
+    POOL_FROM_REPORTS,
+    Addressee,
+    pieces_of,
+    seal_all,
+    warm_up,
+)
+from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
+from aggservice.campaign.stages import Progress, Stopwatch, quiet
+from aggservice.campaign.world.attribution import Items, Reports, attribute
+from aggservice.campaign.world.collection import Collected, collect
+from aggservice.campaign.world.population import Events, simulate
+from aggservice.campaign.world.private_aggregation import aggregate_privately
+from aggservice.client import Client, Credentials
+from aggservice.engine import PrivacyUnit
+from aggservice.mechanisms import (
+    Bits,
+    Clock,
+    ManualClock,
+    SecureBits,
+    SeededBits,
+    SystemClock,
+)
+from aggservice.service import ServiceConfig, embedded
+from aggservice.wire import Api, KeySet
+from budget import EpsilonDeltaFilter, Sensitivity, write_log
+
+ARA_SLOTS = 20
+_MARKER = "metrics.json"
+_OURS = (
+    "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
+    "transcript.json", "losses.csv", "reports.csv", "labels.csv",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """The ground truth of a run. It never leaves ``campaign``."""
+
+    events: Events
+    items: Items
+    reports: Reports
+    collected: Collected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """A finished run: answers as the service gave them, assessments against the truth, and where everything lies."""
+
+    campaign: Campaign
+    out: Path
+    seed: str | None
+    truth: Truth
+    answers: tuple[Answer, ...]
+    assessments: tuple[Assessment, ...]
+    metrics: dict[str, Any]
+    timings: dict[str, Any]
+
+    @property
+    def report(self) -> Path:
+        """The report to open in a browser."""
+        return self.out / "report.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherService:
+    """A service that already runs, and how to prove who calls."""
+
+    address: str
+    credentials: Credentials = field(default_factory=Credentials)
+
+
+def run_campaign(
+    campaign: Campaign,
+    out: Path,
+    *,
+    seed: str | None = None,
+    workers: int | None = None,
+    service: OtherService | None = None,
+    ledger: Path | None = None,
+    progress: Progress = quiet,
+    draw: bool = True,
+) -> RunResult:
+    """Run a campaign into the folder ``out`` and return what it found.
+
+    ``seed`` is used before the file's own. ``service`` asks a service that runs elsewhere; ``ledger`` charges an
+    existing SQLite ledger from an embedded one. With either, simulated time is moved so that it ends now.
+    """
+    seed = campaign.seed if seed is None else seed
+    bits: Bits = SecureBits() if seed is None else SeededBits(f"campaign {seed}")
+    workers = min(2, os.cpu_count() or 1) if workers is None else workers
+    if not workers >= 1:
+        raise RunError(f"workers must be at least 1, not {workers}")
+    prepare(out, keeping=[*([ledger] if ledger is not None else []), *log_files(campaign)])
+    if service is not None or ledger is not None:
+        campaign = anchored(campaign, SystemClock().now_ms())
+    watch = Stopwatch(progress)
+    if campaign.client.kind == "event-level":
+        return _event_level(campaign, out, seed, bits, watch, draw=draw)
+    if workers > 1 and campaign.population.size >= POOL_FROM_REPORTS:
+        warm_up()
+    truth = happen(campaign, bits, watch)
+    with _asking(campaign, out, bits, truth, workers, service, ledger) as (client, keys, clock, files):
+        count = truth.collected.received
+        with watch.stage("seal", count) as sealed:
+            pieces = pieces_of(truth.reports, truth.collected.rows, out / "batches", bits.child("sealing"))
+            seal_all(pieces, addressee_of(campaign, keys), workers=workers, progress=sealed)
+            write_domains(campaign, out / "domains")
+        jobs = jobs_of(campaign, truth.collected.closes_ms)
+        # In a ledger that outlives the run even the jobs of a seeded run are new ones, and not those of the run before.
+        prefix = "" if service is None and ledger is None else f"{SecureBits().read(8).hex()}-"
+        desk = Desk(campaign, client, out, clock=clock, files=files, prefix=prefix)
+        answers = []
+        with watch.stage("query", len(jobs)) as asked:
+            for number, job in enumerate(jobs):
+                answers.append(desk.ask(job))
+                asked(number + 1)
+    with watch.stage("losses"):
+        path = None if service is not None else ledger or out / "ledger" / "ledger.sqlite"
+        write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
+    return finish(campaign, out, seed, bits, truth, answers, watch, draw=draw)
+
+
+def _event_level(
+    campaign: Campaign, out: Path, seed: str | None, bits: Bits, watch: Stopwatch, *, draw: bool
+) -> RunResult:
+    """Run a campaign of event-level reports, which no service sees."""
+    from aggservice.campaign.event_run import nothing_collected, run_event_level
+
+    events, _, found, metrics = run_event_level(campaign, out, seed, bits, watch)
+    items, reports, collected = nothing_collected()
+    truth = Truth(events=events, items=items, reports=reports, collected=collected)
+    return publish(campaign, out, seed, truth, [], (found,), metrics, watch, draw=draw)
+
+
+def finish(
+    campaign: Campaign,
+    out: Path,
+    seed: str | None,
+    bits: Bits,
+    truth: Truth,
+    answers: list[Answer],
+    watch: Stopwatch,
+    *,
+    draw: bool,
+) -> RunResult:
+    """Hold the answers against the truth and publish what that shows."""
+    from aggservice.campaign.output.metrics import metrics_of
+
+    with watch.stage("assess", len(answers)):
+        found = tuple(assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers)
+        metrics = metrics_of(campaign, seed, bits.private, truth, found)
+    return publish(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
+
+
+def publish(
+    campaign: Campaign,
+    out: Path,
+    seed: str | None,
+    truth: Truth,
+    answers: list[Answer],
+    found: tuple[Assessment, ...],
+    metrics: dict[str, Any],
+    watch: Stopwatch,
+    *,
+    draw: bool,
+) -> RunResult:
+    """Write metrics, plots, report and timings."""
+    write_json(out / "metrics.json", metrics)
+    if draw:
+        from aggservice.campaign.output.page import write_report
+        from aggservice.campaign.output.plots import draw_plots
+
+        with watch.stage("draw"):
+            plots = draw_plots(campaign, metrics, out / "plots")
+            write_report(campaign, metrics, plots, out / "report.html")
+    timings = watch.to_plain()
+    write_json(out / "timings.json", timings)
+    return RunResult(
+        campaign=campaign,
+        out=out,
+        seed=seed,
+        truth=truth,
+        answers=tuple(answers),
+        assessments=found,
+        metrics=metrics,
+        timings=timings,
+    )
+
+
+def write_losses(
+    campaign: Campaign, out: Path, truth: Truth, answers: list[Answer], ledger: Path | None, *, fresh: bool
+) -> None:
+    """Write ``transcript.json`` and ``losses.csv``: losses from the truth, beside what the ledger (if ours) charged."""
+    balances = None
+    if ledger is not None:
+        balances = Balances.read(ledger, campaign, truth, api_of(campaign), SystemClock(), fresh=fresh)
+    transcript = run_transcript(campaign, truth, answers, balances, out / "losses.csv")
+    if transcript is not None:
+        write_json(out / "transcript.json", transcript)
+
+
+def happen(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Truth:
+    """Let the campaign happen: events, reports, and their way into batches. Nothing is sealed yet."""
+    watch = watch or Stopwatch()
+    with watch.stage("simulate"):
+        events = simulate(campaign, bits.child("population"))
+    with watch.stage("attribute", len(events)):
+        if campaign.client.kind == "attribution":
+            reports, items = attribute(campaign, events, bits.child("browsers"))
+        else:
+            reports, items = aggregate_privately(campaign, events, bits.child("browsers"))
+    with watch.stage("collect", len(reports)):
+        collected = collect(campaign, reports, items, bits.child("collection"))
+    return Truth(events=events, items=items, reports=reports, collected=collected)
+
+
+def prepare(out: Path, *, keeping: Sequence[Path] = ()) -> None:
+    """Make the output folder. A former run in it is replaced; a folder with anything else in it is refused, and so is
+    one that holds what this run is to read or to charge (``keeping``).
+    """
+    try:
+        if out.exists() and not out.is_dir():
+            raise RunError(f"{out} is a file: name a folder with --out")
+        if out.exists() and any(out.iterdir()):
+            if not _is_former_run(out):
+                raise RunError(f"{out} is not empty and is no former run: name another folder with --out")
+            for path in keeping:
+                if path.resolve().is_relative_to(out.resolve()):
+                    raise RunError(
+                        f"{path} lies in {out}, where a former run is to be replaced: name another folder with --out"
+                    )
+            for name in _OURS:
+                path = out / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise RunError(f"{out} cannot be used: {problem.strerror}: name another folder with --out") from None
+
+
+def _is_former_run(out: Path) -> bool:
+    """Whether everything in a folder is a run's: one that ended, or one that was interrupted after its first batch."""
+    if any(path.name not in _OURS for path in out.iterdir()):
+        return False
+    batches = out / "batches"
+    return (out / _MARKER).is_file() or (batches.is_dir() and all(path.name.isdigit() for path in batches.iterdir()))
+
+
+def log_files(campaign: Campaign) -> list[Path]:
+    """Return the files of one's own that a campaign reads."""
+    log = campaign.population.log
+    return [] if log is None else [log.tables.source_file, log.tables.trigger_file]
+
+
+def anchored(campaign: Campaign, now_ms: int) -> Campaign:
+    """Return the campaign, and the log it may have, moved in time so that its last batch closes now."""
+    population, late = campaign.population, int(campaign.collection.close_after_hours * HOUR_MS)
+    start = (now_ms - late - population.days * DAY_MS - HOUR_MS) // HOUR_MS * HOUR_MS
+    log = population.log
+    if log is not None:
+        log = replace(log, shift_ms=log.shift_ms + start - population.start_ms)
+    return replace(campaign, population=replace(population, start_ms=start, log=log))
+
+
+def api_of(campaign: Campaign) -> Api:
+    """Return the API whose reports the campaign sends."""
+    return Api.ATTRIBUTION_REPORTING if campaign.client.kind == "attribution" else Api.SHARED_STORAGE
+
+
+def addressee_of(campaign: Campaign, public_keys: str) -> Addressee:
+    """Return who the campaign's reports go to."""
+    return Addressee(
+        api=api_of(campaign),
+        reporting_origin=campaign.reporting_origin,
+        destinations=campaign.population.destinations,
+        slots=ARA_SLOTS,
+        public_keys=public_keys,
+        through_json=campaign.collection.through == "json",
+    )
+
+
+def service_config(campaign: Campaign, out: Path, *, processes: int, ledger: Path | None = None) -> ServiceConfig:
+    """Return the configuration of a campaign's embedded service: its files, ledger and caps."""
+    client, limits = campaign.client, campaign.service
+    config = ServiceConfig(
+        # The key that signs a ledger lies beside it.
+        state=out / "ledger" if ledger is None else ledger.resolve().parent,
+        listen="127.0.0.1:0",
+        ledger="sqlite",
+        ledger_path=ledger,
+        filter=EpsilonDeltaFilter.parse(epsilon=limits.epsilon, delta=limits.delta),
+        unit=PrivacyUnit.REPORT if limits.unit == "report" else PrivacyUnit.SHARED_ID,
+        sensitivities={api_of(campaign): Sensitivity(l1=client.l1, l0=client.l0)},
+        input_folder=out,
+        output_folder=out,
+    )
+    return replace(config, limits=replace(config.limits, processes=processes, jobs=1))
+
+
+@contextmanager
+def _asking(
+    campaign: Campaign,
+    out: Path,
+    bits: Bits,
+    truth: Truth,
+    workers: int,
+    service: OtherService | None,
+    ledger: Path | None,
+) -> Iterator[tuple[Client, str, ManualClock | None, bool]]:
+    """Yield a client, the public keys to seal to, the clock to move (if ours), and whether jobs go by files."""
+    if service is not None:
+        with Client(service.address, credentials=service.credentials) as client:
+            yield client, client.public_keys().serialise(), None, False
+        return
+    manual = ManualClock(campaign.population.start_ms) if ledger is None else None
+    clock: Clock = manual or SystemClock()
+    keys = KeySet.create(bits.child("service keys"), clock)
+    processes = workers if truth.collected.received >= POOL_FROM_REPORTS and workers > 1 else 0
+    config = service_config(campaign, out, processes=processes, ledger=ledger)
+    with (
+        embedded(config, clock=clock, bits=bits.child("service"), keys=keys) as running,
+        Client(running.address) as client,
+    ):
+        yield client, keys.public(clock).serialise(), manual, True
+        (out / "ledger").mkdir(exist_ok=True)
+        write_log(running.ledger.store, out / "ledger" / "ledger.log")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write plain values as JSON that reads well and is the same each time."""
+    path.write_text(json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""A campaign's side of the service: sealing reports and submitting jobs."""

@@ -1,0 +1,204 @@
+"""The jobs of a campaign: which batches, when, under which parameters; and asking a service for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.campaign.errors import RunError
+from aggservice.campaign.settings.campaign import Campaign, Query
+from aggservice.campaign.settings.key_layout import KeyLayout
+from aggservice.client import Client, ClientError, JobParameters, Statement, Summary
+from aggservice.mechanisms import ManualClock
+from aggservice.wire import (
+    BucketRows,
+    read_reports,
+    read_summary,
+    write_buckets,
+)
+from aggservice.wire.avro.shards import find_shards
+
+Words = NDArray[np.uint64]
+
+REFUSED = "PRIVACY_BUDGET_EXHAUSTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job of a query over some batches, asked for when the last of them has closed."""
+
+    name: str
+    query: Query
+    batches: tuple[int, ...]
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Answer:
+    """What the service said to a job: rows and their guarantee, or why not (``refusal``). It holds no true value."""
+
+    job: Job
+    high: Words
+    low: Words
+    metrics: NDArray[np.int64]
+    statement: Statement | None
+    return_code: str
+    error_counts: Mapping[str, int]
+    others: int | None
+    ledger_entry: int
+    receipt: bytes
+    refusal: str = ""
+
+    @property
+    def paid(self) -> bool:
+        """Whether there is a summary."""
+        return self.statement is not None
+
+
+def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
+    """Return every job in order of time; at the same time, in the order of the file."""
+    jobs = []
+    for query in campaign.queries:
+        if query.over == "all":
+            windows = [tuple(range(campaign.batches))]
+        elif query.over == "each":
+            windows = [(number,) for number in range(campaign.batches)]
+        else:
+            last = range(query.window - 1, campaign.batches)
+            windows = [tuple(range(number - query.window + 1, number + 1)) for number in last]
+        for window in windows:
+            for again in range(query.repeat):
+                span = "all" if query.over == "all" else f"{window[-1]:03d}"
+                name = f"{query.label}-{span}" + (f"-again{again}" if again else "")
+                jobs.append(Job(name=name, query=query, batches=window, time_ms=closes_ms[window[-1]]))
+    return sorted(jobs, key=lambda job: job.time_ms)
+
+
+def write_domains(campaign: Campaign, folder: Path) -> None:
+    """Write the output domain of each query that declares its keys."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for query in campaign.queries:
+        if not query.discovery:
+            high, low = campaign.keys.domain(query.rows)
+            write_buckets(folder / f"{query.label}.avro", BucketRows.domain(high, low))
+
+
+def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
+    """Return what a query asks of the service."""
+    return JobParameters(
+        attribution_report_to=campaign.reporting_origin,
+        epsilon=query.epsilon,
+        discovery_delta=query.delta if query.discovery else "",
+        others_epsilon="" if query.others_epsilon == "0" else query.others_epsilon,
+    )
+
+
+class Desk:
+    """Asks jobs of a service: over the files of ``out`` where the service reads them, as streams where it does not."""
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        client: Client,
+        out: Path,
+        *,
+        clock: ManualClock | None,
+        files: bool,
+        prefix: str = "",
+    ) -> None:
+        self._campaign = campaign
+        self._client = client
+        self._out = out
+        self._clock = clock
+        self._files = files
+        self._prefix = prefix
+
+    def ask(self, job: Job, progress: Callable[[int, str], None] | None = None) -> Answer:
+        """Ask one job, at its time; a budget that has run out is an answer, everything else an error."""
+        if self._clock is not None and job.time_ms > self._clock.now_ms():
+            self._clock.advance_to(job.time_ms)
+        try:
+            return self._over_files(job, progress) if self._files else self._streamed(job, progress)
+        except ClientError as problem:
+            if problem.return_code != REFUSED:
+                raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
+            empty = np.empty(0, dtype=np.uint64)
+            return Answer(
+                job=job,
+                high=empty,
+                low=empty,
+                metrics=np.empty(0, dtype=np.int64),
+                statement=None,
+                return_code=problem.return_code,
+                error_counts=problem.error_counts,
+                others=None,
+                ledger_entry=-1,
+                receipt=b"",
+                refusal=f"{problem.count:,} units could not pay: {problem.message}",
+            )
+
+    def _over_files(self, job: Job, progress: Callable[[int, str], None] | None) -> Answer:
+        query = job.query
+        every = job.batches == tuple(range(self._campaign.batches))
+        prefixes = ["batches/"] if every else [f"batches/{number:03d}/" for number in job.batches]
+        self._client.create_job(
+            self._prefix + job.name,
+            parameters_of(self._campaign, query),
+            input_data_blob_prefix=prefixes,
+            output_data_blob_prefix=f"summaries/{job.name}/summary.avro",
+            output_domain_blob_prefix="" if query.discovery else f"domains/{query.label}.avro",
+        )
+        finished = self._client.watch_job(self._prefix + job.name, progress)
+        summary = Summary.of(finished.summary, ())
+        shards = sorted((self._out / "summaries" / job.name).glob("summary-*.avro"))
+        if not shards:
+            raise RunError(f"job {job.name} was done before, and its summary is not in {self._out}")
+        parts = [rows for path in shards for rows in read_summary(path)]
+        empty = np.empty(0, dtype=np.uint64)
+        return Answer(
+            job=job,
+            high=np.concatenate([empty, *(rows.key_high for rows in parts)]),
+            low=np.concatenate([empty, *(rows.key_low for rows in parts)]),
+            metrics=np.concatenate([np.empty(0, dtype=np.int64), *(rows.metric for rows in parts)]),
+            statement=summary.statement,
+            return_code=summary.return_code,
+            error_counts=summary.error_counts,
+            others=summary.others,
+            ledger_entry=summary.ledger_entry,
+            receipt=summary.receipt,
+        )
+
+    def _streamed(self, job: Job, progress: Callable[[int, str], None] | None) -> Answer:
+        folder = self._out / "batches"
+        shards = [path for number in job.batches for path in find_shards(folder, f"{number:03d}/")]
+        batches = [batch for path in shards for batch in read_reports(path)]
+        domain = () if job.query.discovery else self._campaign.keys.domain(job.query.rows)
+        summary = self._client.aggregate(
+            self._prefix + job.name, parameters_of(self._campaign, job.query), batches, domain=domain, progress=progress
+        )
+        folder = self._out / "summaries" / job.name
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = BucketRows.summary(summary.high, summary.low, summary.metrics)
+        write_buckets(folder / "summary-1-of-1.avro", rows)
+        return Answer(
+            job=job,
+            high=summary.high,
+            low=summary.low,
+            metrics=summary.metrics,
+            statement=summary.statement,
+            return_code=summary.return_code,
+            error_counts=summary.error_counts,
+            others=summary.others,
+            ledger_entry=summary.ledger_entry,
+            receipt=summary.receipt,
+        )
+
+
+def slice_name(layout: KeyLayout, high: int, low: int, by: Sequence[str]) -> str:
+    """Return a key's names, joined, for the fields ``by``."""
+    names = layout.names(high, low)
+    return " · ".join(names[name] for name in by)

@@ -1,0 +1,246 @@
+"""Sealing reports in columns, piece by piece, into Avro shards: in this process or in several.
+
+A piece has its own random bits and its own file, so the result is the same whoever seals it. Payloads are made a piece
+at a time by writing contributions into copies of the null payload, which is what padding means.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.campaign.world.attribution import Reports
+from aggservice.mechanisms import (
+    Bits,
+    SecureBits,
+    SeededBits,
+    uniform_below_batch,
+)
+from aggservice.wire import (
+    AggregatableReport,
+    Api,
+    Contribution,
+    PublicKeySet,
+    ReportBatch,
+    ReportWriter,
+    SharedInfo,
+    Spans,
+    encode_payload,
+    seal,
+)
+from aggservice.wire.avro.shards import shard_name
+from aggservice.wire.hpke.sealing import OVERHEAD_BYTES
+from aggservice.wire.report.body import SealedPayload
+
+PIECE_REPORTS = 10_000
+POOL_FROM_REPORTS = 20_000
+"""Below this, starting processes costs more than they save."""
+
+_ROWS_AT_ONCE = 2_000
+_MARK = 0x7F7E7D7C
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressee:
+    """Who reports go to: what every ``shared_info`` of the campaign has in common, and the service's keys."""
+
+    api: Api
+    reporting_origin: str
+    destinations: tuple[str, ...]
+    slots: int
+    public_keys: str
+    through_json: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Reports that one process seals into one file; ``seed`` is what a run that is not private seals with."""
+
+    path: Path
+    columns: Reports
+    seed: bytes | None
+
+
+def pieces_of(reports: Reports, rows: Sequence[NDArray[np.int64]], folder: Path, bits: Bits) -> list[Piece]:
+    """Return the pieces of every batch: ``folder/003/reports-01-of-12.avro``. A batch without reports has one file."""
+    pieces = []
+    for number, members in enumerate(rows):
+        place = folder / f"{number:03d}"
+        total = max(1, -(-members.size // PIECE_REPORTS))
+        for shard in range(total):
+            part = members[shard * PIECE_REPORTS : (shard + 1) * PIECE_REPORTS]
+            pieces.append(
+                Piece(
+                    path=place / shard_name("reports.avro", shard + 1, total),
+                    columns=_taken(reports, part),
+                    seed=None if bits.private else bits.child(f"batch {number} shard {shard}").read(32),
+                )
+            )
+    return pieces
+
+
+def _taken(reports: Reports, rows: NDArray[np.int64]) -> Reports:
+    """Return some reports of many, with their contributions."""
+    sizes = np.diff(reports.offset)[rows]
+    offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
+    inner = np.arange(int(offset[-1])) - np.repeat(offset[:-1], sizes) + np.repeat(reports.offset[rows], sizes)
+    return Reports(
+        scheduled_ms=reports.scheduled_ms[rows],
+        report_id=reports.report_id[rows],
+        destination=reports.destination[rows],
+        offset=offset,
+        key_high=reports.key_high[inner],
+        key_low=reports.key_low[inner],
+        value=reports.value[inner],
+        filtering_id=reports.filtering_id[inner],
+        null=reports.null[rows],
+    )
+
+
+def warm_up() -> None:
+    """Start the process that workers are forked from, so that its imports go on beside other work."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    forkserver.ensure_running()
+
+
+def seal_all(
+    pieces: Sequence[Piece], addressee: Addressee, *, workers: int, progress: Callable[[int], None] | None = None
+) -> int:
+    """Seal every piece into its file and return how many reports that was. One worker seals in this process."""
+    for folder in {piece.path.parent for piece in pieces}:
+        folder.mkdir(parents=True, exist_ok=True)
+    done = 0
+    few = sum(len(piece.columns) for piece in pieces) < POOL_FROM_REPORTS
+    if workers <= 1 or len(pieces) <= 1 or few:
+        for piece in pieces:
+            done += seal_piece(piece, addressee)
+            if progress is not None:
+                progress(done)
+        return done
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(max_workers=min(workers, len(pieces)), mp_context=context) as pool:
+        for finished in as_completed([pool.submit(seal_piece, piece, addressee) for piece in pieces]):
+            done += finished.result()
+            if progress is not None:
+                progress(done)
+    return done
+
+
+def seal_piece(piece: Piece, addressee: Addressee) -> int:
+    """Seal one piece into its Avro file."""
+    with ReportWriter(piece.path) as writer:
+        bits = SecureBits() if piece.seed is None else SeededBits(piece.seed)
+        for batch in sealed_batches(piece.columns, addressee, bits):
+            writer.write(posted(batch, addressee.api) if addressee.through_json else batch)
+    return len(piece.columns)
+
+
+def posted(batch: ReportBatch, api: Api) -> ReportBatch:
+    """Return reports after a collector took them: as JSON, at the well-known endpoint of their API."""
+    # The service's package is large, and workers that do not need it should start without it.
+    from aggservice.service.http.collector import ENDPOINTS, accept
+
+    path = next(path for path, endpoint in ENDPOINTS.items() if endpoint.api == api)
+    taken = []
+    for payload, key_id, info in zip(batch.payloads, batch.key_ids, batch.shared_infos, strict=True):
+        sealed = SealedPayload(payload=payload, key_id=key_id.decode())
+        body = AggregatableReport(shared_info=info.decode(), payloads=(sealed,)).to_json()
+        _, report, _ = accept(path, body.encode())
+        assert report is not None
+        taken.append(report)
+    return ReportBatch.of(taken)
+
+
+def sealed_batches(reports: Reports, addressee: Addressee, bits: Bits) -> Iterator[ReportBatch]:
+    """Yield the reports sealed, a few thousand at a time."""
+    keys = PublicKeySet.parse(addressee.public_keys).keys
+    payloads = Payloads(addressee.slots)
+    heads, tail = _shared_info_parts(addressee)
+    for start in range(0, len(reports), _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, len(reports))
+        picks = uniform_below_batch(bits, len(keys), stop - start).tolist() if len(keys) > 1 else [0] * (stop - start)
+        plain = payloads.encode(reports, start, stop)
+        ids = reports.report_id[start:stop].tobytes().hex()
+        times = (reports.scheduled_ms[start:stop] // 1000).tolist()
+        places = reports.destination[start:stop].tolist()
+        sealed = bytearray()
+        infos = []
+        for row, pick in enumerate(picks):
+            h = ids[32 * row : 32 * row + 32]
+            before, middle = heads[places[row]]
+            info = f"{before}{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}{middle}{times[row]}{tail}".encode()
+            sealed += seal(plain[row], shared_info=info, key=keys[pick].key, bits=bits)
+            infos.append(info)
+        size = payloads.size + OVERHEAD_BYTES
+        starts = np.arange(stop - start, dtype=np.int64) * size
+        yield ReportBatch(
+            payloads=Spans(buffer=np.frombuffer(sealed, dtype=np.uint8), starts=starts, stops=starts + size),
+            key_ids=Spans.of([keys[pick].id.encode() for pick in picks]),
+            shared_infos=Spans.of(infos),
+        )
+
+
+def _shared_info_parts(addressee: Addressee) -> tuple[list[tuple[str, str]], str]:
+    """Return the text of ``shared_info`` around report id and time, for each destination: written once, by ``wire``."""
+    heads, tail = [], ""
+    nothing = "00000000-0000-0000-0000-000000000000"
+    attribution = addressee.api == Api.ATTRIBUTION_REPORTING
+    for destination in addressee.destinations:
+        text = SharedInfo(
+            api=addressee.api,
+            report_id=nothing,
+            reporting_origin=addressee.reporting_origin,
+            scheduled_report_time_s=_MARK,
+            attribution_destination=destination if attribution else None,
+        ).serialise()
+        before, _, rest = text.partition(nothing)
+        middle, _, tail = rest.partition(str(_MARK))
+        heads.append((before, middle))
+    return heads, tail
+
+
+class Payloads:
+    """Encodes payloads with a fixed number of slots: equal, byte for byte, to ``wire.encode_payload``."""
+
+    def __init__(self, slots: int) -> None:
+        null = encode_payload([], maximum=slots)
+        mark = Contribution(bucket=int.from_bytes(b"\xf1" * 16, "big"), value=0x61626364, filtering_id=0xF7)
+        one = encode_payload([mark], maximum=slots)
+        self.size = len(null)
+        self.slots = slots
+        self._null = np.frombuffer(null, dtype=np.uint8)
+        self._bucket = one.index(b"\xf1" * 16)
+        self._value = one.index(b"abcd")
+        self._id = one.index(b"\xf7")
+        self._step = (self.size - len(encode_payload([], maximum=0))) // slots if slots < 24 else 0
+        if slots >= 24:
+            self._step = len(encode_payload([], maximum=25)) - len(encode_payload([], maximum=24))
+
+    def encode(self, reports: Reports, start: int, stop: int) -> list[bytes]:
+        """Return the payloads of reports ``start`` to ``stop``."""
+        count = stop - start
+        out = np.tile(self._null, (count, 1))
+        first, last = int(reports.offset[start]), int(reports.offset[stop])
+        sizes = np.diff(reports.offset[start : stop + 1])
+        if sizes.max(initial=0) > self.slots:
+            raise ValueError(f"a report has room for {self.slots} contributions, not {sizes.max()}")
+        row = np.repeat(np.arange(count), sizes)
+        slot = np.arange(first, last) - np.repeat(reports.offset[start:stop], sizes)
+        base = (slot * self._step)[:, None]
+        keys = np.empty((last - first, 2), dtype=">u8")
+        keys[:, 0], keys[:, 1] = reports.key_high[first:last], reports.key_low[first:last]
+        values = reports.value[first:last].astype(">u4")
+        where: Any = row[:, None]
+        out[where, self._bucket + base + np.arange(16)] = keys.view(np.uint8).reshape(-1, 16)
+        out[where, self._value + base + np.arange(4)] = values.view(np.uint8).reshape(-1, 4)
+        out[where, self._id + base] = reports.filtering_id[first:last].astype(np.uint8)[:, None]
+        whole = out.tobytes()
+        return [whole[self.size * one : self.size * (one + 1)] for one in range(count)]

@@ -1,0 +1,136 @@
+"""Named distributions of a campaign's behaviour, drawn in columns from ``Bits``.
+
+These shape a made-up population. They are floats and close to their law; privacy noise never comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from aggservice.campaign.errors import CampaignError, RunError
+from aggservice.mechanisms import Bits
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+#: The parameters of each distribution, with an example of each.
+PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
+    {
+        "constant": {"value": 1},
+        "uniform": {"low": 0, "high": 1},
+        "poisson": {"mean": 2},
+        "geometric": {"mean": 2},
+        "exponential": {"mean": 1},
+        "normal": {"mean": 50, "deviation": 10},
+        "lognormal": {"median": 60, "sigma": 0.5},
+        "pareto": {"least": 10, "alpha": 2},
+    }
+)
+_POISSON_LIMIT = 10_000
+_LARGEST_COUNT = 2.0**53
+"""Above this a float is no count any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distribution:
+    """A named law with its parameters, or the rows of a log's column (``name`` = "column"), drawn with replacement."""
+
+    name: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    rows: Sequence[float] = ()
+
+    def __post_init__(self) -> None:
+        if self.name == "column":
+            if not self.rows:
+                raise CampaignError("a column to draw from has at least one row")
+            return
+        if self.name not in PARAMETERS or set(self.parameters) != set(PARAMETERS[self.name]):
+            raise CampaignError(f"{self.name!r} with {sorted(self.parameters)} is not a distribution")
+        if problem := self._problem():
+            raise CampaignError(problem)
+
+    def _problem(self) -> str:
+        given = self.parameters
+        if not all(np.isfinite(value) for value in given.values()):
+            return "parameters are finite numbers"
+        if self.name == "uniform" and not given["low"] <= given["high"]:
+            return "low must not be above high"
+        if self.name in ("poisson", "exponential") and not 0 <= given["mean"] <= _POISSON_LIMIT:
+            return f"mean must lie from 0 to {_POISSON_LIMIT}"
+        if self.name == "geometric" and not given["mean"] >= 1:
+            return "mean must be at least 1: the smallest number is 1"
+        if self.name == "lognormal" and not (given["median"] > 0 and given["sigma"] >= 0):
+            return "median must be above 0 and sigma not negative"
+        if self.name == "normal" and not given["deviation"] >= 0:
+            return "deviation must not be negative"
+        if self.name == "pareto" and not (given["least"] > 0 and given["alpha"] > 0):
+            return "least and alpha must be above 0"
+        return ""
+
+    def draw(self, bits: Bits, size: int) -> Floats:
+        """Return ``size`` independent draws; those of a heavy tail may be infinite."""
+        with np.errstate(over="ignore"):
+            return self._draw(bits, size)
+
+    def _draw(self, bits: Bits, size: int) -> Floats:
+        given = self.parameters
+        if self.name == "constant":
+            return np.full(size, float(given["value"]))
+        unit = uniform(bits, size)
+        if self.name == "column":
+            rows = np.asarray(self.rows, dtype=np.float64)
+            return rows[np.minimum((unit * rows.size).astype(np.int64), rows.size - 1)]
+        if self.name == "uniform":
+            return given["low"] + unit * (given["high"] - given["low"])
+        if self.name == "poisson":
+            return np.searchsorted(_poisson_table(given["mean"]), unit, side="right").astype(np.float64)
+        if self.name == "geometric":
+            if given["mean"] == 1:
+                return np.ones(size)
+            return 1 + np.floor(np.log1p(-unit) / np.log1p(-1 / given["mean"]))
+        if self.name == "exponential":
+            return -np.log1p(-unit) * given["mean"]
+        if self.name == "pareto":
+            return given["least"] * (1 - unit) ** (-1 / given["alpha"])
+        normal = np.asarray(ndtri(np.maximum(unit, 2.0**-54)), dtype=np.float64)
+        if self.name == "normal":
+            return given["mean"] + given["deviation"] * normal
+        return given["median"] * np.exp(given["sigma"] * normal)
+
+    def counts(self, bits: Bits, size: int) -> Ints:
+        """Return draws as whole numbers, none negative; a draw that no whole number of 64 bits holds is refused."""
+        drawn = np.maximum(np.rint(self.draw(bits, size)), 0)
+        if not (largest := float(drawn.max(initial=0))) <= _LARGEST_COUNT:
+            raise RunError(f"{self.name} with {dict(self.parameters)} drew {largest:.3g}: choose a lighter tail")
+        return drawn.astype(np.int64)
+
+
+def uniform(bits: Bits, size: int) -> Floats:
+    """Return ``size`` numbers in [0, 1) with 53 random bits each."""
+    return (bits.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def chosen(bits: Bits, weights: Floats, size: int) -> Ints:
+    """Return ``size`` places in ``weights``, each with a probability in proportion to its weight."""
+    total = np.cumsum(weights)
+    return np.minimum(np.searchsorted(total, uniform(bits, size) * total[-1], side="right"), weights.size - 1)
+
+
+def happens(bits: Bits, probability: float, size: int) -> NDArray[np.bool_]:
+    """Return ``size`` coins that fall with this probability."""
+    return uniform(bits, size) < probability
+
+
+def _poisson_table(mean: float) -> Floats:
+    """Return P[X ≤ k] for k = 0, 1, … as far as a 53-bit number can tell."""
+    last = int(mean + 12 * np.sqrt(mean) + 30)
+    k = np.arange(1, last + 1)
+    logs = np.concatenate(([0.0], np.cumsum(np.log(max(mean, 1e-300) / k))))
+    return np.cumsum(np.exp(logs - mean))

@@ -1,0 +1,172 @@
+"""The layout of a 128-bit key: named bit fields, so that a bucket prints as names in every output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.campaign.errors import CampaignError
+
+Words = NDArray[np.uint64]
+Ints = NDArray[np.int64]
+Origin = Literal["impression", "conversion", "interaction", "site", "measure", "threshold"]
+
+KEY_BITS = 128
+_HALF = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One named part of the key. A code is the place of a value in ``values``; bits count from the lowest, 0.
+
+    ``origin`` says who knows the value: the impression (a source), the conversion (a trigger), the interaction (view
+    or click), the site that showed the ad, or the measure. ``weights`` shape the values of a made-up population;
+    ``per_person`` draws them once a person; ``column`` is the log's name for the field.
+    """
+
+    name: str
+    origin: Origin
+    offset: int
+    bits: int
+    values: tuple[str, ...]
+    weights: tuple[float, ...]
+    per_person: bool = False
+    column: str = ""
+
+    def __post_init__(self) -> None:
+        if not (self.offset >= 0 and 1 <= self.bits <= 63 and self.offset + self.bits <= KEY_BITS):
+            raise CampaignError(f"field {self.name!r} must lie within {KEY_BITS} bits and have 1 to 63 of them")
+        if not 1 <= len(self.values) <= 1 << self.bits:
+            raise CampaignError(f"field {self.name!r} has {len(self.values)} values: too many for {self.bits} bits")
+        if len(self.weights) != len(self.values):
+            raise CampaignError(f"field {self.name!r} has as many weights as values")
+
+    @property
+    def of_source(self) -> bool:
+        """Whether the source brings this field, and not the trigger."""
+        return self.origin in ("impression", "interaction", "site")
+
+    def place(self, codes: Ints) -> tuple[Words, Words]:
+        """Return the field's part of the keys with these codes, as two columns."""
+        words = codes.astype(np.uint64)
+        if self.offset >= _HALF:
+            return words << np.uint64(self.offset - _HALF), np.zeros_like(words)
+        low = words << np.uint64(self.offset)
+        over = self.offset + self.bits - _HALF
+        high = words >> np.uint64(_HALF - self.offset) if over > 0 and self.offset else np.zeros_like(words)
+        return high, low
+
+    def codes(self, high: Words, low: Words) -> Ints:
+        """Return the codes that stand in keys."""
+        mask = np.uint64((1 << self.bits) - 1)
+        if self.offset >= _HALF:
+            return ((high >> np.uint64(self.offset - _HALF)) & mask).astype(np.int64)
+        found = low >> np.uint64(self.offset)
+        if self.offset + self.bits > _HALF and self.offset:
+            found = found | (high << np.uint64(_HALF - self.offset))
+        return (found & mask).astype(np.int64)
+
+    def value_of(self, code: int) -> str:
+        """Return the name of a code; a code that nobody named shows as a number."""
+        return self.values[code] if 0 <= code < len(self.values) else f"#{code}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyLayout:
+    """The fields of a campaign's keys, which do not overlap."""
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        for a, b in self.overlaps():
+            raise CampaignError(f"fields {a.name!r} and {b.name!r} overlap")
+        if len({field.name for field in self.fields}) != len(self.fields):
+            raise CampaignError("two fields have the same name")
+
+    def overlaps(self) -> list[tuple[Field, Field]]:
+        """Return the pairs of fields that share a bit."""
+        ordered = sorted(self.fields, key=lambda field: field.offset)
+        return [(a, b) for a, b in pairwise(ordered) if a.offset + a.bits > b.offset]
+
+    def field(self, name: str) -> Field:
+        """Return the field of this name."""
+        for one in self.fields:
+            if one.name == name:
+                return one
+        raise CampaignError(f"there is no field {name!r}; fields: {', '.join(field.name for field in self.fields)}")
+
+    def keys(self, codes: Mapping[str, Ints], size: int, *, names: Iterable[str] | None = None) -> tuple[Words, Words]:
+        """Return the keys (or the parts of ``names``) with these codes, as two columns of ``size``."""
+        high, low = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
+        for name in codes if names is None else names:
+            above, below = self.field(name).place(codes[name])
+            high |= above
+            low |= below
+        return high, low
+
+    def decode(self, high: Words, low: Words) -> dict[str, Ints]:
+        """Return the codes of every field in keys."""
+        return {field.name: field.codes(high, low) for field in self.fields}
+
+    def names(self, high: int, low: int) -> dict[str, str]:
+        """Return one key as names.
+
+        >>> layout = KeyLayout(fields=(Field(name="ad", origin="impression", offset=0, bits=2, values=("a", "b"),
+        ...                                  weights=(1.0, 1.0)),))
+        >>> layout.names(0, 1)
+        {'ad': 'b'}
+        """
+        one, other = np.array([high], dtype=np.uint64), np.array([low], dtype=np.uint64)
+        return {field.name: field.value_of(int(field.codes(one, other)[0])) for field in self.fields}
+
+    def domain_size(self, chosen: Mapping[str, Sequence[int]] | None = None) -> int:
+        """Return how many keys a domain has: the product of the fields' values."""
+        size = 1
+        for field in self.fields:
+            size *= len(chosen[field.name]) if chosen and field.name in chosen else len(field.values)
+        return size
+
+    def domain(self, chosen: Mapping[str, Sequence[int]] | None = None) -> tuple[Words, Words]:
+        """Return every combination of values, or of the codes ``chosen`` for some fields, as keys in two columns."""
+        size = self.domain_size(chosen)
+        repeat, high, low = size, np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
+        for field in self.fields:
+            codes = list(chosen[field.name]) if chosen and field.name in chosen else range(len(field.values))
+            column = np.asarray(codes, dtype=np.int64)
+            repeat //= column.size
+            spread = np.tile(np.repeat(column, repeat), size // (column.size * repeat))
+            above, below = field.place(spread)
+            high |= above
+            low |= below
+        return high, low
+
+
+def joined(high: Words, low: Words) -> NDArray[np.bytes_]:
+    """Return 128-bit keys as one sortable column of 16 bytes."""
+    both = np.empty((high.size, 2), dtype=">u8")
+    both[:, 0], both[:, 1] = high, low
+    return both.view("S16").reshape(-1)
+
+
+class KeyTable:
+    """Distinct keys in order, and where each of many keys stands among them."""
+
+    def __init__(self, high: Words, low: Words) -> None:
+        self.keys, first = np.unique(joined(high, low), return_index=True)
+        self.high, self.low = high[first], low[first]
+
+    def __len__(self) -> int:
+        return self.keys.size
+
+    def find(self, high: Words, low: Words) -> Ints:
+        """Return the place of each key, −1 where it is not in the table."""
+        wanted = joined(high, low)
+        if not self.keys.size:
+            return np.full(wanted.size, -1, dtype=np.int64)
+        place = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)
+        return np.where(self.keys[place] == wanted, place, -1).astype(np.int64)

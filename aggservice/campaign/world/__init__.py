@@ -1,0 +1,1 @@
+"""The simulated world: people, impressions, conversions, attribution and collection."""

@@ -1,0 +1,251 @@
+"""Logs of one's own: columns of CSV and Parquet files, and of measurement-simulation's JSON, read whole."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aggservice.campaign.errors import CampaignError, MissingExtraError
+from aggservice.campaign.file.reading import read_text
+
+#: The columns a log has for us, and their names in measurement-simulation's JSON.
+NAMES = {
+    "time": "timestamp",
+    "device": "user_id",
+    "destination": "destination",
+    "value": "value",
+    "click": "click",
+    "dedup_key": "dedup_key",
+}
+
+
+_LAST_MS = 253_402_300_799_999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogTables:
+    """Sources and triggers as columns, and what our names for their columns are."""
+
+    sources: Mapping[str, Sequence[Any]]
+    triggers: Mapping[str, Sequence[Any]]
+    source_file: Path
+    trigger_file: Path
+    names: Mapping[str, str]
+
+    def column(self, name: str, *, of_source: bool) -> Sequence[Any]:
+        """Return a column by our name for it; raise ``CampaignError`` naming those there are."""
+        table, path = (self.sources, self.source_file) if of_source else (self.triggers, self.trigger_file)
+        return column_of(table, self.names.get(name, name), path)
+
+    def has(self, name: str, *, of_source: bool) -> bool:
+        """Whether the log has this column."""
+        return self.names.get(name, name) in (self.sources if of_source else self.triggers)
+
+
+def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
+    """Read both files of a log and check that they have what every log needs: a time and a device."""
+    json_names = NAMES if sources.suffix == ".json" else {}
+    tables = LogTables(
+        sources=read_table(sources),
+        triggers=read_table(triggers),
+        source_file=sources,
+        trigger_file=triggers,
+        names={**json_names, **names},
+    )
+    for of_source in (True, False):
+        for name in ("time", "device"):
+            tables.column(name, of_source=of_source)
+    return tables
+
+
+def times_of(values: Sequence[Any], path: Path) -> list[int]:
+    """Return times in milliseconds since 1970: whole seconds or milliseconds, or ISO 8601 with an offset.
+
+    Later than the year 9999 there is nothing: such a number is in microseconds, or no time at all.
+    """
+    found = []
+    for row, value in enumerate(values):
+        try:
+            if isinstance(value, datetime.datetime):
+                moment = value
+            elif isinstance(value, str) and not value.strip().lstrip("-").isdigit():
+                moment = datetime.datetime.fromisoformat(value)
+            else:
+                number = int(value)
+                if number > _LAST_MS:
+                    raise ValueError
+                found.append(number if number >= 10**11 else number * 1000)
+                continue
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=datetime.UTC)
+            found.append(round(moment.timestamp() * 1000))
+        except (TypeError, ValueError, OverflowError):
+            raise CampaignError(
+                f"{path.name}, row {row + 1}: the time is {value!r}; write seconds, milliseconds or ISO 8601"
+            ) from None
+    return found
+
+
+def read_table(path: Path) -> dict[str, list[Any]]:
+    """Return the columns of a CSV file (text), a Parquet file (typed) or measurement-simulation's JSON, by name."""
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    if path.suffix == ".json":
+        return _read_json(path)
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            names = next(reader, [])
+            rows = [row for row in reader if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise CampaignError(f"{path.name} cannot be read as CSV: {problem}") from None
+    names = [name.strip() for name in names]
+    _check_names(names, path)
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise CampaignError(f"{path.name}, line {number}, has {len(row)} fields and the header {len(names)}")
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def _check_names(names: Sequence[str], path: Path) -> None:
+    # Columns without a name, as spreadsheets leave them at the end, cannot be asked for.
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise CampaignError(f"{path.name} has two columns of the same name: {', '.join(map(repr, twice))}")
+
+
+def _read_parquet(path: Path) -> dict[str, list[Any]]:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtraError(
+            f"reading {path.name} needs pyarrow: install it with pip install 'aggservice[parquet]'"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+        _check_names(table.column_names, path)
+        return {name: _parquet_column(table.column(name)) for name in table.column_names}
+    except (OSError, ValueError) as problem:
+        raise CampaignError(f"{path.name} cannot be read as Parquet: {problem}") from None
+
+
+def _parquet_column(column: Any) -> list[Any]:
+    """Return a column's values; times in nanoseconds to the microsecond, which is all that Python's own have."""
+    import pyarrow
+
+    if pyarrow.types.is_timestamp(column.type) and column.type.unit == "ns":
+        column = column.cast(pyarrow.timestamp("us", tz=column.type.tz), safe=False)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _read_json(path: Path) -> dict[str, list[Any]]:
+    """Return measurement-simulation's JSON, one object after the other, as columns.
+
+    What an object holds inside becomes columns of its own: ``aggregation_keys.campaign``, ``filter_data.type`` (the
+    first value), ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
+    """
+    text = read_text(path, remedy="Name measurement-simulation's JSON, a CSV file or a Parquet file")
+    decoder, rows, at = json.JSONDecoder(), [], 0
+    while at < len(text):
+        if text[at].isspace() or text[at] == ",":
+            at += 1
+            continue
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError) as problem:
+            raise CampaignError(f"{path.name} is not JSON, one object after the other: {problem}") from None
+        rows += value if isinstance(value, list) else [value]
+    if not all(isinstance(row, dict) for row in rows):
+        raise CampaignError(f"{path.name} must hold JSON objects")
+    flat = [_flattened(row) for row in rows]
+    names = sorted({name for row in flat for name in row})
+    return {name: [row.get(name, "") for row in flat] for name in names}
+
+
+def _flattened(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = value
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+            inner = {key: one[key] for one in reversed(value) for key in one}
+        if isinstance(inner, dict):
+            for key, one in inner.items():
+                found[f"{name}.{key}"] = one[0] if isinstance(one, list) and one else one
+        elif not isinstance(inner, list):
+            found[name] = inner
+    for name in ("web_destination", "attribution_destination"):
+        if name in found:
+            found.setdefault("destination", found[name])
+    if "source_type" in found:
+        found["click"] = int(str(found["source_type"]).lower() == "navigation")
+    for name in ("event_trigger_data.deduplication_key", "deduplication_key"):
+        if name in found:
+            found.setdefault("dedup_key", found[name])
+    return found
+
+
+def column_of(table: Mapping[str, Sequence[Any]], name: str, path: Path) -> Sequence[Any]:
+    """Return one column, or say which there are."""
+    if name not in table:
+        raise CampaignError(f"{path.name} has no column {name!r}; it has {', '.join(map(repr, table))}")
+    return table[name]
+
+
+def numbers_of(values: Sequence[Any], name: str, path: Path) -> list[float]:
+    """Return a column as numbers; a row that is none is named."""
+    found = []
+    for row, value in enumerate(values):
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r} and not a number") from None
+        if not abs(number) < 1e18:
+            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is no finite number")
+        found.append(number)
+    return found
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def names_of(values: Sequence[Any], name: str, path: Path) -> list[str]:
+    """Return a column as text; a row that has none is named, since rows without one are not of the same one."""
+    for row, value in enumerate(values):
+        if _is_missing(value):
+            raise CampaignError(f"{path.name}, row {row + 1}, has no {name}")
+    return [str(value) for value in values]
+
+
+def dedup_keys_of(values: Sequence[Any]) -> list[int]:
+    """Return a number for each key, the same for the same key, and −1 where there is none (or where it is −1).
+
+    Keys are whole numbers of 64 bits, which a float would not tell apart, or any text.
+    """
+    numbers: dict[int | str, int] = {}
+    found = []
+    for value in values:
+        if _is_missing(value):
+            found.append(-1)
+            continue
+        try:
+            key: int | str = int(value) if not isinstance(value, float) or value.is_integer() else str(value)
+        except (TypeError, ValueError):
+            key = str(value)
+        found.append(-1 if key == -1 else numbers.setdefault(key, len(numbers)))
+    return found
+
+
+def read_column(path: Path, name: str) -> list[float]:
+    """Return one column of numbers of a log."""
+    found = numbers_of(column_of(read_table(path), name, path), name, path)
+    if not found:
+        raise CampaignError(f"{path.name} has no rows")
+    return found

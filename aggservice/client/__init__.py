@@ -1,0 +1,17 @@
+"""The typed client library of the aggregation service."""
+
+from aggservice.client.client import Client
+from aggservice.client.credentials import Credentials
+from aggservice.client.errors import ClientError
+from aggservice.client.parameters import JobParameters, ShuffleParameters
+from aggservice.client.summary import Statement, Summary
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "Credentials",
+    "JobParameters",
+    "ShuffleParameters",
+    "Statement",
+    "Summary",
+]

@@ -1,0 +1,158 @@
+"""``aggservice keys``: make, look at and rotate the HPKE keys that reports are sealed to; make a registry's keys."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from aggservice.wire import KeySet
+
+_HOUR_MS = 3_600_000
+_File = Annotated[Path, typer.Argument(help="The file of private keys. Only its owner may read it.")]
+_Public = Annotated[
+    Path | None, typer.Option("--public", help="Also write the public-key document that clients fetch to this file.")
+]
+_Lifetime = Annotated[
+    float, typer.Option(help="For how many days the new keys are published.", min=0.01, max=1_000_000)
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``keys``."""
+    keys = typer.Typer(
+        help="HPKE key sets: make, list and rotate them. Device registries: make a key pair.", no_args_is_help=True
+    )
+    keys.command("new")(new)
+    keys.command("list")(list_keys)
+    keys.command("rotate")(rotate)
+    keys.command("registry")(registry)
+    app.add_typer(keys, name="keys")
+
+
+def new(
+    file: _File,
+    count: Annotated[int, typer.Option(help="How many keys; a client picks one of them.", min=1)] = 1,
+    lifetime_days: _Lifetime = 7.0,
+    public: _Public = None,
+    as_json: _Json = False,
+) -> None:
+    """Make a new set of keys that are published from now on."""
+    from aggservice.mechanisms import SecureBits, SystemClock
+    from aggservice.wire import KeySet, write_key_set
+
+    _check_apart(file, public)
+    keys = KeySet.create(SecureBits(), SystemClock(), count=count, lifetime_ms=round(lifetime_days * 24 * _HOUR_MS))
+    write_key_set(file, keys)
+    _show(keys, public, as_json)
+
+
+def list_keys(
+    file: _File,
+    public: _Public = None,
+    as_json: _Json = False,
+) -> None:
+    """Show the keys of a set and which of them are published; never their private halves."""
+    from aggservice.wire import read_key_set
+
+    _check_apart(file, public)
+    _show(read_key_set(file), public, as_json)
+
+
+def rotate(
+    file: _File,
+    lifetime_days: _Lifetime = 7.0,
+    overlap_hours: Annotated[
+        float, typer.Option(help="For how long the old keys stay published beside the new ones.", min=0, max=24_000_000)
+    ] = 24.0,
+    public: _Public = None,
+    as_json: _Json = False,
+) -> None:
+    """Add new keys, let the published ones expire after the overlap, drop those too old to open anything."""
+    from aggservice.mechanisms import SecureBits, SystemClock
+    from aggservice.wire import read_key_set, write_key_set
+    from aggservice.wire.hpke.key_files import sole_writer
+
+    _check_apart(file, public)
+    with sole_writer(file):
+        keys = read_key_set(file).rotate(
+            SecureBits(),
+            SystemClock(),
+            lifetime_ms=round(lifetime_days * 24 * _HOUR_MS),
+            overlap_ms=round(overlap_hours * _HOUR_MS),
+        )
+        write_key_set(file, keys, replace=True)
+    _show(keys, public, as_json)
+
+
+def registry(
+    file: Annotated[Path, typer.Argument(help="The file for the private key. Only its owner may read it.")],
+    public: Annotated[Path, typer.Option("--public", help="The file for the public key, which the service reads.")],
+    as_json: _Json = False,
+) -> None:
+    """Make the key pair of a device registry, whose tokens let a shuffle be charged less."""
+    from aggservice.mechanisms import SecureBits
+    from aggservice.wire.files import whole_file
+    from aggservice.wire.report.registry_keys import RegistryKeyPair
+
+    _check_apart(file, public)
+    pair = RegistryKeyPair.create(SecureBits())
+    pair.write(file)
+    with whole_file(public) as staged:
+        staged.write_text(pair.public.raw.hex() + "\n", encoding="ascii")
+    if as_json:
+        typer.echo(json.dumps({"public_key": pair.public.raw.hex(), "sha256": pair.public.digest}, indent=2))
+        return
+    typer.echo(f"public key {pair.public.raw.hex()}, SHA-256 {pair.public.digest}")
+
+
+def _check_apart(file: Path, public: Path | None) -> None:
+    """Refuse to write the public keys over the private ones, which nothing could bring back."""
+    from aggservice.wire.errors import KeySetError
+
+    if public is not None and public.resolve() == file.resolve():
+        raise KeySetError(f"{file} holds the private keys: name another file for the public ones")
+
+
+def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
+    from aggservice.mechanisms import SystemClock
+    from aggservice.wire.files import whole_file
+
+    clock = SystemClock()
+    if public is not None:
+        with whole_file(public) as staged:
+            staged.write_text(keys.public(clock).serialise() + "\n", encoding="utf-8")
+    rows = _rows(keys, clock.now_ms())
+    if as_json:
+        typer.echo(json.dumps({"keys": rows}, indent=2))
+        return
+    for row in rows:
+        typer.echo(f"{row['id']}  {row['not_before']}  to {row['expiry']}  {row['state']}")
+    published = sum(row["state"] == "published" for row in rows)
+    typer.echo(f"{len(rows)} keys, {published} published")
+
+
+def _rows(keys: KeySet, now_ms: int) -> list[dict[str, Any]]:
+    published = {pair.id for pair in keys.published(now_ms)}
+    return [
+        {
+            "id": pair.id,
+            "not_before": _time(pair.not_before_ms),
+            "expiry": _time(pair.expiry_ms),
+            "state": "published"
+            if pair.id in published
+            else "opens old reports"
+            if pair.expiry_ms <= now_ms
+            else "not published yet",
+        }
+        for pair in keys.pairs
+    ]
+
+
+def _time(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,402 @@
+"""``aggservice ldp``: longitudinal local-DP protocols on data, compared with each other, and the papers' figures.
+
+Figures register themselves by name in ``ldp_client.experiments.figures``. A module that adds a command to this group
+does so with ``@ldp.command``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from aggservice.mechanisms import Bits
+    from ldp_client import FrequencyProtocol
+    from ldp_client.experiments.datasets import Dataset
+    from ldp_client.experiments.run import Outcome
+
+ldp = typer.Typer(
+    name="ldp",
+    help="Longitudinal local differential privacy: run a protocol, compare protocols, make the papers' figures.",
+    no_args_is_help=True,
+)
+
+DatasetName = Annotated[
+    str, typer.Option("--dataset", help="Syn, DB_MT, DB_DE, or a CSV file: a header, a row a user, a column a time.")
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data", envvar="AGGSERVICE_LDP_DATA", help="The folder with PWGTP_Montana.csv and PWGTP_Delaware.csv"
+    ),
+]
+Limit = Annotated[str, typer.Option("--epsilon", help="ε∞: what all reports of one value leak at most.")]
+Share = Annotated[str, typer.Option("--alpha", help="ε₁ = α·ε∞: what the first report leaks.")]
+First = Annotated[str | None, typer.Option("--first", help="ε₁ itself, in place of --alpha.")]
+Users = Annotated[int | None, typer.Option("--users", min=1, help="Only the first so many users.")]
+Collections = Annotated[int | None, typer.Option("--collections", min=1, help="Only the first so many collections.")]
+Seed = Annotated[str | None, typer.Option("--seed", help="Make the run reproducible, and not private.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+#: No amount is a trillion; the packages say which are too large for them.
+_MOST_MICRO = 10**18
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group."""
+    app.add_typer(ldp)
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn what the packages refuse into one line and exit code 1; a traceback is kept for defects."""
+    from aggservice.mechanisms import MechanismError
+    from ldp_client import LdpError
+
+    try:
+        yield
+    except (LdpError, MechanismError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    except OSError as error:
+        typer.echo(f"error: cannot use {error.filename}: {error.strerror}; choose another place", err=True)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def progress_bar(shown: bool) -> Iterator[Callable[[int, int, str], None]]:
+    """Yield a function that is told (done, total, words) and moves a bar, on a terminal only."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda done, total, words: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}"), TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True,
+    ) as bar:  # fmt: skip
+        task = bar.add_task("", total=None)
+        yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)
+
+
+def micro(text: str, what: str) -> int:
+    """Return a decimal amount in millionths, refusing what is not a whole number of them."""
+    try:
+        scaled = Decimal(text) * 1_000_000
+        whole = int(scaled) if abs(scaled) < _MOST_MICRO and scaled == scaled.to_integral_value() else None
+    except (ArithmeticError, ValueError):  # not a number, not finite, or beyond any exponent
+        whole = None
+    if whole is None:
+        raise typer.BadParameter(f"{what} must be a decimal number of reasonable size and at most six places")
+    return whole
+
+
+def first_micro(limit_micro: int, alpha: str, first: str | None) -> int:
+    """Return ε₁ in millionths: as given, or α·ε∞."""
+    if first is not None:
+        return micro(first, "--first")
+    return micro(str(Decimal(micro(alpha, "--alpha")) * limit_micro / 10**12), "α·ε∞")
+
+
+def bits_for(seed: str | None) -> Bits:
+    """Return seeded bits, or secure ones without a seed."""
+    from aggservice.mechanisms import SecureBits, SeededBits
+
+    return SecureBits() if seed is None else SeededBits(checked_seed(seed))
+
+
+def checked_seed(seed: str) -> str:
+    """Return a seed, refusing one that is no text: bytes that are not UTF-8 reach a program as lone surrogates."""
+    if any("\ud800" <= letter <= "\udfff" for letter in seed):
+        raise typer.BadParameter("--seed must be text in UTF-8")
+    return seed
+
+
+def load_dataset(name: str, bits: Bits, folder: Path | None, users: int | None, collections: int | None) -> Dataset:
+    """Return a data set of the paper, or of a file, cut to size."""
+    from ldp_client.experiments import datasets
+
+    path = Path(name)
+    if name not in datasets.NAMES and path.suffix == ".csv":
+        data = datasets.counters(path, path.stem)
+    else:
+        data = datasets.load(name, bits.child(name), folder)
+    return data.part(users or data.users, collections or data.collections)
+
+
+@ldp.command("run")
+def run_command(
+    method: Annotated[str, typer.Argument(help="RAPPOR, L-OSUE, L-GRR, 1BitFlipPM, bBitFlipPM, BiLOLOHA, OLOLOHA, …")],
+    dataset: DatasetName = "Syn",
+    data: DataFolder = None,
+    epsilon: Limit = "2",
+    alpha: Share = "0.5",
+    first: First = None,
+    users: Users = None,
+    collections: Collections = None,
+    buckets: Annotated[int | None, typer.Option("--buckets", min=2, help="b of dBitFlipPM.")] = None,
+    top: Annotated[int, typer.Option("--top", min=0, help="How many of the commonest values to print.")] = 10,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the intervals printed.")] = 0.95,
+    out: Annotated[Path | None, typer.Option("--out", help="Write all of the last estimates as CSV.")] = None,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Run one protocol over a data set: estimates with intervals, error, and privacy loss."""
+    if not 0 < confidence < 1:
+        raise typer.BadParameter(f"--confidence must lie between 0 and 1, not {confidence}")
+    limit = micro(epsilon, "--epsilon")
+    once = first_micro(limit, alpha, first)
+    with refusals():
+        from ldp_client import Estimate, build
+        from ldp_client.experiments import run as experiment
+
+        bits = bits_for(seed)
+        table = load_dataset(dataset, bits, data, users, collections)
+        protocol = build(
+            method,
+            k=table.k,
+            epsilon_permanent_micro=limit,
+            epsilon_first_micro=once,
+            buckets=buckets or table.buckets,
+        )
+        last: list[Estimate] = []
+        with progress_bar(not as_json) as progress:
+
+            def each(t: int, estimate: Estimate) -> None:
+                last[:] = [estimate]
+                progress(t + 1, table.collections, method)
+
+            outcome = experiment.run(table, protocol, bits.child("reports"), each)
+        rows = _estimates(last[0], protocol, table, confidence)
+        if out is not None:
+            from ldp_client.experiments.figures.kinds import write_table
+
+            write_table(out, tuple(rows[0]), (tuple(row.values()) for row in rows))
+    described = _described(protocol, table, outcome, private=seed is None)
+    commonest = sorted(rows, key=lambda row: -row["estimate"])[:top]
+    if as_json:
+        typer.echo(json.dumps({**described, "estimates": rows if top == 0 else commonest}))
+        return
+    _print_run(described, commonest, confidence)
+
+
+def _estimates(estimate: Any, protocol: FrequencyProtocol, table: Dataset, confidence: float) -> list[dict[str, Any]]:
+    import numpy as np
+
+    truth = np.bincount(protocol.cell(table.values[:, -1]), minlength=protocol.cells) / table.users
+    low, high = estimate.interval(confidence)
+    columns = zip(
+        _labels(protocol, table),
+        estimate.frequencies.tolist(),
+        low.tolist(),
+        high.tolist(),
+        truth.tolist(),
+        strict=True,
+    )
+    return [
+        {"value": value, "estimate": found, "low": below, "high": above, "truth": true}
+        for value, found, below, above, true in columns
+    ]
+
+
+def _labels(protocol: FrequencyProtocol, table: Dataset) -> list[int | str]:
+    """Return what each estimated cell stands for: a number, or a bucket's first and last number."""
+    import numpy as np
+
+    cells = protocol.cell(np.arange(table.k))
+    labels: list[int | str] = []
+    for cell in range(protocol.cells):
+        inside = table.labels[cells == cell].tolist()
+        labels.append(inside[0] if len(inside) == 1 else f"{inside[0]}–{inside[-1]}")
+    return labels
+
+
+def _described(protocol: FrequencyProtocol, table: Dataset, outcome: Outcome, *, private: bool) -> dict[str, Any]:
+    privacy = protocol.privacy
+    return {
+        "protocol": protocol.describe(),
+        "dataset": {"name": table.name, "users": table.users, "values": table.k, "collections": table.collections},
+        "private": private,
+        "privacy": {
+            "epsilon_first_asked": privacy.asked,
+            "epsilon_first": privacy.first,
+            "epsilon_permanent": privacy.permanent,
+            "epsilon_worst_case": None if math.isinf(privacy.worst_case) else privacy.worst_case,
+            "epsilon_average_loss": outcome.loss,
+        },
+        "error": {
+            "mse": outcome.mse,
+            "expected_mse": outcome.expected_mse,
+            "approximate_variance": protocol.support.approximate_variance(table.users),
+            "mse_normalised": outcome.mse_normalised,
+        },
+        "users_all_of_whose_changes_show": None if math.isnan(outcome.detected) else outcome.detected,
+    }
+
+
+def _print_run(described: dict[str, Any], commonest: list[dict[str, Any]], confidence: float) -> None:
+    name, data, privacy, error = (described[key] for key in ("protocol", "dataset", "privacy", "error"))
+    parameters = ", ".join(f"{key} = {value}" for key, value in name.items() if key != "kind" and value is not None)
+    typer.echo(f"{name['kind']} ({parameters})")
+    typer.echo(f"on {data['name']}: {data['users']} users, {data['values']} values, {data['collections']} collections")
+    worst = privacy["epsilon_worst_case"]
+    typer.echo(
+        f"privacy  ε of a first report {privacy['epsilon_first']:.6g} (asked: {privacy['epsilon_first_asked']:.6g}), "
+        f"of all reports of a value {privacy['epsilon_permanent']:.6g}, over all values at most "
+        f"{'unbounded' if worst is None else format(worst, '.6g')}; spent by the average user so far: "
+        f"{privacy['epsilon_average_loss']:.6g}"
+    )
+    typer.echo(
+        f"error    MSE {error['mse']:.4e} (expected {error['expected_mse']:.4e}, "
+        f"V* {error['approximate_variance']:.4e}); {error['mse_normalised']:.4e} after cutting at 0 and scaling to 1"
+    )
+    shown = described["users_all_of_whose_changes_show"]
+    if shown is not None:
+        typer.echo(f"changes  {shown:.4%} of the users who changed had every change show in their reports")
+    if commonest:
+        typer.echo(f"the commonest at the last collection, with {confidence:.0%} intervals:")
+        for row in commonest:
+            typer.echo(
+                f"  {row['value']:>9}  {row['estimate']:>9.5f}  [{row['low']:>9.5f}, {row['high']:>9.5f}]  "
+                f"true {row['truth']:.5f}"
+            )
+    if not described["private"]:
+        typer.echo("NOT PRIVATE: whoever knows the seed can take the noise off.")
+
+
+@ldp.command()
+def compare(
+    dataset: DatasetName = "Syn",
+    data: DataFolder = None,
+    epsilon: Limit = "2",
+    alpha: Share = "0.5",
+    first: First = None,
+    methods: Annotated[str | None, typer.Option("--methods", help="Names with commas; else all with memory.")] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How often to run each.")] = 3,
+    users: Users = None,
+    collections: Collections = 10,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Compare protocols at one (ε∞, ε₁): error with its interval, V*, and what they leak."""
+    limit = micro(epsilon, "--epsilon")
+    once = first_micro(limit, alpha, first)
+    with refusals():
+        from ldp_client import build
+        from ldp_client.experiments import run as experiment
+        from ldp_client.experiments.figures.loloha_experiments import Interval
+        from ldp_client.protocols.methods import EXACT_METHODS, PAPER_METHODS
+
+        bits = bits_for(seed)
+        table = load_dataset(dataset, bits, data, users, collections)
+        names = [*PAPER_METHODS, *EXACT_METHODS] if methods is None else [name.strip() for name in methods.split(",")]
+        protocols = {
+            name: build(name, k=table.k, epsilon_permanent_micro=limit, epsilon_first_micro=once, buckets=table.buckets)
+            for name in names
+        }
+        rows = []
+        with progress_bar(not as_json) as progress:
+            for index, (name, protocol) in enumerate(protocols.items()):
+                outcomes = []
+                for number in range(runs):
+                    progress(index * runs + number, len(protocols) * runs, name)
+                    outcomes.append(experiment.run(table, protocol, bits.child(f"{name}/{number}")))
+                mse = Interval.over([outcome.mse for outcome in outcomes])
+                described = _described(protocol, table, outcomes[0], private=seed is None)
+                rows.append(
+                    {
+                        "method": name,
+                        "mse": mse.mean,
+                        "mse_half_95": None if math.isnan(mse.half) else mse.half,
+                        "approximate_variance": described["error"]["approximate_variance"],
+                        **described["privacy"],
+                        "epsilon_average_loss": sum(outcome.loss for outcome in outcomes) / runs,
+                    }
+                )
+    rows.sort(key=lambda row: row["mse"])
+    result = {"dataset": described["dataset"], "runs": runs, "private": seed is None, "methods": rows}
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    size = result["dataset"]
+    typer.echo(f"{size['name']}: {size['users']} users, {size['values']} values, {size['collections']} collections")
+    head = f"{'method':<14} {'MSE':>10} {'± 95 %':>9} {'V*':>10} {'ε₁ true':>8} {'ε∞':>6} {'worst':>8} {'spent':>8}"
+    typer.echo(f"{runs} runs\n{head}")
+    for row in rows:
+        half = "–" if row["mse_half_95"] is None else f"{row['mse_half_95']:.1e}"
+        worst = "∞" if row["epsilon_worst_case"] is None else f"{row['epsilon_worst_case']:.6g}"
+        typer.echo(
+            f"{row['method']:<14} {row['mse']:>10.3e} {half:>9} {row['approximate_variance']:>10.3e} "
+            f"{row['epsilon_first']:>8.4f} {row['epsilon_permanent']:>6.3g} {worst:>8} "
+            f"{row['epsilon_average_loss']:>8.4g}"
+        )
+
+
+@ldp.command()
+def figure(
+    name: Annotated[str | None, typer.Argument(help="Which figure; without one, the list.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="Where its data and plot go.")] = Path("figures"),
+    data: DataFolder = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            "--runs", min=1, help="How often an experiment is repeated; LOLOHA's: 20 times, an hour of a core."
+        ),
+    ] = None,
+    budget: Annotated[float | None, typer.Option("--budget", help="Begin no run after so many seconds.")] = None,
+    seed: Annotated[str, typer.Option("--seed", help="The seed of the experiments.")] = "figures",
+    users: Users = None,
+    collections: Collections = None,
+    epsilons: Annotated[str | None, typer.Option("--epsilons", help="Only these ε∞, with commas.")] = None,
+    datasets: Annotated[str | None, typer.Option("--datasets", help="Only these data sets, with commas.")] = None,
+    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that share the runs; 0: one a core.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a figure or table of the papers, as data and as a plot; run again, it goes on from the runs it kept."""
+    if budget is not None and not budget > 0:
+        raise typer.BadParameter(f"--budget must be a positive number of seconds, not {budget}")
+    with refusals():
+        from aggservice.mechanisms import SystemClock
+        from ldp_client.experiments.figures import all_figures, find_figure
+        from ldp_client.experiments.figures.kinds import FigureRequest
+
+        if name is None:
+            known = {each.name: each.title for each in all_figures().values()}
+            lines = [f"{key:<16} {title}" for key, title in known.items()]
+            typer.echo(json.dumps(known) if as_json else "\n".join(lines))
+            return
+        chosen = find_figure(name)
+        wanted = tuple(micro(text, "--epsilons") for text in epsilons.split(",")) if epsilons else None
+        with progress_bar(not as_json) as progress:
+            made = chosen.make(
+                FigureRequest(
+                    out=out,
+                    clock=SystemClock(),
+                    data=data,
+                    runs=runs,
+                    budget_s=budget,
+                    seed=checked_seed(seed),
+                    users=users,
+                    collections=collections,
+                    epsilons_micro=wanted,
+                    datasets=tuple(text.strip() for text in datasets.split(",")) if datasets else None,
+                    workers=workers or os.cpu_count() or 1,
+                    progress=progress,
+                )
+            )
+    files = [str(path) for path in made.files]
+    if as_json:
+        result = {"figure": chosen.name, "title": chosen.title, "files": files, "lines": list(made.lines)}
+        typer.echo(json.dumps(result))
+        return
+    typer.echo("\n".join([chosen.title, *made.lines, *(f"wrote {path}" for path in files)]))

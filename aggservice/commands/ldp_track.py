@@ -1,0 +1,201 @@
+"""``aggservice ldp track``: how well reports hide whether they come from one user or from two."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Annotated, Any
+
+import typer
+
+from aggservice.commands.ldp import (
+    First,
+    Json,
+    Limit,
+    Seed,
+    Share,
+    bits_for,
+    first_micro,
+    ldp,
+    micro,
+    progress_bar,
+    refusals,
+)
+
+METHODS = (
+    "RAPPOR (strings in Bloom filters), L-SUE, L-OSUE, L-GRR, LOLOHA, dBitFlipPM, BEP (one bit) or RNIP (stored inner "
+    "products)"
+)
+
+#: The defaults of --size: RAPPOR's is Figure 1's; with 32 bits and 100 pairs no two of a user's vectors are alike.
+_FILTER_BITS, _VALUE_BITS = 128, 32
+_LONGEST = 60
+
+
+def register(app: typer.Typer) -> None:
+    """Nothing to add to the program itself: the command is in the group ``ldp``."""
+
+
+def fraction(text: str, what: str) -> Fraction:
+    """Return a fraction such as 1/2 or 0.75, as exact as it is written."""
+    try:
+        if len(text) <= _LONGEST and "e" not in text.lower():
+            return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise typer.BadParameter(f"{what} must be a number such as 0.75 or 3/4")
+
+
+def span(text: str) -> range:
+    """Return the numbers of reports that ``text`` names: one, or a range such as 2-15."""
+    first, dash, last = text.partition("-")
+    least, most = whole(first, 9), whole(last if dash else first, 9)
+    if least is None or most is None or not 2 <= least <= most:
+        raise typer.BadParameter("--reports is a number from 2 on or a range such as 2-15")
+    return range(least, most + 1)
+
+
+def whole(text: str, digits: int) -> int | None:
+    """Return a whole number of at most so many digits, or None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else None
+
+
+@ldp.command()
+def track(
+    method: Annotated[str, typer.Argument(help=METHODS)] = "RAPPOR",
+    reports: Annotated[str, typer.Option("--reports", help="How many reports, or a range.")] = "2-15",
+    draws: Annotated[int, typer.Option("--draws", min=10, help="How many streams to draw of each kind.")] = 5000,
+    value: Annotated[str, typer.Option("--value", help="What the users hold: a string, or a number below k.")] = "0",
+    epsilon: Limit = "2",
+    alpha: Share = "0.5",
+    first: First = None,
+    k: Annotated[int, typer.Option("--k", min=2, help="How many values (but RAPPOR, BEP, RNIP).")] = 128,
+    sampled: Annotated[int, typer.Option("--sampled", min=1, help="Sampled buckets of k (dBitFlipPM).")] = 1,
+    second: Annotated[str, typer.Option("--second", help="ε₂ of a report in the kept bit (BEP).")] = "1",
+    size: Annotated[
+        int | None, typer.Option("--size", help="Bits of the filter (RAPPOR: 128) or of a value (RNIP: 32).")
+    ] = None,
+    hashes: Annotated[int, typer.Option("--hashes", help="h of RAPPOR.")] = 2,
+    f: Annotated[str, typer.Option("--f", help="f of RAPPOR.")] = "1/2",
+    p: Annotated[str, typer.Option("--p", help="p of RAPPOR.")] = "1/2",
+    q: Annotated[str, typer.Option("--q", help="q of RAPPOR.")] = "3/4",
+    stored: Annotated[int, typer.Option("--stored", help="L of RNIP.")] = 100,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of the intervals.")] = 0.95,
+    seed: Seed = None,
+    as_json: Json = False,
+) -> None:
+    """Estimate how trackable a client's reports are: median and 90th percentile, with intervals and proved bounds.
+
+    The defaults are the parameters of the tracking paper's Figure 1. A trackability of γ means that an eavesdropper
+    can become e^γ times surer that two sets of reports come from one user, or from two, than he was before.
+    """
+    counts = span(reports)
+    if not 0 < confidence < 1:
+        raise typer.BadParameter(f"--confidence must lie between 0 and 1, not {confidence}")
+    limit = micro(epsilon, "--epsilon")
+    with refusals():
+        from ldp_client import (
+            BitwiseEverlasting,
+            InnerProduct,
+            Rappor,
+            bit_flip,
+            l_grr,
+            l_osue,
+            l_sue,
+            loloha,
+        )
+        from ldp_client.errors import ProtocolError
+
+        once = first_micro(limit, alpha, first)
+        protocol: Any
+        match method:
+            case "RAPPOR":
+                bits = _FILTER_BITS if size is None else size
+                protocol = Rappor(
+                    size=bits, hashes=hashes, f=fraction(f, "--f"), p=fraction(p, "--p"), q=fraction(q, "--q")
+                )
+            case "L-SUE":
+                protocol = l_sue(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
+            case "L-OSUE":
+                protocol = l_osue(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
+            case "L-GRR":
+                protocol = l_grr(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
+            case "LOLOHA":
+                protocol = loloha(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
+            case "dBitFlipPM":
+                protocol = bit_flip(k=k, buckets=k, sampled=sampled, epsilon_permanent_micro=limit)
+            case "BEP":
+                protocol = BitwiseEverlasting(
+                    epsilon_permanent_micro=limit, epsilon_report_micro=micro(second, "--second")
+                )
+            case "RNIP":
+                bits = _VALUE_BITS if size is None else size
+                protocol = InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=limit)
+            case _:
+                raise ProtocolError(f"there is no client {method!r} to track: choose {METHODS}")
+        with progress_bar(not as_json) as progress:
+            rows = _rows(protocol, method, value, counts, draws, confidence, bits_for(seed), progress)
+    described = {"method": method, "protocol": protocol.describe(), "draws": draws, "confidence": confidence}
+    if as_json:
+        typer.echo(json.dumps({**described, "reports": rows}))
+        return
+    _print(described, rows)
+
+
+def _rows(
+    protocol: Any, method: str, value: str, counts: range, draws: int, confidence: float, bits: Any, progress: Any
+) -> list[dict[str, Any]]:
+    from ldp_client import permanent_untrackable, stream_law, trackability
+    from ldp_client.errors import ProtocolError
+
+    held: Any = value if method == "RAPPOR" else whole(value, 20)
+    if held is None:
+        raise ProtocolError(f"a user of {method} holds a number: give --value in digits, at most 20 of them")
+    limit = {"BEP": 2, "RNIP": 1 << getattr(protocol, "bits", 0)}.get(method, getattr(protocol, "k", 0))
+    if method != "RAPPOR" and held >= limit:
+        raise ProtocolError(f"values of this {method} are below {limit}: give such a --value")
+    law = stream_law(protocol, held)
+    rows = []
+    for done, reports in enumerate(counts):
+        progress(done, len(counts), f"{reports} reports")
+        found = trackability(law, reports, draws, bits.child(f"track/{reports}"))
+        row: dict[str, Any] = {"reports": reports}
+        for name, level in (("median", 0.5), ("percentile_90", 0.9)):
+            percentile = asdict(found.percentile(level, confidence))
+            row[name] = {key: _finite(percentile[key]) for key in ("value", "low", "high")}
+        proved = permanent_untrackable(reports, law.report_epsilon())
+        row["theorem_13"] = _finite(proved)
+        if method == "BEP" and reports <= 40:
+            row["exact_worst_case"] = protocol.finite_state().untrackable(reports)
+        if method == "RNIP":
+            row["untrackable_delta"] = protocol.untrackable(reports).delta
+        rows.append(row)
+    return rows
+
+
+def _print(described: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    parameters = ", ".join(f"{key} = {value}" for key, value in described["protocol"].items() if key != "kind")
+    typer.echo(f"{described['method']} ({parameters}), {described['draws']} draws of each kind")
+    extra = [name for name in ("exact_worst_case", "untrackable_delta") if name in rows[0]]
+    titles = {"exact_worst_case": "worst case", "untrackable_delta": "(0, δ) δ"}
+    head = f"{'reports':>7}  {'median':<26}  {'90th percentile':<26}  {'Theorem 13':>10}"
+    typer.echo("".join([head, *(f"  {titles[name]:>10}" for name in extra)]))
+    for row in rows:
+        cells = [
+            f"{_shown(found['value'])} [{_shown(found['low'])}, {_shown(found['high'])}]"
+            for found in (row["median"], row["percentile_90"])
+        ]
+        line = f"{row['reports']:>7}  {cells[0]:<26}  {cells[1]:<26}  {_shown(row['theorem_13']):>10}"
+        typer.echo("".join([line, *(f"  {_shown(row[name]):>10}" for name in extra)]))
+    typer.echo(f"intervals of {described['confidence']:.0%}, from order statistics")
+
+
+def _finite(value: float) -> float | None:
+    """Return None for infinity, which JSON does not have."""
+    return None if math.isinf(value) else value
+
+
+def _shown(value: float | None) -> str:
+    return "∞" if value is None else f"{value:.3f}"

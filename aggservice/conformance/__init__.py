@@ -1,0 +1,1 @@
+"""Conformance: runs vectors that others wrote and compares every report."""

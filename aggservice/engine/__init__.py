@@ -1,0 +1,48 @@
+"""The aggregation engine: from sealed reports to noisy summaries that somebody paid for."""
+
+from aggservice.engine.errors import (
+    CancelledError,
+    EngineError,
+    InvalidJobError,
+    JobIdTakenError,
+    PaidFailureError,
+    ResultWriteError,
+    ReturnCode,
+    UnpaidError,
+)
+from aggservice.engine.local import EngineSettings, LocalEngine, Outcome, Scope, Session
+from aggservice.engine.opening.coverage import PrivacyUnit, ledger_terms
+from aggservice.engine.opening.pool import InlineOpener, WorkerPool
+from aggservice.engine.release.noise import ExactNoise, ReleasePlan
+from aggservice.engine.release.output import AvroShards, InLedger
+from aggservice.engine.release.result import Rows
+from aggservice.engine.request import JobRequest
+from aggservice.engine.shuffle.plan import ShuffleRequest, ShuffleSettings
+
+__all__ = [
+    "AvroShards",
+    "CancelledError",
+    "EngineError",
+    "EngineSettings",
+    "ExactNoise",
+    "InLedger",
+    "InlineOpener",
+    "InvalidJobError",
+    "JobIdTakenError",
+    "JobRequest",
+    "LocalEngine",
+    "Outcome",
+    "PaidFailureError",
+    "PrivacyUnit",
+    "ReleasePlan",
+    "ResultWriteError",
+    "ReturnCode",
+    "Rows",
+    "Scope",
+    "Session",
+    "ShuffleRequest",
+    "ShuffleSettings",
+    "UnpaidError",
+    "WorkerPool",
+    "ledger_terms",
+]

@@ -1,0 +1,1 @@
+"""From sealed reports to columns: judge, open and decode, in worker processes."""

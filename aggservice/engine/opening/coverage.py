@@ -1,0 +1,124 @@
+"""What a job covers: whom each API protects, what moves between neighbours, and how bounds add up over APIs.
+
+The rows of ``PROTECTED`` are the table in docs/guarantees.md; every statement quotes those of its job's APIs. All of it
+is computed from the public parts of reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.opening.histogram_columns import DEBUG_DAY_BYTES, JudgedBatch
+from aggservice.wire import Api
+from aggservice.wire.batch.shared_infos import SharedInfoColumns
+from budget import Sensitivity, Terms
+
+APIS = tuple(Api)
+"""The column ``apis`` holds indexes into this tuple."""
+_DAY_S = 86_400
+
+
+class PrivacyUnit(StrEnum):
+    """What pays: the report (the paper's Algorithm 1), or the shared ID with its hour (what was deployed)."""
+
+    REPORT = "report"
+    SHARED_ID = "shared_id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protected:
+    """Whom the reports of an API protect: the client's privacy unit, what moves, who bounds it, which test shows it."""
+
+    unit: str
+    moves: str
+    bounded_by: str
+    shown_by: str
+
+    def sentence(self, api: Api) -> str:
+        """Return the row in words."""
+        return f"{api.value} protects {self.unit}: between neighbours {self.moves}; {self.bounded_by} bounds it."
+
+
+PROTECTED: Mapping[Api, Protected] = {
+    Api.ATTRIBUTION_REPORTING: Protected(
+        unit="one source of one browser",
+        moves="all conversions attributed to that source move to a dummy source that differs in its keys alone",
+        bounded_by="ara_client (Λ₁ per source, its debug reports included)",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
+    ),
+    Api.ATTRIBUTION_REPORTING_DEBUG: Protected(
+        unit="one browser's debug reports for one context site, one reporting site and one day",
+        moves="those debug reports are removed; Λ₁ counts once per context site and day of the job, and once more for "
+        "sources, so that a source that moves with the debug reports about its triggers stays within the stated bound",
+        bounded_by="ara_client (Λ₁ per context site, reporting site and day)",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
+    ),
+    Api.PROTECTED_AUDIENCE: Protected(
+        unit="one device, one reporting site and one window of ten minutes in Protected Audience",
+        moves="that device's contributions in the window are left out of reports, and its budgets charged all the same",
+        bounded_by="paa_client (Λ₁ per reporting site, API and window)",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
+    ),
+    Api.SHARED_STORAGE: Protected(
+        unit="one device, one reporting site and one window of ten minutes in Shared Storage",
+        moves="that device's contributions in the window are left out of reports, and its budgets charged all the same",
+        bounded_by="paa_client (Λ₁ per reporting site, API and window)",
+        shown_by="tests/sensitivity/test_sensitivity_search.py",
+    ),
+}
+
+
+def ledger_terms(
+    unit: PrivacyUnit = PrivacyUnit.REPORT, sensitivities: Mapping[Api, Sensitivity] | None = None
+) -> Terms:
+    """Return the terms of a new ledger: the unit, and Λ₁ and Λ₀ per API (2¹⁶ each unless the operator says)."""
+    given = sensitivities or {}
+    return Terms(unit=unit.value, bounds={api.value: given.get(api, Sensitivity()) for api in Api})
+
+
+def debug_days(infos: SharedInfoColumns, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Return a hash of each distinct pair of context site and UTC day among the debug reports of ``rows``.
+
+    ara_client bounds debug reports per such pair: a context site is the report's ``attribution_destination``, and debug
+    reports are scheduled when they are made.
+    """
+    debug = rows[infos.api[rows] == APIS.index(Api.ATTRIBUTION_REPORTING_DEBUG)]
+    if not debug.size:
+        return np.empty((0, DEBUG_DAY_BYTES), dtype=np.uint8)
+    sites = infos.destination[debug].tolist()
+    days = (infos.scheduled_report_time_s[debug] // _DAY_S).tolist()
+    found = sorted(
+        {(infos.destinations[site] if site >= 0 else "", day) for site, day in zip(sites, days, strict=True)}
+    )
+    hashes = b"".join(sha256(f"{day} {site}".encode()).digest()[:DEBUG_DAY_BYTES] for site, day in found)
+    return np.frombuffer(hashes, dtype=np.uint8).reshape(-1, DEBUG_DAY_BYTES)
+
+
+class Coverage:
+    """The APIs of a job's reports so far, and the pairs of context site and day of its debug reports."""
+
+    def __init__(self) -> None:
+        self._apis: set[int] = set()
+        self._debug_days: set[bytes] = set()
+
+    def add(self, judged: JudgedBatch) -> None:
+        """Take in the reports of a batch that are OK."""
+        self._apis.update(np.unique(judged.apis).tolist())
+        self._debug_days.update(row.tobytes() for row in judged.debug_days)
+
+    def covers(self) -> dict[Api, int]:
+        """Return how many times the bounds of each API count in this job.
+
+        Debug reports about a source name its destination and not the site that they are counted under, so a job with
+        debug reports also states the bound of a source, which covers them.
+        """
+        found = {APIS[index]: 1 for index in sorted(self._apis)}
+        if Api.ATTRIBUTION_REPORTING_DEBUG in found:
+            found |= {Api.ATTRIBUTION_REPORTING: 1, Api.ATTRIBUTION_REPORTING_DEBUG: len(self._debug_days)}
+        return found

@@ -1,0 +1,104 @@
+"""Columns of opened local reports: what a worker leaves of a batch of a shuffle job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.wire import (
+    UNIT_BYTES,
+    OpenedBatch,
+    Randomizer,
+    ReportStatus,
+    report_units,
+)
+from aggservice.wire.batch.shared_infos import SharedInfoColumns
+from aggservice.wire.report.device_tokens import TokenCheck
+from aggservice.wire.report.ldp_payload import LdpColumns, decode_ldp_batch
+
+_OK = int(ReportStatus.OK)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalBatch:
+    """Local reports of one batch that are of the job's randomizer, in order: ids, unit keys, bytes.
+
+    ``statuses`` has one ``ReportStatus`` for every report of the batch. ``left_out`` has two numbers: how many are good
+    reports of another randomizer, and how many are reports of this one without the device token that the job needs.
+    """
+
+    statuses: NDArray[np.uint8]
+    ids: NDArray[np.uint64]
+    units: NDArray[np.uint8]
+    left_out: NDArray[np.int64]
+    data: NDArray[np.uint8]
+
+    def arrays(self) -> tuple[NDArray[np.generic], ...]:
+        """Return the columns in the order in which ``from_arrays`` takes them."""
+        return (self.statuses, self.ids, self.units, self.left_out, self.data)
+
+    @classmethod
+    def from_arrays(cls, arrays: Sequence[NDArray[np.generic]]) -> LocalBatch:
+        """Put together what ``arrays`` took apart; flat arrays get their shape back."""
+        statuses, ids, units, left_out, data = arrays
+        pairs = ids.view(np.uint64).reshape(-1, 2)
+        return cls(
+            statuses=statuses.view(np.uint8),
+            ids=pairs,
+            units=units.view(np.uint8).reshape(-1, UNIT_BYTES),
+            left_out=left_out.view(np.int64),
+            data=data.view(np.uint8).reshape(pairs.shape[0], -1) if len(pairs) else np.empty((0, 0), np.uint8),
+        )
+
+
+def local_batch(
+    randomizer: Randomizer,
+    infos: SharedInfoColumns,
+    statuses: NDArray[np.uint8],
+    rows: NDArray[np.int64],
+    opened: OpenedBatch,
+    evidence: TokenCheck | None = None,
+) -> LocalBatch:
+    """Return the columns of a batch whose ``rows`` were opened. A report pays for itself, whatever the unit.
+
+    With ``evidence`` only reports with a valid device token are kept. That is decided before repeated ids are, so that
+    a report without a token cannot take the place of one that has it.
+    """
+    found = decode_ldp_batch(opened, randomizer)
+    statuses[rows] = found.status
+    kept, data = rows[found.mine], found.data
+    others = np.count_nonzero((found.status == _OK) & ~found.mine)
+    without_token = 0
+    if evidence is not None:
+        valid = _valid_tokens(evidence, infos, kept, found)
+        without_token = valid.size - int(np.count_nonzero(valid))
+        kept, data = kept[valid], data[valid]
+    units = report_units(replace(infos, status=statuses), (0,))
+    return LocalBatch(
+        statuses=statuses,
+        ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
+        units=units[kept].reshape(-1, UNIT_BYTES),
+        left_out=np.array([others, without_token], dtype=np.int64),
+        data=data,
+    )
+
+
+def _valid_tokens(
+    evidence: TokenCheck, infos: SharedInfoColumns, rows: NDArray[np.int64], found: LdpColumns
+) -> NDArray[np.bool_]:
+    """Return which reports have a valid token for their own reporting origin and report id."""
+    return np.array(
+        [
+            bool(found.has_token[place])
+            and evidence.valid(
+                found.tokens[place].tobytes(),
+                origin=infos.origins[infos.origin[row]],
+                report_id=infos.report_id[row].tobytes(),
+            )
+            for place, row in enumerate(rows.tolist())
+        ],
+        dtype=np.bool_,
+    )

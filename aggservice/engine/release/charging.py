@@ -1,0 +1,283 @@
+"""Charging a job and keeping its result: one call of the ledger, exactly once (docs/design.md, semantics 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.errors import (
+    InputReadError,
+    JobIdTakenError,
+    PaidFailureError,
+    ResultWriteError,
+    ReturnCode,
+    UnpaidError,
+)
+from aggservice.engine.release.noise import ReleasePlan
+from aggservice.engine.release.output import AvroShards, Destination
+from aggservice.engine.release.result import (
+    ResultHeader,
+    Rows,
+    decode_result,
+    encode_failure,
+    encode_result,
+)
+from aggservice.engine.request import JobRequest
+from aggservice.engine.shuffle.plan import ShufflePlan
+from aggservice.engine.shuffle.rows import ShuffledRows
+from budget import (
+    BudgetError,
+    BudgetExhaustedError,
+    Check,
+    Committed,
+    JobKey,
+    Ledger,
+    Release,
+    UnitSet,
+)
+from budget.errors import JobConflictError, StoreError
+from budget.files.staging import Attempt
+from budget.jobs import Remaining
+from budget.ledger import RESULT_MAX_BYTES
+from budget.release import REPORT_UNIT
+
+Result = tuple[ResultHeader, Rows | ShuffledRows]
+
+MOST_ROWS_IN_LEDGER = 10_000_000
+"""240 MB: what the ledger keeps beside an entry. Larger summaries are files."""
+_TRIES = 2
+"""How often a result is offered to the store before the job becomes a paid failure."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipted:
+    """A result that the ledger has: the entry that paid, its signed receipt, and what its units have left.
+
+    ``rows`` are a summary's and ``shuffled`` a shuffle's; both are None when they are in files.
+    """
+
+    header: ResultHeader
+    rows: Rows | None
+    committed: Committed
+    remaining: Remaining | None
+    repeated: bool
+    shuffled: ShuffledRows | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one job asks of the ledger."""
+
+    ledger: Ledger
+    caller: str
+    request: JobRequest
+    digest: bytes
+    plan: ReleasePlan | ShufflePlan
+
+    @property
+    def job(self) -> JobKey:
+        """The job, as the ledger knows it."""
+        return JobKey(caller=self.caller, job_id=self.request.job_request_id)
+
+    @property
+    def release(self) -> Release:
+        """What is logged: mechanisms, what pays, the APIs covered, and what else an auditor should know."""
+        ids = ",".join(map(str, self.request.filtering_ids))
+        return Release(
+            mechanisms=self.plan.mechanisms(),
+            unit=REPORT_UNIT if isinstance(self.plan, ShufflePlan) else self.ledger.terms.unit,
+            covers={api.value: times for api, times in self.plan.covers.items()},
+            parameters={
+                **self.plan.parameters(),
+                "filtering_ids": ids if len(ids) <= 4000 else f"{len(self.request.filtering_ids)} ids",
+                "scope": self.request.attribution_report_to or self.request.reporting_site or "",
+            },
+        )
+
+    def check(self, units: NDArray[np.uint8]) -> Check:
+        """Say whether the units could pay; nothing is charged."""
+        return self.ledger.check(caller=self.caller, release=self.release, units=UnitSet(units))
+
+    def commit(
+        self,
+        make: Callable[[], Result],
+        *,
+        units: NDArray[np.uint8],
+        destination: Destination,
+        failed: ResultHeader,
+        declared: int = 0,
+    ) -> Receipted:
+        """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
+
+        ``make`` sees sums and noise. Whatever goes wrong in it, while its result is written, or because the store
+        cannot take it, must not be told for free: ``failed`` is then committed in its place, and PaidFailureError
+        raised (docs/design.md, semantics 8). A unit that cannot pay is UnpaidError either way. When the same request
+        was committed in the meantime, its first result is returned and this one forgotten. ``declared`` rows, at
+        least, must fit into the destination; where they cannot, nothing is charged.
+        """
+        paying = UnitSet(units)
+        attempt = self._stage(destination, declared)
+        try:
+            header, rows = make()
+        except Exception as problem:
+            if attempt is not None:
+                attempt.discard()
+            return self._fail(problem, failed, paying)
+        lost: Exception | None = None
+        for _ in range(_TRIES):
+            try:
+                result = self._result(header, rows, destination, attempt)
+            except Exception as problem:
+                return self._fail(problem, failed, paying)
+            attempt = None
+            try:
+                committed = self._commit(result, paying)
+            except StoreError as problem:
+                lost = problem
+                continue
+            remaining = self.ledger.remaining(paying)
+            if committed.repeated:
+                return _receipted(committed, remaining)
+            return _with_rows(
+                replace(header, files=_files(destination, rows)),
+                None if committed.manifest else rows,
+                committed,
+                remaining,
+                repeated=False,
+            )
+        assert lost is not None
+        return self._fail(lost, failed, paying)
+
+    def _stage(self, destination: Destination, declared: int) -> Attempt | None:
+        """Begin an attempt for files, where the declared rows must fit. Depends on nothing that reports hold."""
+        if not isinstance(destination, AvroShards):
+            if declared > MOST_ROWS_IN_LEDGER:
+                raise ResultWriteError(
+                    f"{declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
+                    "nothing was charged: ask for files instead, with CreateJob"
+                )
+            return None
+        try:
+            attempt = self.ledger.stage(self.job)
+        except OSError as problem:
+            raise ResultWriteError(
+                f"the staging folder cannot be used: {problem.strerror}; tell the operator"
+            ) from problem
+        free = shutil.disk_usage(attempt.folder).free
+        if free < destination.least_bytes(declared):
+            attempt.discard()
+            raise ResultWriteError(
+                f"{declared:,} declared keys need {destination.least_bytes(declared) >> 20} MiB, and the staging "
+                f"folder has {free >> 20} MiB left; nothing was charged: tell the operator"
+            )
+        return attempt
+
+    def _result(
+        self, header: ResultHeader, rows: Rows | ShuffledRows, destination: Destination, attempt: Attempt | None
+    ) -> bytes | Attempt:
+        """Return the result as the ledger takes it: bytes, or sealed files of an attempt."""
+        if not isinstance(destination, AvroShards):
+            if len(rows) > MOST_ROWS_IN_LEDGER:
+                raise ResultWriteError("declared and discovered keys together are too many to keep in the ledger")
+            encoded = encode_result(header, rows)
+            if len(encoded) > RESULT_MAX_BYTES:
+                raise ResultWriteError("the result has more bytes than the ledger keeps")
+            return encoded
+        attempt = attempt or self.ledger.stage(self.job)
+        try:
+            destination.write(attempt, replace(header, files=_files(destination, rows)), rows)
+            attempt.seal(destination.folder)
+        except BaseException:
+            attempt.discard()
+            raise
+        return attempt
+
+    def _commit(self, result: bytes | Attempt, paying: UnitSet) -> Committed:
+        release = self.release
+        try:
+            return self.ledger.commit(
+                job=self.job, request_digest=self.digest, release=release, units=paying, result=result
+            )
+        except BudgetExhaustedError as problem:
+            raise UnpaidError(problem, release) from problem
+        except JobConflictError as problem:
+            raise JobIdTakenError(str(problem)) from problem
+
+    def _fail(self, problem: Exception, failed: ResultHeader, paying: UnitSet) -> Receipted:
+        """Charge for a result that was lost. Returns only if the same request was committed well before."""
+        lost = isinstance(problem, OSError | ResultWriteError | BudgetError)
+        code = ReturnCode.RESULT_WRITE_ERROR if lost else ReturnCode.INTERNAL_ERROR
+        committed = self._commit(encode_failure(replace(failed, return_code=code)), paying)
+        if not committed.repeated:
+            raise PaidFailureError(code) from problem
+        return _receipted(committed, self.ledger.remaining(paying))
+
+    @staticmethod
+    def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
+        """Return the result of this request if it has been paid for; refuse the id if another request has it."""
+        committed = ledger.job(caller, request.job_request_id)
+        if committed is None:
+            return None
+        if committed.entry.request_digest != digest:
+            raise JobIdTakenError(f"job id {request.job_request_id!r} was used for another request")
+        return _receipted(committed, remaining_of(ledger, committed.entry.seq))
+
+
+def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Receipted | None:
+    """Return what a caller's job released, if it was paid for. Another caller's job does not exist.
+
+    ``with_remaining`` also looks up what its units have left by now.
+    """
+    committed = ledger.job(caller, job_request_id)
+    if committed is None:
+        return None
+    return _receipted(committed, remaining_of(ledger, committed.entry.seq) if with_remaining else None)
+
+
+def remaining_of(ledger: Ledger, seq: int) -> Remaining:
+    """Return what the units of a logged release have left by now."""
+    packed = ledger.store.read("units", lambda transaction: b"".join(part.keys for part in transaction.parts(seq)))
+    return ledger.remaining(UnitSet.packed(packed))
+
+
+def _files(destination: Destination, rows: Rows | ShuffledRows) -> tuple[str, ...]:
+    return destination.names(len(rows)) if isinstance(destination, AvroShards) else ()
+
+
+def _with_rows(
+    header: ResultHeader,
+    rows: Rows | ShuffledRows | None,
+    committed: Committed,
+    remaining: Remaining | None,
+    *,
+    repeated: bool,
+) -> Receipted:
+    shuffled = rows if isinstance(rows, ShuffledRows) else None
+    summed = None if isinstance(rows, ShuffledRows) else rows
+    return Receipted(
+        header=header, rows=summed, shuffled=shuffled, committed=committed, remaining=remaining, repeated=repeated
+    )
+
+
+def _receipted(committed: Committed, remaining: Remaining | None) -> Receipted:
+    manifest = committed.manifest
+    if manifest is None:
+        header, rows = decode_result(committed.result)
+        return _with_rows(header, rows, committed, remaining, repeated=True)
+    (named,) = [one for one in manifest.files if one.name.endswith("-statement.json")]
+    path = Path(manifest.destination) / named.name
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        raw = b""
+    if hashlib.sha256(raw).digest() != named.sha256:
+        raise InputReadError(f"the job was paid for and its files written, but {path.name} has been moved or changed")
+    return Receipted(
+        header=ResultHeader.from_bytes(raw), rows=None, committed=committed, remaining=remaining, repeated=True
+    )

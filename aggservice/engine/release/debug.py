@@ -1,0 +1,114 @@
+"""Debug runs: true sums beside noisy ones, for reports whose browsers marked them for debugging.
+
+The one, named, exception to the rule that no true value stands beside its noisy one (docs/design.md). Nothing is
+charged; the return code says whether a real run would have been paid. Files go to a folder ``debug`` of their own.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import numpy as np
+
+from aggservice.engine.errors import ResultWriteError, ReturnCode
+from aggservice.engine.release.noise import NoiseSource, ReleasePlan
+from aggservice.engine.release.output import AvroShards, summary_rows
+from aggservice.engine.release.result import ResultHeader, Rows
+from aggservice.engine.tables.sums import KeySums
+from aggservice.wire import BucketRows, write_buckets
+from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
+from budget.files.folders import new_file, open_below, opened_folder
+
+
+def debug_rows(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Rows:
+    """Return every key of the domain and of the reports with its noisy and its true sum and where it was found."""
+    unnoised = sums.sums.copy()
+    annotations = np.where(unnoised > 0, IN_REPORTS, 0).astype(np.uint8)
+    annotations[: sums.declared] |= IN_DOMAIN
+    found = len(sums) - sums.declared
+    draws = np.concatenate(
+        (
+            noise.draw(plan.declared_noise, sums.declared),
+            noise.draw(plan.discovered_noise if plan.discover else plan.declared_noise, found),
+        )
+    )
+    return Rows(
+        high=sums.high.copy(),
+        low=sums.low.copy(),
+        metrics=unnoised + draws,
+        unnoised=unnoised,
+        annotations=annotations,
+    )
+
+
+def regular_rows(rows: Rows, plan: ReleasePlan) -> Rows:
+    """Return the rows that a real run would have released with the same noise."""
+    assert rows.annotations is not None
+    declared = (rows.annotations & IN_DOMAIN) != 0
+    kept = declared | (rows.metrics > plan.threshold) if plan.discover else declared
+    return Rows(high=rows.high[kept], low=rows.low[kept], metrics=rows.metrics[kept])
+
+
+def debug_code(code: ReturnCode, *, payable: bool) -> ReturnCode:
+    """Return the code of a debug run: it says so when a real run would not have been paid."""
+    return code if payable else ReturnCode.DEBUG_SUCCESS_WITH_PRIVACY_BUDGET_EXHAUSTED
+
+
+class _Near:
+    """Files that are written beside their place under a hidden name and then moved there. No link is followed."""
+
+    def __init__(self, folder: int) -> None:
+        self._folder = folder
+        self._written: list[str] = []
+
+    def write(self, name: str, content: BucketRows | bytes) -> None:
+        self._written.append(name)
+        with new_file(self._folder, f".{name}.part") as file:
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                write_buckets(file, content)
+
+    def publish(self) -> None:
+        for name in self._written:
+            os.replace(f".{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+    def forget(self) -> None:
+        """Remove what was written and not published."""
+        for name in self._written:
+            with suppress(OSError):
+                os.unlink(f".{name}.part", dir_fd=self._folder)
+
+
+def write_debug_files(destination: AvroShards, header: ResultHeader, rows: Rows, plan: ReleasePlan) -> None:
+    """Write the summary that a real run would have had, and the debug summary in the folder ``debug`` beside it.
+
+    True values must not go where the caller was not allowed to write, so every step of the way is no link.
+    """
+    regular = regular_rows(rows, plan)
+    try:
+        with opened_folder(destination.folder.absolute()) as folder:
+            below = open_below(folder, "debug")
+            here, there = _Near(folder), _Near(below)
+            try:
+                for name, page in zip(destination.names(len(regular)), destination.pages(regular), strict=True):
+                    here.write(name, summary_rows(page))
+                here.write(destination.header_name, header.to_bytes())
+                for name, page in zip(destination.names(len(rows)), destination.pages(rows), strict=True):
+                    there.write(name, debug_avro_rows(page))
+                here.publish()
+                there.publish()
+            finally:
+                here.forget()
+                there.forget()
+                os.close(below)
+    except OSError as problem:
+        raise ResultWriteError(f"the debug summary could not be written: {problem.strerror}") from problem
+
+
+def debug_avro_rows(rows: Rows) -> BucketRows:
+    """Return debug rows as the Avro writer takes them: unnoised metric, noise, and where each key was found."""
+    assert rows.unnoised is not None
+    numbers = np.stack((rows.unnoised, rows.metrics - rows.unnoised), axis=1)
+    return BucketRows(key_high=rows.high, key_low=rows.low, numbers=numbers, tags=rows.annotations)

@@ -1,0 +1,203 @@
+"""From sums to a summary: noise, the threshold of key discovery, and the total of what is left out.
+
+This is phase 3 of the paper's Algorithm 1, and the only place where noise meets sums. Noise comes from a
+``NoiseSource`` that is passed in, so that a test can put every possible draw through the same decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.errors import InvalidJobError
+from aggservice.engine.request import JobRequest
+from aggservice.engine.tables.sums import KeySums
+from aggservice.mechanisms import (
+    Bits,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    ParameterError,
+    TruncatedDiscreteLaplace,
+    discovery_threshold,
+)
+from aggservice.wire import Api
+from budget import (
+    Delta,
+    Epsilon,
+    GaussianNoise,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    Rho,
+    Sensitivity,
+    Terms,
+)
+from budget.errors import TermsError
+from budget.release import Mechanism
+
+_LARGEST, _SMALLEST = (1 << 63) - 1, -(1 << 63)
+_CHUNK = 1 << 20
+
+
+class NoiseSource(Protocol):
+    """Where noise comes from."""
+
+    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent draws of ``noise``."""
+
+
+Noise = DiscreteLaplace | TruncatedDiscreteLaplace | DiscreteGaussian
+
+
+class ExactNoise:
+    """Noise drawn from random bits by ``mechanisms``."""
+
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+
+    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+        return noise.sample(self._bits, size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasePlan:
+    """How a job's sums become a summary, what that costs each unit, and the APIs it covers (``coverage``)."""
+
+    noise: Epsilon | Rho
+    delta: Delta
+    others: Epsilon | None
+    sensitivity: Sensitivity
+    discover: bool
+    covers: Mapping[Api, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: JobRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
+        """Return the plan of a request over these APIs under the ledger's bounds."""
+        try:
+            sensitivity = terms.sensitivity({api.value: times for api, times in covers.items()})
+        except TermsError as problem:
+            raise InvalidJobError(str(problem)) from problem
+        return cls(
+            noise=request.noise,
+            delta=request.discovery.delta if request.discovery else Delta(atto=0),
+            others=request.others,
+            sensitivity=sensitivity,
+            discover=request.discovery is not None,
+            covers=covers,
+        )
+
+    @property
+    def threshold(self) -> int:
+        """τ of key discovery; 0 without it."""
+        if not self.discover or isinstance(self.noise, Rho):
+            return 0
+        return _threshold(self.noise.micro, self.delta.atto, self.sensitivity.l0, self.sensitivity.l1)
+
+    @property
+    def declared_noise(self) -> Noise:
+        """The noise of declared keys: pure, with or without discovery beside it."""
+        if isinstance(self.noise, Rho):
+            try:
+                return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+            except ParameterError as problem:
+                text = f"rho {self.noise} does not go with Λ₁ = {self.sensitivity.l1}: {problem}"
+                raise InvalidJobError(text) from problem
+        return DiscreteLaplace(epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+
+    @property
+    def discovered_noise(self) -> TruncatedDiscreteLaplace:
+        """The noise of discovered keys, truncated at τ."""
+        if isinstance(self.noise, Rho) or not self.discover:
+            raise InvalidJobError("this job does not discover keys")
+        return TruncatedDiscreteLaplace(
+            epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1, tau=self.threshold
+        )
+
+    @property
+    def others_noise(self) -> DiscreteLaplace | None:
+        """The noise of the total of what is left out."""
+        if self.others is None:
+            return None
+        return DiscreteLaplace(epsilon_micro=self.others.micro, sensitivity=self.sensitivity.l1)
+
+    def parameters(self) -> dict[str, str]:
+        """Return what an auditor should know beside the mechanisms."""
+        return {"l1": str(self.sensitivity.l1), "l0": str(self.sensitivity.l0), "threshold": str(self.threshold)}
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """Return what the ledger charges for."""
+        first: Mechanism
+        if isinstance(self.noise, Rho):
+            first = GaussianNoise(rho=self.noise)
+        elif self.discover:
+            first = LaplaceDiscovery(epsilon=self.noise, delta=self.delta)
+        else:
+            first = LaplaceNoise(epsilon=self.noise)
+        return (first,) if self.others is None else (first, LaplaceNoise(epsilon=self.others))
+
+
+@lru_cache(maxsize=256)
+def _threshold(epsilon_micro: int, delta_atto: int, l0: int, l1: int) -> int:
+    return discovery_threshold(epsilon_micro=epsilon_micro, delta_atto=delta_atto, l0=l0, l1=l1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Noisy rows: declared keys in the order in which they were declared, then discovered keys in ascending order.
+
+    ``others`` is the noisy total of what the rows leave out; ``undeclared`` the noisy total of all keys that were
+    not declared, from which it was computed. A summary holds no true value.
+    """
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    metrics: NDArray[np.int64]
+    others: int | None = None
+    undeclared: int | None = None
+
+    def __len__(self) -> int:
+        return self.metrics.size
+
+
+def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
+    """Return the noisy summary of ``sums`` (Algorithm 1, phase 3). The sums are used up: noise is added in place.
+
+    Declared keys get noise whatever their sum. Discovered keys get truncated noise and are kept when the noisy sum is
+    strictly greater than τ. The total of what is left out is the noisy total of undeclared keys less the discovered
+    rows, so that it says nothing more than they and its own noise do.
+    """
+    undeclared = None
+    if plan.others_noise is not None:
+        total = sums.outside + int(sums.sums[sums.declared :].sum())
+        undeclared = _clamped(total + int(noise.draw(plan.others_noise, 1)[0]))
+    declared = sums.sums[: sums.declared]
+    _add_noise(declared, plan.declared_noise, noise)
+    if not plan.discover:
+        others = undeclared
+        high, low, metrics = sums.high[: sums.declared], sums.low[: sums.declared], declared
+        return Summary(high=high, low=low, metrics=metrics, others=others, undeclared=undeclared)
+    found = sums.sums[sums.declared :]
+    _add_noise(found, plan.discovered_noise, noise)
+    kept = np.flatnonzero(found > plan.threshold) + sums.declared
+    kept = kept[np.lexsort((sums.low[kept], sums.high[kept]))]
+    rows = np.concatenate((np.arange(sums.declared), kept))
+    others = None if undeclared is None else _clamped(undeclared - sum(sums.sums[kept].tolist()))
+    return Summary(
+        high=sums.high[rows], low=sums.low[rows], metrics=sums.sums[rows], others=others, undeclared=undeclared
+    )
+
+
+def _clamped(value: int) -> int:
+    """Return a noisy number as 64 bits hold it: what is beyond them becomes the largest or smallest that they hold."""
+    return min(max(value, _SMALLEST), _LARGEST)
+
+
+def _add_noise(sums: NDArray[np.int64], noise: Noise, source: NoiseSource) -> None:
+    """Add a draw to each sum, a piece at a time; a noisy sum beyond 2⁶³ - 1 becomes 2⁶³ - 1, and no error tells it."""
+    for start in range(0, sums.size, _CHUNK):
+        piece = sums[start : start + _CHUNK]
+        piece += np.minimum(source.draw(noise, piece.size), _LARGEST - piece)

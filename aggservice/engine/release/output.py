@@ -1,0 +1,85 @@
+"""Where a summary goes: into the ledger itself, or into Avro shards that appear once the job is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from aggservice.engine.errors import ResultWriteError
+from aggservice.engine.release.result import ResultHeader, Rows
+from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.wire import BucketRows, write_buckets
+from aggservice.wire.avro.shuffled import write_shuffled
+
+ROWS_A_SHARD = 4_000_000
+"""About 100 MB of Avro, the deployed service's shard size."""
+_ROW_BYTES = 4
+
+
+class Stage(Protocol):
+    """A place that only the service can read, until the ledger has the digests of what is in it."""
+
+    def path(self, name: str) -> Path:
+        """Return where to write the file ``name``."""
+
+
+@dataclass(frozen=True, slots=True)
+class InLedger:
+    """Keep the rows in the ledger, beside the entry that paid for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvroShards:
+    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and ``.avro`` at its end moves to theirs."""
+
+    prefix: Path
+    rows_a_shard: int = ROWS_A_SHARD
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the files appear in."""
+        return self.prefix.parent
+
+    @property
+    def header_name(self) -> str:
+        """The file that holds the header: counters, statement and names of the shards, as JSON."""
+        return f"{self.prefix.name.removesuffix('.avro')}-statement.json"
+
+    def names(self, row_count: int) -> tuple[str, ...]:
+        """Return the names of the shards of that many rows; there is at least one."""
+        total = max(1, -(-row_count // self.rows_a_shard))
+        stem = self.prefix.name.removesuffix(".avro")
+        suffix = ".avro" if self.prefix.name.endswith(".avro") else ""
+        return tuple(f"{stem}-{shard}-of-{total}{suffix}" for shard in range(1, total + 1))
+
+    def least_bytes(self, row_count: int) -> int:
+        """Return how many bytes that many rows take at least: lengths, a bucket and a metric each."""
+        return row_count * _ROW_BYTES
+
+    def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows) -> None:
+        """Write every shard and the header into the stage."""
+        try:
+            if isinstance(rows, ShuffledRows):
+                shards = list(rows.pages(self.rows_a_shard)) or [rows]
+                for name, shard in zip(self.names(len(rows)), shards, strict=True):
+                    write_shuffled(stage.path(name), shard.to_list())
+                stage.path(self.header_name).write_bytes(header.to_bytes())
+                return
+            for name, page in zip(self.names(len(rows)), self.pages(rows), strict=True):
+                write_buckets(stage.path(name), summary_rows(page))
+            stage.path(self.header_name).write_bytes(header.to_bytes())
+        except OSError as problem:
+            raise ResultWriteError(f"the summary could not be staged: {problem.strerror}") from problem
+
+    def pages(self, rows: Rows) -> list[Rows]:
+        """Return the rows of each shard."""
+        return list(rows.pages(self.rows_a_shard)) or [rows]
+
+
+Destination = InLedger | AvroShards
+
+
+def summary_rows(rows: Rows) -> BucketRows:
+    """Return rows as the Avro writer takes them, without copying."""
+    return BucketRows(key_high=rows.high, key_low=rows.low, numbers=rows.metrics.reshape(-1, 1))

@@ -1,0 +1,151 @@
+"""The statement of guarantee that goes with every summary: what was protected, how, and how wide the noise is."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from aggservice.engine.opening.coverage import PROTECTED, PrivacyUnit
+from aggservice.engine.release.noise import Noise, ReleasePlan
+from aggservice.engine.shuffle.plan import ShufflePlan
+from aggservice.engine.shuffle.statement import ShuffleStatement, shuffle_part, shuffle_words
+from aggservice.mechanisms import DiscreteGaussian, Real
+from budget import Rho
+
+_COVERED = Fraction(975, 1000)
+"""Each side of a 95 % interval leaves out 2.5 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a summary guarantees. Amounts are decimal text; half-widths are of 95 % intervals and whole numbers."""
+
+    mechanism: str
+    epsilon: str
+    rho: str
+    delta: str
+    others_epsilon: str
+    l1: int
+    l0: int
+    threshold: int
+    privacy_unit: str
+    noise_standard_deviation: str
+    interval_half_width: int
+    others_half_width: int
+    private: bool
+    text: str
+    shuffle: ShuffleStatement | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Statement:
+        """Return what ``to_plain`` gave."""
+        part = plain.get("shuffle")
+        return cls(**{**plain, "shuffle": None if part is None else ShuffleStatement(**part)})
+
+
+def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: bool = False) -> Statement:
+    """Return the statement of a release under ``plan``.
+
+    The interval is that of a declared key; a discovered key's noise is truncated and its interval no wider.
+    """
+    deviation = standard_deviation(plan.declared_noise)
+    half_width = half_width_95(plan.declared_noise)
+    others_half_width = half_width_95(plan.others_noise) if plan.others_noise is not None else 0
+    gaussian = isinstance(plan.noise, Rho)
+    mechanism = "discrete_gaussian" if gaussian else "discrete_laplace"
+    if plan.discover:
+        mechanism = "truncated_discrete_laplace"
+    statement = Statement(
+        mechanism=mechanism,
+        epsilon="" if gaussian else str(plan.noise),
+        rho=str(plan.noise) if gaussian else "",
+        delta=str(plan.delta),
+        others_epsilon="" if plan.others is None else str(plan.others),
+        l1=plan.sensitivity.l1,
+        l0=plan.sensitivity.l0,
+        threshold=plan.threshold,
+        privacy_unit=unit.value,
+        noise_standard_deviation=deviation,
+        interval_half_width=half_width,
+        others_half_width=others_half_width,
+        private=private and not debug_run,
+        text="",
+    )
+    plain = statement.to_plain()
+    words = _words(statement, debug_run=debug_run, private=private)
+    protects = [] if debug_run else [PROTECTED[api].sentence(api) for api in plan.covers]
+    plain["text"] = " ".join([words, *protects])
+    return Statement.from_plain(plain)
+
+
+def state_shuffle(plan: ShufflePlan, *, private: bool) -> Statement:
+    """Return the statement of a shuffle: what each report paid, for whom that holds, and ε∞ beside it."""
+    part = shuffle_part(plan)
+    return Statement(
+        mechanism=plan.mechanisms()[0].name,
+        epsilon=str(plan.epsilon),
+        rho="",
+        delta=str(plan.delta),
+        others_epsilon="",
+        l1=0,
+        l0=0,
+        threshold=0,
+        privacy_unit=PrivacyUnit.REPORT.value,
+        noise_standard_deviation="0",
+        interval_half_width=0,
+        others_half_width=0,
+        private=private,
+        text=shuffle_words(plan, part, private=private),
+        shuffle=part,
+    )
+
+
+def standard_deviation(noise: Noise) -> str:
+    """Return the standard deviation of the noise, rounded to six digits."""
+    variance = noise.variance()
+    value = Decimal(float(variance)).sqrt()
+    return f"{value:.6g}" if value < 100_000 else f"{value:.0f}"
+
+
+def half_width_95(noise: Noise) -> int:
+    """Return the least h with P[|noise| ≤ h] ≥ 0.95, by exact comparison where the law is exact."""
+    if isinstance(noise, DiscreteGaussian):
+        return noise.quantile(_COVERED)
+    width = max(0, noise.quantile(_COVERED))
+    while width > 0 and _covers(noise.cdf(width - 1), noise.cdf(-width)):
+        width -= 1
+    return width
+
+
+def _covers(upper: Real, below: Real) -> bool:
+    return (upper - below).compare(Fraction(95, 100)) >= 0
+
+
+def _words(statement: Statement, *, debug_run: bool, private: bool) -> str:
+    if debug_run:
+        return (
+            "Debug run: true values stand beside noisy ones and nothing was charged. This protects nobody; only "
+            "reports that their browsers marked for debugging were read."
+        )
+    amount = f"ε = {statement.epsilon}" if statement.epsilon else f"ρ = {statement.rho} (zCDP)"
+    unit = "report" if statement.privacy_unit == PrivacyUnit.REPORT else "shared ID and hour"
+    parts = [
+        f"Each {unit} paid {amount}"
+        + (f", δ = {statement.delta}" if statement.threshold else "")
+        + (f" and ε = {statement.others_epsilon} for the others total" if statement.others_epsilon else "")
+        + ".",
+        f"Noise: {statement.mechanism.replace('_', ' ')}, for clients that contribute at most Λ₁ = {statement.l1} "
+        f"in at most Λ₀ = {statement.l0} contributions; standard deviation {statement.noise_standard_deviation}.",
+        f"A key's true sum lies within ±{statement.interval_half_width} of its metric in 95 of 100 summaries.",
+    ]
+    if statement.threshold:
+        parts.append(f"Keys that were not declared appear only with a noisy sum above τ = {statement.threshold}.")
+    if not private:
+        parts.append("NOT PRIVATE: the noise came from a seed, and whoever knows the seed can remove it.")
+    return " ".join(parts)

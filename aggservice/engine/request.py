@@ -1,0 +1,171 @@
+"""What a job asks for: parameters read from text once, valid from then on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from aggservice.engine.errors import InvalidJobError
+from aggservice.engine.shuffle.plan import ShuffleRequest
+from aggservice.engine.tables.sums import KeyMask
+from budget import (
+    AmountError,
+    Delta,
+    Epsilon,
+    Rho,
+)
+
+DEFAULT_EPSILON = "10"
+DEFAULT_ERROR_THRESHOLD = "10"
+MAX_JOB_ID_CHARACTERS = 128
+MAX_FILTERING_IDS = 256
+_MAX_PERCENT_CHARACTERS = 32
+_PERCENT = re.compile(r"\d{1,3}(\.\d{1,20})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """Release keys that nobody declared, above a threshold, at a price of δ (Algorithm 1)."""
+
+    delta: Delta
+    mask: KeyMask = field(default_factory=KeyMask)
+
+    def __post_init__(self) -> None:
+        if not self.delta.atto > 0:
+            raise InvalidJobError("key discovery needs a delta above 0: without it no threshold hides a key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """The parameters of one job. ``noise`` is the ε of Laplace noise or the ρ of Gaussian noise.
+
+    ``source`` says where the reports come from (paths, for a job over files; nothing for a stream): it belongs to the
+    request, so that the same job id with other files is another request.
+    """
+
+    job_request_id: str
+    attribution_report_to: str | None = None
+    reporting_site: str | None = None
+    noise: Epsilon | Rho = field(default_factory=lambda: Epsilon.parse(DEFAULT_EPSILON))
+    discovery: Discovery | None = None
+    others: Epsilon | None = None
+    error_threshold_percent: Fraction = Fraction(10)
+    input_report_count: int | None = None
+    filtering_ids: tuple[int, ...] = (0,)
+    debug_run: bool = False
+    source: tuple[str, ...] = ()
+    shuffle: ShuffleRequest | None = None
+
+    def __post_init__(self) -> None:
+        check_job_id(self.job_request_id)
+        if (self.attribution_report_to is None) == (self.reporting_site is None):
+            raise InvalidJobError("give exactly one of attribution_report_to and reporting_site")
+        if isinstance(self.noise, Rho) and self.discovery is not None:
+            raise InvalidJobError("key discovery uses truncated Laplace noise: give job_epsilon, not job_rho")
+        if isinstance(self.noise, Rho) and self.others is not None:
+            raise InvalidJobError("the others total uses Laplace noise: ask for it in a job with job_epsilon")
+        if not 0 <= self.error_threshold_percent <= 100:
+            raise InvalidJobError("report_error_threshold_percentage lies between 0 and 100")
+        if self.input_report_count is not None and not self.input_report_count >= 0:
+            raise InvalidJobError("input_report_count is not negative")
+        if not self.filtering_ids or list(self.filtering_ids) != sorted(set(self.filtering_ids)):
+            raise InvalidJobError("filtering_ids are distinct and in order; there is at least one")
+        if not (self.filtering_ids[0] >= 0 and self.filtering_ids[-1] < 1 << 64):
+            raise InvalidJobError("a filtering ID is a whole number below 2^64")
+        if not len(self.filtering_ids) <= MAX_FILTERING_IDS:
+            raise InvalidJobError(f"a job asks for at most {MAX_FILTERING_IDS} filtering IDs")
+        if self.shuffle is not None:
+            if self.discovery is not None or self.others is not None or self.debug_run:
+                raise InvalidJobError("a shuffle has no key discovery, no others total and no debug run")
+            if self.filtering_ids != (0,):
+                raise InvalidJobError("local reports have no filtering IDs: leave filtering_ids out of a shuffle")
+
+    def digest(self, content: bytes = b"") -> bytes:
+        """Return the hash by which the ledger knows the same request again.
+
+        ``content`` is the digest of what was streamed; a job over files is known by its paths.
+        """
+        mask = self.discovery.mask if self.discovery else None
+        plain: dict[str, object] = {
+            "job_request_id": self.job_request_id,
+            "attribution_report_to": self.attribution_report_to,
+            "reporting_site": self.reporting_site,
+            "mechanism": "gaussian" if isinstance(self.noise, Rho) else "laplace",
+            "amount": str(self.noise),
+            "delta": str(self.discovery.delta) if self.discovery else None,
+            "mask": f"{mask.high:016x}{mask.low:016x}" if mask else None,
+            "others": str(self.others) if self.others else None,
+            "error_threshold": str(self.error_threshold_percent),
+            "input_report_count": self.input_report_count,
+            "filtering_ids": list(map(str, self.filtering_ids)),
+            "debug_run": self.debug_run,
+            "source": list(self.source),
+            "content": content.hex(),
+        }
+        if self.shuffle is not None:
+            plain["shuffle"] = self.shuffle.to_plain()
+        text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(b"aggservice job request v1\0" + text.encode()).digest()
+
+
+def check_job_id(job_request_id: str) -> None:
+    """Refuse a job id that is empty, longer than 128 characters or not printable ASCII."""
+    if not 1 <= len(job_request_id) <= MAX_JOB_ID_CHARACTERS:
+        raise InvalidJobError(f"job_request_id has 1 to {MAX_JOB_ID_CHARACTERS} characters")
+    if not (job_request_id.isascii() and job_request_id.isprintable()):
+        raise InvalidJobError("job_request_id is printable ASCII")
+
+
+def parse_noise(*, epsilon: str = "", rho: str = "") -> Epsilon | Rho:
+    """Return the job's ε or ρ; ε is 10 when neither is given."""
+    if epsilon and rho:
+        raise InvalidJobError("give an epsilon or a rho, not both")
+    try:
+        return Rho.parse(rho) if rho else Epsilon.parse(epsilon or DEFAULT_EPSILON)
+    except AmountError as problem:
+        raise InvalidJobError(str(problem)) from problem
+
+
+def parse_epsilon(text: str) -> Epsilon:
+    """Return ε from decimal text."""
+    try:
+        return Epsilon.parse(text)
+    except AmountError as problem:
+        raise InvalidJobError(str(problem)) from problem
+
+
+def parse_discovery(*, delta: str, key_mask: bytes = b"") -> Discovery:
+    """Return key discovery from the text of δ and the 16 bytes of a mask (none: all keys)."""
+    if len(key_mask) not in (0, 16):
+        raise InvalidJobError("a key mask has 16 bytes, big-endian")
+    mask = KeyMask.of(int.from_bytes(key_mask, "big")) if key_mask else KeyMask()
+    try:
+        return Discovery(delta=Delta.parse(delta), mask=mask)
+    except AmountError as problem:
+        raise InvalidJobError(str(problem)) from problem
+
+
+def parse_percentage(text: str) -> Fraction:
+    """Return a percentage from decimal text; 10 when empty."""
+    text = text.strip() or DEFAULT_ERROR_THRESHOLD
+    if len(text) > _MAX_PERCENT_CHARACTERS or _PERCENT.fullmatch(text) is None or not Fraction(text) <= 100:
+        raise InvalidJobError("report_error_threshold_percentage is a decimal number from 0 to 100")
+    return Fraction(text)
+
+
+def parse_filtering_ids(text: str) -> tuple[int, ...]:
+    """Return filtering IDs from whole numbers separated by commas; 0 when empty."""
+    if not text.strip():
+        return (0,)
+    if len(text) > MAX_FILTERING_IDS * 24:
+        raise InvalidJobError(f"a job asks for at most {MAX_FILTERING_IDS} filtering IDs")
+    found = set()
+    for part in text.split(","):
+        digits = part.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
+            raise InvalidJobError(f"filtering_ids are whole numbers separated by commas, and {digits!r} is none")
+        found.add(int(digits))
+    return tuple(sorted(found))

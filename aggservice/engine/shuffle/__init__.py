@@ -1,0 +1,1 @@
+"""What a shuffle of local reports costs, releases and guarantees."""

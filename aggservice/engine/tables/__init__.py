@@ -1,0 +1,1 @@
+"""Tables over millions of keys: sums, report ids and privacy units."""

@@ -1,0 +1,47 @@
+"""Randomness and exact noise: from random bits through integers to integers.
+
+``Bits`` and ``Clock`` are where chance and time come from; ``DiscreteLaplace``, ``TruncatedDiscreteLaplace``,
+``DiscreteGaussian`` and ``RandomizedResponse`` are noise with its law beside it; ``Real`` is a probability that is
+never rounded; the rest are the numbers that a guarantee is made of.
+"""
+
+from aggservice.mechanisms.amplification import AmplificationBound, amplified_micro
+from aggservice.mechanisms.bernoulli import bernoulli, bernoulli_batch
+from aggservice.mechanisms.bits import Bits, ForbiddenBits, SecureBits, SeededBits
+from aggservice.mechanisms.clock import Clock, ManualClock, SystemClock
+from aggservice.mechanisms.clones import ExactBinaryShuffle, shuffled_epsilon
+from aggservice.mechanisms.errors import MechanismError, ParameterError
+from aggservice.mechanisms.gaussian import DiscreteGaussian
+from aggservice.mechanisms.laplace import DiscreteLaplace, TruncatedDiscreteLaplace
+from aggservice.mechanisms.reals import Real, exp
+from aggservice.mechanisms.shuffling import closed_epsilon, small_epsilon
+from aggservice.mechanisms.threshold import discovery_threshold
+from aggservice.mechanisms.uniform import uniform_below, uniform_below_batch
+
+__all__ = [
+    "AmplificationBound",
+    "Bits",
+    "Clock",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "ExactBinaryShuffle",
+    "ForbiddenBits",
+    "ManualClock",
+    "MechanismError",
+    "ParameterError",
+    "Real",
+    "SecureBits",
+    "SeededBits",
+    "SystemClock",
+    "TruncatedDiscreteLaplace",
+    "amplified_micro",
+    "bernoulli",
+    "bernoulli_batch",
+    "closed_epsilon",
+    "discovery_threshold",
+    "exp",
+    "shuffled_epsilon",
+    "small_epsilon",
+    "uniform_below",
+    "uniform_below_batch",
+]

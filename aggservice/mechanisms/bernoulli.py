@@ -1,0 +1,97 @@
+"""Coins of any bias, exactly: p may be rational, e^-x for rational x, or any ``Real``."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from aggservice.mechanisms.bits import Bits
+from aggservice.mechanisms.errors import ParameterError
+from aggservice.mechanisms.reals import Real, exp
+from aggservice.mechanisms.words import (
+    EXHAUSTED,
+    FULL,
+    TIE,
+    Progress,
+    Tape,
+    below,
+    fill,
+)
+
+
+def bernoulli(bits: Bits, p: Real | Fraction) -> bool:
+    """Return True with probability p, exactly. Certain coins (p = 0 or 1) draw nothing."""
+    certain = _certain(p)
+    return certain if certain is not None else bernoulli_twin(Tape(bits), Real.of(p))
+
+
+def bernoulli_exp(bits: Bits, x: Fraction) -> bool:
+    """Return True with probability e^-x for rational x ≥ 0, exactly."""
+    return bernoulli(bits, _exp_of(x))
+
+
+def bernoulli_batch(bits: Bits, p: Real | Fraction, size: int) -> NDArray[np.bool_]:
+    """Return ``size`` independent coins that are True with probability p, exactly."""
+    certain = _certain(p)
+    if certain is not None:
+        return np.full(size, certain)
+    real = Real.of(p)
+    threshold = threshold_word(real)
+    out = np.empty(size, dtype=np.bool_)
+
+    def kernel(words: NDArray[np.uint64], into: NDArray[np.bool_]) -> Progress:
+        return bernoulli_kernel(words, threshold, into)
+
+    fill(bits, out, kernel, lambda tape: bernoulli_twin(tape, real), 1.0)
+    return out
+
+
+def bernoulli_exp_batch(bits: Bits, x: Fraction, size: int) -> NDArray[np.bool_]:
+    """Return ``size`` independent coins that are True with probability e^-x, exactly."""
+    return bernoulli_batch(bits, _exp_of(x), size)
+
+
+def threshold_word(p: Real) -> np.uint64:
+    """Return the first 64 bits of p in (0, 1): a word below it says True, above it False, equal to it: a tie."""
+    floor = p.floor(64)
+    if not 0 <= floor < 1 << 64:
+        raise ParameterError("a probability must lie in [0, 1]")
+    return np.uint64(floor)
+
+
+def bernoulli_twin(tape: Tape, p: Real) -> bool:
+    """Return whether a uniform number, read from ``tape`` word by word, lies below p."""
+    return below(tape, tape.word(), 64, p)
+
+
+@njit(cache=True)
+def bernoulli_kernel(
+    words: NDArray[np.uint64], threshold: np.uint64, out: NDArray[np.bool_]
+) -> Progress:  # pragma: no cover - compiled
+    """Write one coin a word; stop at a word equal to the threshold."""
+    count = min(words.size, out.size)
+    for index in range(count):
+        if words[index] == threshold:
+            return index, index, TIE
+        out[index] = words[index] < threshold
+    return count, count, FULL if count == out.size else EXHAUSTED
+
+
+def _exp_of(x: Fraction) -> Real:
+    if not x >= 0:
+        raise ParameterError(f"e^-x is a probability for x ≥ 0 only, not for x = {x}")
+    return exp(-Fraction(x))
+
+
+def _certain(p: Real | Fraction) -> bool | None:
+    """Return the outcome of a coin that cannot come up otherwise, or None; refuse what is not a probability."""
+    real = Real.of(p)
+    low, high = real.bounds(64)
+    if low == high and low in (0, 1 << 64):
+        return low != 0
+    if not (high >= 0 and low <= 1 << 64) or (not isinstance(p, Real) and not 0 <= p <= 1):
+        raise ParameterError("a probability must lie in [0, 1]")
+    return None

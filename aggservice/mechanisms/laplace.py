@@ -1,0 +1,196 @@
+"""Discrete Laplace noise, whole and truncated: P[x] ∝ e^(-a|x|) on the whole numbers, a = ε/Λ₁.
+
+Privacy: two databases whose sums differ by at most Λ₁ in L1 norm give the same noisy sums with probabilities that
+differ by at most a factor e^(a·Λ₁) = e^ε (Fact 3.3 of the Privacy Sandbox paper). The truncated form adds δ, the
+mass outside the common support (Lemma A.1; ``aggservice.mechanisms.threshold`` computes it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.mechanisms.bernoulli import bernoulli_exp
+from aggservice.mechanisms.bits import Bits
+from aggservice.mechanisms.errors import ParameterError
+from aggservice.mechanisms.geometric import (
+    Digits,
+    digits_of,
+    geometric_twin,
+    laplace_kernel,
+)
+from aggservice.mechanisms.reals import Real, exp
+from aggservice.mechanisms.uniform import uniform_below
+from aggservice.mechanisms.words import Progress, Tape, fill
+
+MICRO = 10**6
+MAX_EPSILON_MICRO = 64 * MICRO
+MAX_SENSITIVITY = 1 << 32
+_UNBOUNDED = (1 << 63) - 1
+
+
+def _check(epsilon_micro: int, sensitivity: int) -> None:
+    for name, value, limit in (("ε in 10⁻⁶", epsilon_micro, MAX_EPSILON_MICRO), ("Λ₁", sensitivity, MAX_SENSITIVITY)):
+        if not isinstance(value, int) or not 1 <= value <= limit:
+            raise ParameterError(f"{name} must be a whole number from 1 to {limit}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteLaplace:
+    """Discrete Laplace noise for ε = epsilon_micro·10⁻⁶ and L1 sensitivity Λ₁.
+
+    >>> from aggservice.mechanisms import SeededBits
+    >>> noise = DiscreteLaplace(epsilon_micro=10_000_000, sensitivity=65_536)
+    >>> noise.sample(SeededBits("example"), 3).dtype
+    dtype('int64')
+    >>> round(float(noise.variance()) ** 0.5)
+    9268
+    """
+
+    epsilon_micro: int
+    sensitivity: int
+
+    def __post_init__(self) -> None:
+        _check(self.epsilon_micro, self.sensitivity)
+
+    @property
+    def rate(self) -> Fraction:
+        """Return a = ε/Λ₁."""
+        return Fraction(self.epsilon_micro, MICRO * self.sensitivity)
+
+    def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent samples, exact to the last bit."""
+        return sample_laplace(bits, self.rate, size)
+
+    def pmf(self, x: int) -> Real:
+        """Return P[X = x]."""
+        ratio = exp(-self.rate)
+        return (1 - ratio) / (1 + ratio) * exp(-self.rate * abs(x))
+
+    def cdf(self, x: int) -> Real:
+        """Return P[X ≤ x]."""
+        beyond = exp(-self.rate * (x + 1 if x >= 0 else -x)) / (1 + exp(-self.rate))
+        return 1 - beyond if x >= 0 else beyond
+
+    def variance(self) -> Real:
+        """Return the variance, 2r/(1-r)² for r = e^-a."""
+        ratio = exp(-self.rate)
+        return 2 * ratio / ((1 - ratio) * (1 - ratio))
+
+    def quantile(self, p: Fraction) -> int:
+        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1."""
+        return least_reaching(self.cdf, p)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncatedDiscreteLaplace:
+    """Discrete Laplace noise conditioned on |x| ≤ τ (DLap_τ of the Privacy Sandbox paper)."""
+
+    epsilon_micro: int
+    sensitivity: int
+    tau: int
+
+    def __post_init__(self) -> None:
+        _check(self.epsilon_micro, self.sensitivity)
+        if not isinstance(self.tau, int) or not 0 <= self.tau < _UNBOUNDED:
+            raise ParameterError(f"τ must be a whole number from 0 to 2^63 - 2, not {self.tau!r}")
+
+    @property
+    def rate(self) -> Fraction:
+        """Return a = ε/Λ₁."""
+        return Fraction(self.epsilon_micro, MICRO * self.sensitivity)
+
+    def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent samples, none beyond ±τ, exact to the last bit."""
+        return sample_laplace(bits, self.rate, size, self.tau)
+
+    def _normaliser(self) -> Real:
+        return 1 + exp(-self.rate) - 2 * exp(-self.rate * (self.tau + 1))
+
+    def pmf(self, x: int) -> Real:
+        """Return P[X = x]."""
+        if abs(x) > self.tau:
+            return Real.of(0)
+        return (1 - exp(-self.rate)) * exp(-self.rate * abs(x)) / self._normaliser()
+
+    def cdf(self, x: int) -> Real:
+        """Return P[X ≤ x]."""
+        if x < -self.tau:
+            return Real.of(0)
+        if x >= self.tau:
+            return Real.of(1)
+        if x >= 0:
+            return 1 - self.cdf(-x - 1)
+        return (exp(self.rate * x) - exp(-self.rate * (self.tau + 1))) / self._normaliser()
+
+    def variance(self) -> Real:
+        """Return the variance, from the closed form of Σ i²rⁱ."""
+        n, r = self.tau, exp(-self.rate)
+        last = exp(-self.rate * n)
+        squares = 1 + r - (n + 1) ** 2 * last + (2 * n * n + 2 * n - 1) * last * r - n * n * last * r * r
+        return 2 * r * squares / ((1 - r) * (1 - r) * self._normaliser())
+
+    def quantile(self, p: Fraction) -> int:
+        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1."""
+        return least_reaching(self.cdf, p)
+
+
+def sample_laplace(bits: Bits, rate: Fraction, size: int, tau: int = _UNBOUNDED) -> NDArray[np.int64]:
+    """Return samples with P[x] ∝ e^(-rate·|x|) on |x| ≤ tau.
+
+    A wide window rejects what falls outside it (at most about e^-1 of the draws); a window narrower than 1/rate is
+    drawn uniformly and kept with probability e^(-rate·|x|), at least e^-1.
+    """
+    out = np.empty(size, dtype=np.int64)
+    if rate * tau < 1:
+        for index in range(size):
+            out[index] = _narrow(bits, rate, tau)
+        return out
+    digits = digits_of(rate)
+
+    def kernel(words: NDArray[np.uint64], into: NDArray[np.int64]) -> Progress:
+        return laplace_kernel(
+            words, digits.thresholds, digits.guide, digits.shifts, digits.prefix, digits.guide_bits, tau, into
+        )
+
+    fill(bits, out, kernel, lambda tape: laplace_twin(tape, digits, tau), digits.shifts.size * 1.002)
+    return out
+
+
+def laplace_twin(tape: Tape, digits: Digits, tau: int = _UNBOUNDED) -> int:
+    """Return one sample from the words of ``tape``: the plain form of ``laplace_kernel``, and the judge of its ties."""
+    while True:
+        size, spare = geometric_twin(tape, digits)
+        negative = spare & 1
+        if size <= tau and not (negative and size == 0):
+            return -size if negative else size
+
+
+def _narrow(bits: Bits, rate: Fraction, tau: int) -> int:
+    while True:
+        x = uniform_below(bits, 2 * tau + 1) - tau
+        if bernoulli_exp(bits, rate * abs(x)):
+            return x
+
+
+def least_reaching(cdf: Callable[[int], Real], p: Fraction) -> int:
+    """Return the smallest x with cdf(x) ≥ p by doubling and halving; every comparison is exact."""
+    if not 0 < p < 1:
+        raise ParameterError(f"a quantile needs 0 < p < 1, not {p}")
+    p = Fraction(p)
+    low, high = -1, 1
+    while cdf(high).compare(p) < 0:
+        high *= 2
+    while cdf(low).compare(p) >= 0:
+        low *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if cdf(middle).compare(p) >= 0:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,131 @@
+"""Privacy amplification by shuffling, in closed form.
+
+Erlingsson, Feldman, Mironov, Raghunathan, Talwar and Thakurta, "Amplification by Shuffling" (SODA 2019): n reports
+of one ε₀-LDP randomizer, released in random order, protect each of n honest users with far less than ε₀. The
+numerical bounds, which are much tighter, are in ``aggservice.mechanisms.clones``.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import index
+
+from aggservice.mechanisms.errors import ParameterError
+
+SMALL_CASE_REPORTS = 1000
+"""How many reports Theorem 7's last special case, and Corollary 9, need."""
+SMALL_CASE_EPSILON = 0.5
+SMALL_CASE_DELTA = 0.01
+
+
+MOST_REPORTS = 10**300
+"""More than this leaves the range of floats."""
+
+
+def check_whole(count: int, name: str) -> None:
+    """Refuse what is not a whole number by its type: 1000.5, and 1000.0 too."""
+    try:
+        index(count)
+    except TypeError:
+        raise ParameterError(f"{name} is a whole number, not {count!r}") from None
+
+
+def check_shuffle(epsilon0: float, reports: int, delta: float | None = None) -> None:
+    """Refuse what no amplification bound is defined for: ε₀ > 0, at least one report, 0 < δ < 1."""
+    if not 0 < epsilon0 < math.inf:
+        raise ParameterError(f"the local epsilon must be a positive number, not {epsilon0!r}")
+    check_whole(reports, "the number of reports")
+    if not 1 <= reports <= MOST_REPORTS:
+        raise ParameterError(f"a shuffle has at least one report and at most 10**300, not {reports!r}")
+    if delta is not None and not 0 < delta < 1:
+        raise ParameterError(f"delta must lie strictly between 0 and 1, not {delta!r}")
+
+
+def step_epsilon(epsilon0: float, reports: int) -> float:
+    """Return Theorem 7's ε₁ = 2e^(2ε₀)(e^ε₀ − 1)/n, what one position of the shuffled list reveals.
+
+    It is infinite where the exponential leaves the range of floats.
+    """
+    check_shuffle(epsilon0, reports)
+    try:
+        return 2 * math.exp(2 * epsilon0) * math.expm1(epsilon0) / reports
+    except OverflowError:
+        return math.inf
+
+
+def closed_epsilon(epsilon0: float, reports: int, delta: float) -> float:
+    """Return Theorem 7's central ε at δ: ε₁√(2n ln(1/δ)) + nε₁(e^ε₁ − 1), for any integer n > 1 and any ε₀.
+
+    The bound exceeds ε₀ when ε₀ > ln(n/2)/3 and is then still true but useless; it is returned as the theorem has
+    it. ``aggservice.mechanisms.clones.shuffled_epsilon`` never exceeds either.
+    """
+    check_shuffle(epsilon0, reports, delta)
+    if reports < 2:
+        raise ParameterError("Theorem 7 is stated for at least two reports")
+    step = step_epsilon(epsilon0, reports)
+    if step > 700:
+        return math.inf
+    return step * math.sqrt(-2.0 * reports * math.log(delta)) + reports * step * math.expm1(step)
+
+
+def moderate_epsilon(epsilon0: float, reports: int, delta: float) -> float:
+    """Return Theorem 7's first special case, for ε₀ ≤ ln(n/4)/3.
+
+    It is e^(2ε₀)(e^ε₀ − 1)√(8 ln(1/δ)/n) + 6e^(4ε₀)(e^ε₀ − 1)²/n.
+    """
+    check_shuffle(epsilon0, reports, delta)
+    if not epsilon0 <= math.log(reports / 4) / 3:
+        raise ParameterError(
+            f"this case of Theorem 7 needs a local epsilon of at most ln(n/4)/3, "
+            f"{math.log(reports / 4) / 3:.6g} for {reports} reports, not {epsilon0:.6g}"
+        )
+    growth = math.exp(2 * epsilon0) * math.expm1(epsilon0)
+    return growth * math.sqrt(-8 * math.log(delta) / reports) + 6 * growth**2 / reports
+
+
+def small_case_refusal(epsilon0: float, reports: int, delta: float) -> str | None:
+    """Return why Theorem 7's last special case does not apply, or None where it does."""
+    check_shuffle(epsilon0, reports, delta)
+    if reports < SMALL_CASE_REPORTS:
+        return f"the bound needs at least {SMALL_CASE_REPORTS} reports of the same randomizer and there are {reports}"
+    if not epsilon0 < SMALL_CASE_EPSILON:
+        return f"the bound needs a local epsilon below {SMALL_CASE_EPSILON} and the randomizer has {epsilon0:.6g}"
+    if not delta < SMALL_CASE_DELTA:
+        return f"the bound needs delta below {SMALL_CASE_DELTA} and {delta:.6g} was asked for"
+    return None
+
+
+def small_epsilon(epsilon0: float, reports: int, delta: float) -> float:
+    """Return 12ε₀√(ln(1/δ)/n): Theorem 7's last special case and Corollary 9.
+
+    For n ≥ 1000 reports of the same randomizer, ε₀ < ½ and δ < 1/100; anything else is refused with the reason.
+    """
+    refusal = small_case_refusal(epsilon0, reports, delta)
+    if refusal is not None:
+        raise ParameterError(refusal)
+    return 12 * epsilon0 * math.sqrt(-math.log(delta) / reports)
+
+
+def rdp_epsilon(epsilon0: float, reports: int, alpha: float) -> float:
+    """Return the Rényi parameter of order α of a shuffle, 2αe^(4ε₀)(e^ε₀ − 1)²/n (Remark 1).
+
+    Several shuffles of the same people add up order by order.
+    """
+    check_shuffle(epsilon0, reports)
+    if not 1 <= alpha < math.inf:
+        raise ParameterError(f"a Rényi order is a number of at least 1, not {alpha!r}")
+    step = step_epsilon(epsilon0, reports)
+    return alpha * reports * step**2 / 2 if step < 1e150 else math.inf
+
+
+def epsilon_of_shuffles(epsilon0: float, reports: int, shuffles: int, delta: float) -> float:
+    """Return the (ε, δ) of several shuffles of the same n people through the Rényi form of Remark 1.
+
+    The Rényi parameter is ρα in α, so the best order is 1 + √(ln(1/δ)/ρ) and gives ρ + 2√(ρ ln(1/δ)).
+    """
+    check_shuffle(epsilon0, reports, delta)
+    check_whole(shuffles, "the number of shuffles")
+    if not 1 <= shuffles <= MOST_REPORTS:
+        raise ParameterError(f"there is at least one shuffle and at most 10**300, not {shuffles!r}")
+    rho = shuffles * rdp_epsilon(epsilon0, reports, 1)
+    return rho + 2 * math.sqrt(-rho * math.log(delta))

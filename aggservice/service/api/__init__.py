@@ -1,0 +1,1 @@
+"""The gRPC servicers and the gate that every call passes."""

@@ -1,0 +1,273 @@
+"""The servicer of ``BudgetService``: balances, dry runs, refusals by page, the log and its audit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine import (
+    InvalidJobError,
+    JobRequest,
+    LocalEngine,
+    PrivacyUnit,
+    ReleasePlan,
+)
+from aggservice.engine.release.charging import Charge
+from aggservice.engine.request import parse_filtering_ids
+from aggservice.engine.shuffle.plan import ShufflePlan
+from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
+from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
+from aggservice.rpc.v1 import common_pb2
+from aggservice.service.api.gate import current_caller
+from aggservice.service.api.log_pages import LogPages
+from aggservice.service.config.callers import Caller, Role
+from aggservice.service.errors import ForbiddenError
+from aggservice.service.jobs.runner import JobRunner
+from aggservice.service.messages import (
+    amount,
+    request_of,
+    shared_info_batch,
+    timestamp,
+)
+from aggservice.wire import (
+    UNIT_BYTES,
+    ReportStatus,
+    parse_shared_info_batch,
+    report_units,
+    shared_id_units,
+)
+from aggservice.wire.batch.shared_infos import SharedInfoColumns
+from budget import (
+    Check,
+    Receipt,
+    Spend,
+    verify_store,
+)
+from budget.errors import FormatError
+from budget.explain import Shortfall
+
+T = TypeVar("T")
+
+_MAX_UNITS = 10_000
+_MAX_UNITS_DERIVED = 100_000
+_PAGE, _MAX_PAGE = 100, 1000
+_FIRST_SHOWN = 20
+
+
+class BudgetServicer(budget_grpc.BudgetServiceServicer):
+    """Answers calls about the ledger; the gate has already decided who calls and that he may."""
+
+    def __init__(self, *, engine: LocalEngine, runner: JobRunner) -> None:
+        self._engine = engine
+        self._ledger = engine.ledger
+        self._runner = runner
+
+    def _columns(self, caller: Caller, shared_infos: list[str]) -> SharedInfoColumns:
+        """Return shared_infos as columns; refuse those of origins that are not the caller's."""
+        if len(shared_infos) > _MAX_UNITS:
+            raise InvalidJobError(f"ask about at most {_MAX_UNITS} reports at once")
+        columns = parse_shared_info_batch(shared_info_batch(shared_infos))
+        bad = np.flatnonzero(columns.status != ReportStatus.OK)
+        if bad.size:
+            name = ReportStatus(int(columns.status[bad[0]])).name
+            raise InvalidJobError(f"shared_infos[{bad[0]}] is not a shared_info: {name}")
+        for origin in columns.origins:
+            if not caller.owns(origin):
+                raise ForbiddenError(f"{origin} is not a reporting origin of {caller.name}")
+        return columns
+
+    def _units(self, columns: SharedInfoColumns, filtering_ids: tuple[int, ...]) -> NDArray[np.uint8]:
+        """Return a unit for each report and filtering ID; refuse more of them than one call may keep us busy with."""
+        if len(columns.status) * len(filtering_ids) > _MAX_UNITS_DERIVED:
+            raise InvalidJobError(
+                f"{len(columns.status)} reports and {len(filtering_ids)} filtering IDs make more than "
+                f"{_MAX_UNITS_DERIVED} units: ask about fewer at once"
+            )
+        of = report_units if self._engine.unit == PrivacyUnit.REPORT else shared_id_units
+        return of(columns, filtering_ids).reshape(-1, UNIT_BYTES)
+
+    async def GetBalance(
+        self, request: budget_pb2.GetBalanceRequest, context: grpc.aio.ServicerContext
+    ) -> budget_pb2.GetBalanceResponse:
+        """What units have spent: a caller's own by shared_info, any by key for auditors and operators."""
+        caller = current_caller()
+        if request.units and not caller.roles & {Role.AUDITOR, Role.OPERATOR}:
+            raise ForbiddenError("only auditors and operators look units up by key; give shared_infos")
+        if request.shared_infos and Role.ADTECH not in caller.roles:
+            raise ForbiddenError("only an ad-tech asks about reports; give unit keys")
+        if len(request.units) > _MAX_UNITS or any(len(unit) != UNIT_BYTES for unit in request.units):
+            raise InvalidJobError(f"ask about at most {_MAX_UNITS} units of {UNIT_BYTES} bytes")
+        filtering_ids = parse_filtering_ids(request.filtering_ids)
+        if len(request.shared_infos) * len(filtering_ids) + len(request.units) > _MAX_UNITS:
+            raise InvalidJobError(f"ask about at most {_MAX_UNITS} units at once")
+        columns = self._columns(caller, list(request.shared_infos))
+        raw = self._units(columns, filtering_ids).tobytes() + b"".join(request.units)
+        asked = [raw[at : at + UNIT_BYTES] for at in range(0, len(raw), UNIT_BYTES)]
+        spent = await self._runner.blocking(self._ledger.balances, raw)
+        found = {spent.units[index]: spent.of(index) for index in range(len(spent.units))}
+        limit = self._ledger.filter.limit
+        return budget_pb2.GetBalanceResponse(
+            balances=[self._balance(unit, found[unit], limit) for unit in asked],
+            total=amount(limit, self._ledger.filter),
+            total_uses=self._ledger.filter.uses or 0,
+            privacy_unit=self._engine.unit.value,
+        )
+
+    def _balance(self, unit: bytes, spent: Spend, limit: Spend) -> budget_pb2.Balance:
+        left = Spend(
+            loss_micro=limit.loss_micro - spent.loss_micro,
+            delta_atto=limit.delta_atto - spent.delta_atto,
+            uses=limit.uses - spent.uses,
+        )
+        chosen = self._ledger.filter
+        return budget_pb2.Balance(
+            unit=unit, spent=amount(spent, chosen), remaining=amount(left, chosen), uses=spent.uses
+        )
+
+    def _unpaid(self, shortfall: Shortfall) -> common_pb2.UnpaidUnit:
+        return common_pb2.UnpaidUnit(
+            unit=shortfall.unit,
+            spent=amount(shortfall.spent, self._ledger.filter),
+            uses=shortfall.spent.uses,
+            job_request_ids=[use.job_id for use in shortfall.jobs],
+        )
+
+    async def CheckBudget(
+        self, request: budget_pb2.CheckBudgetRequest, context: grpc.aio.ServicerContext
+    ) -> budget_pb2.CheckBudgetResponse:
+        """Would this job be paid? Nothing is charged, opened or released.
+
+        A device token is inside a sealed payload, so the price of an amplified shuffle is that of a job in which every
+        report has one.
+        """
+        caller = current_caller()
+        asked = request_of(request.job_parameters)
+        caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
+        check = await self._runner.blocking(self._check, caller, asked, list(request.shared_infos))
+        return budget_pb2.CheckBudgetResponse(
+            sufficient=check.payable,
+            unit_count=check.total,
+            unpaid_count=check.count,
+            unpaid=[self._unpaid(one) for one in check.first[:_FIRST_SHOWN]],
+            cost=amount(check.asked, self._ledger.filter),
+        )
+
+    def _check(self, caller: Caller, asked: JobRequest, shared_infos: list[str]) -> Check:
+        columns = self._columns(caller, shared_infos)
+        settings = self._engine.settings
+        plan: ReleasePlan | ShufflePlan
+        if asked.shuffle is None:
+            units = self._units(columns, asked.filtering_ids)
+            plan = ReleasePlan.of(asked, self._ledger.terms, {})
+        else:
+            units = report_units(columns, (0,)).reshape(-1, UNIT_BYTES)
+            plan = ShufflePlan.of(
+                asked.shuffle,
+                len(np.unique(units, axis=0)),
+                evidence=settings.shuffle.evidence(
+                    asked.shuffle, origin=asked.attribution_report_to, site=asked.reporting_site
+                ),
+                scope=asked.attribution_report_to or asked.reporting_site or "",
+            )
+        charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
+        return charge.check(np.unique(units, axis=0))
+
+    async def ListUnpaidUnits(
+        self, request: budget_pb2.ListUnpaidUnitsRequest, context: grpc.aio.ServicerContext
+    ) -> budget_pb2.ListUnpaidUnitsResponse:
+        """Every unit that could not pay for a refused job of this caller, by page."""
+        caller = current_caller()
+        refusal = self._runner.book.refusal(caller.name, request.job_request_id)
+        start, size = page_of(request.page_token, request.page_size)
+        explain: Callable[[], tuple[Shortfall, ...]] = lambda: self._ledger.explain(  # noqa: E731
+            caller=caller.name, release=refusal.release, units=refusal.units, offset=start, limit=size
+        )
+        page = await self._runner.blocking(explain) if start < refusal.count else ()
+        stop = start + len(page)
+        return budget_pb2.ListUnpaidUnitsResponse(
+            units=[self._unpaid(one) for one in page],
+            next_page_token=str(stop) if stop < refusal.count else "",
+            total_count=refusal.count,
+            asked=amount(self._ledger.filter.cost(refusal.release), self._ledger.filter),
+        )
+
+    async def ListEntries(
+        self, request: budget_pb2.ListEntriesRequest, context: grpc.aio.ServicerContext
+    ) -> budget_pb2.ListEntriesResponse:
+        """The log, filtered; an ad-tech sees its own entries only."""
+        caller = current_caller()
+        start, size = page_of(request.page_token, request.page_size)
+        if len(request.unit) not in (0, UNIT_BYTES):
+            raise InvalidJobError(f"a unit has {UNIT_BYTES} bytes")
+        everything = bool(caller.roles & {Role.AUDITOR, Role.OPERATOR})
+        pages = LogPages(
+            self._ledger,
+            caller=(request.caller or None) if everything else caller.name,
+            job_id=request.job_request_id or None,
+            unit=request.unit or None,
+            not_before_ms=_time_ms(request, "not_before"),
+            before_ms=_time_ms(request, "before"),
+        )
+        found, following = await self._runner.blocking(pages.page, start, size)
+        return budget_pb2.ListEntriesResponse(
+            entries=[
+                budget_pb2.LedgerEntry(
+                    index=one.seq,
+                    kind=one.kind,
+                    caller=one.caller,
+                    job_request_id=one.job_id,
+                    time=timestamp(one.time_ms),
+                    cost=None if one.cost is None else amount(one.cost, self._ledger.filter),
+                    unit_count=one.unit_count,
+                    result_digest=one.result_digest,
+                    entry_hash=one.entry_hash,
+                    previous_hash=one.previous,
+                )
+                for one in found
+            ],
+            next_page_token="" if following is None else str(following),
+        )
+
+    async def VerifyLedger(
+        self, request: budget_pb2.VerifyLedgerRequest, context: grpc.aio.ServicerContext
+    ) -> budget_pb2.VerifyLedgerResponse:
+        """Replay the ledger from its first entry and compare."""
+        try:
+            receipts = [Receipt.from_bytes(raw) for raw in request.receipts]
+        except FormatError as problem:
+            raise InvalidJobError(f"not a receipt that can be compared: {problem}") from problem
+        report = await self._runner.blocking(verify_store, self._ledger.store, receipts=receipts)
+        found = report.disagreement
+        return budget_pb2.VerifyLedgerResponse(
+            ok=report.ok,
+            entry_count=report.entries,
+            unit_count=report.units_known,
+            head=report.head,
+            first_bad_entry=-1 if found is None or found.seq is None else found.seq,
+            problem="" if found is None else str(found),
+        )
+
+
+def _time_ms(request: budget_pb2.ListEntriesRequest, name: str) -> int | None:
+    """Return a time that a request gives; None when it gives none."""
+    if not request.HasField(name):
+        return None
+    try:
+        return int(getattr(request, name).ToMilliseconds())
+    except ValueError:
+        raise InvalidJobError(
+            f"{name} is a time in the years 1 to 9999, its nanoseconds from 0 to 999,999,999"
+        ) from None
+
+
+def page_of(token: str, size: int) -> tuple[int, int]:
+    """Return where a page begins and how long it is; tokens are whole numbers that we gave out."""
+    if token and not (token.isascii() and token.isdigit() and len(token) <= 18):
+        raise InvalidJobError("page_token is what the page before gave as next_page_token")
+    if not 0 <= size <= _MAX_PAGE:
+        raise InvalidJobError(f"page_size is at most {_MAX_PAGE}")
+    return int(token or 0), size or _PAGE

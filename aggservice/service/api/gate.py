@@ -1,0 +1,137 @@
+"""The gate that every call passes: who calls, may he, how it ended. An interceptor, so that no method can forget it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any
+
+import grpc
+
+from aggservice.service.config.callers import Caller, Register, authorise
+from aggservice.service.errors import UnauthenticatedError
+from aggservice.service.log import EventLog
+from aggservice.service.metrics import Metrics
+from aggservice.service.status import (
+    KNOWN_ERRORS,
+    abort,
+    status_of,
+    without_frames,
+)
+
+_CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
+_MAX_LOGGED_ID = 128
+
+
+def current_caller() -> Caller:
+    """Return who makes the call that this task answers."""
+    caller = _CALLER.get()
+    if caller is None:
+        raise UnauthenticatedError("this call needs credentials")
+    return caller
+
+
+def _credentials(context: grpc.aio.ServicerContext) -> tuple[str | None, list[str]]:
+    """Return the authorization header and the names in the client's certificate."""
+    authorization = None
+    for name, value in context.invocation_metadata() or ():
+        if name == "authorization":
+            authorization = value if isinstance(value, str) else value.decode("ascii", "replace")
+    names: list[str] = []
+    for key in ("x509_common_name", "x509_subject_alternative_name"):
+        names += [value.decode("utf-8", "replace") for value in context.auth_context().get(key, ())]
+    return authorization, names
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """Authenticates, authorises, counts and logs every call, and turns errors into statuses."""
+
+    def __init__(self, register: Register, metrics: Metrics, log: EventLog) -> None:
+        self._register = register
+        self._metrics = metrics
+        self._log = log
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler:
+        """Wrap the handler of a call, whatever its shape."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None:
+            return handler
+        for shape in ("unary_unary", "unary_stream", "stream_unary", "stream_stream"):
+            inner = getattr(handler, shape)
+            if inner is not None:
+                wrapped = self._wrap(method, inner)
+                return getattr(grpc, f"{shape}_rpc_method_handler")(
+                    wrapped,
+                    request_deserializer=handler.request_deserializer,
+                    response_serializer=handler.response_serializer,
+                )
+        return handler
+
+    def _wrap(self, method: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.isasyncgenfunction(inner):
+
+            async def streamed(request: Any, context: grpc.aio.ServicerContext) -> None:
+                async def body() -> None:
+                    stream: AsyncIterator[Any] = inner(request, context)
+                    async for message in stream:
+                        await context.write(message)
+
+                await self._guard(method, context, body)
+
+            return streamed
+
+        async def called(request: Any, context: grpc.aio.ServicerContext) -> Any:
+            return await self._guard(method, context, lambda: inner(request, context))
+
+        return called
+
+    async def _guard(self, method: str, context: grpc.aio.ServicerContext, body: Callable[[], Awaitable[Any]]) -> Any:
+        name = method.rpartition("/")[2]
+        start = asyncio.get_running_loop().time()
+        caller: Caller | None = None
+        self._metrics.move("calls_in_flight", 1)
+        ended = "OK"
+        try:
+            authorization, names = _credentials(context)
+            caller = self._register.find(authorization=authorization, certificate_names=names)
+            authorise(method, caller)
+            _CALLER.set(caller)
+            return await body()
+        except KNOWN_ERRORS as problem:
+            ended = grpc_code_name(status_of(problem).code)
+            await abort(context, without_frames(problem))
+        except asyncio.CancelledError:
+            ended = "CANCELLED"
+            raise
+        except NotImplementedError:  # a method of a library's service that it does not offer
+            ended = "UNIMPLEMENTED"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not offered here")
+        except grpc.aio.AbortError:
+            ended = "ABORTED"
+            raise
+        except Exception as problem:  # a fault of ours: log where it arose, tell the caller nothing of it
+            ended = "INTERNAL"
+            self._log.fault("call_failed", problem, method=name)
+            await abort(context, without_frames(problem))
+        finally:
+            self._metrics.move("calls_in_flight", -1)
+            self._metrics.count_call(name, ended)
+            self._log.event(
+                "call",
+                method=name,
+                caller=caller.name if caller else None,
+                status=ended,
+                seconds=round(asyncio.get_running_loop().time() - start, 3),
+            )
+
+
+def grpc_code_name(code: int) -> str:
+    """Return the name of a status code by its number."""
+    return next((one.name for one in grpc.StatusCode if one.value[0] == code), "UNKNOWN")

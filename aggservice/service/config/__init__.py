@@ -1,0 +1,1 @@
+"""What the operator decides: configuration, callers and keys."""

@@ -1,0 +1,176 @@
+"""Who may call: callers with a role, the reporting origins they own, and how they prove who they are."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from aggservice.engine.opening.sites import site_of
+from aggservice.mechanisms import Bits, Clock
+from aggservice.service.errors import ConfigError, ForbiddenError, UnauthenticatedError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_TOKEN_BYTES = 32
+_MAX_TOKEN_CHARACTERS = 512
+
+
+class Role(StrEnum):
+    """What a caller is for."""
+
+    ADTECH = "adtech"
+    AUDITOR = "auditor"
+    OPERATOR = "operator"
+
+
+def token_digest(token: str) -> str:
+    """Return the hash under which a token is kept. Tokens have 256 random bits, so one round of SHA-256 is enough."""
+    return hashlib.sha256(b"aggservice bearer token\0" + token.encode()).hexdigest()
+
+
+def new_token(bits: Bits) -> str:
+    """Return a fresh token to give to a caller."""
+    return f"agg_{bits.read(_TOKEN_BYTES).hex()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """A bearer token as the service keeps it: its hash, and when it stops being good."""
+
+    digest: str = field(repr=False)
+    expires_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(r"[0-9a-f]{64}", self.digest) is None:
+            raise ConfigError("a token is kept as 64 hex digits of SHA-256: see 'aggservice serve --new-token'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody with rights. ``origins`` and ``sites`` are what he reports to; None for both means every origin,
+    which only an embedded or loopback service without callers grants.
+    """
+
+    name: str
+    roles: frozenset[Role]
+    origins: frozenset[str] | None = frozenset()
+    sites: frozenset[str] | None = frozenset()
+    tokens: tuple[Token, ...] = ()
+    certificates: frozenset[str] = frozenset()
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if _NAME.fullmatch(self.name) is None:
+            raise ConfigError(f"caller {self.name!r}: a name is lower-case letters, digits, '.', '_' and '-'")
+        if not self.roles:
+            raise ConfigError(f"caller {self.name!r} needs a role: {', '.join(Role)}")
+
+    def owns(self, origin: str) -> bool:
+        """Return whether reports of this origin are his."""
+        if self.origins is None or self.sites is None:
+            return True
+        return origin in self.origins or (bool(self.sites) and site_of(origin) in self.sites)
+
+    def check_scope(self, *, attribution_report_to: str | None, reporting_site: str | None) -> None:
+        """Refuse a job over an origin or a site that is not his."""
+        if self.origins is None or self.sites is None:
+            return
+        if attribution_report_to is not None and not self.owns(attribution_report_to):
+            raise ForbiddenError(f"{attribution_report_to} is not a reporting origin of {self.name}")
+        if reporting_site is not None:
+            mine = self.sites | {site_of(origin) for origin in self.origins}
+            if reporting_site not in mine:
+                raise ForbiddenError(f"{reporting_site} is not a reporting site of {self.name}")
+
+
+def local_caller() -> Caller:
+    """Return the only caller of a service without callers, which listens on loopback alone: he may do everything."""
+    return Caller(name="local", roles=frozenset(Role), origins=None, sites=None)
+
+
+class Register:
+    """The callers of a service, found by token or by certificate."""
+
+    def __init__(self, callers: Iterable[Caller], clock: Clock) -> None:
+        self._callers = tuple(callers)
+        self._clock = clock
+        self._by_token = {token.digest: (caller, token) for caller in self._callers for token in caller.tokens}
+        self._by_certificate = {name: caller for caller in self._callers for name in caller.certificates}
+        names = [caller.name for caller in self._callers]
+        if len(set(names)) != len(names):
+            raise ConfigError("two callers have the same name")
+        if len(self._by_token) != sum(len(caller.tokens) for caller in self._callers):
+            raise ConfigError("two callers have the same token")
+        if len(self._by_certificate) != sum(len(caller.certificates) for caller in self._callers):
+            raise ConfigError("two callers have the same certificate name")
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the service has no callers, and therefore only a local one."""
+        return not self._callers
+
+    def find(self, *, authorization: str | None, certificate_names: Iterable[str]) -> Caller | None:
+        """Return the caller that these credentials prove; None for a stranger who shows none.
+
+        Wrong or expired credentials raise ``UnauthenticatedError``: they are never taken for none.
+        """
+        if self.is_empty:
+            return local_caller()
+        if authorization is not None:
+            return self._bearer(authorization)
+        names = list(certificate_names)
+        if not names:
+            return None
+        for name in names:
+            if name in self._by_certificate:
+                return self._by_certificate[name]
+        raise UnauthenticatedError("no caller is enrolled under this client certificate")
+
+    def _bearer(self, authorization: str) -> Caller:
+        scheme, _, token = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not 0 < len(token) <= _MAX_TOKEN_CHARACTERS:
+            raise UnauthenticatedError("authorization must be 'Bearer TOKEN'")
+        digest = token_digest(token)
+        found = self._by_token.get(digest)
+        if found is None or not hmac.compare_digest(found[1].digest, digest):
+            raise UnauthenticatedError("this token is not known")
+        caller, kept = found
+        if kept.expires_ms is not None and not self._clock.now_ms() < kept.expires_ms:
+            raise UnauthenticatedError("this token has expired")
+        return caller
+
+
+#: Which roles may call a method; an empty set means everybody, strangers too. A method that is not here is nobody's.
+RIGHTS: Mapping[str, frozenset[Role]] = {
+    "/aggservice.v1.AggregationService/ListPublicKeys": frozenset(),
+    "/grpc.health.v1.Health/Check": frozenset(),
+    "/grpc.health.v1.Health/Watch": frozenset(),
+    "/grpc.health.v1.Health/List": frozenset(),
+    "/aggservice.v1.AggregationService/Aggregate": frozenset({Role.ADTECH}),
+    "/aggservice.v1.AggregationService/CreateJob": frozenset({Role.ADTECH}),
+    "/aggservice.v1.AggregationService/GetJob": frozenset({Role.ADTECH}),
+    "/aggservice.v1.AggregationService/WatchJob": frozenset({Role.ADTECH}),
+    "/aggservice.v1.AggregationService/CancelJob": frozenset({Role.ADTECH}),
+    "/aggservice.v1.AggregationService/GetSummary": frozenset({Role.ADTECH}),
+    "/aggservice.v1.BudgetService/GetBalance": frozenset(Role),
+    "/aggservice.v1.BudgetService/CheckBudget": frozenset({Role.ADTECH}),
+    "/aggservice.v1.BudgetService/ListUnpaidUnits": frozenset({Role.ADTECH}),
+    "/aggservice.v1.BudgetService/ListEntries": frozenset(Role),
+    "/aggservice.v1.BudgetService/VerifyLedger": frozenset({Role.AUDITOR, Role.OPERATOR}),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": frozenset({Role.OPERATOR}),
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": frozenset({Role.OPERATOR}),
+}
+
+
+def authorise(method: str, caller: Caller | None) -> None:
+    """Refuse a call that this caller may not make; a method nobody listed is nobody's."""
+    roles = RIGHTS.get(method)
+    if roles is not None and not roles:
+        return
+    if caller is None:
+        raise UnauthenticatedError("this call needs credentials")
+    if roles is None or not roles & caller.roles:
+        raise ForbiddenError(f"{caller.name} has no role that may call {method.rpartition('/')[2]}")

@@ -1,0 +1,1 @@
+"""The HTTP app: public keys, metrics and the report collector."""

@@ -1,0 +1,62 @@
+"""The small HTTP app: the public keys at their well-known path, metrics for the operator, and room for a collector."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from aggservice.service.config.callers import Register, Role
+from aggservice.service.config.keyring import KeyRing
+from aggservice.service.errors import ServiceError
+from aggservice.service.metrics import CONTENT_TYPE
+
+PUBLIC_KEYS_PATH = "/.well-known/aggregation-service/v1/public-keys"
+_MAX_AGE_S = 3600
+
+
+def build_app(
+    *,
+    keys: KeyRing,
+    metrics: Callable[[], str],
+    register: Register,
+    routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """Return the app. ``routes`` are added as they are: a collector brings its own endpoints."""
+
+    async def public_keys(request: Request) -> Response:
+        try:
+            document = keys.public().serialise()
+        except ServiceError as problem:
+            return PlainTextResponse(f"{problem}. {problem.remedy}\n", status_code=503)
+        return Response(
+            document,
+            media_type="application/json",
+            headers={"Cache-Control": f"max-age={_MAX_AGE_S}"},
+        )
+
+    async def show_metrics(request: Request) -> Response:
+        try:
+            caller = register.find(authorization=request.headers.get("authorization"), certificate_names=())
+        except ServiceError as problem:
+            return PlainTextResponse(f"{problem}\n", status_code=401)
+        if caller is None:
+            return PlainTextResponse("this needs credentials\n", status_code=401)
+        if Role.OPERATOR not in caller.roles:
+            return PlainTextResponse("metrics are the operator's\n", status_code=403)
+        return Response(metrics(), media_type=CONTENT_TYPE)
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "SERVING"})
+
+    return Starlette(
+        routes=[
+            Route(PUBLIC_KEYS_PATH, public_keys, methods=["GET"]),
+            Route("/metrics", show_metrics, methods=["GET"]),
+            Route("/healthz", health, methods=["GET"]),
+            *routes,
+        ]
+    )

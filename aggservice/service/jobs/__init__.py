@@ -1,0 +1,1 @@
+"""Jobs of the service: slots, folders, the book of jobs and the runner."""

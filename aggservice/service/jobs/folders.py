@@ -1,0 +1,156 @@
+"""Folders that a caller may name files in: nothing outside them can be read, written or even seen.
+
+A path is relative, without ``..``, and every step is opened from the folder above it without following links, so that
+neither a link nor a race between looking and opening leads outside.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from aggservice.engine import ResultWriteError
+from aggservice.engine.errors import InputReadError
+from aggservice.service.errors import PathRefusedError
+
+_MAX_PATH_CHARACTERS = 1024
+_MAX_DEPTH = 32
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+def parts_of(path: str) -> tuple[str, ...]:
+    """Return the steps of a relative path, or refuse it by name."""
+    if not 0 < len(path) <= _MAX_PATH_CHARACTERS:
+        raise PathRefusedError(f"a path has 1 to {_MAX_PATH_CHARACTERS} characters")
+    if path.startswith(("/", "~")) or "\\" in path or ":" in path.split("/", maxsplit=1)[0]:
+        raise PathRefusedError(f"the path {path!r} is not relative to your folder")
+    if not path.isprintable():
+        raise PathRefusedError("a path is printable text")
+    parts = tuple(path.split("/"))
+    if any(part in ("", ".", "..") for part in parts[:-1]) or parts[-1] in (".", ".."):
+        raise PathRefusedError(f"the path {path!r} has an empty, '.' or '..' step")
+    if len(parts) > _MAX_DEPTH:
+        raise PathRefusedError(f"a path has at most {_MAX_DEPTH} steps")
+    return parts
+
+
+class Folder:
+    """A folder that one caller may use. ``root`` is the operator's and may itself be reached through links."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def below(self, name: str) -> Folder:
+        """Return the folder of one caller below this one; this one itself when he has no name of his own."""
+        if not name:
+            return self
+        if len(parts_of(name)) != 1:
+            raise PathRefusedError("a caller's folder is one step below the service's")
+        return Folder(self.root / name)
+
+    @contextmanager
+    def _enter(self, steps: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
+        """Yield a descriptor of the folder below ``root``; each step is opened without following links."""
+        try:
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as problem:
+            raise InputReadError("the operator has made no folder for you") from problem
+        try:
+            for step in steps:
+                if create:
+                    try:
+                        os.mkdir(step, 0o755, dir_fd=descriptor)
+                    except FileExistsError:
+                        pass
+                    except OSError as problem:
+                        text = f"the folder {'/'.join(steps)!r} cannot be made: {problem.strerror}"
+                        raise ResultWriteError(text) from problem
+                try:
+                    below = os.open(step, _DIRECTORY, dir_fd=descriptor)
+                except OSError as problem:
+                    _refuse_link(descriptor, step)
+                    raise InputReadError(f"there is no folder {'/'.join(steps)!r}") from problem
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def files(self, prefix: str) -> list[str]:
+        """Return, in order, the paths of all files that begin with ``prefix``, in folders below it too.
+
+        ``folder/shard`` finds ``folder/shard-1``, ``folder/shard.avro`` and ``folder/shard/more/x.avro``, as the
+        deployed service's prefixes do. A link among them is refused, not skipped.
+        """
+        parts = parts_of(prefix)
+        found: list[str] = []
+        with self._enter(parts[:-1]) as descriptor:
+            for name in sorted(os.listdir(descriptor)):
+                if name.startswith(parts[-1]) and not name.startswith("."):
+                    self._gather(descriptor, name, (*parts[:-1], name), found)
+        if not found:
+            raise InputReadError(f"no file begins with {prefix!r}")
+        return found
+
+    def _gather(self, above: int, name: str, path: tuple[str, ...], found: list[str]) -> None:
+        if len(path) > _MAX_DEPTH:
+            raise PathRefusedError(f"a path has at most {_MAX_DEPTH} steps")
+        _refuse_link(above, name)
+        mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+        if stat.S_ISREG(mode):
+            found.append("/".join(path))
+        elif stat.S_ISDIR(mode):
+            descriptor = os.open(name, _DIRECTORY, dir_fd=above)
+            try:
+                for below in sorted(os.listdir(descriptor)):
+                    if not below.startswith("."):
+                        self._gather(descriptor, below, (*path, below), found)
+            finally:
+                os.close(descriptor)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading."""
+        parts = parts_of(path)
+        with self._enter(parts[:-1]) as descriptor:
+            _refuse_link(descriptor, parts[-1])
+            try:
+                file = os.open(parts[-1], _FILE, dir_fd=descriptor)
+            except OSError as problem:
+                raise InputReadError(f"{path!r} cannot be opened: {problem.strerror}") from problem
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise InputReadError(f"{path!r} is not a file")
+        os.set_blocking(file, True)
+        raw = io.FileIO(file)
+        raw.name = path  # what errors call it: the caller knows no descriptor's number
+        return io.BufferedReader(raw)
+
+    def prepare(self, prefix: str) -> Path:
+        """Make the folders that ``prefix`` names and return where files of that prefix go, by a path without links.
+
+        Refused when something begins with it already: a summary never takes the place of another.
+        """
+        parts = parts_of(prefix)
+        if not parts[-1]:
+            raise PathRefusedError("an output prefix ends with the beginning of a file's name, not with '/'")
+        with self._enter(parts[:-1], create=True) as descriptor:
+            stem = parts[-1].removesuffix(".avro")
+            taken = [name for name in os.listdir(descriptor) if name.startswith(f"{stem}-") or name == parts[-1]]
+            if taken:
+                raise ResultWriteError(f"{prefix!r} is taken: {taken[0]!r} exists already")
+        return Path(os.path.realpath(self.root)).joinpath(*parts)
+
+
+def _refuse_link(above: int, name: str) -> None:
+    try:
+        mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+    except OSError:
+        return
+    if stat.S_ISLNK(mode):
+        raise PathRefusedError(f"{name!r} is a symbolic link, and those are not followed")

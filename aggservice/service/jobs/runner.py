@@ -1,0 +1,185 @@
+"""Running jobs: from the event loop into threads and back, with cancellation that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from aggservice.engine import (
+    AvroShards,
+    LocalEngine,
+    Outcome,
+    PaidFailureError,
+    ResultWriteError,
+    Scope,
+    Session,
+)
+from aggservice.engine.errors import InputReadError
+from aggservice.service.config.callers import Caller
+from aggservice.service.jobs.book import IN_PROGRESS, JobBook, JobRecord
+from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.slots import Places
+from aggservice.service.log import EventLog
+from aggservice.service.messages import outcome_header
+from aggservice.service.status import KNOWN_ERRORS, return_code_of, without_frames
+from aggservice.wire import read_domain, read_reports
+from aggservice.wire.errors import AvroError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_DOMAIN_RECORD_BYTES = 17
+"""A 16-byte bucket and its length."""
+_MOST_EXPECTED = 100_000_000
+
+
+def scope_of(caller: Caller) -> Scope:
+    """Return a caller as the engine knows him."""
+    return Scope(caller=caller.name, origins=caller.origins, sites=caller.sites)
+
+
+class JobRunner:
+    """Takes jobs through the engine. Everything that blocks runs in a thread of its own pool."""
+
+    def __init__(
+        self, *, engine: LocalEngine, book: JobBook, places: Places, executor: ThreadPoolExecutor, log: EventLog
+    ) -> None:
+        self.engine = engine
+        self.book = book
+        self.places = places
+        self._executor = executor
+        self._log = log
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writing: set[Path] = set()
+
+    async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run something that blocks in a thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: call(*args, **kwargs))
+
+    async def step(self, session: Session, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run one step of a job in a thread. A cancelled caller cancels the job, and is let go once the step ended."""
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._executor, lambda: call(*args, **kwargs))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            session.cancel()
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()
+            raise
+
+    def reserve(self, job: FileJob) -> None:
+        """Keep a job's output prefix for it alone until it has finished."""
+        if job.output.prefix in self._writing:
+            raise ResultWriteError(f"another job is writing to {job.output.prefix.name!r}")
+        self._writing.add(job.output.prefix)
+
+    def start(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
+        """Run a job over files, whose output was reserved, in the background."""
+        task = asyncio.get_running_loop().create_task(self._run(record, caller, job))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: self._writing.discard(job.output.prefix))
+
+    async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
+        try:
+            async with self.places.take(caller.name):
+                expected = await self.blocking(job.expected_keys)
+                session = self.engine.begin(
+                    scope_of(caller), record.request, destination=job.output, expected_keys=expected
+                )
+                record.begin(session)
+                self.book.change(record, status=IN_PROGRESS, stage="reading")
+                outcome = await self.step(session, job.run, session)
+            self.finished(record, outcome)
+        except KNOWN_ERRORS as problem:
+            self.lost(record, problem)
+            self.book.close(record, problem=without_frames(problem))
+            self._note(record, return_code_of(problem).value)
+        except asyncio.CancelledError as problem:
+            self.book.close(record, problem=problem)
+            raise
+        except Exception as problem:  # a fault of ours must end the job, not the service
+            self._log.fault("job_failed", problem, caller=record.caller, job=record.request.job_request_id)
+            self.book.close(record, problem=without_frames(problem))
+
+    def finished(self, record: JobRecord, outcome: Outcome) -> None:
+        """Note a job that ended with a summary."""
+        summary = outcome_header(outcome, self.engine.ledger.filter)
+        self.book.close(record, summary=summary, debug_rows=outcome.rows if outcome.receipted is None else None)
+        self._note(record, outcome.header.return_code.value)
+
+    def lost(self, record: JobRecord, problem: BaseException) -> None:
+        """Tell the operator why a summary that was paid for could not be made or kept."""
+        if isinstance(problem, PaidFailureError) and problem.__cause__ is not None:
+            self._log.fault("summary_lost", problem.__cause__, caller=record.caller, job=record.request.job_request_id)
+
+    def _note(self, record: JobRecord, code: str) -> None:
+        self._log.event("job", caller=record.caller, job=record.request.job_request_id, return_code=code)
+
+    async def stop(self) -> None:
+        """End every job that has not been committed."""
+        for record in self.book.running():
+            record.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+class FileJob:
+    """A job over files below a caller's folders."""
+
+    def __init__(
+        self,
+        *,
+        inputs: Folder,
+        prefixes: tuple[str, ...],
+        domain: str | None,
+        output: AvroShards,
+        recheck: Callable[[], object] | None = None,
+    ) -> None:
+        """``recheck`` looks at the output's path once more before anything is charged."""
+        self.output = output
+        self._inputs = inputs
+        self._prefixes = prefixes
+        self._domain = domain
+        self._recheck = recheck
+
+    def expected_keys(self) -> int:
+        """Return about how many keys the domain has, from its files' sizes: a table made for them need not grow."""
+        if self._domain is None:
+            return 0
+        size = 0
+        for path in self._inputs.files(self._domain):
+            with self._inputs.open(path) as file:
+                size += os.fstat(file.fileno()).st_size
+        return min(size // _DOMAIN_RECORD_BYTES, _MOST_EXPECTED)
+
+    def run(self, session: Session) -> Outcome:
+        """Read domain and reports, and finish. Runs in a thread."""
+        try:
+            if self._domain is not None:
+                for path in self._inputs.files(self._domain):
+                    with self._inputs.open(path) as file:
+                        for rows in read_domain(file):
+                            session.declare(rows.key_high, rows.key_low)
+            seen: set[str] = set()
+            for prefix in self._prefixes:
+                for path in self._inputs.files(prefix):
+                    if path in seen:
+                        continue
+                    seen.add(path)
+                    with self._inputs.open(path) as file:
+                        for batch in read_reports(file):
+                            session.add(batch)
+        except AvroError as problem:
+            raise InputReadError(str(problem)) from problem
+        if self._recheck is not None:
+            self._recheck()
+        return session.finish()

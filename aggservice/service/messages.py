@@ -1,0 +1,200 @@
+"""Between messages and the engine's values: the one place that knows both."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from google.protobuf import timestamp_pb2
+from numpy.typing import NDArray
+
+from aggservice.engine import (
+    InvalidJobError,
+    JobRequest,
+    Outcome,
+    Rows,
+    ShuffleRequest,
+)
+from aggservice.engine.release.charging import Receipted
+from aggservice.engine.release.result import ResultHeader, result_head
+from aggservice.engine.release.statement import Statement
+from aggservice.engine.request import (
+    parse_discovery,
+    parse_epsilon,
+    parse_filtering_ids,
+    parse_noise,
+    parse_percentage,
+)
+from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import common_pb2
+from aggservice.service.errors import ProtocolError
+from aggservice.service.status import error_counts
+from aggservice.wire import ReportBatch, Spans
+from budget import Filter, Spend
+from budget.amounts import decimal_text
+
+ROWS_A_MESSAGE = 1 << 16
+_SHUFFLED_BYTES = 1 << 20
+_KEY_BYTES = 16
+_MICRO_PLACES, _ATTO_PLACES = 6, 18
+_UNBOUNDED_USES = 2**32 - 1
+
+
+def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...] = ()) -> JobRequest:
+    """Return the engine's request of a message; raises ``InvalidJobError`` for what makes no sense."""
+    kind = parameters.privacy_params.WhichOneof("mechanism") if parameters.HasField("privacy_params") else None
+    epsilon, rho = parameters.debug_privacy_epsilon, ""
+    if kind == "laplace_dp_params":
+        epsilon = parameters.privacy_params.laplace_dp_params.job_epsilon or "missing"
+    elif kind == "gaussian_dp_params":
+        epsilon, rho = "", parameters.privacy_params.gaussian_dp_params.job_rho or "missing"
+    discovery = None
+    if parameters.HasField("key_discovery"):
+        discovery = parse_discovery(
+            delta=parameters.key_discovery.delta or "missing", key_mask=parameters.key_discovery.key_mask
+        )
+    shuffle = None
+    if parameters.HasField("shuffle"):
+        if kind is not None or parameters.debug_privacy_epsilon:
+            raise InvalidJobError("a shuffle pays what its reports say: give it no epsilon and no rho")
+        asked = parameters.shuffle
+        shuffle = ShuffleRequest.parse(
+            randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound, collection=asked.collection
+        )
+    return JobRequest(
+        job_request_id=parameters.job_request_id,
+        attribution_report_to=parameters.attribution_report_to or None,
+        reporting_site=parameters.reporting_site or None,
+        noise=parse_noise(epsilon=epsilon, rho=rho),
+        discovery=discovery,
+        others=parse_epsilon(parameters.others.epsilon) if parameters.HasField("others") else None,
+        error_threshold_percent=parse_percentage(parameters.report_error_threshold_percentage),
+        input_report_count=parameters.input_report_count or None,
+        filtering_ids=parse_filtering_ids(parameters.filtering_ids),
+        debug_run=parameters.debug_run,
+        source=source,
+        shuffle=shuffle,
+    )
+
+
+def batch_of(message: aggregation_pb2.ReportBatch) -> ReportBatch:
+    """Return the columns of a message of reports."""
+    count = len(message.payloads)
+    key_ids = list(message.key_ids)
+    if len(key_ids) == 1 and count > 1:
+        key_ids = key_ids * count
+    if not len(key_ids) == len(message.shared_infos) == count:
+        raise ProtocolError("a batch has as many payloads, key ids (or one) and shared_infos")
+    return ReportBatch(
+        payloads=Spans.of(list(message.payloads)),
+        key_ids=Spans.of([key_id.encode() for key_id in key_ids]),
+        shared_infos=Spans.of([info.encode() for info in message.shared_infos]),
+    )
+
+
+def keys_of(raw: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return the high and low halves of packed 16-byte keys."""
+    if len(raw) % _KEY_BYTES:
+        raise ProtocolError("a domain part is a whole number of 16-byte keys")
+    both = np.frombuffer(raw, dtype=">u8").reshape(-1, 2)
+    return both[:, 0].astype(np.uint64), both[:, 1].astype(np.uint64)
+
+
+class ContentDigest:
+    """A hash over what a stream carried, whatever the size of its messages: the same reports, the same digest."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256(b"aggservice stream v1\0")
+
+    def add_domain(self, raw: bytes) -> None:
+        """Hash keys; each key by itself, so that their division into messages does not matter."""
+        if len(raw) % _KEY_BYTES:
+            raise ProtocolError("a domain part is a whole number of 16-byte keys")
+        self._hash.update(b"".join(b"d" + raw[at : at + _KEY_BYTES] for at in range(0, len(raw), _KEY_BYTES)))
+
+    def add_reports(self, batch: ReportBatch) -> None:
+        """Hash reports, each field with its length before it."""
+        for row in zip(batch.payloads.views(), batch.key_ids.views(), batch.shared_infos.views(), strict=True):
+            for field in row:
+                self._hash.update(len(field).to_bytes(4, "big"))
+                self._hash.update(field)
+
+    def digest(self) -> bytes:
+        """Return the 32 bytes."""
+        return self._hash.digest()
+
+
+def timestamp(time_ms: int) -> timestamp_pb2.Timestamp:
+    """Return a time as a protobuf timestamp."""
+    return timestamp_pb2.Timestamp(seconds=time_ms // 1000, nanos=time_ms % 1000 * 1_000_000)
+
+
+def amount(spend: Spend, chosen: Filter) -> common_pb2.PrivacyAmount:
+    """Return a spend as decimal text under the filter's word for its loss."""
+    found = common_pb2.PrivacyAmount(delta=decimal_text(spend.delta_atto, _ATTO_PLACES))
+    setattr(found, chosen.loss_name, decimal_text(spend.loss_micro, _MICRO_PLACES))
+    return found
+
+
+def statement_message(statement: Statement) -> common_pb2.Statement:
+    """Return a statement of guarantee as a message, as far as the engine knows it."""
+    return common_pb2.Statement(**statement.to_plain())
+
+
+def header_message(
+    header: ResultHeader, receipted: Receipted | None, chosen: Filter, *, repeated: bool = False
+) -> common_pb2.SummaryHeader:
+    """Return what a finished job says about itself."""
+    message = common_pb2.SummaryHeader(
+        job_request_id=header.job_request_id,
+        return_code=common_pb2.ReturnCode.Code.Value(header.return_code.value),
+        error_summary=common_pb2.ErrorSummary(error_counts=error_counts(dict(header.error_counts))),
+        statement=statement_message(header.statement),
+        row_count=header.row_count,
+        finished_at=timestamp(header.finished_ms),
+        debug_run=header.debug_run,
+        files=list(header.files),
+        others=header.others,
+        undeclared=header.undeclared,
+        repeated=repeated,
+    )
+    if receipted is None:
+        return message
+    message.receipt = receipted.committed.receipt
+    message.ledger_entry = receipted.committed.entry.seq
+    message.statement.cost.CopyFrom(amount(receipted.committed.entry.cost, chosen))
+    if receipted.rows is not None or receipted.shuffled is not None:
+        message.result_head = result_head(header)
+    if receipted.remaining is not None:
+        least = receipted.remaining.least
+        message.statement.remaining.CopyFrom(amount(least, chosen))
+        message.statement.uses_bounded = chosen.limit.uses != _UNBOUNDED_USES
+        message.statement.remaining_uses = least.uses if message.statement.uses_bounded else 0
+    return message
+
+
+def outcome_header(outcome: Outcome, chosen: Filter) -> common_pb2.SummaryHeader:
+    """Return the header of an outcome."""
+    return header_message(outcome.header, outcome.receipted, chosen, repeated=outcome.repeated)
+
+
+def rows_message(rows: Rows) -> common_pb2.SummaryRows:
+    """Return a page of rows as a message."""
+    message = common_pb2.SummaryRows(buckets=rows.buckets(), metrics=rows.metrics.tolist())
+    if rows.unnoised is not None and rows.annotations is not None:
+        message.unnoised_metrics.extend(rows.unnoised.tolist())
+        message.annotations = rows.annotations.tobytes()
+    return message
+
+
+def shuffled_messages(rows: ShuffledRows, first: int = 0) -> Iterator[common_pb2.ShuffledReports]:
+    """Yield the reports of a shuffle from ``first`` on, in messages of bounded size."""
+    for page in rows.pages(max(1, _SHUFFLED_BYTES // rows.width), first):
+        yield common_pb2.ShuffledReports(reports=page.reports.tobytes())
+
+
+def shared_info_batch(texts: Iterable[str]) -> Spans:
+    """Return shared_info texts as a column."""
+    return Spans.of([text.encode() for text in texts])

@@ -1,0 +1,264 @@
+"""Putting a service together: ledger, keys, engine, gRPC and HTTP, and its orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import uvicorn
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from aggservice.engine import (
+    EngineSettings,
+    InlineOpener,
+    LocalEngine,
+    WorkerPool,
+)
+from aggservice.engine.opening.pool import BatchOpener
+from aggservice.mechanisms import Bits, Clock
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
+from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
+from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
+from aggservice.service.api.aggregation import AggregationServicer
+from aggservice.service.api.budget import BudgetServicer
+from aggservice.service.api.gate import Gate
+from aggservice.service.config.callers import Register
+from aggservice.service.config.keyring import KeyRing
+from aggservice.service.config.settings import ServiceConfig, TlsFiles
+from aggservice.service.config.toml import read_secret
+from aggservice.service.errors import ConfigError
+from aggservice.service.http.app import build_app
+from aggservice.service.jobs.book import JobBook
+from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.runner import JobRunner
+from aggservice.service.jobs.slots import Places
+from aggservice.service.log import EventLog
+from aggservice.service.metrics import Metrics
+from budget import (
+    Ledger,
+    MemoryStore,
+    PostgresStore,
+    Signer,
+    SqliteStore,
+    Staging,
+    Store,
+)
+
+_GRACE_S = 10.0
+_KEYS_LOOKED_AT_EVERY_S = 5.0
+SERVICE_NAMES = (
+    aggregation_pb2.DESCRIPTOR.services_by_name["AggregationService"].full_name,
+    budget_pb2.DESCRIPTOR.services_by_name["BudgetService"].full_name,
+)
+
+
+def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
+    """Open the configured ledger, or create it, and settle what a crash left staged."""
+    config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    store: Store
+    if config.ledger == "memory":
+        store = MemoryStore()
+    elif config.ledger == "sqlite":
+        store = SqliteStore(config.ledger_path or config.state / "ledger.sqlite")
+    else:
+        assert config.ledger_dsn_file is not None
+        store = PostgresStore(read_secret(config.ledger_dsn_file, "ledger.dsn_file").decode().strip())
+    ledger = Ledger.open_or_create(
+        store,
+        filter=config.filter,
+        signer=Signer.load_or_create(config.state / "signing.key", bits),
+        clock=clock,
+        bits=bits,
+        terms=config.terms,
+        staging=Staging(config.state / "staging", bits),
+    )
+    ledger.settle()
+    return ledger
+
+
+def server_credentials(tls: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
+    """Return TLS credentials; ``mutual`` demands a client certificate of the configured authority."""
+    key = read_secret(tls.private_key, "tls.private_key")
+    try:
+        certificate = tls.certificate.read_bytes()
+        authority = tls.client_authority.read_bytes() if mutual and tls.client_authority else None
+    except OSError as problem:
+        raise ConfigError(f"cannot read {problem.filename}: {problem.strerror}") from None
+    return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=mutual)
+
+
+class Service:
+    """A service that can be started and stopped within an event loop.
+
+    ``port`` and ``http_port`` tell where it listens once it has started: useful when the configuration says port 0.
+    """
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        *,
+        clock: Clock,
+        bits: Bits,
+        keys: KeyRing | None = None,
+        ledger: Ledger | None = None,
+        log: EventLog | None = None,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.log = log or EventLog(clock)
+        self.metrics = Metrics()
+        try:
+            self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
+            self.ledger = ledger or open_ledger(config, clock=clock, bits=bits)
+        except OSError as problem:
+            raise ConfigError(f"cannot use {problem.filename}: {problem.strerror}") from problem
+        self.opener: BatchOpener = (
+            WorkerPool(self.keys.keys, processes=config.limits.processes)
+            if config.limits.processes
+            else InlineOpener(self.keys.keys)
+        )
+        self.keys.on_change(self.opener.use_keys)
+        self.engine = LocalEngine(
+            ledger=self.ledger,
+            opener=self.opener,
+            clock=clock,
+            bits=bits,
+            settings=EngineSettings(
+                max_report_age_ms=config.limits.max_report_age_ms,
+                max_domain_keys=config.limits.domain_keys,
+                shuffle=config.shuffle,
+            ),
+            keys_unreadable=lambda: self.keys.unreadable,
+        )
+        self.register = Register(config.callers, clock)
+        self.port = 0
+        self.mtls_port = 0
+        self.http_port = 0
+
+    def metrics_text(self) -> str:
+        """Return the metrics in Prometheus' form."""
+        return self.metrics.text(workers_replaced=getattr(self.opener, "replaced", 0))
+
+    async def start(self) -> None:
+        """Listen. Whatever is wrong with addresses or certificates is told here."""
+        config, limits = self.config, self.config.limits
+        self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
+        book = JobBook(self.clock, finished_kept=limits.finished_kept)
+        places = Places(
+            jobs=limits.jobs,
+            a_caller=limits.share(len(config.callers)),
+            waiting=limits.waiting,
+            metrics=self.metrics,
+        )
+        self.runner = JobRunner(engine=self.engine, book=book, places=places, executor=self._executor, log=self.log)
+        self._server = grpc.aio.server(
+            interceptors=[Gate(self.register, self.metrics, self.log)],
+            options=[
+                ("grpc.max_receive_message_length", limits.message_bytes),
+                ("grpc.max_metadata_size", 16 << 10),
+                ("grpc.so_reuseport", 0),
+                ("grpc.http2.max_pings_without_data", 2),
+                ("grpc.keepalive_time_ms", 60_000),
+                ("grpc.keepalive_timeout_ms", 20_000),
+            ],
+        )
+        aggregation_grpc.add_AggregationServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            AggregationServicer(
+                engine=self.engine,
+                runner=self.runner,
+                keys=self.keys,
+                limits=limits,
+                inputs=Folder(config.input_folder) if config.input_folder else None,
+                outputs=Folder(config.output_folder) if config.output_folder else None,
+            ),
+            self._server,
+        )
+        budget_grpc.add_BudgetServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            BudgetServicer(engine=self.engine, runner=self.runner), self._server
+        )
+        self._health = HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if config.reflection:
+            names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
+            reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+        listening = self._listen()
+        await self._server.start()
+        for name in ("", *SERVICE_NAMES):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._background = [asyncio.create_task(self._watch_keys())]
+        if listening is not None:
+            await self._start_http(listening)
+        self.log.event("started", listen=config.listen, port=self.port, http_port=self.http_port)
+
+    def _listen(self) -> socket.socket | None:
+        """Take every port, before anything is served on one; return the HTTP app's."""
+        config = self.config
+        try:
+            if config.tls is None:
+                self.port = self._server.add_insecure_port(config.listen)
+            else:
+                self.port = self._server.add_secure_port(config.listen, server_credentials(config.tls, mutual=False))
+            if config.listen_mtls and config.tls is not None:
+                self.mtls_port = self._server.add_secure_port(
+                    config.listen_mtls, server_credentials(config.tls, mutual=True)
+                )
+        except RuntimeError as problem:
+            raise ConfigError(f"cannot listen on {config.listen}: is the port taken?") from problem
+        if not config.http_listen:
+            return None
+        host, _, port = config.http_listen.rpartition(":")
+        host = host.strip("[]")
+        try:
+            # Taken here: uvicorn itself ends the whole program when a port is taken.
+            return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except (OSError, OverflowError) as problem:
+            raise ConfigError(f"cannot listen on {config.http_listen}: is the port taken?") from problem
+
+    async def _start_http(self, listening: socket.socket) -> None:
+        tls = self.config.tls
+        settings = uvicorn.Config(
+            build_app(keys=self.keys, metrics=self.metrics_text, register=self.register),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ssl_certfile=tls.certificate if tls else None,
+            ssl_keyfile=tls.private_key if tls else None,
+        )
+        self._http = uvicorn.Server(settings)
+        self._http.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+        self._background.append(asyncio.create_task(self._http.serve([listening])))
+        while not self._http.started:
+            if self._background[-1].done():
+                raise ConfigError(f"cannot serve HTTP on {self.config.http_listen}: are the TLS files good?")
+            await asyncio.sleep(0.01)
+        self.http_port = self._http.servers[0].sockets[0].getsockname()[1]
+
+    async def _watch_keys(self) -> None:
+        """Read the key file again when the operator has rotated it."""
+        while True:
+            await asyncio.sleep(_KEYS_LOOKED_AT_EVERY_S)
+            try:
+                if await self.runner.blocking(self.keys.refresh):
+                    self.log.event("keys_changed", published=len(self.keys.public().keys))
+            except (OSError, ValueError) as problem:
+                self.log.fault("keys_unreadable", problem)
+
+    async def stop(self, grace_s: float = _GRACE_S) -> None:
+        """Stop taking calls, let those under way end, end jobs that are not committed, and let go of everything."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)
+        await self.runner.stop()
+        if self.config.http_listen:
+            self._http.should_exit = True
+        for task in self._background[1:]:
+            await asyncio.wait([task])
+        self._background[0].cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self.opener.close)
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self.ledger.store.close()
+        self.log.event("stopped")

@@ -1,0 +1,1 @@
+"""Many reports at once, as columns."""

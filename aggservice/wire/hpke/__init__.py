@@ -1,0 +1,1 @@
+"""HPKE sealing and the key sets it uses."""

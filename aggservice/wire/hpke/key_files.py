@@ -1,0 +1,58 @@
+"""Private key sets on disk: readable by their owner only, replaced whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from aggservice.wire.errors import KeySetError
+from aggservice.wire.files import whole_file
+from aggservice.wire.hpke.key_sets import KeySet
+
+
+def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
+    """Write ``keys`` to ``path`` with permissions 0600; refuse to overwrite unless ``replace``."""
+    try:
+        with whole_file(path, private=True, replace=replace) as staged:
+            staged.write_text(keys.serialise(), encoding="utf-8")
+    except FileExistsError:
+        raise KeySetError(
+            f"{path} exists already: rotate it with `aggservice keys rotate`, or name another file"
+        ) from None
+
+
+def read_key_set(path: Path) -> KeySet:
+    """Return the set in ``path``; refuse a file that others can read."""
+    try:
+        mode = path.stat().st_mode
+        document = path.read_bytes()
+    except OSError as error:
+        raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise KeySetError(f"{path} holds private keys and others can read it: run `chmod 600 {path}`")
+    try:
+        return KeySet.parse(document)
+    except KeySetError as error:
+        raise KeySetError(f"{path}: {error}") from None
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Let one process at a time read the set in ``path`` and write it anew: a second would drop the first's keys."""
+    busy = KeySetError(f"somebody else is changing {path} now: look at it, then run this again if it is still needed")
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise busy from None
+        if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+            raise busy
+        yield

@@ -1,0 +1,238 @@
+"""HPKE key sets: public ones that clients fetch, private ones that the service opens with, and their rotation.
+
+A key is published from ``not_before_ms`` until ``expiry_ms``. It opens reports for as long as it stays in the set,
+because reports that were sealed to it keep arriving for months.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from aggservice.mechanisms import Bits, Clock, uniform_below
+from aggservice.wire.errors import KeyNotFoundError, KeySetError
+from aggservice.wire.hpke.sender import KEY_BYTES, derive_private_key
+from aggservice.wire.report.shared_info import MAX_TIME_S
+
+WELL_KNOWN_PATH = "/.well-known/aggregation-service/v1/public-keys"
+DAY_MS = 86_400_000
+DEFAULT_LIFETIME_MS = 7 * DAY_MS
+DEFAULT_OVERLAP_MS = DAY_MS
+RETENTION_MS = 90 * DAY_MS
+"""How long after its expiry a key still opens reports: the oldest report that is accepted is 90 days old."""
+
+MAX_TIME_MS = 1000 * MAX_TIME_S
+MAX_KEYS = 10_000
+MAX_KEY_ID_CHARACTERS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicKey:
+    """A public key under the id that reports name it by."""
+
+    id: str
+    key: X25519PublicKey
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.id) <= MAX_KEY_ID_CHARACTERS:
+            raise KeySetError(f"a key id has 1 to {MAX_KEY_ID_CHARACTERS} characters")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKeySet:
+    """The keys a client may seal to."""
+
+    keys: tuple[PublicKey, ...]
+
+    def __post_init__(self) -> None:
+        if not self.keys:
+            raise KeySetError("a public key set needs at least one key: run `aggservice keys new` or `keys rotate`")
+        if len({key.id for key in self.keys}) != len(self.keys):
+            raise KeySetError("two keys of a set have the same id")
+
+    @classmethod
+    def parse(cls, document: str | bytes) -> PublicKeySet:
+        """Return the keys of a JSON document ``{"keys": [{"id": ..., "key": base64}]}``."""
+        entries = _entries(document)
+        keys = []
+        for entry in entries:
+            raw = _decode_key(entry.get("key"), "key")
+            keys.append(PublicKey(id=_key_id(entry), key=X25519PublicKey.from_public_bytes(raw)))
+        return cls(tuple(keys))
+
+    def serialise(self) -> str:
+        """Return the JSON document that a service publishes at ``WELL_KNOWN_PATH``."""
+        entries = [{"id": key.id, "key": _encode_key(key.key.public_bytes_raw())} for key in self.keys]
+        return json.dumps({"keys": entries}, indent=2)
+
+    def pick(self, bits: Bits) -> PublicKey:
+        """Return one of the keys, each with the same probability."""
+        return self.keys[uniform_below(bits, len(self.keys))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """A private key with the time in which its public half is published."""
+
+    id: str
+    private: X25519PrivateKey = field(repr=False)
+    not_before_ms: int
+    expiry_ms: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.id) <= MAX_KEY_ID_CHARACTERS:
+            raise KeySetError(f"a key id has 1 to {MAX_KEY_ID_CHARACTERS} characters")
+        if not 0 <= self.not_before_ms < self.expiry_ms <= MAX_TIME_MS:
+            raise KeySetError("a key expires after it begins, both between the years 1970 and 9999")
+
+    @classmethod
+    def create(cls, bits: Bits, *, not_before_ms: int, expiry_ms: int) -> KeyPair:
+        """Return a new key with a random id."""
+        private = derive_private_key(bits.read(KEY_BYTES))
+        identity = UUID(bytes=bits.read(16), version=4)
+        return cls(id=str(identity), private=private, not_before_ms=not_before_ms, expiry_ms=expiry_ms)
+
+    @property
+    def public(self) -> PublicKey:
+        """The public half."""
+        return PublicKey(id=self.id, key=self.private.public_key())
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """The private keys of a service, oldest first."""
+
+    pairs: tuple[KeyPair, ...]
+    _by_id: Mapping[str, X25519PrivateKey] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {pair.id: pair.private for pair in self.pairs})
+        if len(self._by_id) != len(self.pairs):
+            raise KeySetError("two keys of a set have the same id")
+
+    @classmethod
+    def create(cls, bits: Bits, clock: Clock, *, count: int = 1, lifetime_ms: int = DEFAULT_LIFETIME_MS) -> KeySet:
+        """Return a set of ``count`` new keys that are published from now on for ``lifetime_ms``."""
+        if not 1 <= count <= MAX_KEYS:
+            raise KeySetError(f"a set has 1 to {MAX_KEYS} keys")
+        now = clock.now_ms()
+        pairs = (KeyPair.create(bits, not_before_ms=now, expiry_ms=now + lifetime_ms) for _ in range(count))
+        return cls(tuple(pairs))
+
+    def rotate(
+        self,
+        bits: Bits,
+        clock: Clock,
+        *,
+        lifetime_ms: int = DEFAULT_LIFETIME_MS,
+        overlap_ms: int = DEFAULT_OVERLAP_MS,
+    ) -> KeySet:
+        """Return the set with as many new keys as are published now (at least one), which begin at once.
+
+        Published keys expire ``overlap_ms`` from now at the latest, so that a client which fetched them just
+        before still finds them valid; keys whose reports are all too old to be accepted are dropped.
+        """
+        now = clock.now_ms()
+        if not 0 <= overlap_ms < lifetime_ms:
+            raise KeySetError("the overlap is shorter than the life of a key, and not negative")
+        count = max(1, len(self.published(now)))
+        kept = []
+        for pair in self.pairs:
+            expiry = min(pair.expiry_ms, max(now + overlap_ms, pair.not_before_ms + 1))
+            if expiry + RETENTION_MS > now:
+                kept.append(
+                    KeyPair(id=pair.id, private=pair.private, not_before_ms=pair.not_before_ms, expiry_ms=expiry)
+                )
+        new = (KeyPair.create(bits, not_before_ms=now, expiry_ms=now + lifetime_ms) for _ in range(count))
+        return KeySet((*kept, *new))
+
+    def published(self, now_ms: int) -> tuple[KeyPair, ...]:
+        """Return the keys whose public half is published at ``now_ms``."""
+        return tuple(pair for pair in self.pairs if pair.not_before_ms <= now_ms < pair.expiry_ms)
+
+    def public(self, clock: Clock) -> PublicKeySet:
+        """Return the keys that clients may seal to now."""
+        return PublicKeySet(tuple(pair.public for pair in self.published(clock.now_ms())))
+
+    def private_key(self, key_id: str) -> X25519PrivateKey:
+        """Return the key that opens reports sealed to ``key_id``; raise ``KeyNotFoundError`` if there is none."""
+        try:
+            return self._by_id[key_id]
+        except KeyError:
+            raise KeyNotFoundError(f"no private key has the id {key_id!r}") from None
+
+    @property
+    def by_id(self) -> Mapping[str, X25519PrivateKey]:
+        """The private keys by id, for opening many reports."""
+        return self._by_id
+
+    @classmethod
+    def parse(cls, document: str | bytes) -> KeySet:
+        """Return the set that ``serialise`` wrote."""
+        pairs = []
+        for entry in _entries(document):
+            private = X25519PrivateKey.from_private_bytes(_decode_key(entry.get("private_key"), "private_key"))
+            times = (entry.get("not_before_ms"), entry.get("expiry_ms"))
+            if not all(type(time) is int for time in times):
+                raise KeySetError("a private key needs not_before_ms and expiry_ms, in milliseconds since 1970")
+            pairs.append(
+                KeyPair(id=_key_id(entry), private=private, not_before_ms=times[0], expiry_ms=times[1])  # type: ignore[arg-type]
+            )
+        return cls(tuple(pairs))
+
+    def serialise(self) -> str:
+        """Return the set, private halves included, as JSON text. Keep it secret."""
+        entries = [
+            {
+                "id": pair.id,
+                "private_key": _encode_key(pair.private.private_bytes_raw()),
+                "not_before_ms": pair.not_before_ms,
+                "expiry_ms": pair.expiry_ms,
+            }
+            for pair in self.pairs
+        ]
+        return json.dumps({"keys": entries}, indent=2) + "\n"
+
+
+def _entries(document: str | bytes) -> list[dict[str, Any]]:
+    try:
+        fields = json.loads(document)
+    except (ValueError, RecursionError):
+        raise KeySetError("a key set is a JSON document, and this is not JSON") from None
+    entries = fields.get("keys") if isinstance(fields, dict) else None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise KeySetError('a key set is {"keys": [{"id": ..., "key": ...}, ...]}')
+    if len(entries) > MAX_KEYS:
+        raise KeySetError(f"a set has 1 to {MAX_KEYS} keys")
+    return entries
+
+
+def _key_id(entry: dict[str, Any]) -> str:
+    identity = entry.get("id")
+    try:
+        if not isinstance(identity, str) or not identity.encode():
+            raise KeySetError("a key needs an id, which is a string")
+    except UnicodeEncodeError:
+        raise KeySetError("a key's id has half of a surrogate pair, which is no character") from None
+    return identity
+
+
+def _decode_key(text: Any, name: str) -> bytes:
+    try:
+        raw = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != KEY_BYTES:
+        raise KeySetError(f"{name} is the base64 of {KEY_BYTES} bytes")
+    return raw
+
+
+def _encode_key(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()

@@ -1,0 +1,1 @@
+"""One report: shared_info, payload, body, units and tokens."""

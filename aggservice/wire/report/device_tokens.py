@@ -1,0 +1,80 @@
+"""Device tokens: a device registry's signature that one report comes from a client of its own.
+
+The registry signs at most one token per client and collection. A token binds the reporting origin, the collection and
+the report id, and travels inside the sealed payload: whoever handles the report cannot see, make, strip or move it.
+The registry never sees what a report says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from aggservice.wire.errors import EncodingError
+from aggservice.wire.origins import is_reporting_origin
+from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
+
+TOKEN_BYTES = 64
+MAX_COLLECTION_CHARACTERS = 64
+_REPORT_ID_BYTES = 16
+_DOMAIN = b"aggservice device token v1\0"
+
+
+def check_collection(label: str) -> None:
+    """Refuse a collection label that is not 1 to 64 printable ASCII characters."""
+    if not 1 <= len(label) <= MAX_COLLECTION_CHARACTERS or not (label.isascii() and label.isprintable()):
+        raise EncodingError(f"a collection is named by 1 to {MAX_COLLECTION_CHARACTERS} printable ASCII characters")
+
+
+def token_message(*, origin: str, collection: str, report_id: bytes) -> bytes:
+    """Return the bytes that a token signs: a domain, then origin and collection with their lengths, then the id.
+
+    ``origin`` is a reporting origin as a browser writes it and ``report_id`` the 16 bytes of the report's UUID.
+    """
+    if not is_reporting_origin(origin):
+        raise EncodingError(f"{origin!r} is not a reporting origin such as https://adtech.example")
+    check_collection(collection)
+    if len(report_id) != _REPORT_ID_BYTES:
+        raise EncodingError(f"a report id has {_REPORT_ID_BYTES} bytes")
+    return _prefix(origin, collection) + report_id
+
+
+@lru_cache(maxsize=4096)
+def _prefix(origin: str, collection: str) -> bytes:
+    name, label = origin.encode(), collection.encode()
+    return _DOMAIN + len(name).to_bytes(2, "big") + name + len(label).to_bytes(1, "big") + label
+
+
+def sign_token(keys: RegistryKeyPair, *, origin: str, collection: str, report_id: bytes) -> bytes:
+    """Return the 64 bytes of a token. Who may have one is the caller's decision (``ldp_client.Registry``)."""
+    return keys.private.sign(token_message(origin=origin, collection=collection, report_id=report_id))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenCheck:
+    """What decides whether a token counts: the registry's public key and the collection that a job names."""
+
+    key: RegistryKey
+    collection: str
+
+    def __post_init__(self) -> None:
+        check_collection(self.collection)
+
+    def valid(self, token: bytes, *, origin: str, report_id: bytes) -> bool:
+        """Return whether ``token`` is the registry's for this origin, this collection and this report id.
+
+        ``origin`` and ``report_id`` come from a ``shared_info`` that was parsed. One Ed25519 verification.
+        """
+        try:
+            _loaded(self.key.raw).verify(token, _prefix(origin, self.collection) + report_id)
+        except InvalidSignature:
+            return False
+        return True
+
+
+@lru_cache(maxsize=64)
+def _loaded(raw: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(raw)

@@ -1,0 +1,147 @@
+"""The Ed25519 keys of a device registry, and the files they are kept in.
+
+A registry vouches for devices (``device_tokens``). Its private key is a JSON file that only its owner can read; its
+public key is a text file of 64 hexadecimal digits, which the operator names in the service's configuration.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from aggservice.mechanisms import Bits
+from aggservice.wire.errors import KeySetError
+from aggservice.wire.files import whole_file
+
+KEY_BYTES = 32
+_FIELD = "device_registry_private_key"
+_MAX_FILE_BYTES = 4096
+
+# The curve of RFC 8032, section 5.1: -x² + y² = 1 + d·x²·y² over the integers modulo p.
+_P = 2**255 - 19
+_D = -121665 * pow(121666, -1, _P) % _P
+_ROOT_OF_MINUS_ONE = pow(2, (_P - 1) // 4, _P)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryKey:
+    """The public key of a device registry.
+
+    A key that is no point of the curve would verify nothing, and under a point of small order (32 zero bytes, for
+    example) anybody can make signatures: both are refused.
+    """
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != KEY_BYTES:
+            raise KeySetError(f"a registry's public key has {KEY_BYTES} bytes, not {len(self.raw)}")
+        if not _is_safe_point(self.raw):
+            raise KeySetError("these 32 bytes are not the public key of an Ed25519 key pair")
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the key in hexadecimal: how the ledger and a statement name it."""
+        return hashlib.sha256(self.raw).hexdigest()
+
+    @classmethod
+    def parse(cls, text: str) -> RegistryKey:
+        """Return the key that 64 hexadecimal digits, or the base64 of 32 bytes, stand for."""
+        text = text.strip()
+        try:
+            raw = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if len(raw) != KEY_BYTES:
+            raise KeySetError(f"a registry's public key is 64 hexadecimal digits or the base64 of {KEY_BYTES} bytes")
+        return cls(raw=raw)
+
+    @classmethod
+    def read(cls, path: Path) -> RegistryKey:
+        """Return the key in ``path``; a ``KeySetError`` names the file."""
+        try:
+            with path.open("rb") as file:
+                raw = file.read(_MAX_FILE_BYTES)
+        except OSError as error:
+            raise KeySetError(
+                f"cannot read {path}: {error.strerror}; make a key pair with `aggservice keys registry`"
+            ) from None
+        if _FIELD.encode() in raw:
+            raise KeySetError(f"{path} holds a registry's private key: name the file of its public key")
+        try:
+            return cls.parse(raw.decode("ascii"))
+        except UnicodeDecodeError:
+            raise KeySetError(f"{path}: a registry's public key is 64 hexadecimal digits or base64") from None
+        except KeySetError as error:
+            raise KeySetError(f"{path}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryKeyPair:
+    """The key pair of a device registry. The private half is in no text that this class makes but ``write``'s."""
+
+    private: Ed25519PrivateKey = field(repr=False)
+
+    @classmethod
+    def create(cls, bits: Bits) -> RegistryKeyPair:
+        """Return a new key pair."""
+        return cls(private=Ed25519PrivateKey.from_private_bytes(bits.read(KEY_BYTES)))
+
+    @property
+    def public(self) -> RegistryKey:
+        """The public half."""
+        return RegistryKey(raw=self.private.public_key().public_bytes_raw())
+
+    def write(self, path: Path) -> None:
+        """Write the private key to ``path`` with permissions 0600; a file that exists is never overwritten."""
+        text = base64.b64encode(self.private.private_bytes_raw()).decode()
+        try:
+            with whole_file(path, private=True, replace=False) as staged:
+                staged.write_text(json.dumps({_FIELD: text}) + "\n", encoding="ascii")
+        except FileExistsError:
+            raise KeySetError(f"{path} exists already: name another file") from None
+
+    @classmethod
+    def read(cls, path: Path) -> RegistryKeyPair:
+        """Return the key pair in ``path``; refuse a file that others can read."""
+        try:
+            mode = path.stat().st_mode
+            document = path.read_bytes()
+        except OSError as error:
+            raise KeySetError(
+                f"cannot read {path}: {error.strerror}; make a key pair with `aggservice keys registry`"
+            ) from None
+        if stat.S_IMODE(mode) & 0o077:
+            raise KeySetError(f"{path} holds a private key and others can read it: run `chmod 600 {path}`")
+        try:
+            fields = json.loads(document)
+            raw = base64.b64decode(fields[_FIELD], validate=True)
+            return cls(private=Ed25519PrivateKey.from_private_bytes(raw))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise KeySetError(f"{path} is not a private key that `aggservice keys registry` wrote") from None
+
+
+def _is_safe_point(raw: bytes) -> bool:
+    """Return whether ``raw`` encodes, canonically, a point of the curve whose order is not 1, 2, 4 or 8."""
+    number = int.from_bytes(raw, "little")
+    y, sign = number & ((1 << 255) - 1), number >> 255
+    if y >= _P:
+        return False
+    # RFC 8032, section 5.1.3: x² = (y² - 1) / (d·y² + 1); the denominator is never 0.
+    square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P
+    x = pow(square, (_P + 3) // 8, _P)
+    if x * x % _P != square:
+        x = x * _ROOT_OF_MINUS_ONE % _P
+    if x * x % _P != square or (x == 0 and sign):
+        return False
+    for _ in range(3):
+        product = _D * x * x * y * y % _P
+        x, y = 2 * x * y * pow(1 + product, -1, _P) % _P, (y * y + x * x) * pow(1 - product, -1, _P) % _P
+    return (x, y) != (0, 1)

@@ -1,0 +1,212 @@
+"""``shared_info``: the part of a report that everybody can read and nobody can change.
+
+It is JSON text with sorted keys and no spaces, exactly as Chrome writes it, because its bytes are authenticated with
+the payload (``aggservice.wire.hpke.sealing``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.origins import is_reporting_origin
+from aggservice.wire.status import ReportStatus
+
+UNVERSIONED = ""
+"""The version of reports from before versions existed: kept for Chromium's golden reports, refused by a service."""
+
+LATEST_VERSION = "1.0"
+NEWEST_MAJOR = 1
+
+MAX_TIME_S = 253_402_300_799
+"""The last second of the year 9999: later ones have no ISO-8601 instant, which the deployed shared ID needs."""
+
+MAX_SHARED_INFO_BYTES = 4096
+
+
+class Api(StrEnum):
+    """The APIs whose reports the service aggregates."""
+
+    ATTRIBUTION_REPORTING = "attribution-reporting"
+    ATTRIBUTION_REPORTING_DEBUG = "attribution-reporting-debug"
+    PROTECTED_AUDIENCE = "protected-audience"
+    SHARED_STORAGE = "shared-storage"
+
+    @property
+    def has_destination(self) -> bool:
+        """Whether reports of this API name an attribution destination (and may name a source's time)."""
+        return self in (Api.ATTRIBUTION_REPORTING, Api.ATTRIBUTION_REPORTING_DEBUG)
+
+
+_APIS = {api.value: api for api in Api}
+_ARA = frozenset(api for api in Api if api.has_destination)
+_REPORT_ID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
+_VERSION = re.compile(r"(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})", re.ASCII)
+_PRINTABLE = re.compile(r"[!-~]+")
+_SECONDS = re.compile(r"0|[1-9]\d{0,11}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedInfo:
+    """The fields of ``shared_info``, valid once built. Times are whole seconds since the Unix epoch.
+
+    ``api`` is absent, and ``privacy_budget_key`` present, only in reports without a version.
+    """
+
+    api: Api | None
+    report_id: str
+    reporting_origin: str
+    scheduled_report_time_s: int
+    version: str = LATEST_VERSION
+    attribution_destination: str | None = None
+    source_registration_time_s: int | None = None
+    debug_mode: bool = False
+    privacy_budget_key: str | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> SharedInfo:
+        """Return the fields of ``text``; raise ``SharedInfoError`` with the counter of what is wrong with it.
+
+        Fields that we do not know are ignored, as the deployed service ignores them.
+        """
+        return _parse(cls, text)
+
+    def serialise(self) -> str:
+        """Return the JSON text exactly as Chrome writes it: keys sorted, no spaces, times as strings."""
+        fields: dict[str, str] = {}
+        if self.api is not None:
+            fields["api"] = self.api.value
+        if self.attribution_destination is not None:
+            fields["attribution_destination"] = self.attribution_destination
+        if self.debug_mode:
+            fields["debug_mode"] = "enabled"
+        if self.privacy_budget_key is not None:
+            fields["privacy_budget_key"] = self.privacy_budget_key
+        fields["report_id"] = self.report_id
+        fields["reporting_origin"] = self.reporting_origin
+        fields["scheduled_report_time"] = str(self.scheduled_report_time_s)
+        if self.source_registration_time_s is not None:
+            fields["source_registration_time"] = str(self.source_registration_time_s)
+        fields["version"] = self.version
+        return json.dumps(fields, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def report_id_bytes(self) -> bytes:
+        """The 16 bytes of the report's UUID."""
+        return UUID(self.report_id).bytes
+
+    @property
+    def has_filtering_ids(self) -> bool:
+        """Whether contributions of this version carry a filtering ID (from version 1.0)."""
+        return self.version != UNVERSIONED and not self.version.startswith("0.")
+
+
+def _refuse(status: ReportStatus, message: str) -> SharedInfoError:
+    return SharedInfoError(status, f"shared_info: {message}")
+
+
+def _check_version(version: str) -> None:
+    if version == UNVERSIONED:
+        return
+    match = _VERSION.fullmatch(version)
+    if match is None or version == "0.0":
+        raise _refuse(
+            ReportStatus.UNSUPPORTED_SHAREDINFO_VERSION, f"version {version!r} is not supported; use 0.1 or 1.0"
+        )
+    if int(match[1]) > NEWEST_MAJOR:
+        raise _refuse(
+            ReportStatus.UNSUPPORTED_REPORT_VERSION,
+            f"version {version} is newer than {LATEST_VERSION}, the newest this service knows: update the service",
+        )
+
+
+def _check(info: SharedInfo) -> None:
+    """Raise the error of the first field that is wrong."""
+    _check_version(info.version)
+    invalid = ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID
+    if info.version == UNVERSIONED:
+        if info.api is not None or info.privacy_budget_key is None:
+            raise _refuse(invalid, "a report without a version has a privacy_budget_key and no api")
+        if _PRINTABLE.fullmatch(info.privacy_budget_key) is None:
+            raise _refuse(invalid, "privacy_budget_key is not base64")
+    elif info.api is None or info.privacy_budget_key is not None:
+        raise _refuse(invalid, "api is missing" if info.api is None else "privacy_budget_key is of unversioned reports")
+    if _REPORT_ID.fullmatch(info.report_id) is None:
+        raise _refuse(ReportStatus.INVALID_REPORT_ID, "report_id is not a UUID")
+    if not info.reporting_origin:
+        raise _refuse(invalid, "reporting_origin is empty")
+    if not is_reporting_origin(info.reporting_origin):
+        raise _refuse(
+            ReportStatus.ATTRIBUTION_REPORT_TO_MALFORMED,
+            "reporting_origin is not a secure origin such as https://adtech.example",
+        )
+    if not 0 <= info.scheduled_report_time_s <= MAX_TIME_S:
+        raise _refuse(invalid, "scheduled_report_time is not a time in seconds")
+    has_destination = info.api in _ARA
+    if has_destination and not _PRINTABLE.fullmatch(info.attribution_destination or ""):
+        raise _refuse(invalid, "attribution_destination is missing or not a site")
+    if not has_destination and (
+        info.attribution_destination is not None or info.source_registration_time_s is not None
+    ):
+        raise _refuse(invalid, "attribution_destination and source_registration_time are Attribution Reporting's")
+    if info.source_registration_time_s is not None and not 0 <= info.source_registration_time_s <= MAX_TIME_S:
+        raise _refuse(invalid, "source_registration_time is not a time in seconds")
+
+
+def _text(fields: dict[str, Any], name: str, status: ReportStatus) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise _refuse(status, f"{name} is {'missing' if value is None else 'not a string'}")
+    return value
+
+
+def _seconds(value: Any, name: str) -> int:
+    if not isinstance(value, str) or _SECONDS.fullmatch(value) is None:
+        raise _refuse(
+            ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID, f"{name} is not a string of whole seconds since 1970"
+        )
+    return int(value)
+
+
+def _parse(cls: type[SharedInfo], text: str | bytes) -> SharedInfo:
+    try:
+        raw = text if isinstance(text, bytes) else text.encode()
+        if len(raw) > MAX_SHARED_INFO_BYTES:
+            raise _refuse(ReportStatus.REPORT_PARSING_ERROR, f"longer than {MAX_SHARED_INFO_BYTES} bytes")
+        fields = json.loads(raw.decode())
+    except SharedInfoError:
+        raise
+    except (ValueError, RecursionError):
+        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "not JSON") from None
+    if not isinstance(fields, dict):
+        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "not a JSON object")
+    invalid = ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID
+    version = _text(fields, "version", invalid)
+    _check_version(version)
+    unversioned = version == UNVERSIONED
+    api: Api | None = None
+    if not unversioned:
+        api = _APIS.get(_text(fields, "api", invalid))
+        if api is None:
+            raise _refuse(ReportStatus.UNSUPPORTED_REPORT_API_TYPE, f"api must be one of {', '.join(_APIS)}")
+    has_destination = api in _ARA
+    source_time = fields.get("source_registration_time") if has_destination else None
+    return cls(
+        api=api,
+        version=version,
+        report_id=_text(fields, "report_id", ReportStatus.INVALID_REPORT_ID),
+        reporting_origin=_text(fields, "reporting_origin", invalid),
+        scheduled_report_time_s=_seconds(fields.get("scheduled_report_time"), "scheduled_report_time"),
+        attribution_destination=_text(fields, "attribution_destination", invalid) if has_destination else None,
+        source_registration_time_s=None if source_time is None else _seconds(source_time, "source_registration_time"),
+        debug_mode=fields.get("debug_mode") == "enabled",
+        privacy_budget_key=_text(fields, "privacy_budget_key", invalid) if unversioned else None,
+    )

@@ -1,0 +1,1 @@
+"""What a registration leads to: sources stored, triggers attributed, reports made."""

@@ -1,0 +1,189 @@
+"""Processing a source: noise, limits, and what has to give way to it (WICG, "process an attribution source").
+
+In the order of Chromium's ``AttributionResolverImpl::StoreSource``: limits that another reporting origin could have
+used up are looked at last, after everything that the source may be told of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import isinf
+
+from ara_client.attribution.source_debug import SourceOutcome
+from ara_client.attribution.source_scopes import make_room_for_scopes
+from ara_client.event_noise.response import channel_capacity, response_rate, scopes_channel_capacity
+from ara_client.event_noise.state_space import (
+    StateReport,
+    StateSpace,
+    TriggerDataSpec,
+    space_of,
+)
+from ara_client.registration.source import SourceRegistration
+from ara_client.registration.windows import ReportWindows
+from ara_client.reports import EventLevelReport
+from ara_client.storage.browser_state import BrowserState
+from ara_client.storage.pending import PendingReport
+from ara_client.storage.sources import StoredSource
+
+
+def store_source(state: BrowserState, source: StoredSource) -> SourceOutcome:
+    """Hold a source, unless a limit forbids it; say what became of it."""
+    now_ms = source.time_ms
+    space = state_space(source.registration)
+    refusal = _judge_states(state, source, space)
+    if refusal is not None:
+        return refusal
+    response = state.draws.response(space, source.registration.event_level_epsilon)
+    state.sources.expire(now_ms)
+    refusal, global_limit = _judge_own_limits(state, source)
+    if refusal is not None:
+        return refusal
+    vendor = state.vendor
+    gone = state.destinations.sources_to_deactivate(source)
+    living_limit = vendor.max_destinations_per_source_site_and_reporting_site
+    if gone is None:
+        return SourceOutcome(type="source-destination-limit", limit=str(living_limit))
+    replaced = living_limit if gone else None
+    _deactivate(state, gone, now_ms)
+    make_room_for_scopes(state, source)
+    noised = response is not None
+    if global_limit:
+        return SourceOutcome(type="source-destination-global-rate-limit", noised=noised, replaced_limit=replaced)
+    if not state.limits.allows_source_origin(source):
+        return SourceOutcome(type="source-reporting-origin-limit", noised=noised, replaced_limit=replaced)
+    state.sources.add(source)
+    state.limits.add_source(source)
+    if response is not None:
+        _noise(state, source, response)
+    return SourceOutcome(type="source-success", noised=noised, replaced_limit=replaced)
+
+
+def state_space(registration: SourceRegistration) -> StateSpace:
+    """Return the space of what a source's event-level reports can say."""
+    if registration.specs is None:
+        windows = len(registration.windows.ends_ms)
+        return _plain_space(registration.trigger_data, windows, registration.max_event_level_reports)
+    specs = [
+        TriggerDataSpec(trigger_data=data, windows=len(spec.windows.ends_ms), buckets=len(spec.buckets))
+        for spec in registration.specs
+        for data in spec.trigger_data
+    ]
+    return space_of(tuple(specs), registration.max_event_level_reports)
+
+
+@lru_cache(maxsize=1024)
+def _plain_space(trigger_data: tuple[int, ...], windows: int, max_reports: int) -> StateSpace:
+    specs = tuple(TriggerDataSpec(trigger_data=data, windows=windows) for data in trigger_data)
+    return space_of(specs, max_reports)
+
+
+def _judge_states(state: BrowserState, source: StoredSource, space: StateSpace) -> SourceOutcome | None:
+    """Return why a source says too much; None, and its rate of noise set, if it does not."""
+    vendor, epsilon, states = state.vendor, source.registration.event_level_epsilon, space.count
+    if states > vendor.max_trigger_state_cardinality:
+        limit = str(vendor.max_trigger_state_cardinality)
+        return SourceOutcome(type="source-trigger-state-cardinality-limit", limit=limit)
+    source.response_rate = 0.0 if isinf(epsilon) else response_rate(states, epsilon)
+    capacity = vendor.max_channel_capacity(source.source_type)
+    if channel_capacity(states, source.response_rate) > capacity:
+        return SourceOutcome(type="source-channel-capacity-limit", limit=capacity)
+    scopes = source.scopes
+    if scopes is None:
+        return None
+    if source.source_type == "event" and states > scopes.max_event_states:
+        return SourceOutcome(type="source-max-event-states-limit", limit=str(scopes.max_event_states))
+    capacity = vendor.max_scopes_channel_capacity(source.source_type)
+    if scopes_channel_capacity(states, scopes.max_event_states, scopes.limit) > capacity:
+        return SourceOutcome(type="source-scopes-channel-capacity-limit", limit=capacity)
+    return None
+
+
+def _judge_own_limits(state: BrowserState, source: StoredSource) -> tuple[SourceOutcome | None, bool]:
+    """Return why a source exceeds a limit of its own site or reporting site, and whether the shared one is hit."""
+    vendor = state.vendor
+    if state.sources.count_at(source.origin) >= vendor.max_sources_per_origin:
+        return SourceOutcome(type="source-storage-limit", limit=str(vendor.max_sources_per_origin)), False
+    if not state.limits.allows_origin_per_site(source):
+        limit = str(vendor.max_reporting_origins_per_source_reporting_site)
+        return SourceOutcome(type="source-reporting-origin-per-site-limit", limit=limit), False
+    verdict = state.destinations.within_window(source)
+    if verdict == "hit reporting limit":
+        limit = str(vendor.max_destinations_per_window_reporting_site)
+        return SourceOutcome(type="source-destination-rate-limit", limit=limit), False
+    if not state.destinations.within_day(source):
+        limit = str(vendor.max_destinations_per_day)
+        return SourceOutcome(type="source-destination-per-day-rate-limit", limit=limit), False
+    return None, verdict == "hit global limit"
+
+
+def _deactivate(state: BrowserState, source_ids: set[int], now_ms: int) -> None:
+    """Let sources go for the limit on living destinations (WICG, "delete sources for unexpired destination limit")."""
+    for source_id in source_ids:
+        state.limits.deactivate(source_id)
+        source = state.sources.get(source_id)
+        for pending in state.pending.of_source(source_id):
+            assert pending.source is not None
+            source = pending.source
+        if source is not None:
+            state.sources.remove(source)
+            state.drop_event_reports(source, now_ms)
+            state.drop_aggregatable_reports(source)
+
+
+def _noise(state: BrowserState, source: StoredSource, response: Sequence[StateReport]) -> None:
+    """Let a source send the drawn reports and nothing else (WICG, "obtain a fake report")."""
+    source.attribution_logic = "falsely" if response else "never"
+    source.event_level_active = not response
+    source.event_reports = len(response)
+    for trigger_data, window, bucket in response:
+        windows, summary = windows_for(source.registration, trigger_data, bucket)
+        due_ms = source.time_ms + windows.ends_ms[window]
+        report = event_report(state, source, trigger_data, due_ms, summary_bucket=summary)
+        state.pending.add(
+            PendingReport(
+                id=state.next_id(),
+                report=report,
+                source=source,
+                trigger_time_ms=source.time_ms + windows.start_of(window),
+                due_ms=due_ms,
+            )
+        )
+    state.limits.add_fake_attribution(source)
+
+
+def windows_for(
+    registration: SourceRegistration, trigger_data: int, bucket: int
+) -> tuple[ReportWindows, tuple[int, int] | None]:
+    """Return the windows of a trigger data and, in the full-flexible form, the range of one of its buckets."""
+    for spec in registration.specs or ():
+        if trigger_data in spec.trigger_data:
+            return spec.windows, spec.bucket_range(bucket)
+    return registration.windows, None
+
+
+def event_report(
+    state: BrowserState,
+    source: StoredSource,
+    trigger_data: int,
+    due_ms: int,
+    *,
+    trigger_debug_key: int | None = None,
+    summary_bucket: tuple[int, int] | None = None,
+    trigger_debug_keys: tuple[int, ...] = (),
+) -> EventLevelReport:
+    """Return an event-level report of a source (WICG, "obtain an event-level report")."""
+    return EventLevelReport(
+        reporting_origin=source.reporting_origin,
+        report_id=state.draws.report_id(),
+        scheduled_time_ms=due_ms,
+        source_event_id=source.registration.source_event_id,
+        source_type=source.source_type,
+        trigger_data=trigger_data,
+        response_rate=source.response_rate,
+        destinations=source.registration.destinations,
+        source_debug_key=source.debug_key,
+        trigger_debug_key=trigger_debug_key,
+        summary_bucket=summary_bucket,
+        trigger_debug_keys=trigger_debug_keys,
+    )

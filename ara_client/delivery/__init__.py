@@ -1,0 +1,1 @@
+"""From a pending report to the network: assembly, delays and retries."""

@@ -1,0 +1,1 @@
+"""Randomized response over the states of an event-level source, and its correction."""

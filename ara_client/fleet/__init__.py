@@ -1,0 +1,1 @@
+"""Many browsers at once, in columns."""

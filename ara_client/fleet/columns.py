@@ -1,0 +1,283 @@
+"""Registrations and reports of a fleet, as columns: one row a source, a trigger or a report.
+
+Sites and origins are whole numbers of the caller's choice; so are filters (rows and columns of the fleet's match
+table) and the names of aggregation keys, whose numbers must be in the order of the names. Keys of 128 bits are two
+columns of 64. What a row holds several of (keys, contributions) lies in columns of its own: those of row i are
+``offset[i]`` to ``offset[i + 1]``, in increasing order of their names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggservice.mechanisms import ParameterError
+
+Ints: TypeAlias = NDArray[np.int64]
+Words: TypeAlias = NDArray[np.uint64]
+Flags: TypeAlias = NDArray[np.bool_]
+
+MAX_KEYS = 20
+#: A contribution stays below this, so that twenty of them cannot overflow a 64-bit sum.
+VALUE_LIMIT = 1 << 32
+#: Times and delays stay within this, so that the time of a report, their sum, cannot overflow.
+TIME_LIMIT_MS = 1 << 61
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumns:
+    """Source registrations in the order in which they happened.
+
+    ``order`` is the place of a registration among all sources and triggers. A source is matched by triggers before
+    ``expiry_ms`` and makes reports for those before ``report_until_ms`` (its aggregatable report window).
+    """
+
+    order: Ints
+    time_ms: Ints
+    device: Ints
+    reporter: Ints
+    destination: Ints
+    priority: Ints
+    expiry_ms: Ints
+    report_until_ms: Ints
+    filter: Ints
+    offset: Ints
+    name: Ints
+    key_high: Words
+    key_low: Words
+
+    def __post_init__(self) -> None:
+        _check_rows(self, ("name", "key_high", "key_low"))
+
+    def __len__(self) -> int:
+        return int(self.order.size)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        order: ArrayLike,
+        time_ms: ArrayLike,
+        device: ArrayLike,
+        expiry_ms: ArrayLike,
+        key_high: ArrayLike,
+        key_low: ArrayLike,
+        reporter: ArrayLike = 0,
+        destination: ArrayLike = 0,
+        priority: ArrayLike = 0,
+        report_until_ms: ArrayLike | None = None,
+        filter: ArrayLike = 0,
+        offset: ArrayLike | None = None,
+        name: ArrayLike = 0,
+    ) -> SourceColumns:
+        """Build columns from arrays or, where every row has the same value, single numbers.
+
+        Without ``offset`` every source has one key; the report window is the expiry unless it is given.
+        """
+        rows = np.asarray(order).size
+        offsets = _offsets(offset, rows)
+        inner = int(offsets[-1])
+        return cls(
+            order=_ints(order, rows),
+            time_ms=_ints(time_ms, rows),
+            device=_ints(device, rows),
+            reporter=_ints(reporter, rows),
+            destination=_ints(destination, rows),
+            priority=_ints(priority, rows),
+            expiry_ms=_ints(expiry_ms, rows),
+            report_until_ms=_ints(expiry_ms if report_until_ms is None else report_until_ms, rows),
+            filter=_ints(filter, rows),
+            offset=offsets,
+            name=_ints(name, inner),
+            key_high=_words(key_high, inner),
+            key_low=_words(key_low, inner),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerColumns:
+    """Trigger registrations in the order in which they happened, each with the contributions it asks for.
+
+    ``key_high`` and ``key_low`` are the trigger's pieces of the key. ``has_context_id`` marks a trigger with a
+    ``trigger_context_id``: its report is sent without delay, always, and does not count towards the report cap.
+    """
+
+    order: Ints
+    time_ms: Ints
+    device: Ints
+    reporter: Ints
+    destination: Ints
+    filter: Ints
+    has_dedup_key: Flags
+    dedup_key: Words
+    has_context_id: Flags
+    offset: Ints
+    name: Ints
+    key_high: Words
+    key_low: Words
+    value: Ints
+    filtering_id: Words
+
+    def __post_init__(self) -> None:
+        _check_rows(self, ("name", "key_high", "key_low", "value", "filtering_id"))
+        if self.value.size and not (self.value.min() >= 0 and self.value.max() < VALUE_LIMIT):
+            raise ParameterError(f"the value of a contribution lies in [0, {VALUE_LIMIT})")
+
+    def __len__(self) -> int:
+        return int(self.order.size)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        order: ArrayLike,
+        time_ms: ArrayLike,
+        device: ArrayLike,
+        key_high: ArrayLike,
+        key_low: ArrayLike,
+        value: ArrayLike,
+        reporter: ArrayLike = 0,
+        destination: ArrayLike = 0,
+        filter: ArrayLike = 0,
+        has_dedup_key: ArrayLike | None = None,
+        dedup_key: ArrayLike | None = None,
+        has_context_id: ArrayLike = False,
+        offset: ArrayLike | None = None,
+        name: ArrayLike = 0,
+        filtering_id: ArrayLike = 0,
+    ) -> TriggerColumns:
+        """Build columns from arrays or, where every row has the same value, single numbers.
+
+        Without ``offset`` every trigger asks for one contribution; a ``dedup_key`` alone means that all rows have one.
+        """
+        rows = np.asarray(order).size
+        offsets = _offsets(offset, rows)
+        inner = int(offsets[-1])
+        deduplicated = (dedup_key is not None) if has_dedup_key is None else has_dedup_key
+        return cls(
+            order=_ints(order, rows),
+            time_ms=_ints(time_ms, rows),
+            device=_ints(device, rows),
+            reporter=_ints(reporter, rows),
+            destination=_ints(destination, rows),
+            filter=_ints(filter, rows),
+            has_dedup_key=_flags(deduplicated, rows),
+            dedup_key=_words(0 if dedup_key is None else dedup_key, rows),
+            has_context_id=_flags(has_context_id, rows),
+            offset=offsets,
+            name=_ints(name, inner),
+            key_high=_words(key_high, inner),
+            key_low=_words(key_low, inner),
+            value=_ints(value, inner),
+            filtering_id=_words(filtering_id, inner),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReports:
+    """The reports that a batch of triggers made, in the order of their triggers.
+
+    ``trigger`` is the row of the trigger in its batch, ``source`` that of the source among all the fleet was ever
+    given, −1 for a null report (which has no contributions). ``outcome`` has one entry a trigger of the batch, an
+    ``Outcome``. Report ids are rows of 16 bytes.
+    """
+
+    outcome: NDArray[np.int8]
+    trigger: Ints
+    source: Ints
+    report_id: NDArray[np.uint8]
+    scheduled_ms: Ints
+    offset: Ints
+    key_high: Words
+    key_low: Words
+    value: Ints
+    filtering_id: Words
+
+    def __len__(self) -> int:
+        return int(self.trigger.size)
+
+    def contributions(self, row: int) -> list[tuple[int, int, int]]:
+        """Return the (key, value, filtering ID) of one report."""
+        inside = range(int(self.offset[row]), int(self.offset[row + 1]))
+        return [
+            (int(self.key_high[i]) << 64 | int(self.key_low[i]), int(self.value[i]), int(self.filtering_id[i]))
+            for i in inside
+        ]
+
+
+def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...]) -> None:
+    rows, offset = len(columns), columns.offset
+    _check_offset(offset, rows)
+    for field in fields(columns):
+        column = getattr(columns, field.name)
+        wanted = rows + 1 if field.name == "offset" else int(offset[-1]) if field.name in inner else rows
+        if column.shape != (wanted,):
+            raise ParameterError(f"column {field.name} has shape {column.shape}, not {wanted} rows")
+        kind = np.bool_ if field.type == "Flags" else np.uint64 if field.type == "Words" else np.int64
+        if column.dtype != kind:
+            raise ParameterError(f"column {field.name} holds {column.dtype}, not {kind.__name__}; use .of()")
+        if not (column.flags.c_contiguous and column.flags.writeable):
+            raise ParameterError(f"column {field.name} must be a contiguous, writable array; build columns with .of()")
+    if rows and not (np.diff(columns.order) > 0).all():
+        raise ParameterError("column order must increase: registrations come in the order in which they happened")
+    if rows and not (np.diff(columns.time_ms) >= 0).all():
+        raise ParameterError("column time_ms must not go back")
+    if rows and not -TIME_LIMIT_MS <= columns.time_ms[0] <= columns.time_ms[-1] <= TIME_LIMIT_MS:
+        raise ParameterError(f"column time_ms must lie within {TIME_LIMIT_MS} ms of the epoch")
+    if columns.name.size and not columns.name.min() >= 0:
+        raise ParameterError("column name must not be negative")
+    steps = np.diff(columns.name)
+    inside = np.ones(steps.size, dtype=np.bool_)
+    starts = offset[1:-1]
+    inside[starts[(starts > 0) & (starts <= steps.size)] - 1] = False
+    if not (steps[inside] > 0).all():
+        raise ParameterError("column name must increase within a row: each key once, in order")
+
+
+def _check_offset(offset: Ints, rows: int) -> None:
+    if offset.shape != (rows + 1,):
+        raise ParameterError(f"column offset has shape {offset.shape}, not {rows + 1} rows")
+    sizes = np.diff(offset)
+    if offset[0] != 0 or not ((sizes >= 0) & (sizes <= MAX_KEYS)).all():
+        raise ParameterError(f"column offset must start at 0 and give each row 0 to {MAX_KEYS} entries")
+
+
+def _offsets(offset: ArrayLike | None, rows: int) -> Ints:
+    if offset is None:
+        return np.arange(rows + 1, dtype=np.int64)
+    offsets = _ints(offset, rows + 1)
+    _check_offset(offsets, rows)
+    return offsets
+
+
+def _ints(values: ArrayLike, rows: int) -> Ints:
+    return _column(values, np.int64, rows)  # type: ignore[return-value]
+
+
+def _words(values: ArrayLike, rows: int) -> Words:
+    return _column(values, np.uint64, rows)  # type: ignore[return-value]
+
+
+def _flags(values: ArrayLike, rows: int) -> Flags:
+    return _column(values, np.bool_, rows)  # type: ignore[return-value]
+
+
+def _column(values: ArrayLike, kind: type[np.generic], rows: int) -> NDArray[np.generic]:
+    """Return the values as one writable, contiguous column: the kernels are compiled for no other kind of array.
+
+    A number that its kind cannot hold is refused; numpy would take it modulo 2⁶⁴ without a word.
+    """
+    given = np.asarray(values)
+    if given.dtype.kind == "f" and given.size:
+        raise ParameterError("columns hold whole numbers; a float would lose some")
+    if given.dtype.kind not in "biuf" and not all(isinstance(value, (int, np.integer)) for value in given.flat):
+        raise ParameterError(f"columns hold whole numbers, not {given.dtype}")
+    if given.size and kind is not np.bool_:
+        least, most = (0, (1 << 64) - 1) if kind is np.uint64 else (-(1 << 63), (1 << 63) - 1)
+        if not (least <= int(given.min()) and int(given.max()) <= most):
+            raise ParameterError(f"a column of {kind.__name__} holds {least} to {most}, not what was given")
+    whole = given.astype(kind, copy=False)
+    return np.require(np.broadcast_to(whole, (rows,)) if whole.ndim == 0 else whole, requirements=["C", "W"])

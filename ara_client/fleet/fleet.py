@@ -1,0 +1,299 @@
+"""Many browsers at once, in columns: millions of sources and triggers in, aggregatable reports out.
+
+A fleet covers what campaigns mostly do: sources with one destination, top-level filters, priorities, expiry and report
+windows, aggregation keys, dedup keys, the contribution budget Λ₁ and the cap on reports. What it leaves out, and
+``Browser`` has, is in docs/fleet.md; above all rate limits and event-level reports. Within that subset it sends what
+as many browsers would (form ``deployed``), or what as many Algorithms 2 would (form ``paper``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from fractions import Fraction
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.mechanisms import (
+    Bits,
+    ParameterError,
+    bernoulli_batch,
+    uniform_below_batch,
+)
+from ara_client.constants import AGGREGATABLE_BUDGET
+from ara_client.fleet import kernels, tables
+from ara_client.fleet.columns import (
+    TIME_LIMIT_MS,
+    Flags,
+    FleetReports,
+    Ints,
+    SourceColumns,
+    TriggerColumns,
+)
+from ara_client.vendor import VendorValues
+
+_SMALLEST_TABLE = 1 << 10
+
+SourceFilter = TypeVar("SourceFilter")
+TriggerFilter = TypeVar("TriggerFilter")
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+class Outcome(IntEnum):
+    """What became of a trigger. The paper's form sends a null report for each but the first."""
+
+    ATTRIBUTED = kernels.ATTRIBUTED
+    NO_SOURCE = kernels.NO_SOURCE
+    FILTERED = kernels.FILTERED
+    WINDOW_PASSED = kernels.WINDOW_PASSED
+    DEDUPLICATED = kernels.DEDUPLICATED
+    NO_CONTRIBUTIONS = kernels.NO_CONTRIBUTIONS
+    TOO_MANY_REPORTS = kernels.TOO_MANY_REPORTS
+    BUDGET_SPENT = kernels.BUDGET_SPENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetRules:
+    """What holds for every browser of a fleet.
+
+    ``max_reports`` is the cap on counted reports of a source (``deployed``) or Λ₀ (``paper``). Reports without a
+    context ID leave after ``min_delay_ms`` and less than ``delay_span_ms`` more, uniformly; a trigger without a
+    report sends a null one with probability ``null_rate``.
+    """
+
+    form: Literal["deployed", "paper"] = "deployed"
+    contribution_budget: int = AGGREGATABLE_BUDGET
+    max_reports: int = 20
+    min_delay_ms: int = 0
+    delay_span_ms: int = 600_000
+    null_rate: Fraction = Fraction(1, 20)
+
+    def __post_init__(self) -> None:
+        if self.form not in ("deployed", "paper"):
+            raise ParameterError(f"form is 'deployed' or 'paper', got {self.form!r}")
+        whole = (self.contribution_budget, self.max_reports, self.min_delay_ms, self.delay_span_ms)
+        if not all(isinstance(number, int) for number in whole):
+            raise ParameterError("contribution_budget, max_reports and delays are whole numbers")
+        if not (1 <= self.contribution_budget < 1 << 40 and 1 <= self.max_reports < 1 << 40):
+            raise ParameterError("contribution_budget and max_reports must be at least 1 and below 2^40")
+        if not (0 <= self.min_delay_ms <= TIME_LIMIT_MS and 0 <= self.delay_span_ms <= TIME_LIMIT_MS):
+            raise ParameterError(f"delays must not be negative, nor above {TIME_LIMIT_MS} ms")
+        if not 0 <= self.null_rate <= 1:
+            raise ParameterError(f"null_rate is a probability, got {self.null_rate}")
+
+    @classmethod
+    def deployed(cls, vendor: VendorValues) -> FleetRules:
+        """Return the rules of a browser with these vendor values, as far as a fleet has them."""
+        return cls(
+            contribution_budget=AGGREGATABLE_BUDGET,
+            max_reports=vendor.max_aggregatable_reports_per_source,
+            min_delay_ms=vendor.aggregatable_min_delay_ms,
+            delay_span_ms=vendor.aggregatable_delay_span_ms,
+            null_rate=Fraction(str(vendor.null_rate_excluding_source_time)),
+        )
+
+    @classmethod
+    def paper(cls, *, contribution_budget: int, sparsity_budget: int) -> FleetRules:
+        """Return the rules of Algorithm 2 with Λ₁ and Λ₀: every trigger sends a report, at once."""
+        return cls(
+            form="paper",
+            contribution_budget=contribution_budget,
+            max_reports=sparsity_budget,
+            delay_span_ms=0,
+            null_rate=Fraction(1),
+        )
+
+
+def match_table(
+    source_filters: Sequence[SourceFilter],
+    trigger_filters: Sequence[TriggerFilter],
+    matches: Callable[[SourceFilter, TriggerFilter], bool],
+) -> Flags:
+    """Return the table that a fleet filters by: does source filter i let trigger filter j pass?
+
+    The columns ``filter`` of sources and triggers are places in these two lists. Any rule for filters works, because a
+    fleet only looks the answer up.
+    """
+    return np.array([[bool(matches(s, t)) for t in trigger_filters] for s in source_filters], dtype=np.bool_).reshape(
+        len(source_filters), len(trigger_filters)
+    )
+
+
+#: The table of a fleet without filters: number 0 matches number 0.
+NO_FILTERS: Flags = np.ones((1, 1), dtype=np.bool_)
+
+
+class Fleet:
+    """Browsers side by side, one a ``device``. State is kept from batch to batch.
+
+    Registering costs O(1) a source and O(log n) a trigger, amortized, for n live sources of one device, reporter and
+    destination (``paper``: O(n) where filters turn many sources away). A source takes about 150 bytes, and is never
+    freed.
+    """
+
+    def __init__(self, *, bits: Bits, rules: FleetRules | None = None, matches: Flags = NO_FILTERS) -> None:
+        self.rules = FleetRules() if rules is None else rules
+        self._bits = bits
+        self._matches = np.require(matches, dtype=np.bool_, requirements=["C", "W"])
+        if self._matches.ndim != 2:
+            raise ParameterError(f"the match table has two dimensions, source by trigger; got {self._matches.ndim}")
+        self._rows: _Growing[np.int64] = _Growing(np.int64, kernels.SOURCE_WIDTH)
+        self._offset: _Growing[np.int64] = _Growing(np.int64)
+        self._keys: _Growing[np.uint64] = _Growing(np.uint64, kernels.KEY_WIDTH)
+        self._offset.extend(np.zeros(1, dtype=np.int64))
+        self._groups = tables.empty_groups(_SMALLEST_TABLE)
+        self._dedup = tables.empty_dedup_keys(_SMALLEST_TABLE)
+        self._held = np.zeros(kernels.PROGRESS_WIDTH, dtype=np.int64)
+        self._last = (-(1 << 62), -(1 << 62))
+
+    def __len__(self) -> int:
+        """Return the number of sources registered so far."""
+        return self._rows.size
+
+    @property
+    def spent(self) -> Ints:
+        """What each source has contributed so far, of Λ₁."""
+        return self._rows.view()[:, kernels.SPENT].copy()
+
+    @property
+    def counted(self) -> Ints:
+        """How many reports (``paper``: contributions) of each source were counted so far."""
+        return self._rows.view()[:, kernels.COUNTED].copy()
+
+    def register(self, sources: SourceColumns, triggers: TriggerColumns) -> FleetReports:
+        """Register a batch of sources and triggers, interleaved by their ``order``, and return the reports.
+
+        ``order`` goes on increasing from batch to batch, and time never goes back.
+        """
+        self._check(sources, triggers)
+        first = len(self)
+        self._keep(sources)
+        out = kernels.Out(
+            np.empty(len(triggers), dtype=np.int8),
+            np.empty(len(triggers), dtype=np.int64),
+            np.empty(len(triggers), dtype=np.int64),
+            np.empty((int(triggers.offset[-1]), kernels.CONTRIBUTION_WIDTH), dtype=np.uint64),
+        )
+        wanted = np.empty_like(out.sent)
+        for column, name in enumerate(("name", "key_high", "key_low", "value", "filtering_id")):
+            wanted[:, column] = getattr(triggers, name).view(np.uint64)
+        new = kernels.NewSources(first, sources.order, sources.device, sources.reporter, sources.destination)
+        rows = kernels.Triggers(*(getattr(triggers, name) for name in kernels.Triggers._fields))
+        caps = kernels.Caps(self.rules.contribution_budget, self.rules.max_reports)
+        store = kernels.Store(self._rows.view(), self._offset.view(), self._keys.view())
+        progress = self._held
+        progress[[kernels.SOURCES, kernels.TRIGGERS, kernels.WRITTEN]] = 0
+        paper = self.rules.form == "paper"
+        while not kernels.register(
+            paper, new, rows, wanted, store, self._groups, self._dedup, self._matches, caps, out, progress
+        ):
+            self._grow()
+        return self._reports(triggers, out, int(progress[kernels.WRITTEN]))
+
+    def _reports(self, triggers: TriggerColumns, out: kernels.Out, written: int) -> FleetReports:
+        real = out.outcome == Outcome.ATTRIBUTED
+        null = ~real
+        if self.rules.form == "deployed":
+            null &= triggers.has_context_id | bernoulli_batch(self._bits, self.rules.null_rate, null.size)
+            # A trigger that asks for nothing registers nothing, not even a null report.
+            null &= np.diff(triggers.offset) > 0
+        rows = np.flatnonzero(real | null)
+        made = rows.size
+        ids = np.frombuffer(self._bits.read(16 * made) if made else b"", dtype=np.uint8).reshape(made, 16).copy()
+        if self.rules.form == "deployed":
+            ids[:, 6] = ids[:, 6] & 0x0F | 0x40
+            ids[:, 8] = ids[:, 8] & 0x3F | 0x80
+        delays = np.full(made, self.rules.min_delay_ms, dtype=np.int64)
+        if self.rules.delay_span_ms and made:
+            delays += uniform_below_batch(self._bits, self.rules.delay_span_ms, made)
+        delays[triggers.has_context_id[rows]] = 0
+        return FleetReports(
+            outcome=out.outcome,
+            trigger=rows,
+            source=out.source[rows],
+            report_id=ids,
+            scheduled_ms=triggers.time_ms[rows] + delays,
+            # A null report writes nothing, so its end is that of the report before it.
+            offset=np.concatenate((np.zeros(1, dtype=np.int64), out.end[rows])),
+            key_high=out.sent[:written, kernels.KEY_HIGH].copy(),
+            key_low=out.sent[:written, kernels.KEY_LOW].copy(),
+            value=out.sent[:written, kernels.VALUE].astype(np.int64),
+            filtering_id=out.sent[:written, kernels.FILTERING_ID].copy(),
+        )
+
+    def _check(self, sources: SourceColumns, triggers: TriggerColumns) -> None:
+        order, time = self._last
+        for columns in (sources, triggers):
+            if len(columns) and not (columns.order[0] > self._last[0] and columns.time_ms[0] >= self._last[1]):
+                raise ParameterError("a batch must come after the batches before it, in order and in time")
+            if len(columns):
+                order, time = max(order, int(columns.order[-1])), max(time, int(columns.time_ms[-1]))
+        # The newest source before each trigger must not be later than it, nor the next one earlier.
+        place = np.searchsorted(sources.order, triggers.order)
+        before, after = place > 0, place < len(sources)
+        if (
+            not (sources.time_ms[place[before] - 1] <= triggers.time_ms[before]).all()
+            or not (sources.time_ms[place[after]] >= triggers.time_ms[after]).all()
+            or (sources.order[place[after]] == triggers.order[after]).any()
+        ):
+            raise ParameterError("order and time_ms disagree: sources and triggers share one sequence of registrations")
+        for filters, limit in zip((sources.filter, triggers.filter), self._matches.shape, strict=True):
+            if filters.size and not (filters.min() >= 0 and filters.max() < limit):
+                raise ParameterError(f"column filter must lie in the match table, below {limit}")
+        if self.rules.form == "deployed":
+            if triggers.value.size and not (triggers.value.min() >= 1 and triggers.value.max() <= AGGREGATABLE_BUDGET):
+                raise ParameterError(f"the value of a deployed contribution lies in [1, {AGGREGATABLE_BUDGET}]")
+        elif not ((np.diff(sources.offset) == 1).all() and (np.diff(triggers.offset) == 1).all()):
+            raise ParameterError("in the paper's form every source has one key and every trigger one contribution")
+        elif sources.name.any() or triggers.name.any() or triggers.has_dedup_key.any():
+            raise ParameterError("in the paper's form keys have no names (use 0) and triggers no dedup keys")
+        self._last = (order, time)
+
+    def _keep(self, sources: SourceColumns) -> None:
+        rows = self._rows.extend_by(len(sources))
+        rows[:, kernels.PRIORITY] = sources.priority
+        rows[:, kernels.EXPIRY_MS] = sources.expiry_ms
+        rows[:, kernels.REPORT_UNTIL_MS] = sources.report_until_ms
+        rows[:, kernels.FILTER] = sources.filter
+        rows[:, [kernels.SPENT, kernels.COUNTED]] = 0
+        rows[:, [kernels.CHILD, kernels.SIBLING]] = tables.NONE
+        self._offset.extend(sources.offset[1:] + self._offset.view()[-1])
+        keys = self._keys.extend_by(sources.name.size)
+        keys[:, kernels.NAME] = sources.name.view(np.uint64)
+        keys[:, kernels.KEY_HIGH] = sources.key_high
+        keys[:, kernels.KEY_LOW] = sources.key_low
+
+    def _grow(self) -> None:
+        """Give the table that is half full four times its size."""
+        if 2 * self._held[kernels.GROUPS] >= len(self._groups):
+            old, self._groups = self._groups, tables.empty_groups(4 * len(self._groups))
+            tables.move_groups(old, self._groups)
+        if 2 * self._held[kernels.DEDUP_KEYS] >= len(self._dedup):
+            seen, self._dedup = self._dedup, tables.empty_dedup_keys(4 * len(self._dedup))
+            tables.move_dedup(seen, self._dedup)
+
+
+class _Growing(Generic[Scalar]):
+    """Rows that are appended to: capacity doubles, so that n rows cost O(n) copies in all."""
+
+    def __init__(self, kind: type[Scalar], *width: int) -> None:
+        self._array: NDArray[Scalar] = np.empty((_SMALLEST_TABLE, *width), dtype=kind)
+        self.size = 0
+
+    def extend_by(self, count: int) -> NDArray[Scalar]:
+        """Append ``count`` rows and return them, to be filled in."""
+        start, self.size = self.size, self.size + count
+        if self.size > len(self._array):
+            grown = np.empty((max(self.size, 2 * len(self._array)), *self._array.shape[1:]), dtype=self._array.dtype)
+            grown[:start] = self._array[:start]
+            self._array = grown
+        return self._array[start : self.size]
+
+    def extend(self, rows: NDArray[Scalar]) -> None:
+        self.extend_by(rows.size)[:] = rows
+
+    def view(self) -> NDArray[Scalar]:
+        return self._array[: self.size]

@@ -1,0 +1,355 @@
+"""Attribution over columns: the loops behind ``Fleet``.
+
+Sources of one device, reporter and destination are a group, found through ``fleet_tables``. In the deployed form the
+live sources of a group are a pairing heap by priority and then by age, newest first: registering is O(1), finding
+the best O(1), dropping an expired best O(log n) amortized, and forgetting all others when one is attributed O(1). In
+the paper's form they are a list, newest first, from which expired and spent sources are dropped when met.
+
+Plain loops: no validation, nothing random. Sums cannot overflow: a row has at most 20 values below 2³². The plain
+twin is ``twins.ara_fleet``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ara_client.fleet.columns import Flags, Ints, Words
+from ara_client.fleet.tables import (
+    DEDUP_KEY,
+    DESTINATION,
+    DEVICE,
+    EMPTY,
+    HEAD,
+    NONE,
+    REPORTER,
+    SOURCE,
+    dedup_row,
+    group_slot,
+)
+
+ATTRIBUTED: Final = 0
+NO_SOURCE: Final = 1
+FILTERED: Final = 2
+WINDOW_PASSED: Final = 3
+DEDUPLICATED: Final = 4
+NO_CONTRIBUTIONS: Final = 5
+TOO_MANY_REPORTS: Final = 6
+BUDGET_SPENT: Final = 7
+
+#: Columns of ``Store.rows``: what a source registered, what it has used, and its links within its group.
+PRIORITY: Final = 0
+EXPIRY_MS: Final = 1
+REPORT_UNTIL_MS: Final = 2
+FILTER: Final = 3
+SPENT: Final = 4
+COUNTED: Final = 5
+CHILD: Final = 6
+SIBLING: Final = 7
+SOURCE_WIDTH: Final = 8
+
+#: Places in ``progress``: sources, triggers and contributions done, groups and dedup keys held.
+SOURCES: Final = 0
+TRIGGERS: Final = 1
+WRITTEN: Final = 2
+GROUPS: Final = 3
+DEDUP_KEYS: Final = 4
+PROGRESS_WIDTH: Final = 5
+
+
+#: Columns of keys, and of the contributions that triggers ask for or that are sent: all of them words.
+NAME: Final = 0
+KEY_HIGH: Final = 1
+KEY_LOW: Final = 2
+KEY_WIDTH: Final = 3
+VALUE: Final = 3
+FILTERING_ID: Final = 4
+CONTRIBUTION_WIDTH: Final = 5
+
+
+class NewSources(NamedTuple):
+    """The columns of a batch of sources that say where each belongs; ``first`` is the number of its first row."""
+
+    first: int
+    order: Ints
+    device: Ints
+    reporter: Ints
+    destination: Ints
+
+
+class Triggers(NamedTuple):
+    """The columns of a batch of triggers. Their contributions are a table of their own."""
+
+    order: Ints
+    time_ms: Ints
+    device: Ints
+    reporter: Ints
+    destination: Ints
+    filter: Ints
+    has_dedup_key: Flags
+    dedup_key: Words
+    has_context_id: Flags
+    offset: Ints
+
+
+class Store(NamedTuple):
+    """Every source the fleet was given, and its keys: those of row i are ``offset[i]`` to ``offset[i + 1]``."""
+
+    rows: Ints
+    offset: Ints
+    keys: Words
+
+
+class Out(NamedTuple):
+    """Per trigger: the outcome, the source, and where its contributions end; and the contributions."""
+
+    outcome: NDArray[np.int8]
+    source: Ints
+    end: Ints
+    sent: Words
+
+
+class Caps(NamedTuple):
+    """Λ₁, and the cap on counted reports (deployed) or on contributions (Λ₀, paper)."""
+
+    contribution_budget: int
+    reports: int
+
+
+@njit(cache=True)
+def register(
+    paper: bool,
+    sources: NewSources,
+    triggers: Triggers,
+    wanted: Words,
+    store: Store,
+    groups: Ints,
+    dedup: Words,
+    matches: Flags,
+    caps: Caps,
+    out: Out,
+    progress: Ints,
+) -> bool:
+    """Register a batch in order, from where ``progress`` says; return False when a table is half full and must grow."""
+    i = progress[SOURCES]
+    j = progress[TRIGGERS]
+    written = progress[WRITTEN]
+    room = True
+    while i < sources.order.size or j < triggers.order.size:
+        if 2 * progress[GROUPS] >= groups.shape[0] or 2 * progress[DEDUP_KEYS] >= dedup.shape[0]:
+            room = False
+            break
+        if j == triggers.order.size or (i < sources.order.size and sources.order[i] < triggers.order[j]):
+            at = sources.first + i
+            group = group_slot(groups, sources.device[i], sources.reporter[i], sources.destination[i])
+            if groups[group, HEAD] == EMPTY:
+                groups[group, DEVICE] = sources.device[i]
+                groups[group, REPORTER] = sources.reporter[i]
+                groups[group, DESTINATION] = sources.destination[i]
+                groups[group, HEAD] = at
+                progress[GROUPS] += 1
+            elif paper:
+                store.rows[at, SIBLING] = groups[group, HEAD]
+                groups[group, HEAD] = at
+            else:
+                groups[group, HEAD] = _merged(store.rows, groups[group, HEAD], at)
+            i += 1
+            continue
+        group = group_slot(groups, triggers.device[j], triggers.reporter[j], triggers.destination[j])
+        now = triggers.time_ms[j]
+        start = triggers.offset[j]
+        stop = triggers.offset[j + 1]
+        at = NONE
+        end = written
+        if start == stop:
+            outcome = NO_CONTRIBUTIONS
+        elif groups[group, HEAD] == EMPTY:
+            outcome = NO_SOURCE
+        elif paper:
+            at, outcome, end = _attribute_paper(
+                now, triggers.filter[j], wanted, start, stop, store, groups, group, matches, caps, out.sent, written
+            )
+        else:
+            at = _best(store.rows, groups, group, now)
+            if at == NONE:
+                outcome = NO_SOURCE
+            elif not matches[store.rows[at, FILTER], triggers.filter[j]]:
+                outcome = FILTERED
+            else:
+                # From here on the trigger is this source's and the others are gone, even if no report comes of it.
+                store.rows[at, CHILD] = NONE
+                slot = np.uint64(0)
+                seen = False
+                if triggers.has_dedup_key[j]:
+                    slot, seen = dedup_row(dedup, at, triggers.dedup_key[j])
+                if now >= store.rows[at, REPORT_UNTIL_MS]:
+                    outcome = WINDOW_PASSED
+                elif seen:
+                    outcome = DEDUPLICATED
+                else:
+                    outcome, end = _charge(
+                        wanted, start, stop, store, at, not triggers.has_context_id[j], caps, out.sent, written
+                    )
+                    if outcome == ATTRIBUTED and triggers.has_dedup_key[j]:
+                        dedup[slot, SOURCE] = at
+                        dedup[slot, DEDUP_KEY] = triggers.dedup_key[j]
+                        progress[DEDUP_KEYS] += 1
+        if outcome == ATTRIBUTED:
+            written = end
+        else:
+            at = NONE
+        out.outcome[j] = outcome
+        out.source[j] = at
+        out.end[j] = written
+        j += 1
+    progress[SOURCES] = i
+    progress[TRIGGERS] = j
+    progress[WRITTEN] = written
+    return room
+
+
+@njit(cache=True)
+def _best(rows: Ints, groups: Ints, group: int, now: int) -> int:
+    """Drop expired sources from the top of a group; return the best that is left."""
+    at = groups[group, HEAD]
+    while at != NONE and rows[at, EXPIRY_MS] <= now:
+        at = _without_root(rows, at)
+    groups[group, HEAD] = at
+    return at
+
+
+@njit(cache=True)
+def _charge(
+    wanted: Words, start: int, stop: int, store: Store, at: int, counts: bool, caps: Caps, sent: Words, written: int
+) -> tuple[int, int]:
+    """Charge source ``at`` for the contributions wanted, cap before budget as Chromium does; return outcome and end."""
+    rows = store.rows
+    end, total = _contribute(wanted, start, stop, store, at, sent, written)
+    if end == written:
+        return NO_CONTRIBUTIONS, end
+    if counts and rows[at, COUNTED] >= caps.reports:
+        return TOO_MANY_REPORTS, end
+    if rows[at, SPENT] + total > caps.contribution_budget:
+        return BUDGET_SPENT, end
+    rows[at, SPENT] += total
+    if counts:
+        rows[at, COUNTED] += 1
+    return ATTRIBUTED, end
+
+
+@njit(cache=True)
+def _attribute_paper(
+    now: int,
+    wanted_filter: int,
+    wanted: Words,
+    start: int,
+    stop: int,
+    store: Store,
+    groups: Ints,
+    group: int,
+    matches: Flags,
+    caps: Caps,
+    sent: Words,
+    written: int,
+) -> tuple[int, int, int]:
+    """Attribute a trigger as Algorithm 2 does: newest first, on to the next source where a budget does not allow it."""
+    rows = store.rows
+    outcome = NO_SOURCE
+    previous = NONE
+    at = groups[group, HEAD]
+    while at != NONE:
+        after = rows[at, SIBLING]
+        gone = (
+            rows[at, EXPIRY_MS] <= now
+            or rows[at, COUNTED] >= caps.reports
+            or rows[at, SPENT] >= caps.contribution_budget
+        )
+        if gone:
+            if previous == NONE:
+                groups[group, HEAD] = after
+            else:
+                rows[previous, SIBLING] = after
+        elif not matches[rows[at, FILTER], wanted_filter]:
+            outcome = max(outcome, FILTERED)
+            previous = at
+        else:
+            end, total = _contribute(wanted, start, stop, store, at, sent, written)
+            if total == 0:
+                return at, NO_CONTRIBUTIONS, end
+            if rows[at, SPENT] + total <= caps.contribution_budget:
+                rows[at, SPENT] += total
+                rows[at, COUNTED] += 1
+                return at, ATTRIBUTED, end
+            outcome = BUDGET_SPENT
+            previous = at
+        at = after
+    return at, outcome, written
+
+
+@njit(cache=True)
+def _contribute(
+    wanted: Words, start: int, stop: int, store: Store, at: int, sent: Words, written: int
+) -> tuple[int, np.int64]:
+    """Write the contributions wanted from source ``at``: one a name that both have. Return their end and sum."""
+    keys = store.keys
+    total = np.int64(0)
+    a = store.offset[at]
+    last = store.offset[at + 1]
+    b = start
+    while a < last and b < stop:
+        if keys[a, NAME] < wanted[b, NAME]:
+            a += 1
+        elif keys[a, NAME] > wanted[b, NAME]:
+            b += 1
+        else:
+            sent[written, NAME] = wanted[b, NAME]
+            sent[written, KEY_HIGH] = keys[a, KEY_HIGH] | wanted[b, KEY_HIGH]
+            sent[written, KEY_LOW] = keys[a, KEY_LOW] | wanted[b, KEY_LOW]
+            sent[written, VALUE] = wanted[b, VALUE]
+            sent[written, FILTERING_ID] = wanted[b, FILTERING_ID]
+            total += np.int64(wanted[b, VALUE])
+            written += 1
+            a += 1
+            b += 1
+    return written, total
+
+
+@njit(cache=True)
+def _merged(rows: Ints, a: int, b: int) -> int:
+    """Return the better root of two heaps with the other under it. Later rows are newer."""
+    if a == NONE:
+        return b
+    if b == NONE:
+        return a
+    if rows[b, PRIORITY] > rows[a, PRIORITY] or (rows[b, PRIORITY] == rows[a, PRIORITY] and b > a):
+        a, b = b, a
+    rows[b, SIBLING] = rows[a, CHILD]
+    rows[a, CHILD] = b
+    return a
+
+
+@njit(cache=True)
+def _without_root(rows: Ints, root: int) -> int:
+    """Return the heap without its root: merge its children in pairs, then the pairs from the last."""
+    pairs = NONE
+    at = rows[root, CHILD]
+    while at != NONE:
+        other = rows[at, SIBLING]
+        after = NONE if other == NONE else rows[other, SIBLING]
+        rows[at, SIBLING] = NONE
+        if other != NONE:
+            rows[other, SIBLING] = NONE
+        pair = _merged(rows, at, other)
+        rows[pair, SIBLING] = pairs
+        pairs = pair
+        at = after
+    heap = NONE
+    while pairs != NONE:
+        after = rows[pairs, SIBLING]
+        rows[pairs, SIBLING] = NONE
+        heap = _merged(rows, heap, pairs)
+        pairs = after
+    return heap

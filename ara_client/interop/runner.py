@@ -1,0 +1,209 @@
+"""Running interoperability cases against ``Browser`` and comparing every report, time and payload field.
+
+Aggregatable reports are sealed to a key made for the run and opened again: what is compared is what was sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import unified_diff
+from operator import ne
+from pathlib import Path
+from traceback import format_exc
+from typing import Any
+
+from aggservice.mechanisms import ManualClock, SecureBits
+from aggservice.wire import (
+    AggregatableReport,
+    KeySet,
+    decode_payload,
+    open_report,
+)
+from ara_client.browser import Browser
+from ara_client.delivery.sending import SendResult
+from ara_client.errors import AraClientError, InteropCaseError
+from ara_client.interop.cases import (
+    DEFAULT_CONFIG,
+    Case,
+    CaseEvent,
+    load_case,
+    load_config,
+)
+from ara_client.randomness import SettledDraws
+from ara_client.reports import EventLevelReport, Report, VerboseDebugReport
+
+JsonMap = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseResult:
+    """What a case came to: no difference, or a unified diff of expected and actual reports.
+
+    ``ignored`` are fields of its configuration that nobody knows.
+    """
+
+    name: str
+    reports: int
+    diff: str
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether every report was as expected."""
+        return not self.diff
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """The lines of the diff."""
+        return tuple(self.diff.splitlines())
+
+
+def run_directory(
+    folder: Path, only: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
+) -> Iterator[CaseResult]:
+    """Run every case of a directory, by name; ``only`` names some of them.
+
+    A directory without ``default_config.json``, without cases, or without a named one is an error.
+    """
+    config = folder / DEFAULT_CONFIG
+    if not config.is_file():
+        raise InteropCaseError(f"{folder} has no {DEFAULT_CONFIG}: name the folder that holds Chromium's cases")
+    default = load_config(config)
+    paths = sorted(path for path in folder.glob("*.json") if path.name != DEFAULT_CONFIG)
+    if only:
+        missing = set(only) - {path.stem for path in paths}
+        if missing:
+            raise InteropCaseError(f"{folder} has no case named {', '.join(sorted(missing))}")
+        paths = [path for path in paths if path.stem in only]
+    if not paths:
+        raise InteropCaseError(f"{folder} has no cases")
+    for done, path in enumerate(paths):
+        if progress is not None:
+            progress(done, len(paths))
+        try:
+            yield run_case(load_case(path, default))
+        except AraClientError as error:
+            yield CaseResult(name=path.stem, reports=0, diff=f"could not be run: {error}\n")
+        except Exception:  # a fault of ours fails this case, loudly, and not those after it
+            yield CaseResult(name=path.stem, reports=0, diff=f"could not be run:\n{format_exc()}")
+
+
+def run_case(case: Case) -> CaseResult:
+    """Run one case.
+
+    Reports are compared in order of time; those of the same millisecond in any order, as in Chromium's own test,
+    because the specification shuffles them.
+    """
+    actual = sorted_reports(_Run(case).reports())
+    expected = sorted_reports([_normalise_expected(report) for report in case.expected])
+    diff = "".join(
+        line if line.endswith("\n") else line + "\n"
+        for line in unified_diff(_lines(expected), _lines(actual), "expected", "actual", n=4)
+    )
+    if not diff and any(map(ne, _times(case.expected), _times(expected))):
+        diff = "the expected reports are not in order of time\n"
+    return CaseResult(name=case.name, reports=len(actual), diff=diff, ignored=case.ignored)
+
+
+class _Run:
+    """One run of a case: a browser at time 0 whose chance is settled and whose network does as it is told."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._clock = ManualClock(0)
+        self._draws = SettledDraws(case.config)
+        bits = SecureBits()
+        self._keys = KeySet.create(bits, self._clock)
+        self._connected = True
+        self._browser = Browser(
+            clock=self._clock,
+            bits=bits,
+            config=case.config,
+            keys=self._keys.public(self._clock),
+            draws=self._draws,
+            send=lambda _: SendResult.SENT if self._connected else SendResult.TRANSIENT_FAILURE,
+        )
+
+    def reports(self) -> list[JsonMap]:
+        """Return every report that arrived, as cases write them."""
+        sent: list[Report] = []
+        for event in self._case.events:
+            sent += self._browser.advance(event.time_ms)
+            sent += self._happen(event)
+        while pending := self._browser.pending:
+            last_ms = max(report.time_ms or 0 for report in pending)
+            sent += self._browser.advance(max(last_ms, self._clock.now_ms()))
+        return [self._as_case(report) for report in sent]
+
+    def _happen(self, event: CaseEvent) -> list[Report]:
+        if event.connected is not None:
+            self._connected = event.connected
+            return []
+        if event.request is None:
+            self._browser.navigate()
+            return self._browser.advance()
+        exchange = self._browser.start(event.request)
+        sent: list[Report] = []
+        for response in event.responses:
+            sent += self._browser.advance(response.time_ms)
+            self._draws.fake_reports = response.fake_reports
+            self._draws.null_days = response.null_days
+            sent += self._browser.respond(exchange, response.response)
+        return sent + self._browser.finish(exchange)
+
+    def _as_case(self, report: Report) -> JsonMap:
+        payload = report.to_dict()
+        if isinstance(report, EventLevelReport):
+            del payload["report_id"]
+        elif isinstance(report, VerboseDebugReport):
+            for entry in payload:
+                entry["body"].pop("report_id", None)
+                if entry["type"] == "header-parsing-error":
+                    entry["body"].pop("error", None)
+        else:
+            payload = self._opened(payload)
+        return {"payload": payload, "report_time": str(report.time_ms), "report_url": report.url}
+
+    def _opened(self, payload: JsonMap) -> JsonMap:
+        """Return an aggregatable body with its payload opened, without what differs from run to run."""
+        body = AggregatableReport.from_json(json.dumps(payload))
+        del payload["aggregation_service_payloads"]
+        shared_info = json.loads(body.shared_info)
+        del shared_info["report_id"]
+        payload["shared_info"] = shared_info
+        contributions = decode_payload(open_report(body, self._keys)).contributions
+        payload["histograms"] = [
+            {"id": str(entry.filtering_id), "key": f"{entry.bucket:#x}", "value": entry.value}
+            for place, entry in enumerate(contributions)
+            if place == 0 or entry.bucket or entry.value
+        ]
+        return payload
+
+
+def sorted_reports(reports: Sequence[JsonMap]) -> list[JsonMap]:
+    """Return reports in order of time and, within a millisecond, of their text."""
+    return sorted(reports, key=lambda report: (int(report["report_time"]), _text(report)))
+
+
+def _normalise_expected(report: JsonMap) -> JsonMap:
+    """Return an expected report with a rate that is written as an integer turned into a double."""
+    bodies = report["payload"] if isinstance(report["payload"], list) else [{"body": report["payload"]}]
+    for entry in bodies:
+        rate = entry.get("body", {}).get("randomized_trigger_rate")
+        if isinstance(rate, int):
+            entry["body"]["randomized_trigger_rate"] = float(rate)
+    return report
+
+
+def _times(reports: Sequence[JsonMap]) -> list[str]:
+    return [report["report_time"] for report in reports]
+
+
+def _text(report: JsonMap) -> str:
+    return json.dumps(report, sort_keys=True, indent=1)
+
+
+def _lines(reports: Sequence[JsonMap]) -> list[str]:
+    return [line + "\n" for report in reports for line in _text(report).split("\n")]

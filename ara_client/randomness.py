@@ -1,0 +1,135 @@
+"""Every random choice a browser makes, in one object: noise, null reports, delays, ids and order.
+
+``BitsDraws`` draws them from ``Bits``. A run that must come out the same every time gives the browser another
+``Draws``; ``SettledDraws`` is the one that interoperability cases assume: no noise, longest delays, nothing shuffled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import isinf
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from aggservice.mechanisms import Bits, bernoulli, uniform_below
+from ara_client.event_noise.response import draw_state
+from ara_client.event_noise.state_space import StateReport, StateSpace
+from ara_client.vendor import VendorValues
+
+T = TypeVar("T")
+
+
+class Draws(Protocol):
+    """What a browser asks chance for."""
+
+    def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
+        """Return the false reports a new source sends instead of true ones, None for true ones."""
+        ...
+
+    def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
+        """Return whether a trigger makes a null report for a day before it."""
+        ...
+
+    def aggregatable_delay_ms(self) -> int:
+        """Return how long after its trigger an aggregatable report is due."""
+        ...
+
+    def offline_delay_ms(self) -> int:
+        """Return how long after coming back online an overdue report is due."""
+        ...
+
+    def report_id(self) -> str:
+        """Return a fresh version-4 UUID."""
+        ...
+
+    def shuffle(self, items: list[T]) -> None:
+        """Put the items in a random order, in place."""
+        ...
+
+
+class BitsDraws:
+    """The choices of a browser as shipped, from ``bits``, exactly: no probability is rounded to a double."""
+
+    def __init__(self, bits: Bits, vendor: VendorValues) -> None:
+        self._bits = bits
+        self._vendor = vendor
+        self._null_rates = {
+            True: Fraction(str(vendor.null_rate_including_source_time)),
+            False: Fraction(str(vendor.null_rate_excluding_source_time)),
+        }
+
+    def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
+        """Draw the randomized response (WICG, "obtain a randomized source response")."""
+        if isinf(epsilon):
+            return None
+        rank = draw_state(self._bits, space.count, Fraction(epsilon))
+        return None if rank is None else space.at(rank)
+
+    def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
+        """Toss the coin for one null report."""
+        return bernoulli(self._bits, self._null_rates[includes_source_time])
+
+    def aggregatable_delay_ms(self) -> int:
+        """Draw a delay, uniform over the span."""
+        span = self._vendor.aggregatable_delay_span_ms
+        return self._vendor.aggregatable_min_delay_ms + (uniform_below(self._bits, span) if span else 0)
+
+    def offline_delay_ms(self) -> int:
+        """Draw a delay, uniform between the least and the most."""
+        least, most = self._vendor.offline_delay_ms
+        return least + uniform_below(self._bits, most - least + 1)
+
+    def report_id(self) -> str:
+        """Draw an id."""
+        return str(UUID(bytes=self._bits.read(16), version=4))
+
+    def shuffle(self, items: list[T]) -> None:
+        """Draw an order, each equally likely."""
+        for last in range(len(items) - 1, 0, -1):
+            other = uniform_below(self._bits, last + 1)
+            items[last], items[other] = items[other], items[last]
+
+
+class SettledDraws:
+    """Choices that are settled beforehand: true reports, no null reports and the longest delays, unless set.
+
+    ``fake_reports`` (pairs of trigger data and window) and ``null_days`` hold until they are set again.
+    """
+
+    def __init__(self, vendor: VendorValues) -> None:
+        self._vendor = vendor
+        self._reports = 0
+        self.fake_reports: Sequence[tuple[int, int]] | None = None
+        self.null_days: frozenset[int] = frozenset()
+
+    def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
+        """Return the reports that were set."""
+        if self.fake_reports is None:
+            return None
+        seen: dict[int, int] = {}
+        chosen = []
+        for data, window in sorted(self.fake_reports):
+            bucket = seen[data] = seen.get(data, -1) + 1
+            chosen.append(StateReport(data, window, bucket))
+        return chosen
+
+    def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
+        """Return whether the day was set."""
+        return lookback_day in self.null_days
+
+    def aggregatable_delay_ms(self) -> int:
+        """Return the longest delay."""
+        return self._vendor.aggregatable_min_delay_ms + self._vendor.aggregatable_delay_span_ms
+
+    def offline_delay_ms(self) -> int:
+        """Return the longest delay."""
+        return self._vendor.offline_delay_ms[1]
+
+    def report_id(self) -> str:
+        """Return a UUID that counts up."""
+        self._reports += 1
+        return str(UUID(int=self._reports << 80 | 4 << 76 | 8 << 60))
+
+    def shuffle(self, items: list[T]) -> None:
+        """Leave the order alone."""

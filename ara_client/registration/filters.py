@@ -1,0 +1,96 @@
+"""Filter data of sources and filters of triggers: their values and how they are read.
+
+Lengths count bytes and an empty filter is no filter, as in Chromium's components/attribution_reporting/filters.cc.
+How they are matched is in ``ara_client.storage.matching``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ara_client.constants import (
+    MAX_BYTES_PER_FILTER_STRING,
+    MAX_FILTERS_PER_SOURCE,
+    MAX_VALUES_PER_FILTER,
+    SECOND_MS,
+)
+from ara_client.registration.nodes import Node
+
+FilterMap = Mapping[str, frozenset[str]]
+SOURCE_TYPE = "source_type"
+_LOOKBACK = "_lookback_window"
+_FOREVER_S = 10**309
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterConfig:
+    """One filter: values by key and, if given, how old the source may be."""
+
+    values: FilterMap
+    lookback_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterPair:
+    """``filters`` and ``not_filters`` of one object of a trigger: one of each list must match, if the list has any."""
+
+    positive: tuple[FilterConfig, ...] = ()
+    negative: tuple[FilterConfig, ...] = ()
+
+
+NO_FILTERS = FilterPair()
+
+
+def parse_filter_data(node: Node | None) -> FilterMap:
+    """Return a source's ``filter_data``, without the ``source_type`` that the browser adds."""
+    if node is None or not node.is_map():
+        return {}
+    if len(node.value) > MAX_FILTERS_PER_SOURCE:
+        node.problem(f"must not have more than {MAX_FILTERS_PER_SOURCE} keys")
+        return {}
+    if (reserved := node.field(SOURCE_TYPE)) is not None:
+        reserved.problem("is set by the browser and may not be given")
+    return _values(node, MAX_BYTES_PER_FILTER_STRING, MAX_VALUES_PER_FILTER)
+
+
+def parse_filter_pair(node: Node) -> FilterPair:
+    """Return the filters of an object of a trigger (WICG, "parse a filter pair")."""
+    positive, negative = _filters(node.field("filters")), _filters(node.field("not_filters"))
+    return FilterPair(positive=positive, negative=negative) if positive or negative else NO_FILTERS
+
+
+def _filters(node: Node | None) -> tuple[FilterConfig, ...]:
+    if node is None:
+        return ()
+    nodes = node.entries() if isinstance(node.value, list) else iter([node])
+    configs = [_config(entry) for entry in nodes]
+    return tuple(config for config in configs if config is not None)
+
+
+def _config(node: Node) -> FilterConfig | None:
+    if not node.is_map():
+        return None
+    lookback_ms = None
+    if (lookback := node.field(_LOOKBACK)) is not None:
+        seconds = lookback.integer(1, _FOREVER_S)
+        lookback_ms = None if seconds is None else seconds * SECOND_MS
+        rest = {key: value for key, value in node.value.items() if key != _LOOKBACK}
+        node = Node(rest, node.path, node.problems)
+    values = _values(node, None, None)
+    return FilterConfig(values=values, lookback_ms=lookback_ms) if values or lookback_ms else None
+
+
+def _values(node: Node, max_bytes: int | None, max_values: int | None) -> dict[str, frozenset[str]]:
+    out: dict[str, frozenset[str]] = {}
+    for key, listed in node.fields():
+        if key.startswith("_"):
+            listed.problem("keys that begin with an underscore are reserved")
+        elif max_bytes is not None and len(key.encode()) > max_bytes:
+            listed.problem(f"the key must not be longer than {max_bytes} bytes")
+        elif listed.is_list():
+            values = frozenset(text for entry in listed.entries() if (text := entry.string(max_bytes)) is not None)
+            if max_values is not None and len(values) > max_values:
+                listed.problem(f"must not have more than {max_values} distinct values")
+            out[key] = values
+    return out

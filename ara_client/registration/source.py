@@ -1,0 +1,243 @@
+"""``Attribution-Reporting-Register-Source``: what a source registration says.
+
+WICG, "parse source-registration JSON". Where the specification and Chromium differ in a detail (lengths in bytes,
+rounding of an event source's expiry), this does what Chromium does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aggservice.wire import parse_origin
+from ara_client.constants import (
+    AGGREGATABLE_BUDGET,
+    DAY_MS,
+    DEFAULT_EVENT_LEVEL_REPORTS,
+    DEFAULT_TRIGGER_DATA_CARDINALITY,
+    MAX_AGGREGATION_KEYS,
+    MAX_BYTES_PER_AGGREGATION_KEY_ID,
+    MAX_BYTES_PER_BUDGET_NAME,
+    MAX_DESTINATIONS_PER_SOURCE,
+    MAX_EVENT_LEVEL_REPORTS,
+    MAX_NAMED_BUDGETS,
+    MAX_SOURCE_EXPIRY_MS,
+    MAX_TRIGGER_DATA_PER_SOURCE,
+    MIN_REPORT_WINDOW_MS,
+    MIN_SOURCE_EXPIRY_MS,
+    UINT32_MAX,
+)
+from ara_client.registration.debug_reporting import DebugReportingConfig, parse_source_debug_reporting
+from ara_client.registration.filters import FilterMap, parse_filter_data
+from ara_client.registration.flexible import TriggerSpec, parse_trigger_specs
+from ara_client.registration.nodes import InvalidJsonError, Node, load_json
+from ara_client.registration.problems import Parsed, Problem
+from ara_client.registration.scopes import AttributionScopes, parse_source_scopes
+from ara_client.registration.windows import ReportWindows, parse_duration, parse_windows
+from ara_client.vendor import VendorValues
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceRegistration:
+    """A valid source registration. Durations run from the time at which the source is registered.
+
+    ``trigger_data`` is the set the trigger's data must fall into; with ``exact_matching`` it must be one of them,
+    otherwise its remainder by their number picks one. ``specs`` is None unless the full-flexible form was used.
+    """
+
+    destinations: tuple[str, ...]
+    source_event_id: int
+    expiry_ms: int
+    priority: int
+    destination_limit_priority: int
+    filter_data: FilterMap
+    debug_key: int | None
+    debug_reporting: bool
+    aggregation_keys: Mapping[str, int]
+    named_budgets: Mapping[str, int]
+    aggregatable_window_ms: int
+    windows: ReportWindows
+    trigger_data: tuple[int, ...]
+    exact_matching: bool
+    max_event_level_reports: int
+    event_level_epsilon: float
+    scopes: AttributionScopes | None
+    debug: DebugReportingConfig
+    specs: tuple[TriggerSpec, ...] | None = None
+
+    def match_trigger_data(self, data: int) -> int | None:
+        """Return the trigger data to report for a trigger's, None if it has no match (WICG, "find matching")."""
+        if self.exact_matching:
+            return data if data in self.trigger_data else None
+        return self.trigger_data[data % len(self.trigger_data)] if self.trigger_data else None
+
+
+def parse_source(text: str, source_type: str, vendor: VendorValues) -> Parsed[SourceRegistration]:
+    """Return the registration that a header's text is, or every problem with it.
+
+    ``debug_key`` is the one asked for; whether it may be used is for the caller to say. Flaws of debugging fields
+    are in ``ignored``.
+    """
+    problems: list[Problem] = []
+    ignored: list[Problem] = []
+    try:
+        root = Node(load_json(text), (), problems)
+    except InvalidJsonError as error:
+        return Parsed(None, (Problem((), str(error)),))
+    if not root.is_map():
+        return Parsed(None, tuple(problems))
+    forgiven = Node(root.value, (), ignored)
+    expiry_ms = _expiry(root.field("expiry"), source_type)
+    window = root.field("aggregatable_report_window")
+    exact = _exact_matching(root.field("trigger_data_matching"))
+    windows = parse_windows(root, source_type, expiry_ms)
+    reports = _max_reports(root.field("max_event_level_reports"), source_type)
+    specs = parse_trigger_specs(root, windows, expiry_ms, reports) if vendor.full_flexible_events else None
+    trigger_data = (
+        _trigger_data(root.field("trigger_data"), source_type)
+        if specs is None
+        else tuple(data for spec in specs for data in spec.trigger_data)
+    )
+    if not exact and trigger_data != tuple(range(len(trigger_data))):
+        if sorted(trigger_data) != list(range(len(trigger_data))):
+            root.problem("trigger data must be 0, 1, 2 and so on unless trigger_data_matching is exact")
+        trigger_data = tuple(sorted(trigger_data))
+    registration = SourceRegistration(
+        destinations=_destinations(root),
+        source_event_id=_unsigned(root, "source_event_id"),
+        expiry_ms=expiry_ms,
+        priority=_signed(root, "priority"),
+        destination_limit_priority=_signed(root, "destination_limit_priority"),
+        filter_data=parse_filter_data(root.field("filter_data")),
+        debug_key=parse_debug_key(forgiven),
+        debug_reporting=root.value.get("debug_reporting") is True,
+        aggregation_keys=_aggregation_keys(root.field("aggregation_keys")),
+        named_budgets=_named_budgets(root.field("named_budgets")),
+        aggregatable_window_ms=(
+            expiry_ms if window is None else parse_duration(window, MIN_REPORT_WINDOW_MS, expiry_ms)
+        ),
+        windows=windows,
+        trigger_data=trigger_data,
+        exact_matching=exact,
+        max_event_level_reports=reports,
+        event_level_epsilon=_epsilon(root.field("event_level_epsilon"), vendor.max_event_level_epsilon),
+        scopes=parse_source_scopes(root.field("attribution_scopes"), vendor.max_trigger_state_cardinality),
+        debug=parse_source_debug_reporting(
+            forgiven.field("aggregatable_debug_reporting"), vendor.aggregation_coordinators
+        ),
+        specs=specs,
+    )
+    return Parsed(None if problems else registration, tuple(problems), tuple(ignored))
+
+
+def parse_debug_key(root: Node) -> int | None:
+    """Return ``debug_key``; a malformed one is none."""
+    node = root.field("debug_key")
+    return None if node is None else node.unsigned64()
+
+
+def _unsigned(root: Node, key: str) -> int:
+    node = root.field(key)
+    return 0 if node is None else node.unsigned64() or 0
+
+
+def _signed(root: Node, key: str) -> int:
+    node = root.field(key)
+    return 0 if node is None else node.signed64() or 0
+
+
+def _destinations(root: Node) -> tuple[str, ...]:
+    node = root.field("destination")
+    if node is None:
+        root.problem("must have a destination")
+        return ()
+    entries = [node] if isinstance(node.value, str) else list(node.entries()) if node.is_list() else []
+    sites = set()
+    for entry in entries:
+        text = entry.string()
+        origin = None if text is None else parse_origin(text)
+        if origin is not None and origin.suitable:
+            sites.add(origin.site)
+        elif text is not None:
+            entry.problem("must be a URL with a potentially trustworthy origin")
+    if isinstance(node.value, list) and not (entries and len(sites) <= MAX_DESTINATIONS_PER_SOURCE):
+        node.problem(f"must have 1 to {MAX_DESTINATIONS_PER_SOURCE} distinct sites")
+    return tuple(sorted(sites))
+
+
+def _expiry(node: Node | None, source_type: str) -> int:
+    if node is None:
+        return MAX_SOURCE_EXPIRY_MS
+    expiry_ms = parse_duration(node, MIN_SOURCE_EXPIRY_MS, MAX_SOURCE_EXPIRY_MS)
+    return expiry_ms if source_type == "navigation" else (expiry_ms + DAY_MS // 2) // DAY_MS * DAY_MS
+
+
+def _exact_matching(node: Node | None) -> bool:
+    if node is None or node.value == "modulus":
+        return False
+    if node.value != "exact":
+        node.problem('must be "exact" or "modulus"')
+    return True
+
+
+def _max_reports(node: Node | None, source_type: str) -> int:
+    default = DEFAULT_EVENT_LEVEL_REPORTS[source_type]
+    given = default if node is None else node.integer(0, MAX_EVENT_LEVEL_REPORTS)
+    return default if given is None else given
+
+
+def _trigger_data(node: Node | None, source_type: str) -> tuple[int, ...]:
+    if node is None:
+        return tuple(range(DEFAULT_TRIGGER_DATA_CARDINALITY[source_type]))
+    if not node.is_list():
+        return ()
+    if len(node.value) > MAX_TRIGGER_DATA_PER_SOURCE:
+        node.problem(f"must not have more than {MAX_TRIGGER_DATA_PER_SOURCE} entries")
+        return ()
+    out: dict[int, None] = {}
+    for entry in node.entries():
+        data = entry.integer(0, UINT32_MAX)
+        if data is not None and data in out:
+            entry.problem("must not be listed twice")
+        elif data is not None:
+            out[data] = None
+    return tuple(out)
+
+
+def _epsilon(node: Node | None, most: float) -> float:
+    if node is None:
+        return most
+    if isinstance(node.value, (int, float)) and not isinstance(node.value, bool) and 0 <= node.value <= most:
+        return float(node.value)
+    node.problem(f"must be a number from 0 to {most:g}")
+    return most
+
+
+def _aggregation_keys(node: Node | None) -> dict[str, int]:
+    if node is None or not node.is_map():
+        return {}
+    if len(node.value) > MAX_AGGREGATION_KEYS:
+        node.problem(f"must not have more than {MAX_AGGREGATION_KEYS} keys")
+        return {}
+    out = {}
+    for key, entry in node.fields():
+        if len(key.encode()) > MAX_BYTES_PER_AGGREGATION_KEY_ID:
+            entry.problem(f"the key must not be longer than {MAX_BYTES_PER_AGGREGATION_KEY_ID} bytes")
+        elif (piece := entry.key_piece()) is not None:
+            out[key] = piece
+    return out
+
+
+def _named_budgets(node: Node | None) -> dict[str, int]:
+    if node is None or not node.is_map():
+        return {}
+    if len(node.value) > MAX_NAMED_BUDGETS:
+        node.problem(f"must not have more than {MAX_NAMED_BUDGETS} names")
+        return {}
+    out = {}
+    for name, entry in node.fields():
+        if len(name.encode()) > MAX_BYTES_PER_BUDGET_NAME:
+            entry.problem(f"the name must not be longer than {MAX_BYTES_PER_BUDGET_NAME} bytes")
+        elif (budget := entry.integer(0, AGGREGATABLE_BUDGET)) is not None:
+            out[name] = budget
+    return out

@@ -1,0 +1,197 @@
+"""``Attribution-Reporting-Register-Trigger``: what a trigger registration says.
+
+WICG, "create an attribution trigger".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from aggservice.wire import Origin
+from ara_client.constants import (
+    DEFAULT_FILTERING_ID_MAX_BYTES,
+    MAX_BYTES_PER_TRIGGER_CONTEXT_ID,
+    MAX_FILTERING_ID_MAX_BYTES,
+    UINT32_MAX,
+)
+from ara_client.registration.debug_reporting import (
+    DebugReportingConfig,
+    parse_coordinator,
+    parse_trigger_debug_reporting,
+)
+from ara_client.registration.filters import FilterPair, parse_filter_pair
+from ara_client.registration.nodes import InvalidJsonError, Node, load_json
+from ara_client.registration.problems import Parsed, Problem
+from ara_client.registration.scopes import parse_trigger_scopes
+from ara_client.registration.source import parse_debug_key
+from ara_client.registration.trigger_values import AggregatableValues, parse_aggregatable_values
+from ara_client.vendor import VendorValues
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventTriggerData:
+    """One event-level configuration; the first whose filters match the source is used. ``value`` is full-flexible's."""
+
+    data: int
+    priority: int
+    dedup_key: int | None
+    filters: FilterPair
+    value: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatableTriggerData:
+    """A key piece that is joined to the named aggregation keys of a source whose filters match."""
+
+    key_piece: int
+    source_keys: frozenset[str]
+    filters: FilterPair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatableDedupKey:
+    """A deduplication key for the aggregatable report; the first whose filters match is used."""
+
+    key: int | None
+    filters: FilterPair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedBudgetChoice:
+    """Which of the source's named budgets to charge; the first whose filters match is used."""
+
+    name: str | None
+    filters: FilterPair
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerRegistration:
+    """A valid trigger registration. ``coordinator`` is None for the browser's default."""
+
+    event_triggers: tuple[EventTriggerData, ...]
+    filters: FilterPair
+    debug_key: int | None
+    debug_reporting: bool
+    aggregatable_trigger_data: tuple[AggregatableTriggerData, ...]
+    aggregatable_values: tuple[AggregatableValues, ...]
+    aggregatable_dedup_keys: tuple[AggregatableDedupKey, ...]
+    named_budgets: tuple[NamedBudgetChoice, ...]
+    coordinator: Origin | None
+    includes_source_time: bool
+    trigger_context_id: str | None
+    filtering_id_max_bytes: int
+    debug: DebugReportingConfig
+    scopes: frozenset[str]
+
+    @property
+    def has_aggregatable_data(self) -> bool:
+        """Whether it asks for an aggregatable report (WICG, "contains aggregatable data")."""
+        return bool(self.aggregatable_trigger_data) or any(entry.values for entry in self.aggregatable_values)
+
+    @property
+    def sends_unconditionally(self) -> bool:
+        """Whether a report must be sent, attributed or not, and at once."""
+        return self.trigger_context_id is not None or self.filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
+
+
+def parse_trigger(text: str, vendor: VendorValues) -> Parsed[TriggerRegistration]:
+    """Return the registration that a header's text is, or every problem with it."""
+    problems: list[Problem] = []
+    ignored: list[Problem] = []
+    try:
+        root = Node(load_json(text), (), problems)
+    except InvalidJsonError as error:
+        return Parsed(None, (Problem((), str(error)),))
+    if not root.is_map():
+        return Parsed(None, tuple(problems))
+    forgiven = Node(root.value, (), ignored)
+    flexible = vendor.full_flexible_events
+    max_bytes = _max_bytes(root.field("aggregatable_filtering_id_max_bytes"))
+    registration = TriggerRegistration(
+        event_triggers=_listed(root.field("event_trigger_data"), lambda entry: _event_trigger(entry, flexible)),
+        filters=parse_filter_pair(root),
+        debug_key=parse_debug_key(forgiven),
+        debug_reporting=root.value.get("debug_reporting") is True,
+        aggregatable_trigger_data=_listed(root.field("aggregatable_trigger_data"), _aggregatable),
+        aggregatable_values=parse_aggregatable_values(root.field("aggregatable_values"), max_bytes),
+        aggregatable_dedup_keys=_listed(root.field("aggregatable_deduplication_keys"), _dedup_key),
+        named_budgets=_listed(root.field("named_budgets"), _named_budget),
+        coordinator=parse_coordinator(root.field("aggregation_coordinator_origin"), vendor.aggregation_coordinators),
+        includes_source_time=_includes_source_time(root.field("aggregatable_source_registration_time")),
+        trigger_context_id=_context_id(root.field("trigger_context_id")),
+        filtering_id_max_bytes=max_bytes,
+        debug=parse_trigger_debug_reporting(
+            forgiven.field("aggregatable_debug_reporting"), vendor.aggregation_coordinators
+        ),
+        scopes=parse_trigger_scopes(root.field("attribution_scopes")),
+    )
+    if registration.includes_source_time and registration.sends_unconditionally:
+        root.problem(
+            "aggregatable_source_registration_time may not be included together with trigger_context_id "
+            "or aggregatable_filtering_id_max_bytes"
+        )
+    return Parsed(None if problems else registration, tuple(problems), tuple(ignored))
+
+
+def _listed(node: Node | None, parse: Callable[[Node], T | None]) -> tuple[T, ...]:
+    if node is None or not node.is_list():
+        return ()
+    found = [parse(entry) for entry in node.entries() if entry.is_map()]
+    return tuple(value for value in found if value is not None)
+
+
+def _event_trigger(entry: Node, flexible: bool) -> EventTriggerData:
+    data, dedup, priority = entry.field("trigger_data"), entry.field("deduplication_key"), entry.field("priority")
+    value = entry.field("value") if flexible else None
+    return EventTriggerData(
+        data=0 if data is None else data.unsigned64() or 0,
+        dedup_key=None if dedup is None else dedup.unsigned64(),
+        priority=0 if priority is None else priority.signed64() or 0,
+        filters=parse_filter_pair(entry),
+        value=1 if value is None else value.integer(1, UINT32_MAX) or 1,
+    )
+
+
+def _aggregatable(entry: Node) -> AggregatableTriggerData | None:
+    piece, keys = entry.field("key_piece"), entry.field("source_keys")
+    if piece is None:
+        entry.problem("must have a key_piece")
+    names = [key.string() for key in keys.entries()] if keys is not None and keys.is_list() else []
+    filters = parse_filter_pair(entry)
+    key_piece = None if piece is None else piece.key_piece()
+    if key_piece is None:
+        return None
+    return AggregatableTriggerData(
+        key_piece=key_piece, source_keys=frozenset(name for name in names if name is not None), filters=filters
+    )
+
+
+def _dedup_key(entry: Node) -> AggregatableDedupKey:
+    key = entry.field("deduplication_key")
+    return AggregatableDedupKey(key=None if key is None else key.unsigned64(), filters=parse_filter_pair(entry))
+
+
+def _named_budget(entry: Node) -> NamedBudgetChoice:
+    name = entry.field("name")
+    return NamedBudgetChoice(name=None if name is None else name.string(), filters=parse_filter_pair(entry))
+
+
+def _max_bytes(node: Node | None) -> int:
+    given = None if node is None else node.integer(1, MAX_FILTERING_ID_MAX_BYTES)
+    return DEFAULT_FILTERING_ID_MAX_BYTES if given is None else given
+
+
+def _includes_source_time(node: Node | None) -> bool:
+    if node is None or node.value == "exclude":
+        return False
+    if node.value != "include":
+        node.problem('must be "exclude" or "include"')
+    return True
+
+
+def _context_id(node: Node | None) -> str | None:
+    return None if node is None else node.string(MAX_BYTES_PER_TRIGGER_CONTEXT_ID)

@@ -1,0 +1,183 @@
+"""The reports a browser sends, as values: where to, when, and what is in them.
+
+WICG, sections "Report delivery" and "Serialize attribution report body". Every report has ``url``, ``time_ms`` (when
+it was sent; None while it waits), ``to_dict()`` (its body as JSON values) and ``to_json()`` (its body).
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import floor
+from typing import Any
+
+from aggservice.wire import AggregatableReport as WireReport
+from aggservice.wire import Contribution, Origin
+from ara_client.constants import DEFAULT_FILTERING_ID_MAX_BYTES, SECOND_MS, WELL_KNOWN
+from ara_client.errors import UnsealedReportError
+
+JsonMap = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(ABC):
+    """What every report has: the origin it goes to and the time it was sent."""
+
+    reporting_origin: Origin
+    time_ms: int | None = None
+
+    @property
+    @abstractmethod
+    def path(self) -> str:
+        """The last part of the endpoint's path."""
+
+    @property
+    def url(self) -> str:
+        """The endpoint (WICG, "generate a report URL")."""
+        return f"{self.reporting_origin}{WELL_KNOWN}{self.path}"
+
+    @abstractmethod
+    def to_dict(self) -> Any:
+        """Return the body as JSON values."""
+
+    def to_json(self) -> str:
+        """Return the body as it is posted."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLevelReport(Report):
+    """A report about one trigger, or a false one. ``debug`` marks the copy that goes out at once.
+
+    ``summary_bucket`` and ``trigger_debug_keys`` are of the full-flexible form only.
+    """
+
+    report_id: str
+    scheduled_time_ms: int
+    source_event_id: int
+    source_type: str
+    trigger_data: int
+    response_rate: float
+    destinations: tuple[str, ...]
+    source_debug_key: int | None = None
+    trigger_debug_key: int | None = None
+    debug: bool = False
+    summary_bucket: tuple[int, int] | None = None
+    trigger_debug_keys: tuple[int, ...] = ()
+
+    @property
+    def path(self) -> str:
+        """Event-level reports, and their debug copies."""
+        return ("debug/" if self.debug else "") + "report-event-attribution"
+
+    def to_dict(self) -> JsonMap:
+        """Return the body (WICG, "obtain an event-level report body")."""
+        body: JsonMap = {
+            "attribution_destination": destination_json(self.destinations),
+            "randomized_trigger_rate": floor(self.response_rate * 1e7 + 0.5) / 1e7,
+            "report_id": self.report_id,
+            "scheduled_report_time": str(self.scheduled_time_ms // SECOND_MS),
+            "source_event_id": str(self.source_event_id),
+            "source_type": self.source_type,
+            "trigger_data": str(self.trigger_data),
+        }
+        if self.summary_bucket is not None:
+            body["trigger_summary_bucket"] = list(self.summary_bucket)
+        if self.trigger_debug_keys and self.source_debug_key is not None:
+            body["source_debug_key"] = str(self.source_debug_key)
+            body["trigger_debug_keys"] = [str(key) for key in self.trigger_debug_keys]
+        return body | _debug_keys(self.source_debug_key, self.trigger_debug_key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatableReport(Report):
+    """What aggregatable reports of both kinds have. ``sealed`` is the body, once there is a key to seal it to.
+
+    ``contributions`` are the true ones, without the nulls that pad the payload: what the holder of the device may
+    see, and nobody else.
+    """
+
+    report_id: str
+    scheduled_time_ms: int
+    destination: str
+    coordinator: Origin
+    contributions: tuple[Contribution, ...]
+    sealed: WireReport | None = None
+
+    def to_dict(self) -> JsonMap:
+        """Return the body; raise ``UnsealedReportError`` where the browser had no key."""
+        if self.sealed is None:
+            raise UnsealedReportError(
+                f"this report was not sealed: give Browser keys for {self.coordinator} to have bodies to post"
+            )
+        return self.sealed.to_dict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatableAttributionReport(AggregatableReport):
+    """A report whose contributions are attributed, or a null one. ``source_time_ms`` is None where it is excluded."""
+
+    source_time_ms: int | None
+    trigger_context_id: str | None = None
+    source_debug_key: int | None = None
+    trigger_debug_key: int | None = None
+    filtering_id_max_bytes: int = DEFAULT_FILTERING_ID_MAX_BYTES
+    is_null: bool = False
+    debug: bool = False
+
+    @property
+    def path(self) -> str:
+        """Aggregatable reports, and their debug copies."""
+        return ("debug/" if self.debug else "") + "report-aggregate-attribution"
+
+    @property
+    def debug_enabled(self) -> bool:
+        """Whether both sides gave a debug key (WICG, "check if attribution debugging can be enabled")."""
+        return self.source_debug_key is not None and self.trigger_debug_key is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatableDebugReport(AggregatableReport):
+    """A report about what went wrong with a registration, to be aggregated."""
+
+    @property
+    def path(self) -> str:
+        """Aggregatable debug reports."""
+        return "debug/report-aggregate-debug"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerboseDebugData:
+    """One entry of a verbose debug report."""
+
+    type: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerboseDebugReport(Report):
+    """A report in the clear about what became of a registration."""
+
+    data: tuple[VerboseDebugData, ...]
+
+    @property
+    def path(self) -> str:
+        """Verbose debug reports."""
+        return "debug/verbose"
+
+    def to_dict(self) -> list[JsonMap]:
+        """Return the body (WICG, "serialize a verbose debug report")."""
+        return [{"body": dict(entry.body), "type": entry.type} for entry in self.data]
+
+
+def destination_json(destinations: tuple[str, ...]) -> str | list[str]:
+    """Return destinations as reports show them: a string if there is one, a list otherwise."""
+    return destinations[0] if len(destinations) == 1 else list(destinations)
+
+
+def _debug_keys(source: int | None, trigger: int | None) -> JsonMap:
+    if source is None or trigger is None:
+        return {}
+    return {"source_debug_key": str(source), "trigger_debug_key": str(trigger)}

@@ -1,0 +1,1 @@
+"""What a browser keeps: sources, pending reports and rate limits."""

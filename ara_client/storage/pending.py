@@ -1,0 +1,107 @@
+"""Reports that wait for their time, found by time, by source and by destination."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sortedcontainers import SortedDict
+
+from ara_client.reports import AggregatableAttributionReport, EventLevelReport
+from ara_client.storage.rate_limits import count
+from ara_client.storage.sources import StoredSource
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class PendingReport:
+    """A report that waits. ``due_ms`` moves when sending fails; ``initial_due_ms`` does not.
+
+    ``source`` is None for null reports; ``trigger_time_ms`` of a false report is the start of its window.
+    """
+
+    id: int
+    report: EventLevelReport | AggregatableAttributionReport
+    source: StoredSource | None
+    trigger_time_ms: int
+    due_ms: int
+    priority: int = 0
+    failed_attempts: int = 0
+    initial_due_ms: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.initial_due_ms = self.due_ms
+
+
+class PendingReports:
+    """The pending reports. Adding, removing and rescheduling are O(log n); counts are O(1)."""
+
+    def __init__(self) -> None:
+        self._by_due: SortedDict[tuple[int, int], PendingReport] = SortedDict()
+        self._by_source: dict[int, dict[int, PendingReport]] = {}
+        self._event_per_destination: dict[str, int] = {}
+        self._aggregatable_per_destination: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_due)
+
+    def __iter__(self) -> Iterator[PendingReport]:
+        return iter(list(self._by_due.values()))
+
+    def add(self, pending: PendingReport) -> None:
+        """Let a report wait."""
+        self._by_due[pending.due_ms, pending.id] = pending
+        if pending.source is not None:
+            self._by_source.setdefault(pending.source.id, {})[pending.id] = pending
+        self._tally(pending, 1)
+
+    def remove(self, pending: PendingReport) -> None:
+        """Forget a report."""
+        del self._by_due[pending.due_ms, pending.id]
+        if pending.source is not None:
+            listed = self._by_source[pending.source.id]
+            del listed[pending.id]
+            if not listed:
+                del self._by_source[pending.source.id]
+        self._tally(pending, -1)
+
+    def reschedule(self, pending: PendingReport, due_ms: int) -> None:
+        """Let a report wait for another time."""
+        del self._by_due[pending.due_ms, pending.id]
+        pending.due_ms = due_ms
+        self._by_due[due_ms, pending.id] = pending
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next report is due, None if none waits."""
+        return self._by_due.keys()[0][0] if self._by_due else None
+
+    def due(self, now_ms: int) -> list[PendingReport]:
+        """Return the reports that are due, earliest first; they keep waiting."""
+        return [self._by_due[key] for key in self._by_due.irange(None, (now_ms, 1 << 63))]
+
+    def of_source(self, source_id: int) -> list[PendingReport]:
+        """Return a source's reports in the order in which they were made."""
+        return list(self._by_source.get(source_id, {}).values())
+
+    def event_count(self, destination: str) -> int:
+        """Return how many event-level reports wait whose source has a destination."""
+        return self._event_per_destination.get(destination, 0)
+
+    def aggregatable_count(self, destination: str) -> int:
+        """Return how many aggregatable reports, null ones apart, wait for a destination."""
+        return self._aggregatable_per_destination.get(destination, 0)
+
+    def _tally(self, pending: PendingReport, by: int) -> None:
+        report = pending.report
+        if isinstance(report, EventLevelReport):
+            for destination in report.destinations:
+                count(self._event_per_destination, destination, by)
+        elif not report.is_null:
+            count(self._aggregatable_per_destination, report.destination, by)
+
+    def _check(self) -> None:
+        """Assert that every index agrees with the reports that wait."""
+        waiting = list(self._by_due.values())
+        assert all((pending.due_ms, pending.id) == key for key, pending in self._by_due.items())
+        assert sum(map(len, self._by_source.values())) == sum(pending.source is not None for pending in waiting)
+        events = [pending.report for pending in waiting if isinstance(pending.report, EventLevelReport)]
+        assert sum(self._event_per_destination.values()) == sum(len(report.destinations) for report in events)

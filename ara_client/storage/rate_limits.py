@@ -1,0 +1,345 @@
+"""The attribution rate-limit cache: what was registered and attributed for whom, and the limits over it.
+
+WICG, "attribution rate-limit record"; boundaries as in Chromium's ``RateLimitTable``: a record counts while its time,
+which is the source's, is strictly later than the beginning of the window. Limits on destinations are in
+``ara_client.storage.destination_limits``, over the same records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from sortedcontainers import SortedDict, SortedList
+
+from aggservice.wire import Origin
+from ara_client.storage.sources import StoredSource
+from ara_client.vendor import VendorValues
+
+AttributionScope = Literal["event", "aggregatable"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class RateLimitRecord:
+    """One record. ``scope`` is ``source``, ``event`` or ``aggregatable``; ``report_id`` is None for fake reports.
+
+    ``until_ms`` is the source's expiry for ``source`` and the time of attribution otherwise.
+    """
+
+    serial: int
+    scope: str
+    source_id: int
+    source_site: str
+    destination: str
+    reporting_origin: Origin
+    reporting_site: str
+    time_ms: int
+    until_ms: int
+    report_id: int | None = None
+    destination_priority: int = 0
+    deactivated: bool = False
+
+
+class RecordIndex:
+    """Records by a key and, for each key, by time and by reporting origin."""
+
+    __slots__ = ("_lists", "_origins")
+
+    def __init__(self) -> None:
+        self._lists: dict[tuple[str, ...], SortedDict[tuple[int, int], RateLimitRecord]] = {}
+        self._origins: dict[tuple[str, ...], dict[Origin, int]] = {}
+
+    def add(self, key: tuple[str, ...], record: RateLimitRecord) -> None:
+        """File a record under a key."""
+        listed = self._lists.get(key)
+        if listed is None:
+            listed = self._lists[key] = SortedDict()
+            self._origins[key] = {}
+        listed[record.time_ms, record.serial] = record
+        count(self._origins[key], record.reporting_origin, 1)
+
+    def remove(self, key: tuple[str, ...], record: RateLimitRecord) -> None:
+        """Take a record out."""
+        listed = self._lists[key]
+        del listed[record.time_ms, record.serial]
+        count(self._origins[key], record.reporting_origin, -1)
+        if not listed:
+            del self._lists[key], self._origins[key]
+
+    def later_than(self, key: tuple[str, ...], time_ms: int) -> Iterator[RateLimitRecord]:
+        """Yield the records of a key that are later than a time, oldest first."""
+        listed = self._lists.get(key)
+        if listed is not None:
+            for place in listed.irange((time_ms + 1, -1)):
+                yield listed[place]
+
+    def count_later_than(self, key: tuple[str, ...], time_ms: int) -> int:
+        """Return how many records of a key are later than a time; O(log n)."""
+        listed = self._lists.get(key)
+        return 0 if listed is None else len(listed) - listed.bisect_left((time_ms + 1, -1))
+
+    def origin_fits(self, key: tuple[str, ...], time_ms: int, origin: Origin, most: int) -> bool:
+        """Return whether ``origin`` is met, among the records later than a time, before ``most`` others are.
+
+        O(1) while the records of all times have few origins, which is the usual case. More than ``most`` there can be
+        only where noised sources, which ask nobody, brought them.
+        """
+        known = self._origins.get(key, {})
+        if len(known) - (origin in known) < most:
+            return True
+        others: set[Origin] = set()
+        for record in self.later_than(key, time_ms):
+            if record.reporting_origin == origin:
+                return True
+            others.add(record.reporting_origin)
+            if len(others) == most:
+                return False
+        return True
+
+
+class LivingDestinations:
+    """The destinations of sources that have not expired, kept up with as time goes on."""
+
+    __slots__ = ("_by_expiry", "active", "known")
+
+    def __init__(self) -> None:
+        self._by_expiry: SortedDict[tuple[int, int], RateLimitRecord] = SortedDict()
+        self.known: dict[str, int] = {}
+        self.active: dict[str, int] = {}
+
+    def add(self, record: RateLimitRecord) -> None:
+        """Count a record."""
+        self._by_expiry[record.until_ms, record.serial] = record
+        count(self.known, record.destination, 1)
+        count(self.active, record.destination, 1)
+
+    def remove(self, record: RateLimitRecord) -> None:
+        """Count a record no longer."""
+        if self._by_expiry.pop((record.until_ms, record.serial), None) is not None:
+            count(self.known, record.destination, -1)
+            if not record.deactivated:
+                count(self.active, record.destination, -1)
+
+    def deactivate(self, record: RateLimitRecord) -> None:
+        """Count a record as known but no longer as active; before it is marked so."""
+        if (record.until_ms, record.serial) in self._by_expiry and not record.deactivated:
+            count(self.active, record.destination, -1)
+
+    def expire(self, now_ms: int) -> None:
+        """Stop counting what has expired."""
+        while self._by_expiry and self._by_expiry.keys()[0][0] <= now_ms:
+            self.remove(self._by_expiry.peekitem(0)[1])
+
+    def active_records(self) -> list[RateLimitRecord]:
+        """Return the records that count as active."""
+        return [record for record in self._by_expiry.values() if not record.deactivated]
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def count(counts: dict[K, int], key: K, by: int) -> None:
+    """Add to a count, forgetting it at zero."""
+    total = counts.get(key, 0) + by
+    if total:
+        counts[key] = total
+    else:
+        del counts[key]
+
+
+class RateLimits:
+    """The records, and the limits on attributions and on reporting origins."""
+
+    def __init__(self, vendor: VendorValues) -> None:
+        self._vendor = vendor
+        self._serial = 0
+        self._records: dict[int, RateLimitRecord] = {}
+        self._by_time = SortedList()
+        self._attributions = RecordIndex()
+        self._attribution_pairs = RecordIndex()
+        self._source_pairs = RecordIndex()
+        self.sources_by_site = RecordIndex()
+        self.sources_by_sites = RecordIndex()
+        self._living: dict[tuple[str, ...], LivingDestinations] = {}
+        self._by_source: dict[int, list[RateLimitRecord]] = {}
+        self._by_report: dict[tuple[str, int], RateLimitRecord] = {}
+        self._next_purge_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def add_source(self, source: StoredSource) -> None:
+        """Record a registration, once a destination."""
+        self._add(source, "source", source.registration.destinations, source.expiry_time_ms, None, source.time_ms)
+
+    def add_attribution(
+        self, source: StoredSource, scope: AttributionScope, destination: str, now_ms: int, report_id: int
+    ) -> None:
+        """Record that a report was made for a trigger on ``destination``."""
+        self._add(source, scope, (destination,), now_ms, report_id, now_ms)
+
+    def add_fake_attribution(self, source: StoredSource) -> None:
+        """Record that a source was noised: it counts for every destination that its reports could be for."""
+        self._add(source, "event", source.registration.destinations, source.time_ms, None, source.time_ms)
+
+    def allows_attribution(self, source: StoredSource, scope: AttributionScope, destination: str) -> bool:
+        """Return whether one more attribution of this kind stays within the limit for its sites.
+
+        The window ends at the time of the source, not at that of the trigger.
+        """
+        key = (scope, source.site, destination, source.reporting_site)
+        before = self._attributions.count_later_than(key, source.time_ms - self._vendor.rate_limit_window_ms)
+        return before < self._vendor.max_attributions
+
+    def allows_attribution_origin(self, source: StoredSource, destination: str) -> bool:
+        """Return whether the reporting origin may attribute for this source site and destination."""
+        return self._allows_origin(
+            self._attribution_pairs, source, (destination,), self._vendor.max_attribution_reporting_origins
+        )
+
+    def allows_source_origin(self, source: StoredSource) -> bool:
+        """Return whether the reporting origin may register sources for this source site and its destinations."""
+        return self._allows_origin(
+            self._source_pairs,
+            source,
+            source.registration.destinations,
+            self._vendor.max_source_reporting_origins,
+        )
+
+    def allows_origin_per_site(self, source: StoredSource) -> bool:
+        """Return whether the reporting site has not used too many origins on this source site of late."""
+        begin_ms = source.time_ms - self._vendor.origins_per_site_window_ms
+        return self.sources_by_sites.origin_fits(
+            (source.site, source.reporting_site),
+            begin_ms,
+            source.reporting_origin,
+            self._vendor.max_reporting_origins_per_source_reporting_site,
+        )
+
+    def living(self, key: tuple[str, ...], now_ms: int) -> LivingDestinations:
+        """Return the living destinations of a source site, or of one and a reporting site."""
+        found = self._living.get(key)
+        if found is None:
+            found = LivingDestinations()
+        found.expire(now_ms)
+        return found
+
+    def deactivate(self, source_id: int) -> None:
+        """Let the registration of a source count no longer for the limit on living destinations."""
+        for record in self._by_source.get(source_id, ()):
+            if record.scope == "source" and not record.deactivated:
+                for key in _living_keys(record):
+                    self._living[key].deactivate(record)
+                record.deactivated = True
+
+    def forget_report(self, scope: AttributionScope, report_id: int) -> None:
+        """Take out the record of a report that will not be sent; fake reports have none."""
+        record = self._by_report.get((scope, report_id))
+        if record is not None:
+            self._remove(record)
+
+    def forget_sources(self, source_ids: Iterable[int]) -> None:
+        """Take out every record of some sources: the user, not a site, asked for it."""
+        for source_id in source_ids:
+            for record in list(self._by_source.get(source_id, ())):
+                self._remove(record)
+
+    def forget_range(self, origin: Origin | None, begin_ms: int, end_ms: int) -> None:
+        """Take out the records of an origin (None: all) from a range of time, both ends included."""
+        for record in list(self._records.values()):
+            times = [record.time_ms] if record.scope == "source" else [record.time_ms, record.until_ms]
+            if origin in (None, record.reporting_origin) and any(begin_ms <= time <= end_ms for time in times):
+                self._remove(record)
+
+    def purge(self, now_ms: int) -> None:
+        """Drop records that no limit can count any more (WICG, "can attribution rate-limit record be removed").
+
+        Amortised: looks at most every five minutes of simulated time, as Chromium does.
+        """
+        if now_ms < self._next_purge_ms:
+            return
+        self._next_purge_ms = now_ms + 300_000
+        begin_ms = now_ms - self._vendor.rate_limit_window_ms
+        for _, serial in list(self._by_time.irange(None, (begin_ms, 1 << 63))):
+            record = self._records[serial]
+            if record.scope != "source" or record.until_ms <= now_ms:
+                self._remove(record)
+
+    def _allows_origin(self, index: RecordIndex, source: StoredSource, destinations: Iterable[str], most: int) -> bool:
+        begin_ms = source.time_ms - self._vendor.rate_limit_window_ms
+        return all(
+            index.origin_fits((source.site, destination), begin_ms, source.reporting_origin, most)
+            for destination in destinations
+        )
+
+    def _add(
+        self,
+        source: StoredSource,
+        scope: str,
+        destinations: Iterable[str],
+        until_ms: int,
+        report_id: int | None,
+        now_ms: int,
+    ) -> None:
+        self.purge(now_ms)
+        for destination in destinations:
+            self._serial += 1
+            record = RateLimitRecord(
+                serial=self._serial,
+                scope=scope,
+                source_id=source.id,
+                source_site=source.site,
+                destination=destination,
+                reporting_origin=source.reporting_origin,
+                reporting_site=source.reporting_site,
+                time_ms=source.time_ms,
+                until_ms=until_ms,
+                report_id=report_id,
+                destination_priority=source.registration.destination_limit_priority,
+            )
+            self._records[record.serial] = record
+            self._by_time.add((record.time_ms, record.serial))
+            self._by_source.setdefault(source.id, []).append(record)
+            if report_id is not None:
+                self._by_report[scope, report_id] = record
+            for index, key in self._places(record):
+                index.add(key, record)
+            if scope == "source":
+                for key in _living_keys(record):
+                    living = self._living.get(key)
+                    if living is None:
+                        living = self._living[key] = LivingDestinations()
+                    living.add(record)
+
+    def _remove(self, record: RateLimitRecord) -> None:
+        del self._records[record.serial]
+        self._by_time.remove((record.time_ms, record.serial))
+        listed = self._by_source[record.source_id]
+        listed.remove(record)
+        if not listed:
+            del self._by_source[record.source_id]
+        if record.report_id is not None:
+            del self._by_report[record.scope, record.report_id]
+        for index, key in self._places(record):
+            index.remove(key, record)
+        if record.scope == "source":
+            for key in _living_keys(record):
+                self._living[key].remove(record)
+
+    def _places(self, record: RateLimitRecord) -> tuple[tuple[RecordIndex, tuple[str, ...]], ...]:
+        pair = (record.source_site, record.destination)
+        if record.scope == "source":
+            return (
+                (self._source_pairs, pair),
+                (self.sources_by_site, (record.source_site,)),
+                (self.sources_by_sites, (record.source_site, record.reporting_site)),
+            )
+        return (
+            (self._attribution_pairs, pair),
+            (self._attributions, (record.scope, *pair, record.reporting_site)),
+        )
+
+
+def _living_keys(record: RateLimitRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (record.source_site,), (record.source_site, record.reporting_site)

@@ -1,0 +1,193 @@
+"""A source that the browser holds, and the store that finds it by destination, priority, time and expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from sortedcontainers import SortedDict, SortedList
+
+from aggservice.wire import Origin
+from ara_client.constants import AGGREGATABLE_BUDGET
+from ara_client.registration.scopes import AttributionScopes
+from ara_client.registration.source import SourceRegistration
+from ara_client.storage.flexible_ledger import FlexibleLedger
+from ara_client.storage.matching import FilterSubject
+
+AttributionLogic = Literal["truthfully", "never", "falsely"]
+
+
+class StoredSource:
+    """A registered source with what has been spent of its budgets.
+
+    ``attribution_logic``: ``truthfully``, or what the randomized response decided: ``never`` to report, or to
+    report ``falsely``. ``attributed`` is whether any report was made for it.
+    """
+
+    __slots__ = (
+        "aggregatable_dedup_keys",
+        "aggregatable_reports",
+        "attribution_logic",
+        "cookie_debug_allowed",
+        "debug_budget",
+        "debug_key",
+        "debug_reports",
+        "dedup_keys",
+        "event_level_active",
+        "event_reports",
+        "expiry_time_ms",
+        "fenced",
+        "flexible",
+        "id",
+        "named_budgets",
+        "origin",
+        "registration",
+        "remaining_budget",
+        "reporting_origin",
+        "reporting_site",
+        "response_rate",
+        "scopes",
+        "site",
+        "source_type",
+        "time_ms",
+    )
+
+    def __init__(
+        self,
+        *,
+        identity: int,
+        registration: SourceRegistration,
+        origin: Origin,
+        reporting_origin: Origin,
+        source_type: str,
+        time_ms: int,
+        cookie_debug_allowed: bool,
+        fenced: bool,
+    ) -> None:
+        self.id = identity
+        self.registration = registration
+        self.origin = origin
+        self.site = origin.site
+        self.reporting_origin = reporting_origin
+        self.reporting_site = reporting_origin.site
+        self.source_type = source_type
+        self.time_ms = time_ms
+        self.expiry_time_ms = time_ms + registration.expiry_ms
+        self.cookie_debug_allowed = cookie_debug_allowed
+        self.debug_key = registration.debug_key if cookie_debug_allowed else None
+        self.fenced = fenced
+        self.scopes: AttributionScopes | None = registration.scopes
+        self.attribution_logic: AttributionLogic = "truthfully"
+        self.response_rate = 0.0
+        self.event_level_active = True
+        self.event_reports = 0
+        self.dedup_keys: set[int] = set()
+        self.aggregatable_dedup_keys: set[int] = set()
+        self.debug_budget = registration.debug.budget
+        self.debug_reports = 0
+        self.remaining_budget = AGGREGATABLE_BUDGET - registration.debug.budget
+        self.aggregatable_reports = 0
+        self.named_budgets = dict(registration.named_budgets)
+        self.flexible = (
+            None
+            if registration.specs is None
+            else FlexibleLedger(registration.specs, registration.max_event_level_reports)
+        )
+
+    @property
+    def attributed(self) -> bool:
+        """Whether a report was made for it, true or false."""
+        return self.event_reports > 0 or self.aggregatable_reports > 0
+
+    @property
+    def aggregatable_window_end_ms(self) -> int:
+        """From when on no aggregatable report is made for it."""
+        return self.time_ms + self.registration.aggregatable_window_ms
+
+    def as_subject(self, now_ms: int) -> FilterSubject:
+        """Return the source as filters see it at ``now_ms``."""
+        return FilterSubject(self.registration.filter_data, self.source_type, now_ms - self.time_ms)
+
+
+class SourceStore:
+    """The active sources. Each operation is O(log n) in the sources it concerns; nothing scans them all."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, StoredSource] = {}
+        self._by_expiry: SortedDict[tuple[int, int], StoredSource] = SortedDict()
+        self._by_time: SortedDict[tuple[int, int], StoredSource] = SortedDict()
+        self._by_target: dict[tuple[Origin, str], SortedList] = {}
+        self._per_origin: dict[Origin, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __contains__(self, source: StoredSource) -> bool:
+        return source.id in self._by_id
+
+    def add(self, source: StoredSource) -> None:
+        """Hold a source."""
+        self._by_id[source.id] = source
+        self._by_expiry[source.expiry_time_ms, source.id] = source
+        self._by_time[source.time_ms, source.id] = source
+        for destination in source.registration.destinations:
+            target = (source.reporting_origin, destination)
+            listed = self._by_target.get(target)
+            if listed is None:
+                listed = self._by_target[target] = SortedList()
+            listed.add((source.registration.priority, source.id))
+        self._per_origin[source.origin] = self._per_origin.get(source.origin, 0) + 1
+
+    def remove(self, source: StoredSource) -> None:
+        """Forget a source; its pending reports are not touched. Removing twice is once."""
+        if self._by_id.pop(source.id, None) is None:
+            return
+        del self._by_expiry[source.expiry_time_ms, source.id]
+        del self._by_time[source.time_ms, source.id]
+        for destination in source.registration.destinations:
+            target = (source.reporting_origin, destination)
+            listed = self._by_target[target]
+            listed.remove((source.registration.priority, source.id))
+            if not listed:
+                del self._by_target[target]
+        self._per_origin[source.origin] -= 1
+        if not self._per_origin[source.origin]:
+            del self._per_origin[source.origin]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the sources whose expiry time has come."""
+        while self._by_expiry and self._by_expiry.keys()[0][0] <= now_ms:
+            self.remove(self._by_expiry.peekitem(0)[1])
+
+    def count_at(self, origin: Origin) -> int:
+        """Return how many sources an origin has; O(1)."""
+        return self._per_origin.get(origin, 0)
+
+    def with_target(self, reporting_origin: Origin, destination: str) -> list[StoredSource]:
+        """Return the sources of a reporting origin for a destination, highest priority first, then newest."""
+        listed = self._by_target.get((reporting_origin, destination), ())
+        return [self._by_id[identity] for _, identity in reversed(listed)]
+
+    def get(self, identity: int) -> StoredSource | None:
+        """Return the source with an id, None if it is not held."""
+        return self._by_id.get(identity)
+
+    def between(self, begin_ms: int, end_ms: int) -> Iterator[StoredSource]:
+        """Yield the sources registered in a range of time, both ends included, oldest first."""
+        for key in list(self._by_time.irange((begin_ms, -1), (end_ms, 1 << 63))):
+            yield self._by_time[key]
+
+    def _check(self) -> None:
+        """Assert that every index holds exactly the sources that are held."""
+        sources = set(self._by_id.values())
+        assert set(self._by_expiry.values()) == sources == set(self._by_time.values())
+        targets = [(target, entry) for target, listed in self._by_target.items() for entry in listed]
+        expected = {
+            ((source.reporting_origin, destination), (source.registration.priority, source.id))
+            for source in sources
+            for destination in source.registration.destinations
+        }
+        assert len(targets) == len(expected)
+        assert set(targets) == expected
+        assert sum(self._per_origin.values()) == len(sources)
+        assert all(count > 0 for count in self._per_origin.values())

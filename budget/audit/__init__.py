@@ -1,0 +1,1 @@
+"""The audit: a log replayed from its first entry."""

@@ -1,0 +1,327 @@
+"""The audit: replay a log and compare it with everything else that claims to know; name the first disagreement.
+
+Where a database stands beside the log, its receipts, jobs, results, head and balances must be exactly what the log
+implies, so that no value in any column can change unseen.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from budget.audit.replay import (
+    UNREADABLE,
+    DisagreementError,
+    Evidence,
+    LogReplay,
+    check_end,
+)
+from budget.files.staging import Manifest
+from budget.log.entries import Entry, ReleaseEntry
+from budget.log.export import ExportedLog
+from budget.log.merkle import last_path
+from budget.log.proofs import Checkpoint, Receipt
+from budget.store import (
+    PART_UNITS,
+    EntryRow,
+    Store,
+    Transaction,
+)
+from budget.stores.balances import (
+    BLOCK_MAX,
+    RECORD,
+    parse_block,
+    record_keys,
+)
+from budget.units import (
+    UNIT_BYTES,
+    UnitSet,
+    ascending,
+    contains,
+    rows,
+)
+
+_BLOCKS_AT_ONCE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """The first difference: at which entry (None: not at one), in what, and what it is."""
+
+    seq: int | None
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return ("" if self.seq is None else f"entry {self.seq}: ") + f"{self.what}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """What the audit saw. ``disagreement`` is None when everything agrees.
+
+    ``evidence`` counts the checkpoints and receipts compared, an exported log's own included.
+    """
+
+    disagreement: Disagreement | None
+    entries: int
+    releases: int
+    recoveries: int
+    units_charged: int
+    units_known: int
+    evidence: int
+    ledger_id: bytes
+    public_key: bytes
+    head: bytes
+    root: bytes
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything agrees."""
+        return self.disagreement is None
+
+
+class _Audit:
+    """One run of an audit: a fresh replay, so that a store may run it again."""
+
+    def __init__(self, evidence: Evidence, progress: Callable[[int], None]) -> None:
+        self.log = LogReplay()
+        self.compared = 0
+        self.parts = 0
+        self._evidence = evidence
+        self._progress = progress
+
+    def add(self, header: bytes, parts: Iterable[bytes]) -> Entry:
+        """Replay an entry and compare the evidence that speaks of it."""
+        before = self.log.units_charged
+        entry = self.log.add(header, parts)
+        self._progress(self.log.units_charged - before)
+        self.compared += self._evidence.compare(self.log, entry)
+        return entry
+
+    def end(self) -> None:
+        """Check that the log is not empty and that nothing that was signed for is missing."""
+        assert self.log.balances is not None
+        self._evidence.compare_end(self.log)
+
+    def report(self, found: Disagreement | None) -> AuditReport:
+        """Return what was seen."""
+        log = self.log
+        return AuditReport(
+            disagreement=found,
+            entries=log.entries,
+            releases=log.releases,
+            recoveries=log.recoveries,
+            units_charged=log.units_charged,
+            units_known=0 if log.genesis is None else log.balances.used,
+            evidence=self.compared,
+            ledger_id=log.ledger_id,
+            public_key=b"" if log.genesis is None else log.genesis.public_key,
+            head=log.head,
+            root=log.root,
+        )
+
+    def stored_parts(self, transaction: Transaction, seq: int) -> Iterator[bytes]:
+        """Yield the stored units of an entry, checking what each row says about itself."""
+        full = True
+        for number, part in enumerate(transaction.parts(seq)):
+            keys = part.keys
+            whole = isinstance(keys, bytes) and 0 < len(keys) <= PART_UNITS * UNIT_BYTES and not len(keys) % UNIT_BYTES
+            if not whole or not full or (part.seq, part.part) != (seq, number):
+                raise DisagreementError(
+                    seq, "units", f"part {part.part} of the stored units has a wrong number or length"
+                )
+            if part.first_key != keys[:UNIT_BYTES] or part.last_key != keys[-UNIT_BYTES:]:
+                raise DisagreementError(
+                    seq, "units", f"part {number} of the stored units has a wrong first or last key"
+                )
+            full = len(keys) == PART_UNITS * UNIT_BYTES
+            self.parts += 1
+            yield keys
+
+    def check_tables(self, transaction: Transaction) -> None:
+        """Check that the tables hold what the log implies and nothing more."""
+        head = transaction.head()
+        if head is None or (head.entries, head.frontier) != (self.log.entries, self.log.frontier):
+            raise DisagreementError(self.log.entries - 1, "head", "the stored head is not the end of this log")
+        if transaction.count_parts() != self.parts:
+            raise DisagreementError(None, "units", "there are stored units that belong to no entry")
+        if transaction.count_jobs() != self.log.releases:
+            raise DisagreementError(None, "job", "there are stored jobs that belong to no entry")
+        version, present, expected = transaction.schema()
+        if present != expected:
+            raise DisagreementError(None, "schema", f"the tables and indexes are not those of schema version {version}")
+
+    def check_balances(self, transaction: Transaction) -> None:
+        """Compare every stored balance with the replay; lay a difference at the first entry that charged the unit."""
+        seen, last = 0, b""
+        for records in _blocks_at_once(transaction):
+            keys = record_keys(records)
+            first = records[:1].tobytes()[:UNIT_BYTES]
+            if not ascending(keys) or first <= last:
+                raise DisagreementError(None, "balances", f"the units from {first.hex()} on are not in ascending order")
+            last = records[-1:].tobytes()[:UNIT_BYTES]
+            known, loss, delta, uses = self.log.balances.amounts(keys)
+            wrong = (
+                ~known
+                | (loss != records["loss"].astype(np.uint64))
+                | (delta != records["delta"].astype(np.uint64))
+                | (uses != records["uses"].astype(np.uint64))
+            )
+            if bool(wrong.any()):
+                units = UnitSet(_keys(records[wrong]))
+                text = f"{len(units)} balance(s) differ from the log, the first of unit {units[0].hex()}"
+                raise DisagreementError(_first_charge(transaction, units), "balances", text)
+            seen += records.size
+            self._progress(records.size)
+        if seen != self.log.balances.used:
+            text = f"the log charged {self.log.balances.used} units, the balances know {seen}"
+            raise DisagreementError(_first_without_balance(transaction, self.log.entries), "balances", text)
+
+
+def _keys(records: NDArray[np.void]) -> NDArray[np.uint8]:
+    flat = np.frombuffer(records.tobytes(), dtype=np.uint8).reshape(-1, RECORD.itemsize)
+    return np.ascontiguousarray(flat[:, :UNIT_BYTES])
+
+
+def _check_receipt(log: LogReplay, before: tuple[bytes, ...], row: EntryRow, entry: Entry) -> None:
+    """Check the receipt stored beside an entry: signed, and exactly what the log implies."""
+    assert log.genesis is not None
+    try:
+        receipt = Receipt.from_bytes(bytes(row.receipt))
+    except UNREADABLE as problem:
+        raise DisagreementError(entry.seq, "receipt", str(problem)) from problem
+    expected = Checkpoint(
+        ledger_id=log.ledger_id,
+        entries=log.entries,
+        head=log.head,
+        root=log.root,
+        time_ms=entry.time_ms,
+        public_key=log.genesis.public_key,
+        signature=receipt.checkpoint.signature,
+    )
+    if (receipt.entry, receipt.path, receipt.checkpoint) != (log.plain(entry), last_path(before), expected):
+        raise DisagreementError(entry.seq, "receipt", "the stored receipt speaks of another log")
+
+
+def _check_job(transaction: Transaction, entry: ReleaseEntry) -> None:
+    """Check the job and result stored for a release."""
+    job = transaction.job(entry.caller, entry.job_id)
+    if job is None:
+        raise DisagreementError(entry.seq, "job", f"job {entry.job_id!r} of {entry.caller!r} is missing")
+    if job.seq != entry.seq or type(job.seq) is not int:
+        raise DisagreementError(entry.seq, "job", f"job {entry.job_id!r} points at entry {job.seq}")
+    result = job.result
+    if not isinstance(result, bytes) or len(result) != entry.result.size:
+        raise DisagreementError(entry.seq, "result", "the stored result has another size than the entry says")
+    if hashlib.sha256(result).digest() != entry.result.sha256:
+        raise DisagreementError(entry.seq, "result", "the stored result is not the one the entry names")
+    if entry.result.files and Manifest.from_bytes(result).files != entry.result.files:
+        raise DisagreementError(entry.seq, "result", "the stored manifest names other files than the entry")
+
+
+def _blocks_at_once(transaction: Transaction) -> Iterator[NDArray[np.void]]:
+    """Yield the stored balances, many blocks at a time, checking each block's own first key and size."""
+    batch: list[bytes] = []
+    for first_key, block in transaction.blocks():
+        size = len(block) if isinstance(block, bytes) else 0
+        if not 0 < size <= BLOCK_MAX * RECORD.itemsize or size % RECORD.itemsize or block[:UNIT_BYTES] != first_key:
+            where = first_key.hex() if isinstance(first_key, bytes) else repr(first_key)
+            raise DisagreementError(None, "balances", f"the block at {where} has a wrong size or first key")
+        batch.append(block)
+        if len(batch) == _BLOCKS_AT_ONCE:
+            yield parse_block(b"".join(batch))
+            batch = []
+    if batch:
+        yield parse_block(b"".join(batch))
+
+
+def _first_charge(transaction: Transaction, units: UnitSet) -> int | None:
+    """Return the first entry that charged any of ``units``."""
+    for part in transaction.parts_between(units[0], units[len(units) - 1]):
+        if bool(contains(rows(part.keys), units.keys).any()):
+            return part.seq
+    return None
+
+
+def _first_without_balance(transaction: Transaction, entries: int) -> int | None:
+    """Return the first entry that charged a unit which the balances do not know."""
+    known = [_keys(records) for records in _blocks_at_once(transaction)]
+    everything = np.concatenate(known) if known else np.zeros((0, UNIT_BYTES), np.uint8)
+    for seq in range(1, entries):
+        for part in transaction.parts(seq):
+            if not bool(contains(everything, rows(part.keys)).all()):
+                return seq
+    return None
+
+
+def _silent(_: int) -> None:
+    """Hear of progress and say nothing."""
+
+
+def verify_store(
+    store: Store,
+    *,
+    checkpoints: Iterable[Checkpoint] = (),
+    receipts: Iterable[Receipt] = (),
+    public_key: bytes | None = None,
+    progress: Callable[[int], None] = _silent,
+) -> AuditReport:
+    """Audit a database, live or a copy, on one snapshot. ``progress`` hears of units replayed, then compared."""
+    evidence = Evidence(checkpoints, receipts, public_key)
+    audit = _Audit(evidence, progress)
+
+    def work(transaction: Transaction) -> None:
+        nonlocal audit
+        audit = _Audit(evidence, progress)
+        for row in transaction.entries():
+            if row.seq != audit.log.entries or type(row.seq) is not int:
+                text = f"the log goes from entry {audit.log.entries - 1} to {row.seq}"
+                raise DisagreementError(audit.log.entries, "missing", text)
+            before = audit.log.frontier
+            entry = audit.add(bytes(row.header), audit.stored_parts(transaction, row.seq))
+            _check_receipt(audit.log, before, row, entry)
+            if isinstance(entry, ReleaseEntry):
+                _check_job(transaction, entry)
+        audit.end()
+        audit.check_tables(transaction)
+        audit.check_balances(transaction)
+
+    try:
+        store.read("verify", work)
+    except UNREADABLE as problem:
+        return audit.report(_disagreement(problem, audit.log))
+    return audit.report(None)
+
+
+def verify_log(
+    exported: ExportedLog,
+    *,
+    checkpoints: Iterable[Checkpoint] = (),
+    receipts: Iterable[Receipt] = (),
+    public_key: bytes | None = None,
+    progress: Callable[[int], None] = _silent,
+) -> AuditReport:
+    """Audit an exported log by itself: everything but a database's own tables."""
+    audit = _Audit(Evidence(checkpoints, receipts, public_key), progress)
+    try:
+        for found in exported.entries():
+            audit.add(found.header, found.parts)
+        audit.end()
+        assert exported.checkpoint is not None
+        check_end(audit.log, exported.checkpoint)
+        audit.compared += 1
+    except UNREADABLE as problem:
+        return audit.report(_disagreement(problem, audit.log))
+    return audit.report(None)
+
+
+def _disagreement(problem: BaseException, log: LogReplay) -> Disagreement:
+    if isinstance(problem, DisagreementError):
+        return Disagreement(seq=problem.seq, what=problem.what, text=problem.text)
+    return Disagreement(seq=log.entries, what="unreadable", text=str(problem))

@@ -1,0 +1,119 @@
+"""Why a unit cannot pay: what it has spent, on which jobs of the caller who asks, and what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from budget.filters import Filter, Spend, spend_to_plain
+from budget.log.entries import ReleaseEntry, entry_from_bytes
+from budget.stores.balances import Spent, read_spent
+from budget.units import UnitSet, contains, rows
+
+if TYPE_CHECKING:
+    from budget.store import Transaction
+
+FIRST_SHOWN: Final = 20
+"""How many units a refusal explains at once; the rest come by page."""
+PAGE_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobUse:
+    """A job that charged a unit: its id, entry, time and what it cost."""
+
+    job_id: str
+    seq: int
+    time_ms: int
+    cost: Spend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """One unit and why it cannot pay. ``jobs`` are those of the caller who asks; others do not exist for him."""
+
+    unit: bytes
+    spent: Spend
+    limit: Spend
+    asked: Spend
+    jobs: tuple[JobUse, ...]
+
+    def to_plain(self, loss_name: str) -> dict[str, Any]:
+        """Return the plain values, amounts as decimal text, for JSON."""
+        lacks = {
+            "loss": max(0, self.spent.loss_micro + self.asked.loss_micro - self.limit.loss_micro),
+            "delta": max(0, self.spent.delta_atto + self.asked.delta_atto - self.limit.delta_atto),
+            "uses": max(0, self.spent.uses + self.asked.uses - self.limit.uses),
+        }
+        return {
+            "unit": self.unit.hex(),
+            "spent": spend_to_plain(self.spent, loss_name),
+            "asked": spend_to_plain(self.asked, loss_name),
+            "lacks": spend_to_plain(
+                Spend(loss_micro=lacks["loss"], delta_atto=lacks["delta"], uses=lacks["uses"]), loss_name
+            ),
+            "jobs": [
+                {
+                    "job_id": one.job_id,
+                    "seq": one.seq,
+                    "time_ms": one.time_ms,
+                    "cost": spend_to_plain(one.cost, loss_name),
+                }
+                for one in self.jobs
+            ],
+        }
+
+
+def uses_of(transaction: Transaction, units: UnitSet, caller: str, loss_name: str) -> list[list[JobUse]]:
+    """Return, for each unit, the jobs of ``caller`` that charged it, in order of entry."""
+    found: list[list[JobUse]] = [[] for _ in range(len(units))]
+    if not len(units):
+        return found
+    known: JobUse | None = None
+    for part in transaction.parts_between(units[0], units[len(units) - 1], caller):
+        if known is None or known.seq != part.seq:
+            row = transaction.entry(part.seq)
+            entry = None if row is None else entry_from_bytes(row.header, loss_name)
+            if not isinstance(entry, ReleaseEntry):
+                continue
+            known = JobUse(job_id=entry.job_id, seq=entry.seq, time_ms=entry.time_ms, cost=entry.cost)
+        for index in np.flatnonzero(contains(rows(part.keys), units.keys)).tolist():
+            found[index].append(known)
+    return found
+
+
+def explain(transaction: Transaction, spent: Spent, asked: Spend, chosen: Filter, caller: str) -> Iterator[Shortfall]:
+    """Yield a shortfall for each unit of ``spent``, whether or not it lacks anything."""
+    jobs = uses_of(transaction, spent.units, caller, chosen.loss_name)
+    for index in range(len(spent.units)):
+        yield Shortfall(
+            unit=spent.units[index],
+            spent=spent.of(index),
+            limit=chosen.limit,
+            asked=asked,
+            jobs=tuple(jobs[index]),
+        )
+
+
+def explain_page(
+    transaction: Transaction, units: UnitSet, asked: Spend, chosen: Filter, caller: str
+) -> tuple[Shortfall, ...]:
+    """Return why each of ``units`` (a page of those that could not pay) stands where it does now."""
+    spent = read_spent(transaction, units, chosen.limit)
+    return tuple(explain(transaction, spent, asked, chosen, caller))
+
+
+def refusal_text(count: int, total: int, first: Iterable[Shortfall], loss_name: str) -> str:
+    """Say in one sentence how many units cannot pay and what the first one lacks."""
+    one = next(iter(first))
+    plain = one.to_plain(loss_name)
+    return (
+        f"{count} of {total} units cannot pay, nothing was charged; the first, {plain['unit']}, has spent"
+        f" {loss_name} {plain['spent'][loss_name]}, delta {plain['spent']['delta']}, {plain['spent']['uses']} use(s)"
+        f" and was asked for {loss_name} {plain['asked'][loss_name]}, delta {plain['asked']['delta']}:"
+        f" it lacks {loss_name} {plain['lacks'][loss_name]}, delta {plain['lacks']['delta']},"
+        f" {plain['lacks']['uses']} use(s); leave those units out or ask for less"
+    )

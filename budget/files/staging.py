@@ -1,0 +1,253 @@
+"""Result files that nobody may read before they are paid for.
+
+An attempt at a job writes its files into a folder of its own under the staging folder, which only the service can
+read. The ledger commits their digests; then they are renamed to where the caller looks for them. Whoever holds the
+lock file of an attempt is alive: after a crash ``settle`` publishes or removes what the dead left, by the ledger.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from aggservice.mechanisms import Bits
+from budget.errors import FormatError, StagingError
+from budget.files.folders import new_file, opened_folder, sync_folder
+from budget.log.canonical import decode, encode
+from budget.log.entries import FileDigest, check_name
+
+_FORMAT: Final = "aggservice-files-1"
+_LOCK: Final = "lock"
+_JOB: Final = "job"
+_FILES: Final = "files"
+_CHUNK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Which attempt's files are a job's result, and the folder they are published in. Its bytes are in the ledger."""
+
+    attempt: str
+    destination: str
+    files: tuple[FileDigest, ...]
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical bytes."""
+        files = [{"name": one.name, "size": one.size, "sha256": one.sha256.hex()} for one in self.files]
+        return encode({"format": _FORMAT, "attempt": self.attempt, "destination": self.destination, "files": files})
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Manifest:
+        """Read canonical bytes; FormatError when they are anything else."""
+        plain: dict[str, Any] = decode(raw)
+        try:
+            if plain["format"] != _FORMAT:
+                raise FormatError("not a manifest of result files")
+            found = cls(
+                attempt=plain["attempt"],
+                destination=plain["destination"],
+                files=tuple(
+                    FileDigest(name=one["name"], size=one["size"], sha256=bytes.fromhex(one["sha256"]))
+                    for one in plain["files"]
+                ),
+            )
+        except (KeyError, TypeError, ValueError) as problem:
+            raise FormatError(f"not a manifest of result files: {problem!r}") from problem
+        if found.to_bytes() != raw:
+            raise FormatError("not a manifest of result files")
+        return found
+
+
+def file_digest(path: Path) -> FileDigest:
+    """Return name, size and SHA-256 of a file."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return FileDigest(name=path.name, size=size, sha256=digest.digest())
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Attempt:
+    """One attempt at one job, alive as long as its lock is held. Write files at ``path(name)``, then ``seal``."""
+
+    def __init__(self, folder: Path, lock: IO[bytes]) -> None:
+        self.folder = folder
+        self.manifest: Manifest | None = None
+        self._lock = lock
+
+    @property
+    def name(self) -> str:
+        """The attempt's name, unique in its staging folder."""
+        return self.folder.name
+
+    def path(self, name: str) -> Path:
+        """Return where to write the result file ``name``."""
+        return self.folder / _FILES / FileDigest(name=name, size=0, sha256=bytes(32)).name
+
+    def seal(self, destination: Path) -> Manifest:
+        """Make every file durable and note its digest; ``destination`` is the folder where they will appear."""
+        files = sorted((self.folder / _FILES).iterdir())
+        for file in files:
+            _sync(file)
+        for folder in (self.folder / _FILES, self.folder, self.folder.parent):
+            _sync(folder)  # the last holds the name that the manifest will carry
+        if not files:
+            raise StagingError("there is no result file to seal")
+        self.manifest = Manifest(
+            attempt=self.name,
+            destination=str(destination.absolute()),
+            files=tuple(file_digest(file) for file in files),
+        )
+        return self.manifest
+
+    def let_go(self) -> None:
+        """Leave the files where they are and give up the lock, so that whoever settles decides by the ledger."""
+        self._lock.close()
+
+    def discard(self) -> None:
+        """Remove everything the attempt wrote, its lock last. Doing it twice is harmless."""
+        shutil.rmtree(self.folder / _FILES, ignore_errors=True)
+        for name in (_JOB, _LOCK):
+            (self.folder / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self.folder.rmdir()
+        self._lock.close()
+
+    def publish(self, manifest: Manifest) -> None:
+        """Move the files to their destination, each by one rename, and remove the attempt. Safe to do again.
+
+        A destination that a link leads to is refused: it is not where the caller was allowed to write.
+        """
+        destination = Path(manifest.destination)
+        try:
+            with opened_folder(destination) as folder:
+                for one in manifest.files:
+                    self._publish(self.folder / _FILES / one.name, folder, one.name)
+                sync_folder(folder)
+        except OSError as problem:
+            self.let_go()  # whoever asks again takes it over
+            raise StagingError(
+                f"the result is paid for but could not be written to {destination}: {problem.strerror};"
+                " make the folder writable and ask again with the same job id"
+            ) from problem
+        self.discard()
+
+    def _publish(self, staged: Path, folder: int, name: str) -> None:
+        if not staged.exists():
+            return  # a staged file of a committed job only ever leaves by being published
+        try:
+            os.replace(staged, name, dst_dir_fd=folder)
+        except OSError as problem:
+            if problem.errno != errno.EXDEV:
+                raise
+            # Another file system: bring the bytes over under a name of our own, then rename there.
+            near = f".{name}.{self.name}"
+            with staged.open("rb") as source, new_file(folder, near) as target:
+                shutil.copyfileobj(source, target, _CHUNK)
+                target.flush()
+                os.fsync(target.fileno())
+            os.replace(near, name, src_dir_fd=folder, dst_dir_fd=folder)
+            staged.unlink()
+
+
+class Staging:
+    """The staging folder: made for its owner only, refused when others can read it."""
+
+    def __init__(self, folder: Path, bits: Bits) -> None:
+        self.folder = folder
+        self._bits = bits
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & 0o077:
+            raise StagingError(f"others can read the staging folder {folder} (mode {mode:o}): run chmod 700 on it")
+
+    def begin(self, caller: str, job_id: str) -> Attempt:
+        """Start an attempt at a job."""
+        check_name("the caller", caller)
+        check_name("the job id", job_id)
+        folder = self.folder / self._bits.read(16).hex()
+        fresh = folder.with_suffix(".new")
+        while True:
+            # Another service, settling, may tidy the folder away until its lock is held.
+            fresh.mkdir(mode=0o700)
+            with suppress(FileNotFoundError):
+                lock = (fresh / _LOCK).open("wb")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.fstat(lock.fileno()).st_nlink:
+                    break
+                lock.close()
+        try:
+            (fresh / _FILES).mkdir(mode=0o700)
+            (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id}))
+            fresh.rename(folder)  # from here on its name is the one a manifest may carry
+        except OSError:
+            Attempt(fresh, lock).discard()
+            raise
+        return Attempt(folder, lock)
+
+    def _adopt(self, folder: Path, wait: bool) -> Attempt | None:
+        """Take over an attempt whose process is gone (or, waiting, until it is); None if alive or no longer there."""
+        try:
+            lock = (folder / _LOCK).open("rb")
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            lock.close()
+            return None
+        if not (folder / _LOCK).exists():
+            lock.close()
+            return None
+        return Attempt(folder, lock)
+
+    def publish(self, manifest: Manifest) -> None:
+        """Publish a committed job's files if that is still to do, waiting for whoever is at it."""
+        attempt = self._adopt(self.folder / manifest.attempt, wait=True)
+        if attempt is not None:
+            attempt.publish(manifest)
+
+    def settle(self, committed: Callable[[str, str], Manifest | None]) -> Iterator[tuple[str, bool]]:
+        """Publish or remove every attempt of a dead process; yield its name and whether it was published.
+
+        ``committed`` gives the manifest that the ledger holds for a (caller, job id), or None. What cannot be
+        published now stays staged and is not yielded: it is published when its job is asked for again.
+        """
+        for folder in sorted(self.folder.iterdir()):
+            attempt = self._adopt(folder, wait=False)
+            if attempt is None:
+                with suppress(OSError):
+                    folder.rmdir()  # what a crash left of it, when it is empty
+                continue
+            try:
+                job = decode((folder / _JOB).read_bytes())
+                manifest = committed(job["caller"], job["job_id"])
+            except (FormatError, FileNotFoundError, KeyError):
+                manifest = None
+            if manifest is not None and manifest.attempt == attempt.name:
+                try:
+                    attempt.publish(manifest)
+                except StagingError:
+                    continue  # one folder that cannot be written must not keep a service from starting
+                yield attempt.name, True
+            else:
+                attempt.discard()
+                yield attempt.name, False

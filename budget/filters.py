@@ -1,0 +1,200 @@
+"""What a release costs, and when a unit may still pay: the privacy filter of a ledger, fixed when it is created.
+
+Both filters add up what was spent and refuse the first sum above the limit, which is sound when costs are chosen
+from earlier answers: for (ε, δ) by the paper's Algorithm 1 and Theorem 4.3, for zCDP by its Appendix B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from budget.amounts import (
+    ATTO,
+    ATTO_PLACES,
+    LIMIT_MAX_MICRO,
+    MICRO,
+    MICRO_PLACES,
+    decimal_text,
+    limit_units,
+    zcdp_of_pure,
+)
+from budget.errors import (
+    AmountTooLargeError,
+    BudgetError,
+    FormatError,
+    MechanismNotAllowedError,
+)
+from budget.release import (
+    GaussianNoise,
+    LaplaceDiscovery,
+    Release,
+    ShuffledReports,
+)
+
+USES_UNBOUNDED: Final = 2**32 - 1
+"""What a ledger without a bound on uses can count to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """An amount of budget: loss (ε or ρ, in 10⁻⁶), δ (in 10⁻¹⁸) and uses. A cost, a balance or a limit."""
+
+    loss_micro: int
+    delta_atto: int
+    uses: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.loss_micro <= LIMIT_MAX_MICRO and 0 <= self.delta_atto <= ATTO):
+            raise BudgetError(f"spend out of range: {self.loss_micro} micro, {self.delta_atto} atto")
+        if not 0 <= self.uses <= USES_UNBOUNDED:
+            raise BudgetError(f"uses out of range: {self.uses}")
+
+
+def spend_to_plain(spend: Spend, loss_name: str) -> dict[str, str]:
+    """Return a spend as decimal texts; ``loss_name`` is the filter's word for its loss, ``epsilon`` or ``rho``."""
+    return {
+        loss_name: decimal_text(spend.loss_micro, MICRO_PLACES),
+        "delta": decimal_text(spend.delta_atto, ATTO_PLACES),
+        "uses": str(spend.uses),
+    }
+
+
+def _checked_limits(loss_micro: int, delta_atto: int, uses: int | None) -> None:
+    for value in (loss_micro, delta_atto, 1 if uses is None else uses):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise BudgetError("limits are whole numbers of grid steps")
+    if not 0 < loss_micro <= LIMIT_MAX_MICRO:
+        raise BudgetError("the limit on the loss must be above 0 and at most 10⁹")
+    if not 0 <= delta_atto <= ATTO:
+        raise BudgetError("the limit on delta must lie in [0, 1]")
+    if uses is not None and not 0 < uses < USES_UNBOUNDED:
+        raise BudgetError("the bound on uses must be a positive number below 2³² − 1")
+
+
+def _sum_deltas(release: Release) -> int:
+    priced = LaplaceDiscovery | GaussianNoise | ShuffledReports
+    total = sum(one.delta.atto for one in release.mechanisms if isinstance(one, priced))
+    if not total <= ATTO:
+        raise AmountTooLargeError("the deltas of one release add up to more than 1")
+    return total
+
+
+def _uses(release: Release, limit: Spend) -> int:
+    """Return the uses that a release takes: one, or all of them where reports themselves are released.
+
+    Shuffled reports leave their order behind, not their contents: a second shuffle of all but one of them would show
+    that one's report. Taking every use lets a unit into one shuffle, as its first release and its last.
+    """
+    return limit.uses if release.of_reports else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonDeltaFilter:
+    """Sums of ε and of δ a unit (Algorithm 1), and a bound on uses. ε* = 64, δ* = 10⁻⁵ unless the operator says."""
+
+    epsilon_micro: int = 64 * MICRO
+    delta_atto: int = ATTO // 10**5
+    uses: int | None = None
+
+    name = "epsilon-delta"
+    loss_name = "epsilon"
+
+    def __post_init__(self) -> None:
+        _checked_limits(self.epsilon_micro, self.delta_atto, self.uses)
+
+    @classmethod
+    def parse(cls, *, epsilon: str = "64", delta: str = "0.00001", uses: int | None = None) -> EpsilonDeltaFilter:
+        """Read limits from decimal text, rounding down to the grid."""
+        return cls(
+            epsilon_micro=limit_units("epsilon limit", epsilon, MICRO_PLACES, LIMIT_MAX_MICRO),
+            delta_atto=limit_units("delta limit", delta, ATTO_PLACES, ATTO, minimum=0),
+            uses=uses,
+        )
+
+    @property
+    def limit(self) -> Spend:
+        """What one unit may spend in all."""
+        uses = USES_UNBOUNDED if self.uses is None else self.uses
+        return Spend(loss_micro=self.epsilon_micro, delta_atto=self.delta_atto, uses=uses)
+
+    def cost(self, release: Release) -> Spend:
+        """Return the sum of ε and of δ over the mechanisms; Gaussian noise has no price here and is refused."""
+        loss = 0
+        for one in release.mechanisms:
+            if isinstance(one, GaussianNoise):
+                raise MechanismNotAllowedError(
+                    "Gaussian noise is not pure DP: use a ledger created with the zCDP filter, or Laplace noise"
+                )
+            loss += one.epsilon.micro
+        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=_uses(release, self.limit))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZcdpFilter:
+    """Sums of ρ and of δ a unit under approximate zCDP (Appendix B), and a bound on uses."""
+
+    rho_micro: int
+    delta_atto: int = ATTO // 10**5
+    uses: int | None = None
+
+    name = "zcdp"
+    loss_name = "rho"
+
+    def __post_init__(self) -> None:
+        _checked_limits(self.rho_micro, self.delta_atto, self.uses)
+
+    @classmethod
+    def parse(cls, *, rho: str, delta: str = "0.00001", uses: int | None = None) -> ZcdpFilter:
+        """Read limits from decimal text, rounding down to the grid."""
+        return cls(
+            rho_micro=limit_units("rho limit", rho, MICRO_PLACES, LIMIT_MAX_MICRO),
+            delta_atto=limit_units("delta limit", delta, ATTO_PLACES, ATTO, minimum=0),
+            uses=uses,
+        )
+
+    @property
+    def limit(self) -> Spend:
+        """What one unit may spend in all."""
+        uses = USES_UNBOUNDED if self.uses is None else self.uses
+        return Spend(loss_micro=self.rho_micro, delta_atto=self.delta_atto, uses=uses)
+
+    def cost(self, release: Release) -> Spend:
+        """Return the sum of ρ and of δ; a Laplace mechanism of ε costs ε²/2, each rounded up."""
+        loss = sum(
+            one.rho.micro if isinstance(one, GaussianNoise) else zcdp_of_pure(one.epsilon.micro)
+            for one in release.mechanisms
+        )
+        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=_uses(release, self.limit))
+
+
+Filter = EpsilonDeltaFilter | ZcdpFilter
+
+
+def filter_to_plain(chosen: Filter) -> dict[str, Any]:
+    """Return the filter as the plain values of a ledger's first entry."""
+    loss = decimal_text(chosen.limit.loss_micro, MICRO_PLACES)
+    uses = "unbounded" if chosen.uses is None else str(chosen.uses)
+    return {
+        "name": chosen.name,
+        chosen.loss_name: loss,
+        "delta": decimal_text(chosen.delta_atto, ATTO_PLACES),
+        "uses": uses,
+    }
+
+
+def filter_from_plain(plain: dict[str, Any]) -> Filter:
+    """Read back what ``filter_to_plain`` wrote."""
+    try:
+        uses = None if plain["uses"] == "unbounded" else int(plain["uses"])
+        if plain["name"] == EpsilonDeltaFilter.name:
+            chosen: Filter = EpsilonDeltaFilter.parse(epsilon=plain["epsilon"], delta=plain["delta"], uses=uses)
+        elif plain["name"] == ZcdpFilter.name:
+            chosen = ZcdpFilter.parse(rho=plain["rho"], delta=plain["delta"], uses=uses)
+        else:
+            raise FormatError(f"no such filter: {plain['name']!r}")
+    except (KeyError, TypeError, ValueError) as problem:
+        raise FormatError(f"not a filter: {problem}") from problem
+    if filter_to_plain(chosen) != plain:
+        raise FormatError("the filter is not in canonical form")
+    return chosen

@@ -1,0 +1,510 @@
+"""The ledger: budgets that cannot be overspent, jobs that happen once, a log that anyone can replay.
+
+Everything that changes it is one named transaction of its store. The order inside is always the same: is the job
+known; can every unit pay; then balances, entry, units, job and head together (docs/design.md, semantics 2 and 3).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Final
+
+from aggservice.mechanisms import Bits, Clock
+from budget.errors import (
+    BudgetError,
+    BudgetExhaustedError,
+    JobConflictError,
+    LedgerMismatchError,
+    RecoveryForbiddenError,
+    StoreError,
+)
+from budget.explain import (
+    FIRST_SHOWN,
+    PAGE_MAX,
+    Shortfall,
+    explain_page,
+    refusal_text,
+)
+from budget.files.staging import Attempt, Manifest, Staging
+from budget.filters import Filter, Spend
+from budget.jobs import (
+    Check,
+    Committed,
+    JobKey,
+    Remaining,
+)
+from budget.log.entries import (
+    Entry,
+    Genesis,
+    RecoveryEntry,
+    ReleaseEntry,
+    ResultDigest,
+    UnitsDigest,
+    check_name,
+    entry_from_bytes,
+    entry_hash,
+    entry_to_bytes,
+    entry_to_plain,
+)
+from budget.log.merkle import extend
+from budget.log.proofs import (
+    Checkpoint,
+    Receipt,
+    Signer,
+    issue,
+)
+from budget.release import Release
+from budget.store import (
+    PART_UNITS,
+    EntryRow,
+    Head,
+    JobRow,
+    PartRow,
+    Store,
+    Transaction,
+)
+from budget.stores.balances import (
+    Spent,
+    charge,
+    extremes,
+    give_back,
+    lacking_units,
+    read_spent,
+)
+from budget.terms import Terms
+from budget.units import Units, UnitSet
+
+RESULT_MAX_BYTES: Final = 256 << 20
+"""The largest result that is kept in the ledger itself; larger ones are files."""
+_NO_KEY: Final = "this ledger was opened without its signing key, for reading only"
+
+
+def _parts(seq: int, units: UnitSet) -> Iterator[PartRow]:
+    for part, start in enumerate(range(0, len(units), PART_UNITS)):
+        keys = units.keys[start : start + PART_UNITS]
+        yield PartRow(seq=seq, part=part, first_key=keys[0].tobytes(), last_key=keys[-1].tobytes(), keys=keys.tobytes())
+
+
+def _head(transaction: Transaction) -> Head:
+    head = transaction.head()
+    if head is None:
+        raise LedgerMismatchError("this database holds no ledger yet: create one first")
+    return head
+
+
+class Ledger:
+    """A ledger over a store. Thread-safe; several processes may each open the same SQLite file or PostgreSQL database.
+
+    ``create`` makes it once; ``open`` comes back to it. Without a ``signer`` it can be read but not charged. With a
+    ``staging`` folder, results may be files.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        genesis: Genesis,
+        *,
+        clock: Clock,
+        signer: Signer | None,
+        staging: Staging | None,
+    ) -> None:
+        self.store = store
+        self.genesis = genesis
+        self.ledger_id = entry_hash(entry_to_bytes(genesis, genesis.filter.loss_name))
+        self._clock = clock
+        self._signer = signer
+        self._staging = staging
+
+    @property
+    def filter(self) -> Filter:
+        """The filter fixed when the ledger was created."""
+        return self.genesis.filter
+
+    @property
+    def terms(self) -> Terms:
+        """The privacy unit and the bounds fixed when the ledger was created."""
+        return self.genesis.terms
+
+    @classmethod
+    def create(
+        cls,
+        store: Store,
+        *,
+        filter: Filter,
+        signer: Signer,
+        clock: Clock,
+        bits: Bits,
+        terms: Terms | None = None,
+        staging: Staging | None = None,
+        recovery: bool = False,
+    ) -> Ledger:
+        """Make a ledger in an empty store. ``recovery`` allows the operator to give budget back, visibly."""
+        genesis = Genesis(
+            time_ms=clock.now_ms(),
+            filter=filter,
+            terms=terms or Terms(),
+            recovery=recovery,
+            public_key=signer.public_key,
+            nonce=bits.read(16),
+        )
+        ledger = cls(store, genesis, clock=clock, signer=signer, staging=staging)
+
+        def work(transaction: Transaction) -> None:
+            if transaction.head() is not None:
+                raise LedgerMismatchError("this database holds a ledger already: open it")
+            ledger._append(transaction, Head(entries=0, frontier=()), genesis, None)
+
+        store.write("create", work)
+        return ledger
+
+    @classmethod
+    def open(
+        cls,
+        store: Store,
+        *,
+        clock: Clock,
+        signer: Signer | None = None,
+        filter: Filter | None = None,
+        terms: Terms | None = None,
+        staging: Staging | None = None,
+    ) -> Ledger:
+        """Open an existing ledger; LedgerMismatchError when it has another filter, other terms or another key."""
+
+        def work(transaction: Transaction) -> bytes:
+            _head(transaction)
+            row = transaction.entry(0)
+            if row is None:
+                raise StoreError("the ledger has lost its first entry: run 'aggservice ledger verify'")
+            return bytes(row.header)
+
+        raw = store.read("open", work)
+        genesis = entry_from_bytes(raw, None)
+        assert isinstance(genesis, Genesis)
+        if filter is not None and filter != genesis.filter:
+            raise LedgerMismatchError(
+                f"the ledger was created with {genesis.filter}, which cannot change; it was opened with {filter}"
+            )
+        if terms is not None and terms.unit != genesis.terms.unit:
+            raise LedgerMismatchError(
+                f"this ledger charges each {genesis.terms.unit}, and each {terms.unit} would give every report a "
+                f"second budget: set privacy_unit = {genesis.terms.unit!r}, or use another ledger for other reports"
+            )
+        if terms is not None and terms != genesis.terms:
+            found, asked = (dict(one.bounds) for one in (genesis.terms, terms))
+            raise LedgerMismatchError(
+                f"the ledger was created with the bounds {found}, which cannot change; it was opened with {asked}"
+            )
+        if signer is not None and signer.public_key != genesis.public_key:
+            raise LedgerMismatchError("the signing key is not the one this ledger was created with")
+        return cls(store, genesis, clock=clock, signer=signer, staging=staging)
+
+    @classmethod
+    def open_or_create(
+        cls,
+        store: Store,
+        *,
+        filter: Filter,
+        signer: Signer,
+        clock: Clock,
+        bits: Bits,
+        terms: Terms | None = None,
+        staging: Staging | None = None,
+        recovery: bool = False,
+    ) -> Ledger:
+        """Open the ledger, or create it when the store is empty. Two services that start at once agree on one."""
+        if store.read("look", lambda transaction: transaction.head()) is None:
+            try:
+                return cls.create(
+                    store,
+                    filter=filter,
+                    signer=signer,
+                    clock=clock,
+                    bits=bits,
+                    terms=terms,
+                    staging=staging,
+                    recovery=recovery,
+                )
+            except LedgerMismatchError:
+                pass  # somebody else created it in between
+        return cls.open(store, clock=clock, signer=signer, filter=filter, terms=terms or Terms(), staging=staging)
+
+    def _append(self, transaction: Transaction, head: Head, entry: Entry, units: UnitSet | None) -> bytes:
+        """Write the entry that follows ``head``, its units, its receipt and the new head; return the receipt."""
+        if self._signer is None:
+            raise LedgerMismatchError(_NO_KEY)
+        raw = entry_to_bytes(entry, self.filter.loss_name)
+        frontier = extend(head.frontier, head.entries, entry_hash(raw))
+        receipt = issue(
+            signer=self._signer,
+            entry=entry_to_plain(entry, self.filter.loss_name),
+            raw=raw,
+            frontier_before=head.frontier,
+            frontier=frontier,
+            ledger_id=self.ledger_id,
+        ).to_bytes()
+        transaction.append(
+            EntryRow(seq=entry.seq, header=raw, receipt=receipt), () if units is None else _parts(entry.seq, units)
+        )
+        transaction.set_head(Head(entries=head.entries + 1, frontier=frontier))
+        return receipt
+
+    def _next(self, transaction: Transaction) -> tuple[Head, bytes, int]:
+        """Return the head, the hash of the last entry and the time for the next one: never before the last."""
+        head = _head(transaction)
+        row = transaction.entry(head.entries - 1)
+        if row is None:
+            raise StoreError("the log is shorter than its head says: run 'aggservice ledger verify'")
+        last = entry_from_bytes(row.header, None if row.seq == 0 else self.filter.loss_name)
+        return head, entry_hash(row.header), max(self._clock.now_ms(), last.time_ms)
+
+    def _known(self, transaction: Transaction, job: JobKey) -> Committed | None:
+        row = transaction.job(job.caller, job.job_id)
+        if row is None:
+            return None
+        entry = transaction.entry(row.seq)
+        parsed = None if entry is None else entry_from_bytes(entry.header, self.filter.loss_name)
+        if entry is None or not isinstance(parsed, ReleaseEntry):
+            raise StoreError(f"job {job.job_id!r} has no entry in the log: run 'aggservice ledger verify'")
+        return Committed(entry=parsed, result=bytes(row.result), receipt=bytes(entry.receipt), repeated=True)
+
+    def _charge(self, transaction: Transaction, units: UnitSet, cost: Spend, caller: str) -> None:
+        """Charge every unit, or raise BudgetExhaustedError, which aborts the transaction."""
+        lacking = charge(transaction, units, cost, self.filter.limit)
+        if not len(lacking):
+            return
+        first = explain_page(transaction, UnitSet(lacking[:FIRST_SHOWN]), cost, self.filter, caller)
+        raise BudgetExhaustedError(
+            count=len(lacking),
+            total=len(units),
+            asked=cost,
+            first=first,
+            units=lacking,
+            text=refusal_text(len(lacking), len(units), first, self.filter.loss_name),
+        )
+
+    def commit(
+        self,
+        *,
+        job: JobKey,
+        request_digest: bytes,
+        release: Release,
+        units: Units | UnitSet,
+        result: bytes | Attempt,
+    ) -> Committed:
+        """Charge every unit, log it and keep the result, all in one transaction; then publish staged files.
+
+        The same job with the same request returns what was committed first, and the result given here is dropped
+        (``repeated``). Otherwise raises JobConflictError (the job id was used for another request) or
+        BudgetExhaustedError (a unit cannot pay), and nothing is charged, kept or readable. ``result`` is the bytes, or
+        an attempt that was sealed.
+        """
+        attempt = result if isinstance(result, Attempt) else None
+        try:
+            committed = self._commit(job, request_digest, release, units, result)
+        except BaseException as problem:
+            if attempt is not None:
+                if self._is_uncommitted(job, problem):
+                    attempt.discard()
+                else:
+                    attempt.let_go()  # it may have been committed all the same: ``settle`` asks the ledger
+            raise
+        manifest = committed.manifest
+        if attempt is not None and (manifest is None or manifest.attempt != attempt.name):
+            attempt.discard()
+            attempt = None
+        if manifest is not None:
+            if attempt is not None:
+                attempt.publish(manifest)
+            elif self._staging is not None:
+                self._staging.publish(manifest)
+        return committed
+
+    def _is_uncommitted(self, job: JobKey, problem: BaseException) -> bool:
+        """Return whether a commit that failed with ``problem`` certainly left nothing in the ledger."""
+        if not isinstance(problem, BudgetError):
+            return False
+        if not isinstance(problem, StoreError):
+            return True
+        try:
+            return self.store.definite and self.store.read("job", lambda t: self._known(t, job)) is None
+        except BudgetError:
+            return False
+
+    def _commit(
+        self, job: JobKey, request_digest: bytes, release: Release, units: Units | UnitSet, result: bytes | Attempt
+    ) -> Committed:
+        if self._signer is None:
+            raise LedgerMismatchError(_NO_KEY)
+        self.terms.check(release)
+        cost = self.filter.cost(release)
+        paying = UnitSet.of(units)
+        release.check_units(len(paying))
+        if isinstance(result, Attempt):
+            if result.manifest is None:
+                raise BudgetError("seal the attempt before committing it")
+            kept, files = result.manifest.to_bytes(), result.manifest.files
+        else:
+            kept, files = bytes(result), ()
+        if not len(kept) <= RESULT_MAX_BYTES:
+            raise BudgetError(f"a result of {len(kept)} bytes is too large to keep in the ledger: stage it as files")
+        if not isinstance(request_digest, bytes) or len(request_digest) != 32:
+            raise BudgetError("the request digest must be 32 bytes (SHA-256)")
+        units_digest = UnitsDigest(count=len(paying), sha256=paying.digest())
+        result_digest = ResultDigest(sha256=hashlib.sha256(kept).digest(), size=len(kept), files=files)
+
+        def work(transaction: Transaction) -> Committed:
+            known = self._known(transaction, job)
+            if known is not None:
+                if known.entry.request_digest != request_digest:
+                    raise JobConflictError(
+                        f"job id {job.job_id!r} was used for another request: choose a new id, or ask the same again"
+                    )
+                return known
+            head, previous, time_ms = self._next(transaction)
+            self._charge(transaction, paying, cost, job.caller)
+            entry = ReleaseEntry(
+                seq=head.entries,
+                previous=previous,
+                time_ms=time_ms,
+                caller=job.caller,
+                job_id=job.job_id,
+                request_digest=request_digest,
+                release=release,
+                cost=cost,
+                units=units_digest,
+                result=result_digest,
+            )
+            receipt = self._append(transaction, head, entry, paying)
+            transaction.add_job(JobRow(caller=job.caller, job_id=job.job_id, seq=entry.seq, result=kept))
+            return Committed(entry=entry, result=kept, receipt=receipt, repeated=False)
+
+        return self.store.write("commit", work)
+
+    def job(self, caller: str, job_id: str) -> Committed | None:
+        """Return what was committed for a job, or None. Another caller's job does not exist.
+
+        Files that a crash or a full disk kept from being published are published first, or StagingError says why not.
+        """
+        job = JobKey(caller=caller, job_id=job_id)
+        committed = self.store.read("job", lambda transaction: self._known(transaction, job))
+        manifest = None if committed is None else committed.manifest
+        if manifest is not None and self._staging is not None:
+            self._staging.publish(manifest)
+        return committed
+
+    def check(self, *, caller: str, release: Release, units: Units | UnitSet) -> Check:
+        """Say whether a release could be paid for now, and if not, which units lack what. Charges nothing."""
+        cost = self.filter.cost(release)
+        asked = UnitSet.of(units)
+
+        def work(transaction: Transaction) -> Check:
+            keys = lacking_units(transaction, asked, cost, self.filter.limit)
+            first = explain_page(transaction, UnitSet(keys[:FIRST_SHOWN]), cost, self.filter, caller)
+            return Check(total=len(asked), asked=cost, lacking=keys, first=first)
+
+        return self.store.read("check", work)
+
+    def explain(
+        self, *, caller: str, release: Release, units: Units | UnitSet, offset: int = 0, limit: int = FIRST_SHOWN
+    ) -> tuple[Shortfall, ...]:
+        """Return a page of shortfalls over ``units``: those of BudgetExhaustedError.units or Check.lacking."""
+        if not (offset >= 0 and 0 < limit <= PAGE_MAX):
+            raise BudgetError(f"a page has 1 to {PAGE_MAX} units and starts at 0 or later")
+        page = UnitSet(UnitSet.of(units).keys[offset : offset + limit])
+        cost = self.filter.cost(release)
+        return self.store.read("explain", lambda t: explain_page(t, page, cost, self.filter, caller))
+
+    def balances(self, units: Units | UnitSet) -> Spent:
+        """Return what each unit has spent, in key order; a unit nobody charged has spent nothing."""
+        asked = UnitSet.of(units)
+        return self.store.read("balances", lambda t: read_spent(t, asked, self.filter.limit))
+
+    def remaining(self, units: Units | UnitSet) -> Remaining:
+        """Return what is left, component by component, for the unit that has least left and the one that has most."""
+        asked, limit = UnitSet.of(units), self.filter.limit
+        low, high = self.store.read("remaining", lambda t: extremes(t, asked, limit))
+
+        def left(spent: Spend) -> Spend:
+            return Spend(
+                loss_micro=limit.loss_micro - spent.loss_micro,
+                delta_atto=limit.delta_atto - spent.delta_atto,
+                uses=limit.uses - spent.uses,
+            )
+
+        return Remaining(least=left(high), most=left(low))
+
+    def recover_budget(self, *, operator: str, reason: str, seq: int) -> bytes:
+        """Give back, once and whole, what the units of release ``seq`` paid; return the receipt of the new entry.
+
+        The operator's decision, possible only in a ledger created with ``recovery``, and visible in the log for ever.
+        The release itself is not undone: its job id stays taken and its result stays what it was.
+        """
+        check_name("the operator", operator)
+        check_name("the reason", reason)
+        if not self.genesis.recovery:
+            raise RecoveryForbiddenError("budget recovery is off in this ledger, as its first entry says")
+
+        def work(transaction: Transaction) -> bytes:
+            row = transaction.entry(seq)
+            entry = None if row is None or seq == 0 else entry_from_bytes(row.header, self.filter.loss_name)
+            if not isinstance(entry, ReleaseEntry):
+                raise RecoveryForbiddenError(f"entry {seq} is not a release")
+            if entry.release.of_reports:
+                raise RecoveryForbiddenError(
+                    f"entry {seq} released reports themselves: with their budget back, releasing all but one of them "
+                    "again would show that one"
+                )
+            for later in transaction.entries(seq + 1):
+                other = entry_from_bytes(later.header, self.filter.loss_name)
+                if isinstance(other, RecoveryEntry) and other.recovers == seq:
+                    raise RecoveryForbiddenError(f"entry {seq} was recovered already, by entry {other.seq}")
+            units = UnitSet.packed(b"".join(part.keys for part in transaction.parts(seq)))
+            head, previous, time_ms = self._next(transaction)
+            give_back(transaction, units, entry.cost, self.filter.limit)
+            recovery = RecoveryEntry(
+                seq=head.entries,
+                previous=previous,
+                time_ms=time_ms,
+                operator=operator,
+                reason=reason,
+                recovers=seq,
+                cost=entry.cost,
+                units=entry.units,
+            )
+            return self._append(transaction, head, recovery, units)
+
+        return self.store.write("recover_budget", work)
+
+    def settle(self) -> tuple[tuple[str, bool], ...]:
+        """After a crash, publish or remove what dead attempts staged, by the ledger. Call it when a service starts.
+
+        The ledger is asked with writers kept out: a database server may still be finishing the last commit of a
+        process that is already dead, and its answer counts only then.
+        """
+        if self._staging is None:
+            return ()
+
+        def committed(caller: str, job_id: str) -> Manifest | None:
+            job = JobKey(caller=caller, job_id=job_id)
+            found = self.store.write("settle", lambda transaction: self._known(transaction, job))
+            return None if found is None else found.manifest
+
+        return tuple(self._staging.settle(committed))
+
+    def stage(self, job: JobKey) -> Attempt:
+        """Start an attempt at a job whose result is files."""
+        if self._staging is None:
+            raise BudgetError("this ledger was opened without a staging folder: results are bytes")
+        return self._staging.begin(job.caller, job.job_id)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the signed checkpoint over the whole log, as made when its last entry was."""
+
+        def work(transaction: Transaction) -> bytes:
+            row = transaction.entry(_head(transaction).entries - 1)
+            if row is None:
+                raise StoreError("the log is shorter than its head says: run 'aggservice ledger verify'")
+            return bytes(row.receipt)
+
+        return Receipt.from_bytes(self.store.read("checkpoint", work)).checkpoint

@@ -1,0 +1,1 @@
+"""The hash-chained log: entries, proofs, export and search."""

@@ -1,0 +1,122 @@
+"""The log as one file that stands alone: every entry with its units, then a signed checkpoint over all of it.
+
+Layout: the line ``aggservice-log-1``; for each entry its length (4 bytes, big-endian), its canonical bytes and its
+packed units (20 bytes times the count the entry states); then the length 0, the length of the checkpoint and its
+canonical bytes; then nothing. So every byte belongs to a hash or to a signature.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from budget.errors import FormatError, StoreError
+from budget.log.canonical import decode
+from budget.log.proofs import Checkpoint, Receipt
+from budget.store import PART_UNITS, Store, Transaction
+from budget.units import UNIT_BYTES
+
+MAGIC: Final = b"aggservice-log-1\n"
+_LENGTH_BYTES: Final = 4
+_ENTRY_MAX: Final = 1 << 26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEntry:
+    """One entry as it stands in a log: its canonical bytes, and its units part by part, to be read once, in order."""
+
+    header: bytes
+    parts: Iterator[bytes]
+
+
+def is_log(path: Path) -> bool:
+    """Return whether the file starts as an exported log does."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def write_log(store: Store, path: Path, progress: Callable[[int], None] | None = None) -> Checkpoint:
+    """Export the whole log of ``store`` to a new file, readable by its owner only, in one consistent snapshot.
+
+    Appears under its name only when complete. ``progress`` hears how many units were written.
+    """
+    near = path.with_name(f".{path.name}.part")
+
+    def work(transaction: Transaction) -> Checkpoint:
+        with suppress(FileNotFoundError):
+            near.unlink()
+        with os.fdopen(os.open(near, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(MAGIC)
+            receipt = b""
+            for row in transaction.entries():
+                file.write(len(row.header).to_bytes(_LENGTH_BYTES, "big") + row.header)
+                for part in transaction.parts(row.seq):
+                    file.write(part.keys)
+                    if progress is not None:
+                        progress(len(part.keys) // UNIT_BYTES)
+                receipt = row.receipt
+            if not receipt:
+                raise StoreError("there is no ledger to export")
+            checkpoint = Receipt.from_bytes(receipt).checkpoint
+            raw = checkpoint.to_bytes()
+            file.write(bytes(_LENGTH_BYTES) + len(raw).to_bytes(_LENGTH_BYTES, "big") + raw)
+            file.flush()
+            os.fsync(file.fileno())
+        return checkpoint
+
+    checkpoint = store.read("export", work)
+    near.replace(path)
+    return checkpoint
+
+
+def _exactly(file: BinaryIO, count: int) -> bytes:
+    raw = file.read(count)
+    if len(raw) != count:
+        raise FormatError("the exported log is cut off")
+    return raw
+
+
+def _units(file: BinaryIO, count: int) -> Iterator[bytes]:
+    while count > 0:
+        some = min(count, PART_UNITS)
+        yield _exactly(file, some * UNIT_BYTES)
+        count -= some
+
+
+class ExportedLog:
+    """An exported log open for reading from its first entry; ``checkpoint`` is known once ``entries`` is through."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint: Checkpoint | None = None
+
+    def entries(self) -> Iterator[LogEntry]:
+        """Yield each entry; its parts must be read before the next. FormatError at the first byte that does not fit."""
+        self.checkpoint = None
+        with self.path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise FormatError(f"{self.path} is not an exported log")
+            while length := int.from_bytes(_exactly(file, _LENGTH_BYTES), "big"):
+                if length > _ENTRY_MAX:
+                    raise FormatError("the exported log has an entry of impossible length")
+                header = _exactly(file, length)
+                yield LogEntry(header=header, parts=_units(file, _unit_count(header)))
+            raw = _exactly(file, min(int.from_bytes(_exactly(file, _LENGTH_BYTES), "big"), _ENTRY_MAX))
+            if file.read(1):
+                raise FormatError("the exported log goes on after its end")
+            self.checkpoint = Checkpoint.from_bytes(raw)
+
+
+def _unit_count(header: bytes) -> int:
+    units = decode(header).get("units", {"count": 0})
+    count = units.get("count") if isinstance(units, dict) else None
+    if type(count) is not int or not count >= 0:
+        raise FormatError("an entry of the exported log does not say how many units it has")
+    return count

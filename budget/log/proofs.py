@@ -1,0 +1,263 @@
+"""Signed evidence that leaves the ledger: checkpoints of the whole log, and receipts for one entry of it.
+
+Both are canonical JSON, so that a person can read them and no byte can change unseen. A receipt holds the entry, a
+checkpoint and the Merkle path between them: whoever has the public key can check it without the log, and whoever has
+the log can check that the entry is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from aggservice.mechanisms import Bits
+from budget.errors import BudgetError, FormatError
+from budget.log.canonical import decode, encode
+from budget.log.entries import (
+    Entry,
+    Genesis,
+    entry_from_plain,
+    entry_hash,
+)
+from budget.log.merkle import HASH_BYTES, root_from_path
+
+_CHECKPOINT: Final = "aggservice-checkpoint-1"
+_RECEIPT: Final = "aggservice-receipt-1"
+_SEED_BYTES: Final = 32
+
+
+class Signer:
+    """The Ed25519 key of a ledger (RFC 8032). Its seed stays out of the database and out of every message."""
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != _SEED_BYTES:
+            raise BudgetError(f"an Ed25519 seed has {_SEED_BYTES} bytes")
+        self._key = Ed25519PrivateKey.from_private_bytes(seed)
+        self.public_key = self._key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls, bits: Bits) -> Signer:
+        """Return a new key drawn from ``bits``."""
+        return cls(bits.read(_SEED_BYTES))
+
+    @classmethod
+    def load(cls, path: Path) -> Signer:
+        """Read the key from a file of 64 hex digits that only its owner can read."""
+        try:
+            if path.stat().st_mode & 0o077:
+                raise BudgetError(f"others can read it: run 'chmod 600 {path}'")
+            return cls(bytes.fromhex(path.read_text("ascii").strip()))
+        except (OSError, ValueError, BudgetError) as problem:
+            raise BudgetError(f"no signing key in {path}: {problem}") from problem
+
+    @classmethod
+    def load_or_create(cls, path: Path, bits: Bits) -> Signer:
+        """Read the key from ``path``, or draw one and write it there, readable by its owner only."""
+        import os
+
+        if not path.exists():
+            seed = bits.read(_SEED_BYTES)
+            fresh = path.with_name(f"{path.name}.{bits.read(8).hex()}")
+            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(handle, "w") as file:
+                file.write(seed.hex() + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                os.link(fresh, path)  # whoever comes first wins; the others read his
+            except FileExistsError:
+                pass
+            finally:
+                fresh.unlink()
+        return cls.load(path)
+
+    def sign(self, message: bytes) -> bytes:
+        """Return the 64-byte signature of ``message``."""
+        return self._key.sign(message)
+
+    def __repr__(self) -> str:
+        return f"Signer(public_key={self.public_key.hex()})"
+
+
+def _hex(text: object, length: int) -> bytes:
+    if not isinstance(text, str) or len(text) != 2 * length:
+        raise FormatError(f"expected {2 * length} hex digits")
+    try:
+        return bytes.fromhex(text)
+    except ValueError as problem:
+        raise FormatError("expected hex digits") from problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A signed statement: this ledger, at this many entries, had this last entry and this Merkle root."""
+
+    ledger_id: bytes
+    entries: int
+    head: bytes
+    root: bytes
+    time_ms: int
+    public_key: bytes
+    signature: bytes = b""
+
+    def _plain(self) -> dict[str, Any]:
+        return {
+            "format": _CHECKPOINT,
+            "ledger": self.ledger_id.hex(),
+            "entries": self.entries,
+            "head": self.head.hex(),
+            "root": self.root.hex(),
+            "time_ms": self.time_ms,
+            "public_key": self.public_key.hex(),
+        }
+
+    def signed_by(self, signer: Signer) -> Checkpoint:
+        """Return this checkpoint with its signature over the canonical bytes of everything else."""
+        return Checkpoint(
+            ledger_id=self.ledger_id,
+            entries=self.entries,
+            head=self.head,
+            root=self.root,
+            time_ms=self.time_ms,
+            public_key=signer.public_key,
+            signature=signer.sign(encode(self._plain() | {"public_key": signer.public_key.hex()})),
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plain values, signature included."""
+        return self._plain() | {"signature": self.signature.hex()}
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical bytes."""
+        return encode(self.to_plain())
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> Checkpoint:
+        """Read the plain values; FormatError when they are not exactly a checkpoint with a valid signature."""
+        try:
+            found = cls(
+                ledger_id=_hex(plain["ledger"], HASH_BYTES),
+                entries=plain["entries"],
+                head=_hex(plain["head"], HASH_BYTES),
+                root=_hex(plain["root"], HASH_BYTES),
+                time_ms=plain["time_ms"],
+                public_key=_hex(plain["public_key"], 32),
+                signature=_hex(plain["signature"], 64),
+            )
+        except (KeyError, TypeError) as problem:
+            raise FormatError(f"not a checkpoint: {problem!r}") from problem
+        if found.to_plain() != plain or type(found.entries) is not int or not found.entries > 0:
+            raise FormatError("not a checkpoint")
+        try:
+            Ed25519PublicKey.from_public_bytes(found.public_key).verify(found.signature, encode(found._plain()))
+        except (InvalidSignature, ValueError) as problem:
+            raise FormatError("the signature of the checkpoint does not verify") from problem
+        return found
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Checkpoint:
+        """Read canonical bytes, checking the signature against the key named in them."""
+        return cls.from_plain(decode(raw))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """Proof that an entry is in the log up to a checkpoint. Valid once built by ``issue`` or ``from_bytes``."""
+
+    entry: dict[str, Any]
+    path: tuple[bytes, ...]
+    checkpoint: Checkpoint
+
+    @property
+    def seq(self) -> int:
+        """The entry's place in the log."""
+        return int(self.entry["seq"])
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical bytes."""
+        return encode(
+            {
+                "format": _RECEIPT,
+                "entry": self.entry,
+                "path": [one.hex() for one in self.path],
+                "checkpoint": self.checkpoint.to_plain(),
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Receipt:
+        """Read canonical bytes; FormatError unless the signature verifies and the path leads to the signed root."""
+        plain = decode(raw)
+        try:
+            if set(plain) != {"format", "entry", "path", "checkpoint"} or plain["format"] != _RECEIPT:
+                raise FormatError("not a receipt")
+            path = tuple(_hex(one, HASH_BYTES) for one in plain["path"])
+            entry, seq = plain["entry"], plain["entry"]["seq"]
+        except (KeyError, TypeError) as problem:
+            raise FormatError(f"not a receipt: {problem!r}") from problem
+        receipt = cls(entry=entry, path=path, checkpoint=Checkpoint.from_plain(plain["checkpoint"]))
+        if receipt.to_bytes() != raw or type(seq) is not int:
+            raise FormatError("not a receipt")
+        found = root_from_path(entry_hash(encode(entry)), seq, receipt.checkpoint.entries, path)
+        if found != receipt.checkpoint.root:
+            raise FormatError("the path of the receipt does not lead from its entry to the signed root")
+        return receipt
+
+    def result_digests(self) -> set[str]:
+        """Return the SHA-256, in hex, of everything the entry says was released: the result and each of its files.
+
+        Whoever signs can sign any entry, so what has not the shape of a result names nothing.
+        """
+        result = self.entry.get("result")
+        files = result.get("files") if isinstance(result, dict) else None
+        named = [result, *files] if isinstance(files, list) else []
+        found = (one.get("sha256") for one in named if isinstance(one, dict))
+        return {digest for digest in found if isinstance(digest, str)}
+
+    def parsed(self, loss_name: str) -> Entry:
+        """Return the entry that the receipt proves."""
+        return entry_from_plain(self.entry, None if self.entry.get("type") == Genesis.type else loss_name)
+
+
+def issue(
+    *,
+    signer: Signer,
+    entry: dict[str, Any],
+    raw: bytes,
+    frontier_before: Sequence[bytes],
+    frontier: Sequence[bytes],
+    ledger_id: bytes,
+) -> Receipt:
+    """Return the receipt of the entry that was just appended, in the log that it completes."""
+    from budget.log.merkle import last_path, root
+
+    checkpoint = Checkpoint(
+        ledger_id=ledger_id,
+        entries=int(entry["seq"]) + 1,
+        head=entry_hash(raw),
+        root=root(frontier),
+        time_ms=int(entry["time_ms"]),
+        public_key=signer.public_key,
+    ).signed_by(signer)
+    return Receipt(entry=entry, path=last_path(frontier_before), checkpoint=checkpoint)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint file, saying which file is wrong."""
+    try:
+        return Checkpoint.from_bytes(path.read_bytes())
+    except (FormatError, OSError) as problem:
+        raise FormatError(f"{path} is not a valid checkpoint: {problem}") from problem
+
+
+def read_receipt(path: Path) -> Receipt:
+    """Read a receipt file, saying which file is wrong."""
+    try:
+        return Receipt.from_bytes(path.read_bytes())
+    except (FormatError, OSError) as problem:
+        raise FormatError(f"{path} is not a valid receipt: {problem}") from problem

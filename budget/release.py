@@ -1,0 +1,201 @@
+"""What happened: a release, its mechanisms and their parameters. What it costs is the filter's to say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from aggservice.mechanisms import AmplificationBound, ParameterError, amplified_micro
+from budget.amounts import Delta, Epsilon, Rho
+from budget.errors import BudgetError, FormatError, ZeroAmountError
+
+REPORT_UNIT = "report"
+"""The privacy unit that is the report: Algorithm 1 of the paper, and every local report."""
+
+_NAME_MAX = 64
+_VALUE_MAX = 4096
+_PARAMETERS_MAX = 64
+_MECHANISMS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceNoise:
+    """Discrete Laplace noise over keys that were known beforehand: ε-DP (Algorithm 1, Fact 3.3)."""
+
+    name: ClassVar[str] = "discrete_laplace"
+    epsilon: Epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaplaceDiscovery:
+    """Truncated discrete Laplace noise and a strict threshold over keys that occur: (ε, δ)-DP, δ > 0 (A1, A7)."""
+
+    name: ClassVar[str] = "truncated_discrete_laplace"
+    epsilon: Epsilon
+    delta: Delta
+
+    def __post_init__(self) -> None:
+        if not self.delta.atto > 0:
+            raise ZeroAmountError("delta must be above 0 for key discovery: without it no threshold hides a key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GaussianNoise:
+    """Discrete Gaussian noise: ρ-zCDP, or δ-approximate ρ-zCDP when a threshold also hides keys (A8)."""
+
+    name: ClassVar[str] = "discrete_gaussian"
+    rho: Rho
+    delta: Delta = field(default_factory=lambda: Delta(atto=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalReports:
+    """Reports that their devices randomized themselves, ε₀ each, released in random order. Once: see ``filters``."""
+
+    name: ClassVar[str] = "local_response"
+    epsilon: Epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffledReports:
+    """The same, charged what shuffling leaves of ε₀ in the central model: (ε, δ) for n honest clients (D, Thm 7).
+
+    It carries what its price follows from, and one that is priced below its bound cannot be made: neither charged nor
+    read back from a log.
+    """
+
+    name: ClassVar[str] = "shuffled_local_response"
+    epsilon: Epsilon
+    delta: Delta
+    local: Epsilon
+    reports: int
+    bound: AmplificationBound
+
+    def __post_init__(self) -> None:
+        try:
+            owed = amplified_micro(
+                self.bound, local_micro=self.local.micro, reports=self.reports, delta_atto=self.delta.atto
+            )
+        except ParameterError as problem:
+            raise BudgetError(f"the {self.bound} bound does not apply: {problem}") from problem
+        # Rounding up may come out a millionth apart where another machine's floats differ in their last place.
+        if not owed - 1 <= self.epsilon.micro <= self.local.micro:
+            raise BudgetError(
+                f"one of {self.reports} shuffled reports of {self.local} owes {Epsilon(micro=owed)} at delta "
+                f"{self.delta} by the {self.bound} bound, not {self.epsilon}"
+            )
+
+
+Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | ShuffledReports
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One release: every mechanism that ran on the same units, and whatever else an auditor should know.
+
+    ``unit`` names what pays. ``covers`` names the APIs whose reports went in, each with how many times its bounds
+    count (``budget.terms``). ``parameters`` are names and texts (Λ₁, Λ₀, τ, filtering IDs…); they are logged, never
+    priced.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    unit: str = REPORT_UNIT
+    covers: Mapping[str, int] = field(default_factory=dict)
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.mechanisms) <= _MECHANISMS_MAX:
+            raise BudgetError(f"a release has 1 to {_MECHANISMS_MAX} mechanisms, not {len(self.mechanisms)}")
+        if not len(self.parameters) <= _PARAMETERS_MAX:
+            raise BudgetError(f"a release has at most {_PARAMETERS_MAX} parameters")
+        for name, value in self.parameters.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise BudgetError("parameters of a release are text; amounts cross as decimal text")
+            if not 0 < len(name) <= _NAME_MAX or not len(value) <= _VALUE_MAX:
+                raise BudgetError(f"parameter {name[:_NAME_MAX]!r} is too long to log")
+        for api, times in self.covers.items():
+            if not isinstance(api, str) or not 0 < len(api) <= _NAME_MAX or type(times) is not int or not times >= 1:
+                raise BudgetError("a release covers APIs by name, each at least once")
+        object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
+        object.__setattr__(self, "covers", MappingProxyType(dict(sorted(self.covers.items()))))
+
+    @property
+    def of_reports(self) -> bool:
+        """Whether reports themselves are released, and not sums over them."""
+        return any(isinstance(one, LocalReports | ShuffledReports) for one in self.mechanisms)
+
+    def check_units(self, count: int) -> None:
+        """Refuse a release of shuffled reports over another number of units than its price is for."""
+        for one in self.mechanisms:
+            if isinstance(one, ShuffledReports) and one.reports != count:
+                raise BudgetError(f"the price is for {one.reports} shuffled reports, and {count} units pay it")
+
+
+def release_to_plain(release: Release) -> dict[str, Any]:
+    """Return the release as the plain values that go into a log entry."""
+    mechanisms: list[dict[str, str]] = []
+    for mechanism in release.mechanisms:
+        plain = {"name": mechanism.name}
+        if isinstance(mechanism, GaussianNoise):
+            plain |= {"rho": str(mechanism.rho), "delta": str(mechanism.delta)}
+        else:
+            plain["epsilon"] = str(mechanism.epsilon)
+            if isinstance(mechanism, LaplaceDiscovery | ShuffledReports):
+                plain["delta"] = str(mechanism.delta)
+            if isinstance(mechanism, ShuffledReports):
+                plain |= {
+                    "local_epsilon": str(mechanism.local),
+                    "reports": str(mechanism.reports),
+                    "bound": mechanism.bound.value,
+                }
+        mechanisms.append(plain)
+    return {
+        "mechanisms": mechanisms,
+        "unit": release.unit,
+        "covers": dict(release.covers),
+        "parameters": dict(release.parameters),
+    }
+
+
+def _mechanism(plain: dict[str, str]) -> Mechanism:
+    match plain:
+        case {"name": "discrete_laplace", "epsilon": epsilon, **rest} if not rest:
+            return LaplaceNoise(epsilon=Epsilon.parse(epsilon))
+        case {"name": "truncated_discrete_laplace", "epsilon": epsilon, "delta": delta, **rest} if not rest:
+            return LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta))
+        case {"name": "discrete_gaussian", "rho": rho, "delta": delta, **rest} if not rest:
+            return GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
+        case {"name": "local_response", "epsilon": epsilon, **rest} if not rest:
+            return LocalReports(epsilon=Epsilon.parse(epsilon))
+        case {
+            "name": "shuffled_local_response",
+            "epsilon": epsilon,
+            "delta": delta,
+            "local_epsilon": local,
+            "reports": reports,
+            "bound": bound,
+            **rest,
+        } if not rest and reports.isascii() and reports.isdigit() and bound in tuple(AmplificationBound):
+            return ShuffledReports(
+                epsilon=Epsilon.parse(epsilon),
+                delta=Delta.parse(delta),
+                local=Epsilon.parse(local),
+                reports=int(reports),
+                bound=AmplificationBound(bound),
+            )
+        case _:
+            raise FormatError(f"no such mechanism: {plain!r}")
+
+
+def release_from_plain(plain: dict[str, Any]) -> Release:
+    """Read back what ``release_to_plain`` wrote; anything else is a FormatError or an AmountError."""
+    if set(plain) != {"mechanisms", "unit", "covers", "parameters"}:
+        raise FormatError("a release has mechanisms, a unit, the APIs it covers, and parameters")
+    return Release(
+        mechanisms=tuple(_mechanism(one) for one in plain["mechanisms"]),
+        unit=plain["unit"],
+        covers=plain["covers"],
+        parameters=plain["parameters"],
+    )

@@ -1,0 +1,1 @@
+"""Estimators, their variance and the steps they invert."""

@@ -1,0 +1,1 @@
+"""Experiments of the papers: data sets, runs and figures."""

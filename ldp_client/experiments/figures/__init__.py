@@ -1,0 +1,34 @@
+"""Figures and tables of the papers, each as data and as a plot, found by name.
+
+A module of this package is a family of figures: it exposes ``FIGURES``, a tuple of ``Figure``. A new module needs no
+registry.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ldp_client.errors import FigureError
+from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made
+
+__all__ = ["Figure", "FigureRequest", "Made", "all_figures", "find_figure"]
+
+
+def all_figures() -> dict[str, Figure]:
+    """Return every figure by name, in the order of modules and of their tuples."""
+    found: dict[str, Figure] = {}
+    for module in sorted(iter_modules(__path__), key=lambda each: each.name):
+        for figure in getattr(import_module(f"{__name__}.{module.name}"), "FIGURES", ()):
+            if figure.name in found:
+                raise FigureError(f"two figures are named {figure.name!r}")
+            found[figure.name] = figure
+    return found
+
+
+def find_figure(name: str) -> Figure:
+    """Return the figure ``name``, or say which there are."""
+    figures = all_figures()
+    if name not in figures:
+        raise FigureError(f"there is no figure {name!r}: choose one of {', '.join(figures)}")
+    return figures[name]

@@ -1,0 +1,124 @@
+"""Figures 1 and 2 of the LOLOHA paper: the choice of g, and V* in numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from ldp_client.errors import FigureError
+from ldp_client.estimation.hash_range import best_range, printed_range
+from ldp_client.estimation.steps import MICRO
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureRequest,
+    Made,
+    shown,
+    write_table,
+)
+from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.protocols.methods import build
+
+#: The grids of §3.4, §4 and §5.1.
+EPSILONS_MICRO = tuple(range(MICRO // 2, 5 * MICRO + 1, MICRO // 2))
+ALPHAS = tuple(Fraction(tenth, 10) for tenth in range(1, 7))
+VARIANCE_METHODS = ("RAPPOR", "L-OSUE", "BiLOLOHA", "OLOLOHA", "OLOLOHA-exact")
+VARIANCE_REPORTS = 10_000
+
+
+def first_micro(epsilon_micro: int, alpha: Fraction) -> int:
+    """Return ε₁ = α·ε∞ in millionths, refusing a fraction of one."""
+    product = alpha * epsilon_micro
+    if product.denominator != 1:
+        raise FigureError(f"α·ε∞ = {float(product)} millionths is not whole: take an ε∞ of at most five decimal places")
+    return product.numerator
+
+
+def hash_ranges() -> list[tuple[int, Fraction, int, int, int]]:
+    """Return (ε∞ in millionths, α, Eq. 6's g, the g of least V*, the best g of the exact calibration)."""
+    rows = []
+    for alpha in ALPHAS:
+        for micro in EPSILONS_MICRO:
+            pair = Fraction(micro, MICRO), Fraction(first_micro(micro, alpha), MICRO)
+            rows.append((micro, alpha, printed_range(*pair), best_range(*pair, "paper"), best_range(*pair, "exact")))
+    return rows
+
+
+def variances() -> list[tuple[int, Fraction, str, float]]:
+    """Return (ε∞ in millionths, α, method, V* for n = 10,000) on the grid of Figure 2.
+
+    V* of these methods does not depend on k.
+    """
+    rows = []
+    for alpha in ALPHAS:
+        for micro in EPSILONS_MICRO:
+            for name in VARIANCE_METHODS:
+                protocol = build(
+                    name, k=2, epsilon_permanent_micro=micro, epsilon_first_micro=first_micro(micro, alpha)
+                )
+                rows.append((micro, alpha, name, protocol.support.approximate_variance(VARIANCE_REPORTS)))
+    return rows
+
+
+def _figure_1(request: FigureRequest) -> Made:
+    rows = hash_ranges()
+    data = write_table(
+        request.out / "loloha-1.csv",
+        ("epsilon_permanent", "alpha", "g_eq6", "g_least_variance", "g_exact_calibration"),
+        ((micro / MICRO, float(alpha), *ranges) for micro, alpha, *ranges in rows),
+    )
+    figure, (axes,) = grid_of_panels(1, 1, width=5.5, height=4)
+    for alpha in ALPHAS:
+        mine = [row for row in rows if row[1] == alpha]
+        axes.plot([row[0] / MICRO for row in mine], [row[2] for row in mine], marker="o", label=f"α = {float(alpha)}")
+    axes.set_xlabel("ε∞")
+    axes.set_ylabel("g (Eq. 6)")
+    axes.legend()
+    missed = [
+        f"  ε∞ = {micro / MICRO}, α = {float(alpha)}: Eq. 6 says {printed}, {best} is better"
+        for micro, alpha, printed, best, _ in rows
+        if printed != best
+    ]
+    lines = [f"Eq. 6 over {len(rows)} points; it misses the whole g of least V* at {len(missed)}:", *missed]
+    return Made(files=(data, save(figure, request.out / "loloha-1.png")), lines=tuple(lines))
+
+
+def _figure_2(request: FigureRequest) -> Made:
+    rows = variances()
+    data = write_table(
+        request.out / "loloha-2.csv",
+        ("epsilon_permanent", "alpha", "method", "approximate_variance"),
+        ((micro / MICRO, float(alpha), name, shown(value)) for micro, alpha, name, value in rows),
+    )
+    picture = _variance_plot(rows, request.out / "loloha-2.png")
+    by_key = {(micro, alpha, name): value for micro, alpha, name, value in rows}
+    gains = {
+        key[:2]: 1 - value / by_key[*key[:2], "OLOLOHA"] for key, value in by_key.items() if key[2] == "OLOLOHA-exact"
+    }
+    (micro, alpha), gain = max(gains.items(), key=lambda item: item[1])
+    line = f"the exact calibration lowers OLOLOHA's V* by up to {gain:.1%} (ε∞ = {micro / MICRO}, α = {float(alpha)})"
+    return Made(files=(data, picture), lines=(f"V* at {len(rows)} points, n = {VARIANCE_REPORTS}", line))
+
+
+def _variance_plot(rows: list[tuple[int, Fraction, str, float]], path: Path) -> Path:
+    figure, panels = grid_of_panels(2, 3)
+    for alpha, axes in zip(ALPHAS, panels, strict=True):
+        for name in VARIANCE_METHODS:
+            mine = [row for row in rows if row[1] == alpha and row[2] == name]
+            axes.plot([row[0] / MICRO for row in mine], [row[3] for row in mine], marker=".", label=name)
+        _log_panel(axes, f"α = {float(alpha)}", "V*")
+    panels[0].legend(fontsize=8)
+    return save(figure, path)
+
+
+def _log_panel(axes: Any, title: str, label: str) -> None:
+    axes.set_yscale("log")
+    axes.set_title(title)
+    axes.set_xlabel("ε∞")
+    axes.set_ylabel(label)
+
+
+FIGURES = (
+    Figure(name="loloha-1", title="LOLOHA, Figure 1: optimal g by Eq. 6", make=_figure_1),
+    Figure(name="loloha-2", title="LOLOHA, Figure 2: approximate variance V*", make=_figure_2),
+)

@@ -1,0 +1,201 @@
+"""Figures 3 and 4 and Table 2 of the LOLOHA paper: what the runs of ``loloha_experiments`` show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ldp_client.estimation.steps import MICRO
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureRequest,
+    Made,
+    shown,
+    write_table,
+)
+from ldp_client.experiments.figures.loloha import EPSILONS_MICRO
+from ldp_client.experiments.figures.loloha_experiments import (
+    ALPHAS,
+    CONFIDENCE,
+    MEASURED,
+    METHODS,
+    Cell,
+    Found,
+    Interval,
+    measure,
+    source_of,
+)
+from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.protocols.methods import has_second_step
+
+BEST = "L-OSUE"
+CLOSE = ("RAPPOR", "BiLOLOHA", "OLOLOHA", "OLOLOHA-exact")
+
+
+def summary(request: FigureRequest, found: Found) -> Iterator[tuple[object, ...]]:
+    """Yield a line of the data file for each cell."""
+    source = source_of(request)
+    data = {name: source.dataset(name) for name in {cell.dataset for cell in found}}
+    for cell, outcomes in found.items():
+        measured = {name: Interval.over([getattr(each, name) for each in outcomes]) for name in MEASURED}
+        mse, loss = measured["mse"], measured["loss"]
+        protocol = cell.protocol(data[cell.dataset])
+        yield (
+            cell.dataset,
+            cell.method,
+            cell.epsilon_micro / MICRO,
+            float(cell.alpha) or "",
+            len(outcomes),
+            shown(mse.mean),
+            shown(mse.half),
+            shown(measured["expected_mse"].mean),
+            shown(protocol.support.approximate_variance(data[cell.dataset].users)),
+            shown(measured["mse_normalised"].mean),
+            shown(measured["mse_normalised"].half),
+            shown(loss.mean),
+            shown(loss.half),
+            *(shown(100 * measured[name].mean) for name in ("detected", "injective")),
+        )
+
+
+_SUMMARY = (
+    "dataset", "method", "epsilon_permanent", "alpha", "runs", "mse", "mse_half_95", "expected_mse",
+    "approximate_variance", "mse_normalised", "mse_normalised_half_95", "loss", "loss_half_95", "detected_percent",
+    "injective_percent",
+)  # fmt: skip
+
+
+def _figure_3(request: FigureRequest) -> Made:
+    found = measure(request)
+    whole = _curves(request.out / "loloha-3.png", found, "mse", "MSE_avg (Eq. 7)")
+    return _made(request, found, "mse", whole, _close_up(request.out / "loloha-3-close.png", found))
+
+
+def _figure_4(request: FigureRequest) -> Made:
+    found = measure(request)
+    return _made(request, found, "loss", _curves(request.out / "loloha-4.png", found, "loss", "ε̌_avg (Eq. 8)"))
+
+
+def _made(request: FigureRequest, found: Found, what: str, *plots: Path) -> Made:
+    table = write_table(request.out / "loloha-cells-summary.csv", _SUMMARY, summary(request, found))
+    return Made(files=(table, *plots), lines=(*_said(found), *_printed(found, what)))
+
+
+def _curves(path: Path, found: Found, what: str, label: str) -> Path:
+    """Draw a panel a data set and α, with all methods on a logarithmic axis."""
+    figure, panels = _panels(found, label)
+    for dataset, alpha, axes in panels:
+        for index, method in enumerate(METHODS):
+            curve = _curve(found, dataset, method, alpha, what)
+            # Buckets are another histogram than values (§5.2): their error is in the data, not in the plot.
+            if curve and not (what == "mse" and method.endswith("BitFlipPM") and dataset != "Syn"):
+                means = [interval.mean for interval in curve.values()]
+                halves = [interval.drawn_half for interval in curve.values()]
+                low = [min(half, 0.9 * mean) for half, mean in zip(halves, means, strict=True)]  # the axis has no zero
+                axes.errorbar(list(curve), means, (low, halves), color=f"C{index}", marker=".", capsize=2, label=method)
+        axes.set_yscale("log")
+    return _saved(figure, panels, path)
+
+
+def _close_up(path: Path, found: Found) -> Path:
+    """Draw the errors of the methods that lie close together as shares of L-OSUE's, which is among the best."""
+    figure, panels = _panels(found, f"MSE_avg over {BEST}'s")
+    for dataset, alpha, axes in panels:
+        best = _curve(found, dataset, BEST, alpha, "mse")
+        for method in CLOSE:
+            curve = _curve(found, dataset, method, alpha, "mse")
+            places = [x for x in curve if x in best]
+            shares = [curve[x].mean / best[x].mean for x in places]
+            halves = [curve[x].drawn_half / best[x].mean for x in places]
+            color = f"C{METHODS.index(method)}"
+            axes.errorbar(places, shares, halves, color=color, marker=".", capsize=2, label=method)
+        axes.set_ylim(0.9, 1.8)  # BiLOLOHA leaves it where g = 2 is far from the best
+    return _saved(figure, panels, path)
+
+
+def _curve(found: Found, dataset: str, method: str, alpha: Fraction, what: str) -> dict[float, Interval]:
+    """Return the interval of a method at each ε∞."""
+    return {
+        cell.epsilon_micro / MICRO: Interval.over([getattr(each, what) for each in outcomes])
+        for cell, outcomes in found.items()
+        if (cell.dataset, cell.method) == (dataset, method) and cell.alpha in (alpha, 0)
+    }
+
+
+def _panels(found: Found, label: str) -> tuple[Any, list[tuple[str, Fraction, Any]]]:
+    datasets = list(dict.fromkeys(cell.dataset for cell in found))
+    figure, panels = grid_of_panels(len(datasets), len(ALPHAS))
+    places = [(dataset, alpha) for dataset in datasets for alpha in ALPHAS]
+    for (dataset, alpha), axes in zip(places, panels, strict=True):
+        axes.set_title(f"{dataset}, α = {float(alpha)}")
+        axes.set_xlabel("ε∞")
+        axes.set_ylabel(label)
+    return figure, [(*place, axes) for place, axes in zip(places, panels, strict=True)]
+
+
+def _saved(figure: Any, panels: list[tuple[str, Fraction, Any]], path: Path) -> Path:
+    handles, labels = panels[0][2].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    return save(figure, path)
+
+
+def _printed(found: Found, what: str) -> Iterator[str]:
+    """Yield a table a data set and α: a method a line, mean ± half its interval at whole ε∞."""
+    shown_micro = sorted({cell.epsilon_micro for cell in found if cell.epsilon_micro % MICRO == 0})
+    for dataset in dict.fromkeys(cell.dataset for cell in found):
+        for alpha in ALPHAS:
+            rows = [[f"{dataset}, α = {float(alpha)}", *(f"ε∞ = {micro // MICRO}" for micro in shown_micro)]]
+            for method in METHODS:
+                row = [method]
+                for micro in shown_micro:
+                    mine = alpha if has_second_step(method) else Fraction(0)
+                    outcomes = found.get(Cell(dataset=dataset, method=method, epsilon_micro=micro, alpha=mine), [])
+                    row.append(str(Interval.over([getattr(each, what) for each in outcomes])) if outcomes else "")
+                rows.append(row)
+            yield from _aligned(rows)
+
+
+def _table_2(request: FigureRequest) -> Made:
+    found = measure(request)
+    datasets = list(dict.fromkeys(cell.dataset for cell in found))
+    methods = ("1BitFlipPM", "bBitFlipPM")
+    columns = [(way, m, d) for way in ("detected", "injective") for m in methods for d in datasets]
+    header = ["epsilon_permanent", *("_".join(column) for column in columns)]
+    rows: list[list[object]] = []
+    for micro in request.epsilons_micro or EPSILONS_MICRO:
+        row: list[object] = [micro / MICRO]
+        for way, method, dataset in columns:
+            outcomes = found.get(Cell(dataset=dataset, method=method, epsilon_micro=micro, alpha=Fraction(0)))
+            row.append(shown(100 * fmean(getattr(each, way) for each in outcomes)) if outcomes else "")
+        rows.append(row)
+    table = write_table(request.out / "loloha-table-2.csv", header, rows)
+    return Made(files=(table,), lines=(*_said(found), "percent of users:", *_aligned([header, *rows])))
+
+
+def _aligned(rows: Sequence[Sequence[object]]) -> list[str]:
+    widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _said(found: Found) -> tuple[str, ...]:
+    """Return how many runs there were, and how far the mean errors lie from the exact variance."""
+    runs = [len(outcomes) for outcomes in found.values()]
+    ratios = [
+        fmean(each.mse for each in outcomes) / fmean(each.expected_mse for each in outcomes)
+        for outcomes in found.values()
+    ]
+    worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    return (
+        f"{len(found)} cells, between {min(runs)} and {max(runs)} runs each, {CONFIDENCE:.0%} intervals in the data",
+        f"mean squared error over its exact expectation: {fmean(ratios):.4f} on average, {worst:.4f} at worst",
+    )
+
+
+FIGURES = (
+    Figure(name="loloha-3", title="LOLOHA, Figure 3: error of all methods on all data sets", make=_figure_3),
+    Figure(name="loloha-4", title="LOLOHA, Figure 4: privacy loss of all methods on all data sets", make=_figure_4),
+    Figure(name="loloha-table-2", title="LOLOHA, Table 2: users all of whose changes show", make=_table_2),
+)

@@ -1,0 +1,68 @@
+"""RAPPOR on a Zipf population: which strings are found, and how many could be at most."""
+
+from __future__ import annotations
+
+from aggservice.mechanisms import SeededBits
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureRequest,
+    Made,
+    shown,
+    write_table,
+)
+from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.experiments.rappor_recovery import recover
+from ldp_client.protocols.rappor import Rappor
+from ldp_client.protocols.rappor_decoding import learning_limit
+
+USERS = 1_000_000
+STRINGS = 100
+DECOYS = 100
+
+
+def _figure(request: FigureRequest) -> Made:
+    protocol = Rappor()
+    users = request.users or USERS
+    request.progress(0, 1, f"{users} reports")
+    run = recover(protocol, users=users, strings=STRINGS, decoys=DECOYS, bits=SeededBits(request.seed))
+    truth = {f"string {rank}": float(share) for rank, share in enumerate(run.truth, 1)}
+    found = {candidate.string: candidate for candidate in run.decoded.candidates}
+    data = write_table(
+        request.out / "rappor-zipf.csv",
+        ("string", "truth", "estimate", "low_95", "high_95", "p_value", "detected"),
+        (
+            (
+                name,
+                shown(truth.get(name, 0.0)),
+                shown(each.frequency),
+                *map(shown, each.interval()),
+                shown(each.p_value),
+                int(each.detected),
+            )
+            for name, each in found.items()
+        ),
+    )
+    figure, (axes,) = grid_of_panels(1, 1, width=7, height=4)
+    ranks = range(1, STRINGS + 1)
+    mine = [found[f"string {rank}"] for rank in ranks]
+    half = [each.frequency - each.interval()[0] for each in mine]
+    axes.errorbar(ranks, [each.frequency for each in mine], half, fmt=".", capsize=2, label="estimate, 95 %")
+    axes.plot(ranks, [truth[f"string {rank}"] for rank in ranks], label="truth")
+    axes.set_xlabel("rank")
+    axes.set_ylabel("share of the population")
+    axes.legend()
+    decoded = run.decoded
+    paper = learning_limit(reports=users, tests=decoded.tests, p=protocol.p, q=protocol.q)
+    own = learning_limit(reports=users, tests=decoded.tests, p=protocol.clear_chance, q=protocol.set_chance)
+    privacy = protocol.privacy
+    lines = (
+        f"{users} reports, k = {protocol.size}, h = {protocol.hashes}, {protocol.cohorts} cohorts, f = {protocol.f}, "
+        f"p = {protocol.p}, q = {protocol.q}: ε₁ = {privacy.first:.4f}, ε∞ = {privacy.permanent:.4f}",
+        f"{run.found} of {STRINGS} strings detected, the {run.leading} commonest among them; "
+        f"{len(run.false)} of {DECOYS} decoys falsely ({decoded.tests} tests at {decoded.significance:g} in all)",
+        f"limit on learning: {paper:.1f} strings (Basic One-time RAPPOR, f = 0), {own:.1f} with this f",
+    )
+    return Made(files=(data, save(figure, request.out / "rappor-zipf.png")), lines=lines)
+
+
+FIGURES = (Figure(name="rappor-zipf", title="RAPPOR: a Zipf population recovered among decoys", make=_figure),)

@@ -1,0 +1,71 @@
+"""What shuffling does to a local ε: the closed bound, the numerical ones, and the exact value where it can be had."""
+
+from __future__ import annotations
+
+from aggservice.mechanisms import ExactBinaryShuffle, closed_epsilon, shuffled_epsilon
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureRequest,
+    Made,
+    shown,
+    write_table,
+)
+from ldp_client.experiments.figures.plotting import grid_of_panels, save
+
+EPSILONS = (0.5, 1.0, 2.0, 4.0)
+REPORTS = (10, 30, 100, 300, 1000, 2000, 10_000, 100_000, 1_000_000, 10_000_000)
+EXACT_REPORTS = 2000
+VALUES = 16
+DELTA = 1e-6
+
+Row = tuple[float, int, float, float, float, float | None]
+
+
+def amplification(request: FigureRequest) -> list[Row]:
+    """Return (ε₀, reports, closed bound, numerical bound, that of 16-ary response, exact binary value or None)."""
+    rows: list[Row] = []
+    for local in EPSILONS:
+        for reports in REPORTS:
+            request.progress(len(rows), len(EPSILONS) * len(REPORTS), f"ε₀ = {local:g}, {reports} reports")
+            exact = None
+            if reports <= EXACT_REPORTS:
+                exact = ExactBinaryShuffle(epsilon0=local, reports=reports).epsilon(DELTA)
+            wide = shuffled_epsilon(local, reports, DELTA, k=VALUES)
+            any_randomizer = shuffled_epsilon(local, reports, DELTA)
+            rows.append((local, reports, closed_epsilon(local, reports, DELTA), any_randomizer, wide, exact))
+    return rows
+
+
+def _figure(request: FigureRequest) -> Made:
+    rows = amplification(request)
+    data = write_table(
+        request.out / "shuffling.csv",
+        ("epsilon_local", "reports", "closed", "any_randomizer", f"response_of_{VALUES}", "exact_binary"),
+        ((*row[:2], *("" if each is None else shown(each) for each in row[2:])) for row in rows),
+    )
+    figure, panels = grid_of_panels(1, len(EPSILONS))
+    for local, axes in zip(EPSILONS, panels, strict=True):
+        mine = [row for row in rows if row[0] == local]
+        reports = [row[1] for row in mine]
+        axes.plot(reports, [row[2] for row in mine], marker=".", label="Theorem 7")
+        axes.plot(reports, [row[3] for row in mine], marker=".", label="any randomizer, numerical")
+        axes.plot(reports, [row[4] for row in mine], marker=".", label=f"{VALUES}-ary response, numerical")
+        axes.plot(reports, [row[5] for row in mine], marker="x", label="binary response, exact")
+        axes.axhline(local, linestyle=":", color="grey")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_ylim(1e-4, 10 * local)
+        axes.set_title(f"ε₀ = {local:g}, δ = {DELTA:g}")
+        axes.set_xlabel("reports")
+        axes.set_ylabel("central ε")
+    panels[0].legend(fontsize=7)
+    million = {row[0]: row for row in rows if row[1] == 1_000_000}
+    lines = [
+        f"a million reports of ε₀ = {local:g}: Theorem 7 {row[2]:.4g}, any randomizer {row[3]:.4g}, "
+        f"{VALUES}-ary response {row[4]:.4g}"
+        for local, row in million.items()
+    ]
+    return Made(files=(data, save(figure, request.out / "shuffling.png")), lines=tuple(lines))
+
+
+FIGURES = (Figure(name="shuffling", title="Shuffling: central ε of n shuffled reports at δ = 10⁻⁶", make=_figure),)

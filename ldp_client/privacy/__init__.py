@@ -1,0 +1,1 @@
+"""What a protocol's reports leak: exact enumeration and bounds."""

@@ -1,0 +1,1 @@
+"""The local randomizers, as one client and as a fleet."""

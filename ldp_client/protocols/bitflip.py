@@ -1,0 +1,308 @@
+"""dBitFlipPM: d sampled bits of b buckets, memoized, with no second step (§2.4.4; Ding, Kulkarni, Yekhanin 2017)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggservice.mechanisms import Bits, exp, uniform_below_batch
+from ldp_client.checks import (
+    as_list,
+    check_columns,
+    check_words,
+    is_count,
+)
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.estimation.steps import (
+    Chain,
+    check_size,
+    epsilon,
+    symmetric,
+)
+from ldp_client.estimation.support import Estimate, Support
+from ldp_client.protocols.device import (
+    Device,
+    as_draws,
+    flip_row,
+    load_state,
+    memo_int,
+    save_state,
+)
+from ldp_client.protocols.interface import (
+    Privacy,
+    check_users,
+    check_value,
+    check_values,
+)
+from ldp_client.sampling.draws import Draws
+from ldp_client.sampling.lanes import LaneCoins
+from ldp_client.sampling.memo import Answers
+from ldp_client.sampling.packed import (
+    Words,
+    bits_of,
+    count_bits,
+    one_hot,
+    rows_from_bytes,
+    unpack,
+    words_of,
+)
+
+#: The memo key of a bucket outside the sample.
+OUTSIDE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitFlipReport:
+    """The buckets a user sampled (public; sent once in use) and the memoized bits for them, packed."""
+
+    sampled: tuple[int, ...]
+    bits: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitFlipColumns:
+    """One collection's reports: a row of d sampled buckets and a row of d bits in words for each user."""
+
+    sampled: NDArray[np.int32]
+    rows: Words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitFlip:
+    """dBitFlipPM over 0, …, k − 1 in b buckets of equal width, d of them sampled by each user."""
+
+    k: int
+    buckets: int
+    sampled: int
+    epsilon_permanent_micro: int
+    chain: Chain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_size(self.k, "the number of values k")
+        check_size(self.buckets, "the number of buckets b")
+        check_size(self.sampled, "the number of sampled bits d", least=1)
+        if not self.sampled <= self.buckets <= self.k:
+            raise ProtocolError(f"d ≤ b ≤ k must hold, not d = {self.sampled}, b = {self.buckets}, k = {self.k}")
+        step = symmetric(exp(epsilon(self.epsilon_permanent_micro) / 2))
+        object.__setattr__(self, "chain", Chain(permanent=step))
+
+    @property
+    def kind(self) -> str:
+        """The protocol's name."""
+        return "dBitFlipPM"
+
+    @property
+    def cells(self) -> int:
+        """How many frequencies are estimated: one a bucket."""
+        return self.buckets
+
+    @property
+    def support(self) -> Support:
+        """The estimator's probabilities; V* is b/(2dn(cosh(ε∞/2) − 1)), where the paper prints sinh(ε∞/2)."""
+        chain = Support.of(self.chain)
+        return Support(p=chain.p, q=chain.q, sampled=self.sampled / self.buckets)
+
+    @property
+    def privacy(self) -> Privacy:
+        """Every report of a bucket is the same, so ε₁ = ε∞; over all values min(d + 1, b)·ε∞ (Table 1).
+
+        With one sampled bit that bit alone differs between two values, so that the true ε is then ε∞/2.
+        """
+        unary = self.chain.first_unary()
+        one = unary / 2 if self.sampled == 1 else unary
+        asked = float(epsilon(self.epsilon_permanent_micro))
+        return Privacy(asked=asked, first=one, permanent=one, worst_case=min(self.sampled + 1, self.buckets) * asked)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and parameters."""
+        return {
+            "kind": self.kind,
+            "k": self.k,
+            "buckets": self.buckets,
+            "sampled": self.sampled,
+            "epsilon_permanent_micro": self.epsilon_permanent_micro,
+        }
+
+    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the bucket of each value."""
+        return values * self.buckets // self.k
+
+    def client(self, bits: Bits | Draws, sampled: Sequence[int] | None = None) -> BitFlipClient:
+        """Return a new device, with buckets sampled for it unless they are given."""
+        draws = as_draws(bits)
+        if sampled is None:
+            return BitFlipClient(self, draws, sample(draws, self.buckets, self.sampled), {})
+        chosen = as_list(sampled, "sampled buckets")
+        if not all(is_count(bucket, 0, self.buckets - 1) for bucket in chosen) or len(set(chosen)) != self.sampled:
+            raise ReportError(f"a client samples {self.sampled} different buckets below {self.buckets}")
+        return BitFlipClient(self, draws, tuple(sorted(int(bucket) for bucket in chosen)), {})
+
+    def restore(self, saved: bytes, bits: Bits | Draws) -> BitFlipClient:
+        """Return a device that goes on from a saved state."""
+        stored = load_state(saved, self.describe())
+        try:
+            client = self.client(bits, [memo_int(b, self.buckets, "a bucket") for b in stored["sampled"]])
+            memo = {}
+            for key, row in stored["answers"].items():
+                place = OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "a sampled place")
+                memo[place] = bytes.fromhex(row)
+                unpack(memo[place], self.sampled)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise StateError(f"not a saved client of dBitFlipPM: {error}") from error
+        return BitFlipClient(self, as_draws(bits), client.sampled, memo)
+
+    def fleet(self, users: int, bits: Bits) -> BitFlipFleet:
+        """Return ``users`` new devices in columns."""
+        return BitFlipFleet(self, check_users(users), bits)
+
+    def columns(self, reports: Sequence[BitFlipReport]) -> BitFlipColumns:
+        """Return clients' reports as columns."""
+        sent = as_list(reports, "reports")
+        if not all(isinstance(report, BitFlipReport) for report in sent):
+            raise ReportError("a report of dBitFlipPM is a BitFlipReport")
+        sampled = [self.check_sampled(report.sampled) for report in sent]
+        return BitFlipColumns(
+            sampled=np.array(sampled, dtype=np.int32).reshape(len(sent), self.sampled),
+            rows=rows_from_bytes([report.bits for report in sent], self.sampled),
+        )
+
+    def check_sampled(self, sampled: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the buckets that a report names, refusing any but d of them in ascending order, as clients send."""
+        if (
+            not isinstance(sampled, tuple | list)
+            or not all(is_count(bucket, 0, self.buckets - 1) for bucket in sampled)
+            or len(sampled) != self.sampled
+            or any(before >= after for before, after in itertools.pairwise(sampled))
+        ):
+            raise ReportError(self._sampled_rule())
+        return tuple(int(bucket) for bucket in sampled)
+
+    def _sampled_rule(self) -> str:
+        return (
+            f"a report of dBitFlipPM names its {self.sampled} sampled buckets, all in [0, {self.buckets}), "
+            "once each, in order"
+        )
+
+    def estimate(self, columns: BitFlipColumns) -> Estimate:
+        """Return the frequencies of buckets behind one collection."""
+        columns = check_columns(columns, BitFlipColumns)
+        sampled = self._check_sampled_rows(columns.sampled)
+        users = sampled.shape[0]
+        rows = check_words(columns.rows, (users, words_of(self.sampled)), f"rows of {self.sampled} bits")
+        ones_a_place = count_bits(rows, self.sampled)
+        if self.sampled == self.buckets:
+            return self.support.estimate(ones_a_place, users)
+        places = sampled.reshape(-1)
+        speaking = np.bincount(places, minlength=self.buckets)
+        ones = np.bincount(places[bits_of(rows, self.sampled).reshape(-1)], minlength=self.buckets)
+        return self.support.estimate(ones, users, speaking)
+
+    def _check_sampled_rows(self, sampled: object) -> NDArray[np.integer[Any]]:
+        """Return the column of sampled buckets, checked as ``check_sampled`` does a report's."""
+        if not isinstance(sampled, np.ndarray) or sampled.ndim != 2 or sampled.dtype.kind not in "iu":
+            raise ReportError("the column of sampled buckets must be an array of whole numbers, a row a report")
+        # A fleet that samples every bucket has one row, repeated without being copied.
+        rows = sampled[:1] if sampled.strides[0] == 0 else sampled
+        if (
+            rows.shape[1] != self.sampled
+            or (rows.size and not (rows.min() >= 0 and rows.max() < self.buckets))
+            or not (rows[:, 1:] > rows[:, :-1]).all()
+        ):
+            raise ReportError(self._sampled_rule())
+        return sampled
+
+
+class BitFlipClient(Device[BitFlip, int, bytes]):
+    """One device: it memoizes one row of d bits for each sampled bucket, and one for all buckets outside."""
+
+    def __init__(self, protocol: BitFlip, draws: Draws, sampled: tuple[int, ...], memo: dict[int, bytes]) -> None:
+        super().__init__(protocol, draws, memo)
+        self.sampled = sampled
+
+    def report(self, value: int) -> BitFlipReport:
+        """Return the memoized row of the bucket of ``value``, drawing it at its first use."""
+        bucket = check_value(value, self.protocol.k) * self.protocol.buckets // self.protocol.k
+        place = self.sampled.index(bucket) if bucket in self.sampled else OUTSIDE
+        return BitFlipReport(sampled=self.sampled, bits=self._kept(place, lambda: self._permanent(place)))
+
+    def save(self) -> bytes:
+        """Return the state as JSON."""
+        answers = {str(place): row.hex() for place, row in self._memo.items()}
+        return save_state(self.protocol.describe(), {"sampled": list(self.sampled), "answers": answers})
+
+    def _permanent(self, place: int) -> bytes:
+        return flip_row(self._draws, np.arange(self.protocol.sampled) == place, self.protocol.chain.permanent)
+
+
+class BitFlipFleet:
+    """Many devices in columns."""
+
+    def __init__(self, protocol: BitFlip, users: int, bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        self._bits = bits
+        self._coins = LaneCoins(protocol.chain.permanent)
+        self._sampled = sample_batch(bits, users, protocol.buckets, protocol.sampled)
+        self._memo = Answers(users, protocol.sampled + 1, words_of(protocol.sampled))
+
+    def report(self, values: ArrayLike) -> BitFlipColumns:
+        """Return one collection's reports."""
+        d = self.protocol.sampled
+        place = self.places(check_values(values, self.protocol.k, self.users))
+        rows = self._memo.get(place + 1, lambda fresh: self._coins.flip(self._bits, one_hot(place[fresh], d), d))
+        return BitFlipColumns(sampled=self._sampled, rows=rows)
+
+    def places(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where each user's bucket stands in his sample, or −1."""
+        buckets = self.protocol.cell(values)
+        if self.protocol.sampled == self.protocol.buckets:
+            return buckets
+        hits = self._sampled == buckets[:, None]
+        return np.where(hits.any(axis=1), hits.argmax(axis=1), OUTSIDE)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many rows each user has memoized."""
+        return self._memo.counts()
+
+    def distinct_answers(self) -> NDArray[np.int64]:
+        """Return how many different rows each user has memoized: two places may have drawn the same bits."""
+        return self._memo.distinct_counts()
+
+
+def sample(draws: Draws, buckets: int, sampled: int) -> tuple[int, ...]:
+    """Return ``sampled`` different buckets, every set alike (Floyd's method)."""
+    chosen: set[int] = set()
+    for last in range(buckets - sampled, buckets):
+        pick = draws.below(last + 1)
+        chosen.add(last if pick in chosen else pick)
+    return tuple(sorted(chosen))
+
+
+def sample_batch(bits: Bits, users: int, buckets: int, sampled: int) -> NDArray[np.int32]:
+    """Return a sorted ``sample`` for each user."""
+    if sampled == buckets:
+        return np.broadcast_to(np.arange(buckets, dtype=np.int32), (users, buckets))
+    chosen = np.empty((users, sampled), dtype=np.int32)
+    for index, last in enumerate(range(buckets - sampled, buckets)):
+        pick = uniform_below_batch(bits, last + 1, users).astype(np.int32)
+        taken = (chosen[:, :index] == pick[:, None]).any(axis=1)
+        chosen[:, index] = np.where(taken, last, pick)
+    chosen.sort(axis=1)
+    return chosen
+
+
+def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int) -> BitFlip:
+    """Return dBitFlipPM with b = ``buckets`` and d = ``sampled``."""
+    return BitFlip(k=k, buckets=buckets, sampled=sampled, epsilon_permanent_micro=epsilon_permanent_micro)
+
+
+def printed_variance(*, buckets: int, sampled: int, epsilon_permanent_micro: int, reports: int) -> float:
+    """Return V* with the paper's sinh(ε∞/2) in place of cosh(ε∞/2) − 1: kept to show that it does not hold."""
+    half = float(epsilon(epsilon_permanent_micro)) / 2
+    return buckets / (2 * sampled * reports * math.sinh(half))

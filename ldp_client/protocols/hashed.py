@@ -1,0 +1,254 @@
+"""Local hashing: BLH and OLH, and the longitudinal LOLOHA (§2.3.2, §3).
+
+Each user draws one hash function from values to [0, g) and reports randomized hash values. LOLOHA memoizes one
+answer a hash value, so that no user ever leaks more than g·ε∞ on his values (Theorem 3.5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggservice.mechanisms import Bits, exp
+from ldp_client.checks import as_list, check_columns, whole_numbers
+from ldp_client.errors import ReportError, StateError
+from ldp_client.estimation.hash_range import best_range, printed_range
+from ldp_client.estimation.steps import (
+    Calibration,
+    Chain,
+    asked_epsilon,
+    check_size,
+    epsilon,
+    epsilon_pair,
+    grr_chain,
+)
+from ldp_client.estimation.support import Estimate, Support
+from ldp_client.protocols.device import (
+    Device,
+    as_draws,
+    load_state,
+    memo_int,
+    save_state,
+)
+from ldp_client.protocols.direct import memoized_responses
+from ldp_client.protocols.interface import (
+    Privacy,
+    check_users,
+    check_value,
+    check_values,
+)
+from ldp_client.sampling.draws import Draws, respond, respond_batch
+from ldp_client.sampling.hashing import (
+    UniversalHash,
+    Words,
+    count_matches,
+    draw_hash,
+    draw_hashes,
+    hash_values,
+)
+from ldp_client.sampling.memo import Answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedReport:
+    """A randomized hash value and the function it belongs to (public; LOLOHA's client sends it once)."""
+
+    function: UniversalHash
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HashedColumns:
+    """One collection's reports: each user's function and randomized hash value."""
+
+    multipliers: Words
+    addends: Words
+    values: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """Local hashing of 0, …, k − 1 to g values; LOLOHA where ``epsilon_first_micro`` is given (Algorithms 1, 2)."""
+
+    k: int
+    g: int
+    epsilon_permanent_micro: int
+    epsilon_first_micro: int | None = None
+    calibration: Calibration = "paper"
+    chain: Chain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_size(self.k, "the number of values k")
+        check_size(self.g, "the number of hash values g")
+        chain = grr_chain(self.g, self.epsilon_permanent_micro, self.epsilon_first_micro, self.calibration)
+        object.__setattr__(self, "chain", chain)
+
+    @property
+    def kind(self) -> str:
+        """LH or LOLOHA."""
+        return "LH" if self.chain.instant is None else "LOLOHA"
+
+    @property
+    def cells(self) -> int:
+        """How many frequencies are estimated."""
+        return self.k
+
+    @property
+    def support(self) -> Support:
+        """The estimator's probabilities; a user without the value supports it with probability 1/g."""
+        return Support.of(self.chain, self.g)
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
+        first = self.chain.first_grr()
+        permanent = Chain(permanent=self.chain.permanent).first_grr()
+        asked = asked_epsilon(self.epsilon_first_micro)
+        return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.g)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and parameters."""
+        return {
+            "kind": self.kind,
+            "k": self.k,
+            "g": self.g,
+            "epsilon_permanent_micro": self.epsilon_permanent_micro,
+            "epsilon_first_micro": self.epsilon_first_micro,
+            "calibration": self.calibration,
+        }
+
+    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the values: each is counted as itself."""
+        return values
+
+    def client(self, bits: Bits | Draws, function: UniversalHash | None = None) -> HashedClient:
+        """Return a new device, with a hash function drawn for it unless one is given."""
+        draws = as_draws(bits)
+        chosen = draw_hash(draws, self.g) if function is None else function
+        if not isinstance(chosen, UniversalHash) or chosen.g != self.g:
+            raise ReportError(f"the protocol hashes to {self.g} values, the function given does not")
+        return HashedClient(self, draws, chosen, {})
+
+    def restore(self, saved: bytes, bits: Bits | Draws) -> HashedClient:
+        """Return a device that goes on from a saved state."""
+        stored = load_state(saved, self.describe())
+        try:
+            words, answers = stored["function"], stored["answers"]
+            function = UniversalHash(multiplier=int(words[0], 16), addend=int(words[1], 16), g=self.g)
+            pairs = list(answers.items())
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+            raise StateError(f"not a saved client of {self.kind}: {error}") from error
+        memo = {memo_int(x, self.g, "a hash value"): memo_int(kept, self.g, "an answer") for x, kept in pairs}
+        return HashedClient(self, as_draws(bits), function, memo)
+
+    def fleet(self, users: int, bits: Bits) -> HashedFleet:
+        """Return ``users`` new devices in columns."""
+        return HashedFleet(self, check_users(users), bits)
+
+    def columns(self, reports: Sequence[HashedReport]) -> HashedColumns:
+        """Return clients' reports as columns."""
+        sent = as_list(reports, "reports")
+        if not all(isinstance(each, HashedReport) and isinstance(each.function, UniversalHash) for each in sent):
+            raise ReportError(f"a report of {self.kind} is a HashedReport, with its hash function")
+        if any(report.function.g != self.g for report in sent):
+            raise ReportError(f"a report was hashed to another number of values than {self.g}")
+        return HashedColumns(
+            multipliers=np.array([report.function.multiplier for report in sent], dtype=np.uint64),
+            addends=np.array([report.function.addend for report in sent], dtype=np.uint64),
+            values=whole_numbers([report.value for report in sent], self.g, "reported hash values"),
+        )
+
+    def estimate(self, columns: HashedColumns) -> Estimate:
+        """Return the frequencies behind one collection (Algorithm 2): n·k hash tests."""
+        columns = check_columns(columns, HashedColumns)
+        counts = count_matches(columns.multipliers, columns.addends, columns.values, self.g, self.k)
+        return self.support.estimate(counts, columns.values.size)
+
+
+class HashedClient(Device[Hashed, int, int]):
+    """One device (Algorithm 1): it has a hash function of its own, and each hash value a permanent answer."""
+
+    def __init__(self, protocol: Hashed, draws: Draws, function: UniversalHash, memo: dict[int, int]) -> None:
+        super().__init__(protocol, draws, memo)
+        self.function = function
+
+    def report(self, value: int) -> HashedReport:
+        """Return a report of ``value``: hashed, answered permanently, and (LOLOHA) randomized once more."""
+        g, chain = self.protocol.g, self.protocol.chain
+        hashed = self.function(check_value(value, self.protocol.k))
+        if chain.instant is None:
+            return HashedReport(function=self.function, value=respond(self._draws, hashed, g, chain.permanent.p))
+        kept = self._kept(hashed, lambda: respond(self._draws, hashed, g, chain.permanent.p))
+        return HashedReport(function=self.function, value=respond(self._draws, kept, g, chain.instant.p))
+
+    def save(self) -> bytes:
+        """Return the state as JSON."""
+        words = [f"{self.function.multiplier:016x}", f"{self.function.addend:016x}"]
+        answers = {str(hashed): kept for hashed, kept in self._memo.items()}
+        return save_state(self.protocol.describe(), {"function": words, "answers": answers})
+
+
+class HashedFleet:
+    """Many devices in columns: each user's function, and one memoized answer a (user, hash value)."""
+
+    def __init__(self, protocol: Hashed, users: int, bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        self._bits = bits
+        self._multipliers, self._addends = draw_hashes(bits, users)
+        self._memo = Answers(users, protocol.g, 1)
+
+    def report(self, values: ArrayLike) -> HashedColumns:
+        """Return one collection's reports."""
+        g, chain = self.protocol.g, self.protocol.chain
+        held = check_values(values, self.protocol.k, self.users)
+        hashed = hash_values(self._multipliers, self._addends, held, g)
+        if chain.instant is None:
+            sent = respond_batch(self._bits, hashed, g, chain.permanent.p)
+        else:
+            kept = memoized_responses(self._memo, self._bits, hashed, g, chain.permanent.p)
+            sent = respond_batch(self._bits, kept, g, chain.instant.p)
+        return HashedColumns(multipliers=self._multipliers, addends=self._addends, values=sent)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many answers each user has memoized."""
+        return self._memo.counts()
+
+
+def binary_hashing(*, k: int, epsilon_micro: int) -> Hashed:
+    """Return BLH: local hashing to two values, one report (§2.3.2)."""
+    return Hashed(k=k, g=2, epsilon_permanent_micro=epsilon_micro)
+
+
+def optimal_hashing(*, k: int, epsilon_micro: int) -> Hashed:
+    """Return OLH: local hashing to round(e^ε + 1) values, one report (§2.3.2)."""
+    g = (exp(epsilon(epsilon_micro)) * 2 + 3).floor() // 2
+    return Hashed(k=k, g=g, epsilon_permanent_micro=epsilon_micro)
+
+
+def loloha(
+    *,
+    k: int,
+    epsilon_permanent_micro: int,
+    epsilon_first_micro: int,
+    g: int | None = None,
+    calibration: Calibration = "paper",
+) -> Hashed:
+    """Return LOLOHA: BiLOLOHA with g = 2; without g, OLOLOHA.
+
+    OLOLOHA's g is Eq. 6's for the ``paper`` calibration, and the one of least V* for ``exact``.
+    """
+    pair = epsilon_pair(epsilon_permanent_micro, epsilon_first_micro)
+    if g is None:
+        g = printed_range(*pair) if calibration == "paper" else best_range(*pair, calibration)
+    return Hashed(
+        k=k,
+        g=g,
+        epsilon_permanent_micro=epsilon_permanent_micro,
+        epsilon_first_micro=epsilon_first_micro,
+        calibration=calibration,
+    )

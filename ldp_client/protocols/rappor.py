@@ -1,0 +1,302 @@
+"""RAPPOR proper: strings through Bloom filters by cohort, a permanent and an instantaneous randomized response.
+
+Erlingsson, Pihur and Korolova (CCS 2014). A string sets h of k bits, which depend on the client's cohort; each bit is
+replaced for good by 1 or by 0 with probability f/2 each; and each report sends 1 with probability q where the
+permanent bit is 1 and with probability p where it is 0. Decoding is in ``ldp_client.protocols.rappor_decoding``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.mechanisms import Bits, Real, uniform_below_batch
+from ldp_client.checks import (
+    as_list,
+    check_columns,
+    check_numbers,
+    check_words,
+    is_count,
+    shown,
+    whole_numbers,
+)
+from ldp_client.errors import ProtocolError, ReportError, StateError
+from ldp_client.estimation.steps import Chain, Step, check_size
+from ldp_client.privacy.enumeration import log_ratio
+from ldp_client.protocols.device import (
+    Device,
+    as_draws,
+    flip_row,
+    load_state,
+    memo_int,
+    save_state,
+)
+from ldp_client.protocols.interface import Privacy, check_users, check_values
+from ldp_client.sampling.draws import Draws
+from ldp_client.sampling.lanes import LaneCoins
+from ldp_client.sampling.memo import Answers
+from ldp_client.sampling.packed import (
+    Words,
+    count_bits,
+    pack,
+    rows_from_bytes,
+    unpack,
+    words_of,
+)
+
+MOST_COHORTS = 1 << 16
+MOST_BITS = 1 << 16
+#: Of f, p and q: enough for any probability, few enough digits to print.
+_LONGEST_DENOMINATOR = 1024
+
+
+def string_bytes(value: str) -> bytes:
+    """Return a user's string in UTF-8. The error of one that has none holds nothing of it, in no attribute."""
+    encoded = None
+    if isinstance(value, str):
+        with suppress(UnicodeEncodeError):
+            encoded = value.encode()
+    if encoded is None:
+        raise ReportError("a value of RAPPOR must be a string that UTF-8 can write, without lone surrogates")
+    return encoded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RapporReport:
+    """What a client sends: its cohort and a packed row of k bits."""
+
+    cohort: int
+    row: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RapporColumns:
+    """One collection in columns: a cohort and a row of words a user."""
+
+    cohorts: NDArray[np.int64]
+    rows: Words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RapporCounts:
+    """All that decoding needs: how many reports each cohort sent, and how many of them had each bit set."""
+
+    reports: NDArray[np.int64]
+    set_bits: NDArray[np.int64]
+
+    def __add__(self, other: RapporCounts) -> RapporCounts:
+        """Return the counts of both, which must be of one protocol."""
+        if self.reports.shape != other.reports.shape or self.set_bits.shape != other.set_bits.shape:
+            raise ReportError("counts of different numbers of cohorts or bits cannot be added")
+        return RapporCounts(reports=self.reports + other.reports, set_bits=self.set_bits + other.set_bits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rappor:
+    """RAPPOR with ``size`` bits (k), ``hashes`` (h), ``cohorts`` (m), and the probabilities f, p and q.
+
+    f = 0 leaves out the permanent step, and p = 0 with q = 1 the instantaneous one, as the paper's variants do.
+    """
+
+    size: int = 128
+    hashes: int = 2
+    cohorts: int = 64
+    f: Fraction = Fraction(1, 2)
+    p: Fraction = Fraction(1, 2)
+    q: Fraction = Fraction(3, 4)
+    chain: Chain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_size(self.size, "the number of bits of a filter", least=1, most=MOST_BITS)
+        check_size(self.hashes, "the number of hashes, no more than bits,", least=1, most=self.size)
+        check_size(self.cohorts, "the number of cohorts", least=1, most=MOST_COHORTS)
+        for name in ("f", "p", "q"):
+            chance = getattr(self, name)
+            if not isinstance(chance, Fraction | int):
+                raise ProtocolError(f"{name} is a Fraction, so that coins are exact, not {shown(chance)}")
+            if not 0 <= chance <= 1 or chance.denominator.bit_length() > _LONGEST_DENOMINATOR:
+                raise ProtocolError(f"{name} is a Fraction in [0, 1] of reasonable length, not {shown(chance)}")
+        if not 0 <= self.f < 1 or not 0 <= self.p < self.q <= 1:
+            raise ProtocolError(f"0 ≤ f < 1 and 0 ≤ p < q ≤ 1 must hold, not f = {self.f}, p = {self.p}, q = {self.q}")
+        if (self.p == 0) != (self.q == 1):
+            raise ProtocolError("p = 0 and q = 1 go together: they leave out the instantaneous response")
+        half = Fraction(self.f) / 2
+        permanent = Step(p=Real.of(1 - half), q=Real.of(half))
+        instant = None if self.p == 0 else Step(p=Real.of(self.q), q=Real.of(self.p))
+        object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
+
+    @property
+    def kind(self) -> str:
+        """Its name."""
+        return "RAPPOR"
+
+    @property
+    def set_chance(self) -> Fraction:
+        """q*: the probability that a report has a bit set which the string sets."""
+        half = Fraction(self.f) / 2
+        return (1 - half) * self.q + half * self.p
+
+    @property
+    def clear_chance(self) -> Fraction:
+        """p*: the probability that a report has a bit set which the string does not."""
+        half = Fraction(self.f) / 2
+        return half * self.q + (1 - half) * self.p
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε₁ = h ln(q*(1−p*)/(p*(1−q*))) of a report, ε∞ = 2h ln((1−f/2)/(f/2)) of all reports of one string.
+
+        Over different strings there is no limit but their number.
+        """
+        q, p = self.set_chance, self.clear_chance
+        first = math.inf if p == 0 else self.hashes * log_ratio(q * (1 - p) / (p * (1 - q)))
+        half = Fraction(self.f) / 2
+        permanent = math.inf if half == 0 else 2 * self.hashes * log_ratio((1 - half) / half)
+        return Privacy(asked=first, first=first, permanent=permanent, worst_case=math.inf)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name and parameters."""
+        return {
+            "kind": self.kind,
+            "size": self.size,
+            "hashes": self.hashes,
+            "cohorts": self.cohorts,
+            "f": str(self.f),
+            "p": str(self.p),
+            "q": str(self.q),
+        }
+
+    def positions(self, value: str, cohort: int) -> list[int]:
+        """Return the bits that a string sets in a cohort; two hashes may fall on one bit.
+
+        Eight bytes of SHA-256 over the cohort, a counter and the string, modulo k, for each hash.
+        """
+        if not is_count(cohort, 0, self.cohorts - 1):
+            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {shown(cohort)}")
+        text = string_bytes(value)
+        found: list[int] = []
+        block = 0
+        while len(found) < self.hashes:
+            prefix = b"rappor" + int(cohort).to_bytes(4, "big") + block.to_bytes(4, "big")
+            digest = hashlib.sha256(prefix + text).digest()
+            found += [int.from_bytes(digest[at : at + 8], "big") % self.size for at in range(0, 32, 8)]
+            block += 1
+        return found[: self.hashes]
+
+    def bloom(self, value: str, cohort: int) -> NDArray[np.bool_]:
+        """Return the Bloom filter of one string in a cohort."""
+        row = np.zeros(self.size, dtype=np.bool_)
+        row[self.positions(value, cohort)] = True
+        return row
+
+    def client(self, bits: Bits | Draws) -> RapporClient:
+        """Return a new device, in a cohort drawn once for good."""
+        draws = as_draws(bits)
+        return RapporClient(self, draws, draws.below(self.cohorts), {})
+
+    def restore(self, saved: bytes, bits: Bits | Draws) -> RapporClient:
+        """Return a device that goes on from a saved state."""
+        stored = load_state(saved, self.describe())
+        rows = stored.get("rows")
+        if not isinstance(rows, dict):
+            raise StateError("not a saved client: there is no table of permanent responses")
+        memo: dict[str, bytes] = {}
+        for value, row in rows.items():
+            try:
+                memo[value] = kept = bytes.fromhex(row)
+                unpack(kept, self.size)
+            except (TypeError, ValueError) as error:
+                raise StateError(f"not a permanent response: {error}") from error
+        return RapporClient(self, as_draws(bits), memo_int(stored.get("cohort"), self.cohorts, "a cohort"), memo)
+
+    def fleet(self, users: int, strings: Sequence[str], bits: Bits) -> RapporFleet:
+        """Return ``users`` new devices in columns, which will report strings of the list by number."""
+        return RapporFleet(self, check_users(users), as_list(strings, "strings"), bits)
+
+    def columns(self, reports: Sequence[RapporReport]) -> RapporColumns:
+        """Return clients' reports as columns."""
+        sent = as_list(reports, "reports")
+        if not all(isinstance(report, RapporReport) for report in sent):
+            raise ReportError("a report of RAPPOR is a RapporReport, with its cohort")
+        cohorts = whole_numbers([report.cohort for report in sent], self.cohorts, "cohorts")
+        return RapporColumns(cohorts=cohorts, rows=rows_from_bytes([report.row for report in sent], self.size))
+
+    def count(self, columns: RapporColumns) -> RapporCounts:
+        """Return the counts of a collection, by cohort and bit."""
+        columns = check_columns(columns, RapporColumns)
+        cohorts = check_numbers(columns.cohorts, self.cohorts, "cohorts")
+        rows = check_words(columns.rows, (cohorts.size, words_of(self.size)), f"reports of {self.size} bits")
+        order = np.argsort(cohorts, kind="stable")
+        sizes = np.bincount(cohorts, minlength=self.cohorts)
+        ends = np.cumsum(sizes)
+        counts = [count_bits(rows[order[end - size : end]], self.size) for size, end in zip(sizes, ends, strict=True)]
+        return RapporCounts(reports=sizes, set_bits=np.array(counts, dtype=np.int64))
+
+
+class RapporClient(Device[Rappor, str, bytes]):
+    """One device: a report is its cohort and the randomized filter, and each string has a permanent response."""
+
+    def __init__(self, protocol: Rappor, draws: Draws, cohort: int, memo: dict[str, bytes]) -> None:
+        super().__init__(protocol, draws, memo)
+        self.cohort = cohort
+
+    def report(self, value: str) -> RapporReport:
+        """Return a report of ``value``: its permanent response, drawn at the first use, randomized once more."""
+        string_bytes(value)
+        row = self._kept(value, lambda: self._permanent(value))
+        instant = self.protocol.chain.instant
+        if instant is not None:
+            row = flip_row(self._draws, unpack(row, self.protocol.size), instant)
+        return RapporReport(cohort=self.cohort, row=row)
+
+    def save(self) -> bytes:
+        """Return the state as JSON."""
+        rows = {value: row.hex() for value, row in self._memo.items()}
+        return save_state(self.protocol.describe(), {"cohort": self.cohort, "rows": rows})
+
+    def _permanent(self, value: str) -> bytes:
+        row = self.protocol.bloom(value, self.cohort)
+        return pack(row) if self.protocol.f == 0 else flip_row(self._draws, row, self.protocol.chain.permanent)
+
+
+class RapporFleet:
+    """Many devices in columns; one permanent row of words a (user, string) that occurred."""
+
+    def __init__(self, protocol: Rappor, users: int, strings: list[str], bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        if not strings:
+            raise ReportError("a fleet reports strings of a list: name at least one")
+        self.strings = strings
+        self.cohorts = uniform_below_batch(bits, protocol.cohorts, users)
+        self._bits = bits
+        filters = [[pack(protocol.bloom(value, cohort)) for value in strings] for cohort in range(protocol.cohorts)]
+        self._filters = rows_from_bytes([row for rows in filters for row in rows], protocol.size)
+        self._memo = Answers(users, len(strings), words_of(protocol.size))
+        chain = protocol.chain
+        self._permanent = None if protocol.f == 0 else LaneCoins(chain.permanent)
+        self._instant = None if chain.instant is None else LaneCoins(chain.instant)
+
+    def report(self, values: NDArray[np.int64]) -> RapporColumns:
+        """Return one collection: a report of the string that each number stands for."""
+        held = check_values(values, len(self.strings), self.users)
+
+        def permanent(fresh: NDArray[np.int64]) -> Words:
+            filters = self._filters[self.cohorts[fresh] * len(self.strings) + held[fresh]]
+            return filters if self._permanent is None else self._permanent.flip(self._bits, filters, self.protocol.size)
+
+        kept = self._memo.get(held, permanent)
+        sent = kept if self._instant is None else self._instant.flip(self._bits, kept, self.protocol.size)
+        return RapporColumns(cohorts=self.cohorts, rows=sent)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many strings each user has a permanent response for."""
+        return self._memo.counts()

@@ -1,0 +1,1 @@
+"""Exact draws, hashes and packed bits for many clients at once."""

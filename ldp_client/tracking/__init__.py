@@ -1,0 +1,1 @@
+"""How well an observer can follow one client over time."""

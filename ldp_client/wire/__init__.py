@@ -1,0 +1,1 @@
+"""Local reports as bytes, sealed reports and device tokens."""

@@ -1,0 +1,40 @@
+"""A browser's Private Aggregation and Shared Storage: worklets, contribution budgets, and the reports that leave.
+
+``Browser`` is the API as the specification has it and Chromium runs it; ``model`` is the paper's Algorithm 3;
+``recipes`` are measurements built on it; ``Fleet`` runs reach and frequency for millions of devices at once.
+"""
+
+from paa_client.auction.participants import Auction, Bid, InterestGroup, Score
+from paa_client.auction.run import FencedFrame
+from paa_client.auction.signals import BaseValue, Signal
+from paa_client.browser import Browser
+from paa_client.config import Config, chromium
+from paa_client.errors import PaaError
+from paa_client.fleet.fleet import Fleet, FleetReports
+from paa_client.model import PaaSrClient
+from paa_client.reporting.contributions import Contribution
+from paa_client.reporting.reports import SentReport
+from paa_client.storage import WindowStorage, WorkletStorage
+from paa_client.worklet.aggregation import PrivateAggregation
+
+__all__ = [
+    "Auction",
+    "BaseValue",
+    "Bid",
+    "Browser",
+    "Config",
+    "Contribution",
+    "FencedFrame",
+    "Fleet",
+    "FleetReports",
+    "InterestGroup",
+    "PaaError",
+    "PaaSrClient",
+    "PrivateAggregation",
+    "Score",
+    "SentReport",
+    "Signal",
+    "WindowStorage",
+    "WorkletStorage",
+    "chromium",
+]

@@ -1,0 +1,1 @@
+"""Protected Audience auctions and what they contribute."""

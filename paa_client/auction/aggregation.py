@@ -1,0 +1,118 @@
+"""``privateAggregation`` in Protected Audience's functions: contributions that wait for the auction's outcome."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from paa_client.auction.signals import Signal
+from paa_client.errors import WorkletError, WorkletTypeError
+from paa_client.reporting.contributions import (
+    BUCKETS,
+    INTERNAL_ERROR_EVENTS,
+    check_filtering_id,
+    to_bigint,
+    to_long,
+)
+from paa_client.worklet.aggregation import RESERVED, PrivateAggregation
+from paa_client.worklet.isolation import Emit
+
+WIN = "reserved.win"
+LOSS = "reserved.loss"
+ALWAYS = "reserved.always"
+ONCE = "reserved.once"
+_MAX_OFFSET = 1 << 4096
+_RESERVED_EVENTS = frozenset({WIN, LOSS, ALWAYS, ONCE})
+
+
+class Function(StrEnum):
+    """The functions of an auction (Protected Audience specification, "Worklet function")."""
+
+    GENERATE_BID = "generate-bid"
+    SCORE_AD = "score-ad"
+    REPORT_RESULT = "report-result"
+    REPORT_WIN = "report-win"
+
+
+class AuctionAggregation(PrivateAggregation):
+    """``privateAggregation`` in one call of one of an auction's functions."""
+
+    def __init__(
+        self, emit: Emit, function: Function, *, filtering_id_max_bytes: int = 1, allowed: bool = True
+    ) -> None:
+        super().__init__(emit, filtering_id_max_bytes=filtering_id_max_bytes, allowed=allowed)
+        self._function = function
+
+    def contribute_to_histogram_on_event(
+        self,
+        event: str,
+        *,
+        bucket: int | Signal,
+        value: int | Signal,
+        filtering_id: int = 0,
+        named_budget: str | None = None,
+    ) -> None:
+        """Contribute if ``event`` happens: ``reserved.win``, ``loss``, ``always``, ``once``, an error event, or an
+        event of the buyer's own that the ad's frame reports.
+
+        Protected Audience specification, "determine whether to perform default processing": what is wrong throws a
+        TypeError; unknown reserved events, and a seller's own events, are ignored.
+        """
+        emit = self._live()
+        try:
+            if not isinstance(event, str):
+                raise WorkletTypeError("an event is a string")
+            # Of an event that nobody knows yet, only the types are checked: what is in range may change with it.
+            whole_id = _converted(bucket, value, filtering_id)
+            if _is_unknown(event):
+                return
+            filled_bucket = _bucket(bucket)
+            filled_value = _value(value)
+            filled_id = check_filtering_id(whole_id, self._max_bytes)
+            self._check_named(named_budget)
+            if event == ONCE and self._function in (Function.REPORT_RESULT, Function.REPORT_WIN):
+                raise WorkletTypeError(f"{ONCE} is not available when reporting: use {ALWAYS}")
+        except WorkletError as error:
+            raise self._refused(WorkletTypeError(str(error))) from None
+        name = event.removeprefix(RESERVED)
+        if event.startswith(RESERVED):
+            if event not in _RESERVED_EVENTS:
+                if isinstance(filled_bucket, int) and isinstance(filled_value, int):
+                    emit(("contribute", filled_bucket, filled_value, filled_id, named_budget, name))
+                return
+        elif self._function in (Function.SCORE_AD, Function.REPORT_RESULT):
+            return
+        emit(("on-event", event, filled_bucket, filled_value, filled_id, named_budget))
+
+
+def _is_unknown(event: str) -> bool:
+    known = event in _RESERVED_EVENTS or event.removeprefix(RESERVED) in INTERNAL_ERROR_EVENTS
+    return event.startswith(RESERVED) and not known
+
+
+def _converted(bucket: object, value: object, filtering_id: object) -> int:
+    """Convert as Web IDL does, which throws at what is of no use; return the filtering ID."""
+    if not isinstance(bucket, Signal):
+        to_bigint(bucket, "bucket")
+    if not isinstance(value, Signal):
+        to_long(value, "value")
+    return to_bigint(filtering_id, "filtering_id")
+
+
+def _bucket(bucket: object) -> int | list[Any]:
+    if isinstance(bucket, Signal):
+        # A sum with any double is past either end of the buckets long before this, and a child process can pass it on.
+        return [bucket.base_value, bucket.scale, max(-_MAX_OFFSET, min(bucket.offset, _MAX_OFFSET))]
+    whole = to_bigint(bucket, "bucket")
+    if not 0 <= whole < BUCKETS:
+        raise WorkletTypeError("bucket is negative or does not fit in 128 bits")
+    return whole
+
+
+def _value(value: object) -> int | list[Any]:
+    if isinstance(value, Signal):
+        return [value.base_value, value.scale, to_long(value.offset, "offset")]
+    whole = to_long(value, "value")
+    if whole < 0:
+        raise WorkletTypeError(f"value {whole} is negative")
+    return whole

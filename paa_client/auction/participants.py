@@ -1,0 +1,98 @@
+"""What takes part in a Protected Audience auction, and what its functions learn and return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paa_client.auction.aggregation import AuctionAggregation
+from paa_client.auction.signals import BaseValue, RejectReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bid:
+    """What ``generate_bid`` returns: an amount, and what the seller may know of the ad (plain values)."""
+
+    bid: float
+    ad: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """What ``score_ad`` returns: only a positive desirability takes part; a reason may say why not."""
+
+    desirability: float
+    reject_reason: RejectReason = RejectReason.NOT_AVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BidSignals:
+    """What ``generate_bid`` learns."""
+
+    interest_group: str
+    seller: str
+    user_bidding_signals: object
+    auction_signals: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreSignals:
+    """What ``score_ad`` learns."""
+
+    bid: float
+    ad: object
+    interest_group_owner: str
+    auction_signals: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSignals:
+    """What ``report_result`` and ``report_win`` learn. ``signals_for_winner`` is what ``report_result`` returned."""
+
+    bid: float
+    highest_scoring_other_bid: float
+    interest_group_owner: str
+    seller: str
+    ad: object
+    desirability: float | None = None
+    interest_group: str | None = None
+    signals_for_winner: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InterestGroup:
+    """A buyer's interest group with its functions. Times are what a run measures; they are given, not taken."""
+
+    owner: str
+    name: str
+    generate_bid: Callable[[AuctionAggregation, BidSignals], Bid | float | None]
+    report_win: Callable[[AuctionAggregation, ResultSignals], object] | None = None
+    user_bidding_signals: object = None
+    aggregation_coordinator_origin: str | None = None
+    generate_bid_ms: float = 0.0
+    report_win_ms: float = 0.0
+    signals_fetch_ms: float = 0.0
+    code_fetch_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Auction:
+    """A single-level auction. The four report parameters are the seller's ``privateAggregationConfig``.
+
+    ``measured`` gives per-participant base values that an auction of this size cannot show (quotas, cumulative times).
+    """
+
+    seller: str
+    score_ad: Callable[[AuctionAggregation, ScoreSignals], Score | float]
+    interest_groups: Sequence[InterestGroup]
+    report_result: Callable[[AuctionAggregation, ResultSignals], object] | None = None
+    auction_signals: object = None
+    context_id: str | None = None
+    filtering_id_max_bytes: int = 1
+    max_contributions: int | None = None
+    aggregation_coordinator_origin: str | None = None
+    score_ad_ms: float = 0.0
+    report_result_ms: float = 0.0
+    scoring_signals_fetch_ms: float = 0.0
+    code_fetch_ms: float = 0.0
+    measured: Mapping[str, Mapping[BaseValue, float]] = field(default_factory=dict)

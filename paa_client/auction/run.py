@@ -1,0 +1,382 @@
+"""Protected Audience auctions, as far as Private Aggregation needs them: who bids, who wins, what is contributed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from aggservice.mechanisms import Bits, uniform_below
+from paa_client.auction.aggregation import (
+    LOSS,
+    ONCE,
+    WIN,
+    AuctionAggregation,
+    Function,
+)
+from paa_client.auction.participants import (
+    Auction,
+    Bid,
+    BidSignals,
+    ResultSignals,
+    Score,
+    ScoreSignals,
+)
+from paa_client.auction.signals import (
+    MAX_BUCKET,
+    MAX_VALUE,
+    BaseValue,
+    Measurements,
+    RejectReason,
+    Signal,
+    fill_in,
+    percentage,
+)
+from paa_client.config import Api
+from paa_client.errors import CallError
+from paa_client.journal import Cause
+from paa_client.origins import serialize_origin
+from paa_client.reporting.contributions import Contribution, ErrorEvent
+from paa_client.reporting.scopes import (
+    BatchingScope,
+    Context,
+    Entry,
+    ReportParameters,
+)
+from paa_client.worklet.aggregation import RESERVED
+from paa_client.worklet.isolation import (
+    Effect,
+    Emit,
+    Outcome,
+    execute,
+)
+
+if TYPE_CHECKING:
+    from paa_client.browser import Browser
+
+
+class FencedFrame:
+    """The frame in which the winning ad is shown. It can report events; of the auction it says nothing."""
+
+    def __init__(self, fire: Callable[[str], None]) -> None:
+        self._fire = fire
+
+    def report_event(self, event: str) -> None:
+        """Send the contributions that wait for ``event`` (``window.fence.reportEvent()``): the first time only."""
+        if not isinstance(event, str) or event.startswith(RESERVED):
+            raise CallError("TypeError", f"an event of a frame is a name without the prefix {RESERVED!r}")
+        self._fire(event)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A contribution that waits for an event of the auction, with what its signals refer to."""
+
+    event: str
+    bucket: int | list[Any]
+    value: int | list[Any]
+    filtering_id: int
+    named_budget: str | None
+    function: Function
+    context: Context
+    scope: BatchingScope
+    bidder: int
+    measurements: Measurements
+
+
+@dataclass(slots=True)
+class _Offer:
+    """A bid and what became of it."""
+
+    bidder: int
+    bid: Bid
+    score: Score = field(default_factory=lambda: Score(desirability=0.0))
+
+
+def hold_auction(browser: Browser, auction: Auction, bits: Bits) -> FencedFrame | None:
+    """Run the auction and make its reports; return the winner's frame, or None without a winner."""
+    return _Run(browser, auction, bits).hold()
+
+
+class _Run:
+    """One auction while it runs."""
+
+    def __init__(self, browser: Browser, auction: Auction, bits: Bits) -> None:
+        self._browser = browser
+        self._auction = auction
+        self._bits = bits
+        self._seller = serialize_origin(auction.seller)
+        self._owners = [serialize_origin(group.owner) for group in auction.interest_groups]
+        self._waiting: list[_Waiting] = []
+        self._timeouts: dict[tuple[str, Function], tuple[int, int]] = {}
+        self._seller_parameters = browser.report_parameters(
+            Api.PROTECTED_AUDIENCE,
+            context_id=auction.context_id,
+            filtering_id_max_bytes=auction.filtering_id_max_bytes,
+            max_contributions=auction.max_contributions,
+            aggregation_coordinator_origin=auction.aggregation_coordinator_origin,
+        )
+        self._buyer_parameters = [
+            browser.report_parameters(
+                Api.PROTECTED_AUDIENCE, aggregation_coordinator_origin=group.aggregation_coordinator_origin
+            )
+            for group in auction.interest_groups
+        ]
+        self._scopes: dict[tuple[str, ReportParameters], BatchingScope] = {}
+        self._seller_scope = self._scope(self._seller, self._seller_parameters)
+
+    def hold(self) -> FencedFrame | None:
+        """Bid, score, choose, report; then make the reports."""
+        offers = [offer for bidder in range(len(self._owners)) if (offer := self._bid(bidder)) is not None]
+        for offer in offers:
+            self._score(offer)
+        winner, other = self._choose(offers)
+        if winner is not None:
+            self._report(winner, other)
+        bidder_once = self._pick(range(len(self._owners)))
+        seller_once = self._pick([offer.bidder for offer in offers])
+        events: dict[str, list[tuple[Contribution, _Waiting]]] = {}
+        for waiting in self._waiting:
+            won = winner is not None and waiting.bidder == winner.bidder
+            once = bidder_once if waiting.function is Function.GENERATE_BID else seller_once
+            if not _happens(waiting, won=won, once=once):
+                continue
+            made = self._fill_in(waiting, offers, winner, other)
+            if made is None:
+                self._browser.lose(waiting.scope, Cause.NO_SIGNAL, Contribution(0, 0, waiting.filtering_id))
+            elif waiting.event.startswith(RESERVED):
+                waiting.scope.entries.append(Entry(made, waiting.context))
+            else:
+                events.setdefault(waiting.event, []).append((made, waiting))
+        for scope in self._scopes.values():
+            self._browser.process(scope)
+        return None if winner is None else FencedFrame(partial(self._fire, events))
+
+    def _fire(self, events: dict[str, list[tuple[Contribution, _Waiting]]], event: str) -> None:
+        scopes: dict[int, BatchingScope] = {}
+        for made, waiting in events.pop(event, []):
+            scope = scopes.setdefault(
+                id(waiting.scope),
+                BatchingScope(Api.PROTECTED_AUDIENCE, waiting.scope.reporting_origin, waiting.scope.parameters),
+            )
+            scope.entries.append(Entry(made, waiting.context))
+        for scope in scopes.values():
+            self._browser.process(scope)
+
+    def _bid(self, bidder: int) -> _Offer | None:
+        group = self._auction.interest_groups[bidder]
+        signals = BidSignals(
+            interest_group=group.name,
+            seller=self._seller,
+            user_bidding_signals=copy.deepcopy(group.user_bidding_signals),
+            auction_signals=copy.deepcopy(self._auction.auction_signals),
+        )
+
+        def plain(aggregation: AuctionAggregation) -> object:
+            returned = group.generate_bid(aggregation, signals)
+            return [returned.bid, copy.deepcopy(returned.ad)] if isinstance(returned, Bid) else [returned, None]
+
+        outcome = self._call(Function.GENERATE_BID, bidder, plain)
+        if not isinstance(outcome.result, list):
+            return None
+        amount, ad = outcome.result
+        number = _to_double(amount)
+        if number is None or not 0 < number < math.inf:
+            return None
+        return _Offer(bidder, Bid(bid=number, ad=ad))
+
+    def _score(self, offer: _Offer) -> None:
+        def plain(aggregation: AuctionAggregation) -> object:
+            signals = ScoreSignals(
+                bid=offer.bid.bid,
+                ad=copy.deepcopy(offer.bid.ad),
+                interest_group_owner=self._owners[offer.bidder],
+                auction_signals=copy.deepcopy(self._auction.auction_signals),
+            )
+            returned = self._auction.score_ad(aggregation, signals)
+            if isinstance(returned, Score):
+                return [returned.desirability, RejectReason(returned.reject_reason).value]
+            return [returned, RejectReason.NOT_AVAILABLE.value]
+
+        outcome = self._call(Function.SCORE_AD, offer.bidder, plain)
+        if isinstance(outcome.result, list):
+            desirability, reason = outcome.result
+            number = _to_double(desirability)
+            if number is not None:
+                offer.score = Score(desirability=number, reject_reason=RejectReason(reason))
+
+    def _choose(self, offers: Sequence[_Offer]) -> tuple[_Offer | None, _Offer | None]:
+        """Return the offer with the highest positive desirability and the one after it; ties fall at random."""
+        remaining = [offer for offer in offers if 0 < offer.score.desirability < math.inf]
+        chosen: list[_Offer | None] = []
+        for _ in range(2):
+            best = max((offer.score.desirability for offer in remaining), default=None)
+            leaders = [offer for offer in remaining if offer.score.desirability == best]
+            leader = leaders[uniform_below(self._bits, len(leaders))] if len(leaders) > 1 else next(iter(leaders), None)
+            chosen.append(leader)
+            remaining = [offer for offer in remaining if offer is not leader]
+        return chosen[0], chosen[1]
+
+    def _report(self, winner: _Offer, other: _Offer | None) -> None:
+        group = self._auction.interest_groups[winner.bidder]
+        signals = ResultSignals(
+            bid=winner.bid.bid,
+            highest_scoring_other_bid=other.bid.bid if other is not None else 0.0,
+            interest_group_owner=self._owners[winner.bidder],
+            seller=self._seller,
+            ad=winner.bid.ad,
+            desirability=winner.score.desirability,
+        )
+        for_winner: object = None
+        report_result, report_win = self._auction.report_result, group.report_win
+        if report_result is not None:
+            outcome = self._call(
+                Function.REPORT_RESULT, winner.bidder, lambda aggregation: report_result(aggregation, signals)
+            )
+            for_winner = outcome.result
+        if report_win is not None:
+            won = ResultSignals(
+                bid=signals.bid,
+                highest_scoring_other_bid=signals.highest_scoring_other_bid,
+                interest_group_owner=signals.interest_group_owner,
+                seller=self._seller,
+                ad=winner.bid.ad,
+                interest_group=group.name,
+                signals_for_winner=for_winner,
+            )
+            self._call(Function.REPORT_WIN, winner.bidder, lambda aggregation: report_win(aggregation, won))
+
+    def _call(self, function: Function, bidder: int, body: Callable[[AuctionAggregation], object]) -> Outcome:
+        """Run one function in a context of its own; its contributions go to its origin's scope, or wait."""
+        selling = function in (Function.SCORE_AD, Function.REPORT_RESULT)
+        origin = self._seller if selling else self._owners[bidder]
+        parameters = self._seller_parameters if selling else self._buyer_parameters[bidder]
+        scope = self._scope(origin, parameters)
+        context = Context()
+
+        def work(emit: Emit) -> object:
+            aggregation = AuctionAggregation(
+                emit,
+                function,
+                filtering_id_max_bytes=parameters.filtering_id_max_bytes,
+                allowed=self._browser.config.private_aggregation_allowed,
+            )
+            try:
+                return body(aggregation)
+            finally:
+                aggregation.close()
+
+        def apply(effect: Effect) -> None:
+            match effect:
+                case ("contribute", bucket, value, filtering_id, name, event):
+                    made = Contribution(bucket, value, filtering_id, name)
+                    scope.entries.append(Entry(made, context, None if event is None else ErrorEvent(event)))
+                case ("on-event", event, bucket, value, filtering_id, name):
+                    times = self._measure(function, bidder)
+                    self._waiting.append(
+                        _Waiting(event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
+                    )
+                case ("refuse", _):
+                    self._browser.lose(scope, Cause.INVALID, Contribution(0, 0))
+                case _:
+                    context.apply(effect)
+
+        outcome = execute(work, apply, self._browser.config.operation_deadline_ms)
+        tried, timed_out = self._timeouts.get((origin, function), (0, 0))
+        self._timeouts[origin, function] = (tried + 1, timed_out + outcome.deadline_reached)
+        if outcome.message is not None:
+            self._browser.log(origin, function.value, outcome.message)
+        return outcome
+
+    def _scope(self, origin: str, parameters: ReportParameters) -> BatchingScope:
+        """Get or create a batching scope: one for each origin and coordinator."""
+        found = self._scopes.get((origin, parameters))
+        if found is None:
+            found = self._scopes[origin, parameters] = BatchingScope(Api.PROTECTED_AUDIENCE, origin, parameters)
+        return found
+
+    def _pick(self, among: Sequence[int]) -> int | None:
+        return among[uniform_below(self._bits, len(among))] if len(among) > 0 else None
+
+    def _measure(self, function: Function, bidder: int) -> Measurements:
+        group = self._auction.interest_groups[bidder]
+        run_ms = {
+            Function.GENERATE_BID: group.generate_bid_ms,
+            Function.SCORE_AD: self._auction.score_ad_ms,
+            Function.REPORT_RESULT: self._auction.report_result_ms,
+            Function.REPORT_WIN: group.report_win_ms,
+        }
+        fetch_ms = {
+            Function.GENERATE_BID: group.signals_fetch_ms,
+            Function.SCORE_AD: self._auction.scoring_signals_fetch_ms,
+        }
+        return Measurements(script_run_time_ms=run_ms[function], signals_fetch_time_ms=fetch_ms.get(function, 0.0))
+
+    def _fill_in(
+        self, waiting: _Waiting, offers: Sequence[_Offer], winner: _Offer | None, other: _Offer | None
+    ) -> Contribution | None:
+        """Return the contribution with its signals filled in, or None where a signal has no value."""
+        offer = next((offer for offer in offers if offer.bidder == waiting.bidder), None)
+        rejecting = waiting.function in (Function.GENERATE_BID, Function.SCORE_AD) and offer is not None
+        measurements = Measurements(
+            winning_bid=winner.bid.bid if winner is not None else 0.0,
+            highest_scoring_other_bid=other.bid.bid if other is not None else 0.0,
+            script_run_time_ms=waiting.measurements.script_run_time_ms,
+            signals_fetch_time_ms=waiting.measurements.signals_fetch_time_ms,
+            reject_reason=offer.score.reject_reason if rejecting and offer is not None else None,
+            participant=self._participant(waiting),
+        )
+        rules = self._browser.config.rules
+        numbers: list[int | None] = []
+        for asked, largest in ((waiting.bucket, MAX_BUCKET), (waiting.value, MAX_VALUE)):
+            if isinstance(asked, list):
+                signal = Signal(base_value=asked[0], scale=asked[1], offset=asked[2])
+                numbers.append(fill_in(signal, measurements, largest, rules))
+            else:
+                numbers.append(asked)
+        bucket, value = numbers
+        if bucket is None or value is None:
+            return None
+        return Contribution(bucket, value, waiting.filtering_id, waiting.named_budget)
+
+    def _participant(self, waiting: _Waiting) -> Mapping[BaseValue, float]:
+        origin = waiting.scope.reporting_origin
+        tried, timed_out = self._timeouts.get((origin, waiting.function), (0, 0))
+        numbers = dict(self._auction.measured.get(origin, {}))
+        numbers[BaseValue.PERCENT_SCRIPTS_TIMEOUT] = percentage(timed_out, tried)
+        if waiting.function in (Function.SCORE_AD, Function.REPORT_RESULT):
+            buying = {base for base in BaseValue if base not in _SELLER_TOO}
+            numbers = {base: number for base, number in numbers.items() if base not in buying}
+            numbers[BaseValue.AVERAGE_CODE_FETCH_TIME] = self._auction.code_fetch_ms
+            return numbers
+        groups = [g for g, owner in zip(self._auction.interest_groups, self._owners, strict=True) if owner == origin]
+        numbers[BaseValue.PARTICIPATING_IG_COUNT] = float(len(groups))
+        numbers[BaseValue.AVERAGE_CODE_FETCH_TIME] = sum(group.code_fetch_ms for group in groups) / len(groups)
+        return numbers
+
+
+_SELLER_TOO = frozenset({BaseValue.AVERAGE_CODE_FETCH_TIME, BaseValue.PERCENT_SCRIPTS_TIMEOUT})
+
+
+def _to_double(value: object) -> float | None:
+    """Return a number of a worklet as the platform's double, infinite where it is too large; None if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, 1 if value > 0 else -1)
+
+
+def _happens(waiting: _Waiting, *, won: bool, once: int | None) -> bool:
+    """Say whether the event of a contribution happened (process the Private Aggregation contributions)."""
+    if waiting.event == WIN or not waiting.event.startswith(RESERVED):
+        return won
+    if waiting.event == LOSS:
+        return not won
+    if waiting.event == ONCE:
+        return waiting.bidder == once
+    return True

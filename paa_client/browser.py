@@ -1,0 +1,345 @@
+"""A browser: Shared Storage worklets, their contributions, and the reports that leave it."""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from aggservice import wire
+from aggservice.mechanisms import Bits, Clock
+from paa_client.auction.participants import Auction
+from paa_client.auction.run import FencedFrame, hold_auction
+from paa_client.config import Api, Config, Rules
+from paa_client.errors import CallError, ConfigError
+from paa_client.journal import Cause, Journal
+from paa_client.origins import serialize_origin, site_of
+from paa_client.reporting.budgets import Budgeter
+from paa_client.reporting.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, MAX_FILTERING_ID_MAX_BYTES, Contribution
+from paa_client.reporting.reports import Delivery, SentReport, make_report
+from paa_client.reporting.scopes import (
+    NO_DEBUG,
+    BatchingScope,
+    DebugDetails,
+    Entry,
+    ReportParameters,
+)
+from paa_client.reporting.selection import Setting, select
+from paa_client.storage import Database, WindowStorage, code_units
+from paa_client.worklet.operations import Operation, OperationRun, clone
+
+MAX_CONTEXT_ID_LENGTH = 64
+
+
+@dataclass(slots=True)
+class _Origin:
+    """What the browser holds for an origin: its storage and the operations its module registered."""
+
+    database: Database
+    operations: dict[str, Operation] = field(default_factory=dict)
+
+
+class Browser:
+    """One user's browser: storage, budgets and pending reports.
+
+    ``keys`` gives, for each coordinator, the public keys that ``send_due`` seals to. All time comes from ``clock``
+    and all randomness (report ids, delays, choice of key, sealing when not private) from ``bits``.
+    ``journal`` is the simulator's view of what was lost and logged; pages and operations never see it.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        bits: Bits,
+        config: Config | None = None,
+        keys: Mapping[str, wire.PublicKeySet] | None = None,
+    ) -> None:
+        self.config = config if config is not None else Config()
+        self.journal = Journal(keep=self.config.keep_losses)
+        self._clock = clock
+        self._bits = bits
+        self._keys = dict(keys) if keys is not None else {}
+        self._origins: dict[str, _Origin] = {}
+        self._budgeter = Budgeter(smaller_budget=self.config.smaller_budget, larger_budget=self.config.larger_budget)
+        self._queue: list[tuple[int, int, Delivery]] = []
+        self._sequence = 0
+        self._pending: dict[str, int] = {}
+
+    # The page's side.
+
+    def storage(self, origin: str) -> WindowStorage:
+        """Return what a page may do with the Shared Storage of ``origin``: write."""
+        return WindowStorage(self._origin(serialize_origin(origin)).database)
+
+    def register(self, origin: str, name: str, operation: Operation) -> None:
+        """Register an operation under ``name``, as the module script of ``origin`` would (``register()``)."""
+        operations = self._origin(serialize_origin(origin)).operations
+        if not name or name in operations:
+            raise CallError("TypeError", f"operation {name!r} is registered already or has no name")
+        if not callable(operation) or inspect.iscoroutinefunction(operation):
+            raise CallError("TypeError", "an operation is a plain function (storage, private_aggregation, data)")
+        operations[name] = operation
+
+    def run(
+        self,
+        origin: str,
+        operation: str,
+        data: object = None,
+        *,
+        context_id: str | None = None,
+        filtering_id_max_bytes: int = DEFAULT_FILTERING_ID_MAX_BYTES,
+        max_contributions: int | None = None,
+        aggregation_coordinator_origin: str | None = None,
+    ) -> None:
+        """Run a registered operation on a copy of ``data`` (``sharedStorage.run()`` with its privateAggregationConfig).
+
+        Returns nothing and throws only for its own arguments, before the operation starts: what the operation
+        computes leaves in a report or not at all. An unknown operation is a line on the console.
+        """
+        reporting_origin = serialize_origin(origin)
+        parameters = self.report_parameters(
+            Api.SHARED_STORAGE,
+            context_id=context_id,
+            filtering_id_max_bytes=filtering_id_max_bytes,
+            max_contributions=max_contributions,
+            aggregation_coordinator_origin=aggregation_coordinator_origin,
+        )
+        argument = clone(data)
+        known = self._origin(reporting_origin)
+        found = known.operations.get(operation)
+        if found is None:
+            self.log(reporting_origin, operation, "no operation is registered under this name")
+            return
+        scope = BatchingScope(Api.SHARED_STORAGE, reporting_origin, parameters)
+        run = OperationRun(
+            scope=scope,
+            database=known.database,
+            clock=self._clock,
+            lose=partial(self.lose, scope),
+            allowed=self.config.private_aggregation_allowed,
+        )
+        outcome = run.run(found, argument, self.config.operation_deadline_ms)
+        if outcome.message is not None:
+            self.log(reporting_origin, operation, outcome.message)
+        self.process(scope)
+
+    def run_ad_auction(self, auction: Auction) -> FencedFrame | None:
+        """Run a Protected Audience auction; return the winning ad's frame, which tells nothing, or None."""
+        return hold_auction(self, auction, self._bits)
+
+    def clear(self, origin: str | None = None) -> None:
+        """Delete the storage and pending reports of ``origin``, or of all; keep what sites have spent of their budgets.
+
+        This is what a site can cause (``Clear-Site-Data``) or a user who deletes a site's data. Deleted reports stay
+        paid for. ``forget_budgets`` is the separate call that deletes the contribution history.
+        """
+        if origin is None:
+            for known in self._origins.values():
+                known.database.clear()
+            self._queue.clear()
+            self._pending.clear()
+            return
+        reporting_origin = serialize_origin(origin)
+        if reporting_origin in self._origins:
+            self._origins[reporting_origin].database.clear()
+        self._queue = [item for item in self._queue if item[2].report.reporting_origin != reporting_origin]
+        heapq.heapify(self._queue)
+        self._pending.pop(reporting_origin, None)
+
+    def forget_budgets(self, origin: str | None = None) -> None:
+        """Delete the contribution history of the site of ``origin``, or of all: this begins a new privacy unit.
+
+        After it the site may contribute Λ₁ again at once, so no bound of the service holds across the call. Only a
+        user who deletes all internal data of the browser causes it (specification, "Clearing storage"; Chromium keeps
+        the history under a data type of its own); no page, worklet or response header can.
+        """
+        self._budgeter.forget(None if origin is None else site_of(serialize_origin(origin)))
+
+    # The network's side.
+
+    def next_report_time_ms(self) -> int | None:
+        """Return when the next report leaves, or None: a simulation moves its clock there."""
+        return self._queue[0][0] if self._queue else None
+
+    def take_due(self) -> list[Delivery]:
+        """Remove and return the reports that are due, unsealed, in order of time: the simulator's view."""
+        now = self._clock.now_ms()
+        due = []
+        while self._queue and self._queue[0][0] <= now:
+            delivery = heapq.heappop(self._queue)[2]
+            if not delivery.debug_copy:
+                self._pending[delivery.report.reporting_origin] -= 1
+            due.append(delivery)
+        return due
+
+    def send_due(self) -> list[SentReport]:
+        """Remove the reports that are due and return them as the network carries them, sealed.
+
+        A report whose coordinator has no keys here is an error of the simulation: ``ConfigError``, and all stay queued.
+        """
+        now = self._clock.now_ms()
+        for time_ms, _, delivery in self._queue:
+            if time_ms <= now and delivery.report.coordinator not in self._keys:
+                raise ConfigError(
+                    f"no public keys are known for {delivery.report.coordinator}: pass them as Browser(keys={{...}})"
+                )
+        return [self._seal(delivery) for delivery in self.take_due()]
+
+    def budget_used(self, origin: str, api: Api = Api.SHARED_STORAGE) -> tuple[int, int]:
+        """Return what the site of ``origin`` has used of its ten-minute and day budgets: the simulator's view."""
+        return self._budgeter.used(site_of(serialize_origin(origin)), api, self._clock.now_ms())
+
+    def set_keys(self, coordinator: str, keys: wire.PublicKeySet) -> None:
+        """Seal from now on to these keys for this coordinator: what fetching its public keys anew does."""
+        self._keys[serialize_origin(coordinator)] = keys
+
+    # What worklets of this package use.
+
+    def now_ms(self) -> int:
+        """Return the time."""
+        return self._clock.now_ms()
+
+    def report_parameters(
+        self,
+        api: Api,
+        *,
+        context_id: str | None = None,
+        filtering_id_max_bytes: int = DEFAULT_FILTERING_ID_MAX_BYTES,
+        max_contributions: int | None = None,
+        aggregation_coordinator_origin: str | None = None,
+    ) -> ReportParameters:
+        """Check and return what a page decides about a report (obtain the pre-specified report parameters)."""
+        if context_id is not None:
+            if not isinstance(context_id, str) or code_units(context_id) > MAX_CONTEXT_ID_LENGTH:
+                raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
+            context_id = context_id.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        filtering_id_max_bytes = _whole(filtering_id_max_bytes, "filtering_id_max_bytes")
+        if not 1 <= filtering_id_max_bytes <= MAX_FILTERING_ID_MAX_BYTES:
+            raise CallError("DataError", f"filtering_id_max_bytes is 1 to {MAX_FILTERING_ID_MAX_BYTES}")
+        if max_contributions is not None:
+            max_contributions = _whole(max_contributions, "max_contributions")
+            if max_contributions == 0:
+                raise CallError("DataError", "max_contributions is positive")
+        coordinator = self.config.default_coordinator
+        if aggregation_coordinator_origin is not None:
+            coordinator = serialize_origin(aggregation_coordinator_origin)
+            if coordinator not in self.config.coordinators:
+                raise CallError("DataError", f"{coordinator} is not an allowed aggregation coordinator")
+        size = self.config.max_contributions(api, max_contributions)
+        deterministic = (
+            context_id is not None
+            or filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
+            or size != self.config.default_max_contributions[api]
+        )
+        timed = deterministic and api is Api.SHARED_STORAGE
+        return ReportParameters(
+            context_id=context_id,
+            filtering_id_max_bytes=filtering_id_max_bytes,
+            max_contributions=size,
+            coordinator=coordinator,
+            deterministic=deterministic,
+            timeout_ms=self._clock.now_ms() + self.config.deterministic_timeout_ms if timed else None,
+        )
+
+    def process(self, scope: BatchingScope) -> None:
+        """Make the reports of a scope that has ended (process contributions for a batching scope)."""
+        if not scope.entries and not scope.parameters.deterministic:
+            return
+        groups = scope.by_debug_details(debug_mode_allowed=self.config.debug_mode_allowed)
+        for debug, entries in (groups or {NO_DEBUG: []}).items():
+            self._schedule(scope, entries, debug)
+
+    def lose(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:
+        """Count a contribution that is in no report."""
+        origin = scope.reporting_origin
+        self.journal.lose(self._clock.now_ms(), origin, site_of(origin), scope.api, cause, contribution)
+
+    def log(self, origin: str, operation: str, message: str) -> None:
+        """Write a line to the console, which only the simulator reads."""
+        self.journal.log(self._clock.now_ms(), origin, operation, message)
+
+    def _schedule(self, scope: BatchingScope, entries: list[Entry], debug: DebugDetails) -> None:
+        """Report creation and scheduling steps: select the contributions, make the report, put it in the queue."""
+        config = self.config
+        origin = scope.reporting_origin
+        pending = self._pending.get(origin, 0)
+        limit = config.pending_report_limit
+        if not config.private_aggregation_allowed or (limit is not None and pending >= limit):
+            cause = Cause.PENDING_LIMIT if config.private_aggregation_allowed else Cause.NOT_ALLOWED
+            for entry in entries:
+                self.lose(scope, cause, entry.contribution)
+            return
+        # Chromium without error reporting has no contributions but the unconditional ones.
+        counted = any(entry.contribution.value for entry in entries if entry.event is None)
+        if config.rules is Rules.CHROMIUM and not counted and config.merging:
+            debug = NO_DEBUG
+        now = self._clock.now_ms()
+        if scope.timed_out and scope.parameters.timeout_ms is not None:
+            now = scope.parameters.timeout_ms
+        site = site_of(origin)
+        contributions = select(
+            config.rules,
+            entries,
+            self._budgeter,
+            Setting(
+                site=site,
+                api=scope.api,
+                now_ms=now,
+                max_contributions=scope.parameters.max_contributions,
+                deterministic=scope.parameters.deterministic,
+                timed_out=scope.timed_out,
+                pending_limit_reached=limit is not None and pending + 1 >= limit,
+                merging=config.merging,
+            ),
+            lambda cause, lost: self.journal.lose(now, origin, site, scope.api, cause, lost),
+        )
+        if not contributions and not scope.parameters.deterministic:
+            return
+        report = make_report(
+            config=config,
+            bits=self._bits,
+            api=scope.api,
+            reporting_origin=origin,
+            contributions=contributions,
+            parameters=scope.parameters,
+            debug=debug,
+            now_ms=now,
+        )
+        self._pending[origin] = pending + 1
+        self._push(Delivery(time_ms=report.scheduled_report_time_ms, report=report))
+        if debug.enabled:
+            self._push(Delivery(time_ms=now, report=report, debug_copy=True))
+
+    def _push(self, delivery: Delivery) -> None:
+        heapq.heappush(self._queue, (delivery.time_ms, self._sequence, delivery))
+        self._sequence += 1
+
+    def _seal(self, delivery: Delivery) -> SentReport:
+        keys = self._keys[delivery.report.coordinator]
+        return SentReport(time_ms=delivery.time_ms, url=delivery.url, body=delivery.report.seal(keys, self._bits))
+
+    def _origin(self, origin: str) -> _Origin:
+        found = self._origins.get(origin)
+        if found is None:
+            database = Database(
+                clock=self._clock,
+                lifetime_ms=self.config.storage_lifetime_ms,
+                max_bytes=self.config.storage_bytes_per_origin,
+            )
+            found = self._origins.setdefault(origin, _Origin(database))
+        return found
+
+
+def _whole(value: object, name: str) -> int:
+    """Convert as Web IDL's ``[EnforceRange] unsigned long long``."""
+    try:
+        whole = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        whole = -1
+    if not 0 <= whole < 1 << 53:
+        raise CallError("TypeError", f"{name} is a whole number that is not negative and below 2⁵³")
+    return whole

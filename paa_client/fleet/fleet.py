@@ -1,0 +1,200 @@
+"""Many devices at once: reach and frequency over columns of events, report for report as ``Browser`` makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from aggservice.mechanisms import Bits, uniform_below_batch
+from paa_client.config import Api, Config
+from paa_client.errors import ConfigError
+from paa_client.fleet.kernel import (
+    CUT_DAY,
+    CUT_TEN_MINUTES,
+    NOT_ASKED,
+    SENT,
+    group_by_device,
+    run_kernel,
+)
+from paa_client.journal import Cause
+from paa_client.origins import serialize_origin
+from paa_client.recipes.frequency import KPlusFrequency
+from paa_client.recipes.reach import Reach
+from paa_client.reporting.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, Contribution
+from paa_client.reporting.reports import Report
+
+_MAX_REACH_SLICE = (1 << 63) - 1
+_MAX_K_PLUS_SLICE = (1 << 56) - 1
+_MAX_TIME_MS = 1 << 53
+_MAX_THRESHOLD = 127
+_UUID_VERSION = np.uint8(0x40)
+_UUID_VARIANT = np.uint8(0x80)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetReports:
+    """The reports of a fleet in columns, in order of the events that made them; one contribution each.
+
+    ``event`` is the row of the event, ``time_ms`` its time; ``report_id`` has sixteen bytes a row. ``cuts`` counts the
+    contributions that the budgets denied.
+    """
+
+    event: NDArray[np.int64]
+    device: NDArray[np.int64]
+    time_ms: NDArray[np.int64]
+    bucket: NDArray[np.int64]
+    report_time_ms: NDArray[np.int64]
+    report_id: NDArray[np.uint8]
+    value: int
+    filtering_id: int
+    cuts: dict[Cause, int]
+    not_asked: int
+
+    def __len__(self) -> int:
+        return self.event.size
+
+    @property
+    def asked(self) -> int:
+        """How many contributions were made, cut ones included."""
+        return len(self) + sum(self.cuts.values())
+
+    def totals(self) -> dict[int, int]:
+        """Return the sum of each bucket: the truth that a summary is compared with."""
+        buckets, counts = np.unique(self.bucket, return_counts=True)
+        return {int(bucket): int(count) * self.value for bucket, count in zip(buckets, counts, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Devices that run one recipe's operation for one origin, each with its own storage and budgets.
+
+    Equal to a ``Browser`` a device with ``run(origin, operation, slice)`` at each event, for ``Reach`` with one level
+    and for ``KPlusFrequency``. The filtering ID, limits, delays and coordinator are the recipe's and the
+    configuration's.
+    """
+
+    recipe: Reach | KPlusFrequency
+    origin: str
+    config: Config = field(default_factory=Config)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.recipe, Reach) and self.recipe.levels != 1:
+            raise ConfigError("a fleet measures one level of reach: use Browser for several")
+        if isinstance(self.recipe, KPlusFrequency) and self.recipe.thresholds[-1] > _MAX_THRESHOLD:
+            raise ConfigError(f"a fleet counts up to {_MAX_THRESHOLD} views: use Browser for more")
+        if self.config.pending_report_limit is not None:
+            raise ConfigError("a fleet keeps no count of pending reports: use Browser for pending_report_limit")
+        if not self.config.private_aggregation_allowed:
+            raise ConfigError("a fleet's devices may use Private Aggregation: use Browser where they may not")
+        if not 0 <= self.recipe.filtering_id < 256**DEFAULT_FILTERING_ID_MAX_BYTES:
+            raise ConfigError("a fleet's filtering IDs have one byte: use Browser for filtering_id_max_bytes")
+        serialize_origin(self.origin)
+
+    def run(
+        self, device: ArrayLike, time_ms: ArrayLike, slice_id: ArrayLike, *, devices: int, bits: Bits
+    ) -> FleetReports:
+        """Run the operation for each event (device, time, slice) and return the reports.
+
+        Devices are numbered from 0; events may come in any order and count in order of time, then of row. Every call
+        starts with new devices, whose storage and budgets are unused: pass all events of a device in one call.
+        """
+        owner, when, name = self._columns(device, time_ms, slice_id, devices)
+        if when.size and np.any(np.diff(when) < 0):
+            rows = np.argsort(when, kind="stable")
+            owner, when, name = owner[rows], when[rows], name[rows]
+        else:
+            rows = None
+        outcome, reached = self._decide(owner, when, name, devices)
+        sent = np.flatnonzero(outcome == SENT)
+        thresholds = len(self.recipe.thresholds) if isinstance(self.recipe, KPlusFrequency) else 1
+        delay_ms = uniform_below_batch(bits, self.config.randomized_delay_ms, sent.size)
+        delay_ms += self.config.minimum_delay_ms + self.config.local_processing_ms
+        if self.config.local_testing_mode:
+            delay_ms = np.zeros(sent.size, dtype=np.int64)
+        return FleetReports(
+            event=sent if rows is None else rows[sent],
+            device=owner[sent],
+            time_ms=when[sent],
+            bucket=name[sent] * thresholds + reached[sent],
+            report_time_ms=when[sent] + delay_ms,
+            report_id=_random_ids(bits, sent.size),
+            value=self.recipe.value,
+            filtering_id=self.recipe.filtering_id,
+            cuts={
+                Cause.TEN_MINUTES: int(np.count_nonzero(outcome == CUT_TEN_MINUTES)),
+                Cause.DAY: int(np.count_nonzero(outcome == CUT_DAY)),
+            },
+            not_asked=int(np.count_nonzero(outcome == NOT_ASKED)),
+        )
+
+    def reports(self, columns: FleetReports) -> Iterator[Report]:
+        """Iterate over the reports as ``Browser`` would queue them, ready to be sealed."""
+        origin = serialize_origin(self.origin)
+        coordinator = self.config.default_coordinator
+        maximum = self.config.max_contributions(Api.SHARED_STORAGE, None)
+        ids = columns.report_id.tobytes()
+        times = columns.report_time_ms.tolist()
+        for row, bucket in enumerate(columns.bucket.tolist()):
+            yield Report(
+                reporting_origin=origin,
+                api=Api.SHARED_STORAGE,
+                contributions=(Contribution(bucket, columns.value, columns.filtering_id),),
+                report_id=str(UUID(bytes=ids[16 * row : 16 * row + 16])),
+                scheduled_report_time_ms=times[row],
+                max_contributions=maximum,
+                coordinator=coordinator,
+                version=self.config.report_version,
+            )
+
+    def _decide(
+        self, owner: NDArray[np.int64], when: NDArray[np.int64], name: NDArray[np.int64], devices: int
+    ) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+        recipe = self.recipe
+        thresholds = recipe.thresholds if isinstance(recipe, KPlusFrequency) else (1,)
+        index = np.full(thresholds[-1] + 1, -1, dtype=np.int64)
+        for place, threshold in enumerate(thresholds):
+            index[threshold] = place
+        order, starts = group_by_device(owner, devices)
+        outcome = np.empty(owner.size, dtype=np.int8)
+        reached = np.empty(owner.size, dtype=np.int64)
+        run_kernel(
+            order,
+            starts,
+            when,
+            name,
+            index,
+            isinstance(recipe, KPlusFrequency),
+            self.config.storage_lifetime_ms,
+            recipe.value,
+            self.config.smaller_budget,
+            self.config.larger_budget,
+            outcome,
+            reached,
+        )
+        return outcome, reached
+
+    def _columns(
+        self, device: ArrayLike, time_ms: ArrayLike, slice_id: ArrayLike, devices: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        owner, when, name = (np.ascontiguousarray(column) for column in (device, time_ms, slice_id))
+        for column, what in ((owner, "device"), (when, "time_ms"), (name, "slice_id")):
+            if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size) or column.size != owner.size:
+                raise ConfigError(f"{what} must be a column of whole numbers, as long as the others")
+        last_slice = _MAX_K_PLUS_SLICE if isinstance(self.recipe, KPlusFrequency) else _MAX_REACH_SLICE
+        limits = ((owner, devices - 1, "device"), (when, _MAX_TIME_MS, "time_ms"), (name, last_slice, "slice_id"))
+        for column, largest, what in limits:
+            if column.size and not (int(column.min()) >= 0 and int(column.max()) <= largest):
+                raise ConfigError(f"{what} must lie between 0 and {largest}")
+        return owner.astype(np.int64), when.astype(np.int64), name.astype(np.int64)
+
+
+def _random_ids(bits: Bits, count: int) -> NDArray[np.uint8]:
+    """Return the bytes of ``count`` random UUIDs (version 4)."""
+    ids = bits.words(2 * count).view(np.uint8).reshape(count, 16).copy()
+    ids[:, 6] = ids[:, 6] & np.uint8(0x0F) | _UUID_VERSION
+    ids[:, 8] = ids[:, 8] & np.uint8(0x3F) | _UUID_VARIANT
+    return ids

@@ -1,0 +1,98 @@
+"""What only the simulator may know: contributions that were lost and why, and what operations left on the console."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+from paa_client.config import Api
+from paa_client.reporting.contributions import Contribution
+
+
+class Cause(StrEnum):
+    """Why a contribution is in no report."""
+
+    ZERO_VALUE = "zero-value"
+    INVALID = "invalid"
+    TOO_MANY = "too-many-contributions"
+    TEN_MINUTES = "ten-minute-budget"
+    DAY = "day-budget"
+    NAMED = "named-budget"
+    AFTER_TIMEOUT = "after-timeout"
+    PENDING_LIMIT = "pending-report-limit"
+    NOT_ALLOWED = "not-allowed"
+    NO_SIGNAL = "no-signal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One contribution that was cut."""
+
+    time_ms: int
+    reporting_origin: str
+    site: str
+    api: Api
+    cause: Cause
+    contribution: Contribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleLine:
+    """What a developer would see in the console of a worklet: an exception, a deadline, an unknown operation."""
+
+    time_ms: int
+    reporting_origin: str
+    operation: str
+    message: str
+
+
+class Journal:
+    """Counts of what was cut by site, API and cause; the contributions themselves when ``keep`` is set.
+
+    A page, a worklet and a report never see this: it exists for whoever runs the simulation.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._counts: Counter[tuple[str, Api, Cause]] = Counter()
+        self._values: Counter[tuple[str, Api, Cause]] = Counter()
+        self.losses: list[Loss] = []
+        self.console: list[ConsoleLine] = []
+
+    def lose(
+        self, time_ms: int, reporting_origin: str, site: str, api: Api, cause: Cause, contribution: Contribution
+    ) -> None:
+        """Count a contribution that is in no report."""
+        key = (site, api, cause)
+        self._counts[key] += 1
+        self._values[key] += contribution.value
+        if self._keep:
+            self.losses.append(
+                Loss(
+                    time_ms=time_ms,
+                    reporting_origin=reporting_origin,
+                    site=site,
+                    api=api,
+                    cause=cause,
+                    contribution=contribution,
+                )
+            )
+
+    def log(self, time_ms: int, reporting_origin: str, operation: str, message: str) -> None:
+        """Write a line to the console."""
+        self.console.append(
+            ConsoleLine(time_ms=time_ms, reporting_origin=reporting_origin, operation=operation, message=message)
+        )
+
+    def count(self, *, site: str | None = None, api: Api | None = None, cause: Cause | None = None) -> int:
+        """Return how many contributions were cut, of one site, API and cause or of all."""
+        return sum(
+            number
+            for (of_site, of_api, of_cause), number in self._counts.items()
+            if site in (None, of_site) and api in (None, of_api) and cause in (None, of_cause)
+        )
+
+    def counts(self) -> dict[tuple[str, Api, Cause], tuple[int, int]]:
+        """Return, by site, API and cause, how many contributions were cut and the sum of their values."""
+        return {key: (number, self._values[key]) for key, number in self._counts.items()}

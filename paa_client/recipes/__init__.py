@@ -1,0 +1,40 @@
+"""Measurements as library functions: what to run on a device, which buckets to ask for, how to read the summary."""
+
+from paa_client.recipes.conversions import CrossSiteConversion
+from paa_client.recipes.demographics import UNKNOWN, Demographics
+from paa_client.recipes.estimates import (
+    Estimate,
+    estimate,
+    half_width,
+    service_noise,
+)
+from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
+from paa_client.recipes.reach import CumulativeReach, Reach
+from paa_client.recipes.sketches import (
+    ReachSketch,
+    Readout,
+    direct_variance,
+    merge,
+)
+from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
+
+__all__ = [
+    "UNKNOWN",
+    "CrossSiteConversion",
+    "CumulativeReach",
+    "Demographics",
+    "Estimate",
+    "FrequencyHistogram",
+    "KPlusFrequency",
+    "LossGap",
+    "Reach",
+    "ReachSketch",
+    "Readout",
+    "WinningBidPrice",
+    "direct_variance",
+    "estimate",
+    "half_width",
+    "mean_frequency",
+    "merge",
+    "service_noise",
+]

@@ -1,0 +1,92 @@
+"""Demographics across sites: what one site knows of its users, measured over the visitors of another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from aggservice.mechanisms import DiscreteLaplace
+from paa_client.errors import ConfigError
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    Estimate,
+    Summary,
+    estimate,
+    share,
+)
+from paa_client.storage import WindowStorage, WorkletStorage
+from paa_client.worklet.aggregation import PrivateAggregation
+
+UNKNOWN = "unknown"
+_PUBLISHER_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demographics:
+    """Histograms of attributes (age range, language, …) over the visitors of each publisher, one a device.
+
+    The site that knows the attributes writes them when it is visited (README, "Measuring user demographics with
+    cross-site information"); devices that never were there count as unknown.
+    """
+
+    attributes: Mapping[str, tuple[str, ...]]
+    budget: int = CONTRIBUTION_BUDGET
+    filtering_id: int = 0
+    key: str = "demo"
+
+    def __post_init__(self) -> None:
+        if not self.attributes or any(UNKNOWN in categories for categories in self.attributes.values()):
+            raise ConfigError(f"name at least one attribute, and no category {UNKNOWN!r}: it is there already")
+        share(self.budget, len(self.attributes))
+
+    @property
+    def value(self) -> int:
+        """What a device contributes to each of its categories."""
+        return share(self.budget, len(self.attributes))
+
+    def bucket(self, publisher: int, attribute: str, category: str) -> int:
+        """Return the bucket: publisher, then attribute, then category (0 for unknown)."""
+        if not 0 <= publisher < 1 << _PUBLISHER_BITS:
+            raise ConfigError(f"publishers have {_PUBLISHER_BITS} bits, not {publisher}")
+        place = list(self.attributes).index(attribute)
+        number = 0 if category == UNKNOWN else 1 + self.attributes[attribute].index(category)
+        return publisher << 32 | place << 16 | number
+
+    def domain(self, publisher: int) -> list[int]:
+        """Return the buckets to ask the service for."""
+        return [
+            self.bucket(publisher, attribute, category)
+            for attribute, categories in self.attributes.items()
+            for category in (UNKNOWN, *categories)
+        ]
+
+    def remember(self, storage: WindowStorage, values: Mapping[str, str]) -> None:
+        """Store what the site knows of its user; the page of that site calls this."""
+        storage.set(self.key, json.dumps(dict(values)))
+
+    def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: int) -> None:
+        """Run on the publisher's page; ``data`` is the publisher. Contributes once for each publisher."""
+        flag = f"{self.key}-sent-{data}"
+        if storage.get(flag) is not None:
+            return
+        known = json.loads(storage.get(self.key) or "{}")
+        for attribute, categories in self.attributes.items():
+            category = known.get(attribute)
+            bucket = self.bucket(data, attribute, category if category in categories else UNKNOWN)
+            aggregation.contribute_to_histogram(bucket=bucket, value=self.value, filtering_id=self.filtering_id)
+        storage.set(flag, "1")
+
+    def estimate(
+        self, summary: Summary, publisher: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
+    ) -> dict[tuple[str, str], Estimate]:
+        """Return how many visitors of the publisher are in each category of each attribute."""
+        return {
+            (attribute, category): estimate(
+                summary[self.bucket(publisher, attribute, category)], self.value, noise, level=confidence
+            )
+            for attribute, categories in self.attributes.items()
+            for category in (UNKNOWN, *categories)
+        }

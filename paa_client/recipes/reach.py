@@ -1,0 +1,133 @@
+"""Reach: how many devices saw something at least once, on whatever sites they saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from aggservice.mechanisms import DiscreteLaplace
+from paa_client.errors import ConfigError
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    Estimate,
+    Summary,
+    estimate,
+    share,
+)
+from paa_client.storage import WorkletStorage
+from paa_client.worklet.aggregation import PrivateAggregation
+
+SLICE_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Direct reach: a device contributes once to each slice (campaign, campaign × place, …), the first time.
+
+    ``cap`` is how many slices of one level a device may report in ten minutes, ``levels`` how many levels of slices
+    are measured at once: each contribution is the budget divided by both (reach white paper, "Multiple Reach
+    Measurements with Capping").
+    """
+
+    cap: int = 1
+    levels: int = 1
+    budget: int = CONTRIBUTION_BUDGET
+    filtering_id: int = 0
+    prefix: str = "reach"
+
+    def __post_init__(self) -> None:
+        share(self.budget, self.cap * self.levels)
+
+    @property
+    def value(self) -> int:
+        """What a device contributes to a slice."""
+        return share(self.budget, self.cap * self.levels)
+
+    def bucket(self, slice_id: int, level: int = 0) -> int:
+        """Return the bucket of a slice: its level above 64 bits of id."""
+        if not (0 <= slice_id < 1 << SLICE_BITS and 0 <= level < self.levels):
+            raise ConfigError(f"slice {slice_id}, level {level}: ids have {SLICE_BITS} bits, {self.levels} level(s)")
+        return level << SLICE_BITS | slice_id
+
+    def domain(self, slices: Iterable[int], level: int = 0) -> list[int]:
+        """Return the buckets to ask the service for."""
+        return [self.bucket(slice_id, level) for slice_id in slices]
+
+    def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Any) -> None:
+        """Run on each view. ``data`` is a slice id, or a sequence of one id a level."""
+        slices: Sequence[int] = [data] if isinstance(data, int) else data
+        for level, slice_id in enumerate(slices):
+            bucket = self.bucket(slice_id, level)
+            key = f"{self.prefix}-{bucket}"
+            if storage.get(key) is None:
+                aggregation.contribute_to_histogram(bucket=bucket, value=self.value, filtering_id=self.filtering_id)
+                storage.set(key, "1")
+
+    def estimate(
+        self,
+        summary: Summary,
+        slice_id: int,
+        noise: DiscreteLaplace,
+        *,
+        level: int = 0,
+        confidence: Fraction = DEFAULT_LEVEL,
+    ) -> Estimate:
+        """Return the reach of a slice."""
+        return estimate(summary[self.bucket(slice_id, level)], self.value, noise, level=confidence)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CumulativeReach:
+    """Reach up to each of ``horizon`` steps, by point contributions: a device counts in the step of its first view.
+
+    The sum up to step t has the noise of t + 1 buckets, where a bucket for every "until t" would have that of
+    ``horizon`` shares of the budget (reach white paper, "Point Contribution").
+    """
+
+    horizon: int
+    cap: int = 1
+    budget: int = CONTRIBUTION_BUDGET
+    filtering_id: int = 0
+    prefix: str = "cumulative-reach"
+
+    def __post_init__(self) -> None:
+        share(self.budget, self.cap)
+        if not self.horizon > 0:
+            raise ConfigError(f"a horizon is positive, not {self.horizon}")
+
+    @property
+    def value(self) -> int:
+        """What a device contributes to the step of its first view."""
+        return share(self.budget, self.cap)
+
+    def bucket(self, slice_id: int, step: int) -> int:
+        """Return the bucket of a slice and step."""
+        if not (0 <= slice_id < 1 << SLICE_BITS and 0 <= step < self.horizon):
+            raise ConfigError(f"slice {slice_id}, step {step}: ids have {SLICE_BITS} bits, steps end at {self.horizon}")
+        return slice_id * self.horizon + step
+
+    def domain(self, slices: Iterable[int]) -> list[int]:
+        """Return the buckets to ask the service for."""
+        return [self.bucket(slice_id, step) for slice_id in slices for step in range(self.horizon)]
+
+    def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Mapping[str, int]) -> None:
+        """Run on each view with ``data`` = {"slice": id, "step": the time step now}."""
+        key = f"{self.prefix}-{data['slice']}"
+        if storage.get(key) is None:
+            bucket = self.bucket(data["slice"], data["step"])
+            aggregation.contribute_to_histogram(bucket=bucket, value=self.value, filtering_id=self.filtering_id)
+            storage.set(key, "1")
+
+    def estimate(
+        self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
+    ) -> list[Estimate]:
+        """Return the reach of a slice up to each step."""
+        total = 0
+        estimates = []
+        for step in range(self.horizon):
+            total += summary[self.bucket(slice_id, step)]
+            estimates.append(estimate(total, self.value, noise, level=confidence, terms=step + 1))
+        return estimates

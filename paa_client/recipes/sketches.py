@@ -1,0 +1,175 @@
+"""Reach from sketches: counting Bloom filters that can be merged after the fact, against the direct method.
+
+Reach white paper, "Sketch-Based Methods", for its uniform filters. A cell of the sketch is a bucket; a user is hashed
+to one cell; reach is read from the number of cells that are not empty. The service's noise makes some empty cells
+look occupied and some occupied ones empty: ``Readout`` is the law of that, in closed form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.mechanisms import DiscreteLaplace
+from paa_client.errors import ConfigError
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, Summary, share
+from paa_client.storage import WorkletStorage
+from paa_client.worklet.aggregation import PrivateAggregation
+
+_CONTENT_BITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachSketch:
+    """A sketch of ``size`` cells for each content (a campaign and day, say); a device contributes to it once.
+
+    ``cap`` is how many contents a device may report in ten minutes. The user's id comes with ``data`` or, failing
+    that, from Shared Storage; devices with the same id count once when sketches are read.
+    """
+
+    size: int
+    cap: int = 1
+    budget: int = CONTRIBUTION_BUDGET
+    filtering_id: int = 0
+    salt: str = ""
+    prefix: str = "sketch"
+
+    def __post_init__(self) -> None:
+        share(self.budget, self.cap)
+        if not self.size > 2:
+            raise ConfigError(f"a sketch has at least three cells, not {self.size}")
+
+    @property
+    def value(self) -> int:
+        """What a device contributes to its cell."""
+        return share(self.budget, self.cap)
+
+    def cell(self, user: str | int) -> int:
+        """Return the cell of a user: uniform over users, the same on every device."""
+        digest = hashlib.sha256(f"{self.salt}\0{user}".encode()).digest()
+        return int.from_bytes(digest[:16], "big") % self.size
+
+    def bucket(self, content: int, cell: int) -> int:
+        """Return the bucket of a cell."""
+        if not (0 <= content < 1 << _CONTENT_BITS and 0 <= cell < self.size):
+            raise ConfigError(f"content {content}, cell {cell}: contents have {_CONTENT_BITS} bits, cells {self.size}")
+        return content * self.size + cell
+
+    def domain(self, content: int) -> list[int]:
+        """Return the buckets to ask the service for."""
+        return [self.bucket(content, cell) for cell in range(self.size)]
+
+    def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Mapping[str, Any]) -> None:
+        """Run on each view with ``data`` = {"content": id, "user": id}; without a user, the stored ``user-id``."""
+        key = f"{self.prefix}-{data['content']}"
+        user = data.get("user", storage.get("user-id"))
+        if storage.get(key) is not None or user is None:
+            return
+        bucket = self.bucket(data["content"], self.cell(user))
+        aggregation.contribute_to_histogram(bucket=bucket, value=self.value, filtering_id=self.filtering_id)
+        storage.set(key, "1")
+
+    def occupied(self, summary: Summary, content: int) -> NDArray[np.bool_]:
+        """Return which cells look occupied: those whose noisy count is one half or more."""
+        return np.array([2 * summary[self.bucket(content, cell)] >= self.value for cell in range(self.size)])
+
+    def readout(self, noise: DiscreteLaplace | None) -> Readout:
+        """Return the law of reading this sketch under ``noise`` (None: no noise, as in the white paper's estimator)."""
+        return Readout.of(self.size, self.value, noise)
+
+
+def merge(sketches: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """Return the sketch of the union: a cell is occupied if it is in any of them."""
+    return np.logical_or.reduce(sketches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readout:
+    """How a cell with c users is read: as empty with probability ``decay``·``ratio``^c, or ``empty`` for c = 0.
+
+    That is exact for discrete Laplace noise and the threshold of one half, since for c ≥ 1 the noise would have to
+    fall below a negative number. So for n users the moments are sums of powers n: with p = 1/size,
+    E[Y] = A(1-p+pρ)ⁿ + B(1-p)ⁿ for a cell, and likewise for two.
+    """
+
+    size: int
+    decay: float
+    ratio: float
+    empty: float
+
+    @classmethod
+    def of(cls, size: int, value: int, noise: DiscreteLaplace | None) -> Readout:
+        """Return the law for cells to which each user adds ``value``."""
+        if noise is None:
+            return cls(size=size, decay=0.0, ratio=0.0, empty=1.0)
+        rate = float(noise.rate)
+        threshold = -(-value // 2)
+        below = 1.0 / (1.0 + math.exp(-rate))
+        return cls(
+            size=size,
+            decay=below * math.exp(rate * (threshold - 1)),
+            ratio=math.exp(-rate * value),
+            empty=1.0 - below * math.exp(-rate * threshold),
+        )
+
+    def _moments(self, n: float) -> tuple[float, float, float]:
+        """Return E[Y₁], dE[Y₁]/dn and E[Y₁Y₂] for n users, Y saying that a cell is read as empty."""
+        p, a, b = 1.0 / self.size, self.decay, self.empty - self.decay
+        some, none = math.log1p(-p * (1.0 - self.ratio)), math.log1p(-p)
+        one = a * math.exp(n * some) + b * math.exp(n * none)
+        slope = a * some * math.exp(n * some) + b * none * math.exp(n * none)
+        both = math.log1p(-2.0 * p * (1.0 - self.ratio))
+        mixed = math.log1p(-p * (2.0 - self.ratio))
+        neither = math.log1p(-2.0 * p)
+        pair = a * a * math.exp(n * both) + 2.0 * a * b * math.exp(n * mixed) + b * b * math.exp(n * neither)
+        return one, slope, pair
+
+    def expected(self, n: float, sketches: int = 1) -> float:
+        """Return the expected number of cells read as occupied, in the union of ``sketches``.
+
+        For a union this takes each cell's users to be in one of the sketches: exact for one sketch.
+        """
+        return self.size * (1.0 - self._moments(n)[0] * self.empty ** (sketches - 1))
+
+    def estimate(self, occupied: int, sketches: int = 1) -> float:
+        """Return the n whose expectation is ``occupied``; 0 if it is below that of none, infinity if all are occupied.
+
+        Without noise this is the white paper's estimator, ln(1 - occupied/size) / ln(1 - 1/size).
+        """
+        if not 0 <= occupied <= self.size:
+            raise ConfigError(f"{occupied} of {self.size} cells cannot be occupied")
+        if occupied <= self.expected(0.0, sketches):
+            return 0.0
+        if occupied == self.size:
+            return math.inf
+        low, high = 0.0, 1.0
+        while self.expected(high, sketches) < occupied:
+            low, high = high, 2.0 * high
+        for _ in range(200):
+            middle = (low + high) / 2.0
+            if self.expected(middle, sketches) < occupied:
+                low = middle
+            else:
+                high = middle
+        return (low + high) / 2.0
+
+    def variance(self, n: float) -> float:
+        """Return the variance of the estimate for n users in one sketch, to first order (delta method).
+
+        The number of cells read as empty has variance m·E[Y](1-E[Y]) + m(m-1)·(E[Y₁Y₂]-E[Y]²).
+        """
+        one, slope, pair = self._moments(n)
+        m = self.size
+        cells = m * one * (1.0 - one) + m * (m - 1) * (pair - one * one)
+        return cells / (m * slope) ** 2
+
+
+def direct_variance(value: int, noise: DiscreteLaplace) -> float:
+    """Return the variance of the direct method's estimate: that of one bucket's noise, in units of a contribution."""
+    return float(noise.variance()) / value**2

@@ -1,0 +1,129 @@
+"""The price of winning bids: what a seller is owed by each buyer, and how far a losing buyer was from winning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from aggservice.mechanisms import DiscreteLaplace
+from paa_client.auction.aggregation import LOSS, AuctionAggregation
+from paa_client.auction.participants import ResultSignals
+from paa_client.auction.signals import Signal
+from paa_client.errors import ConfigError
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    Estimate,
+    Summary,
+    estimate,
+    share,
+)
+
+_BUYER_BITS = 64
+_COUNT, _PRICE = 0, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WinningBidPrice:
+    """Wins and prices by buyer, contributed in ``reportResult()`` (README, "Protected Audience reporting").
+
+    ``cap`` is how many auctions of this seller a device may have in ten minutes. Prices are clipped at
+    ``max_price``; half of the budget goes to counts. Buyers that are not listed share number 0.
+    """
+
+    buyers: Sequence[str]
+    max_price: float
+    cap: int = 1
+    budget: int = CONTRIBUTION_BUDGET
+    filtering_id: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.max_price > 0:
+            raise ConfigError(f"max_price is positive, not {self.max_price}")
+        share(self.budget, 2 * self.cap)
+
+    @property
+    def value(self) -> int:
+        """What a win contributes to the count, and at most to the price."""
+        return share(self.budget, 2 * self.cap)
+
+    @property
+    def price_scale(self) -> float:
+        """What a unit of price contributes."""
+        return self.value / self.max_price
+
+    def number(self, buyer: str) -> int:
+        """Return the number of a buyer in buckets."""
+        return 1 + list(self.buyers).index(buyer) if buyer in self.buyers else 0
+
+    def bucket(self, buyer: str, *, price: bool = False) -> int:
+        """Return the bucket of a buyer's wins, or of what they cost."""
+        return (_PRICE if price else _COUNT) << _BUYER_BITS | self.number(buyer)
+
+    def domain(self, buyers: Iterable[str]) -> list[int]:
+        """Return the buckets to ask the service for."""
+        return [self.bucket(buyer, price=price) for buyer in buyers for price in (False, True)]
+
+    def report_result(self, aggregation: AuctionAggregation, signals: ResultSignals) -> None:
+        """Pass as ``Auction(report_result=...)``."""
+        buyer = signals.interest_group_owner
+        price = min(max(signals.bid, 0.0), self.max_price)
+        aggregation.contribute_to_histogram(bucket=self.bucket(buyer), value=self.value, filtering_id=self.filtering_id)
+        aggregation.contribute_to_histogram(
+            bucket=self.bucket(buyer, price=True), value=round(price * self.price_scale), filtering_id=self.filtering_id
+        )
+
+    def estimate(
+        self, summary: Summary, buyer: str, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
+    ) -> tuple[Estimate, Estimate]:
+        """Return how many auctions the buyer won, and the sum of the prices."""
+        return (
+            estimate(summary[self.bucket(buyer)], self.value, noise, level=confidence),
+            estimate(summary[self.bucket(buyer, price=True)], self.price_scale, noise, level=confidence),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossGap:
+    """How much a losing buyer should have bid more, summed: a signal value filled in after the auction.
+
+    Called in ``generateBid()``: (winning bid - own bid) times the scale, in the auctions that were lost (Extended
+    Private Aggregation Reporting, "Getting the average bid gap for an ad"). Gaps are clipped by the budget.
+    """
+
+    bucket: int
+    count_bucket: int
+    max_gap: float
+    cap: int = 1
+    budget: int = CONTRIBUTION_BUDGET
+
+    def __post_init__(self) -> None:
+        if not self.max_gap > 0:
+            raise ConfigError(f"max_gap is positive, not {self.max_gap}")
+        share(self.budget, 2 * self.cap)
+
+    @property
+    def value(self) -> int:
+        """What a loss contributes to the count, and a gap of ``max_gap`` to the sum."""
+        return share(self.budget, 2 * self.cap)
+
+    @property
+    def scale(self) -> float:
+        """What a unit of gap contributes."""
+        return self.value / self.max_gap
+
+    def contribute(self, aggregation: AuctionAggregation, bid: float) -> None:
+        """Call from ``generate_bid`` with the bid that it returns."""
+        gap = Signal(base_value="winning-bid", scale=self.scale, offset=-round(bid * self.scale))
+        aggregation.contribute_to_histogram_on_event(LOSS, bucket=self.bucket, value=gap)
+        aggregation.contribute_to_histogram_on_event(LOSS, bucket=self.count_bucket, value=self.value)
+
+    def estimate(
+        self, summary: Summary, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
+    ) -> tuple[Estimate, Estimate]:
+        """Return how many auctions were lost, and the sum of the gaps."""
+        return (
+            estimate(summary[self.count_bucket], self.value, noise, level=confidence),
+            estimate(summary[self.bucket], self.scale, noise, level=confidence),
+        )

@@ -1,0 +1,1 @@
+"""From contributions to reports: budgets, selection and scopes."""

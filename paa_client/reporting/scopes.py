@@ -1,0 +1,91 @@
+"""Batching scopes, debug scopes and what was contributed in them: everything that may end in one report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from paa_client.config import Api
+from paa_client.reporting.budgets import Request, Reservations
+from paa_client.reporting.contributions import Contribution, ErrorEvent
+from paa_client.worklet.isolation import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class DebugDetails:
+    """Whether debug mode is enabled, and the debug key if one was given."""
+
+    enabled: bool = False
+    key: int | None = None
+
+
+NO_DEBUG = DebugDetails()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportParameters:
+    """What was decided about a report outside the worklet (specification: pre-specified report parameters).
+
+    ``max_contributions`` is already clamped. ``deterministic`` says that exactly one report is sent whatever the
+    worklet does; ``timeout_ms`` is then the moment at which contributions end and the report is sent.
+    """
+
+    context_id: str | None = None
+    filtering_id_max_bytes: int = 1
+    max_contributions: int
+    coordinator: str
+    deterministic: bool = False
+    timeout_ms: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Context:
+    """One execution of worklet code: its debug scope and its named budgets."""
+
+    debug: DebugDetails = NO_DEBUG
+    reservations: Reservations = field(default_factory=Reservations)
+
+    def apply(self, effect: Effect) -> bool:
+        """Take an effect that concerns the context as a whole; say whether it was one."""
+        match effect:
+            case ("debug", key):
+                self.debug = DebugDetails(enabled=True, key=key)
+            case ("reserve", name, numerator, denominator):
+                self.reservations.fractions[name] = Fraction(numerator, denominator)
+            case _:
+                return False
+        return True
+
+
+@dataclass(slots=True)
+class Entry:
+    """A contribution in the cache: unconditional, or waiting for ``event`` (contribution cache entry)."""
+
+    contribution: Contribution
+    context: Context
+    event: ErrorEvent | None = None
+
+    @property
+    def request(self) -> Request:
+        """The same as the budgeter sees it."""
+        return Request(self.contribution, self.context.reservations)
+
+
+@dataclass(slots=True, eq=False)
+class BatchingScope:
+    """Contributions that go into the same report unless their debug details differ."""
+
+    api: Api
+    reporting_origin: str
+    parameters: ReportParameters
+    entries: list[Entry] = field(default_factory=list)
+    timed_out: bool = False
+
+    def by_debug_details(self, *, debug_mode_allowed: bool) -> dict[DebugDetails, list[Entry]]:
+        """Return the entries in groups, each to become a report, in order of appearance."""
+        if not debug_mode_allowed:
+            return {NO_DEBUG: self.entries} if self.entries else {}
+        groups: dict[DebugDetails, list[Entry]] = {}
+        for entry in self.entries:
+            groups.setdefault(entry.context.debug, []).append(entry)
+        return groups

@@ -1,0 +1,239 @@
+"""Shared Storage: a key-value store per origin that anybody of the origin may write and only worklets may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aggservice.mechanisms import Clock
+from paa_client.errors import CallError, WorkletNotAllowedError, WorkletTypeError
+from paa_client.worklet.isolation import Effect, Emit
+
+_BYTES_PER_UNIT = 2
+
+
+def code_units(text: str) -> int:
+    """Return the length of ``text`` in UTF-16 code units, the platform's measure of strings."""
+    if text.isascii():
+        return len(text)
+    return len(text.encode("utf-16-le", "surrogatepass")) // _BYTES_PER_UNIT
+
+
+class Database:
+    """The entries of one origin. An entry lives ``lifetime_ms`` from its last write; sizes count UTF-16 bytes.
+
+    Shared Storage specification, "The Shared Storage Database". ``set``, ``append``, ``get``, ``delete`` are O(1);
+    entries that have expired are removed when they are met, or all of them when room is needed.
+    """
+
+    def __init__(self, *, clock: Clock, lifetime_ms: int, max_bytes: int) -> None:
+        self._clock = clock
+        self._lifetime_ms = lifetime_ms
+        self._max_bytes = max_bytes
+        self._entries: dict[str, tuple[str, int]] = {}
+        self._bytes = 0
+
+    def get(self, key: str) -> str | None:
+        """Return the value of ``key``, or None (retrieve an entry from the database)."""
+        self._check_key(key)
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry[1] + self._lifetime_ms <= self._clock.now_ms():
+            self._remove(key)
+            return None
+        return entry[0]
+
+    def set(self, key: str, value: str, *, ignore_if_present: bool = False) -> bool:
+        """Store ``value``; say whether there was room. With ``ignore_if_present`` an entry that lives is left alone."""
+        self._check_value(value)
+        current = self.get(key)
+        if ignore_if_present and current is not None:
+            return True
+        return self._store(key, value)
+
+    def append(self, key: str, value: str) -> bool:
+        """Store the present value with ``value`` after it; say whether there was room."""
+        self._check_value(value)
+        current = self.get(key)
+        return self._store(key, value if current is None else current + value)
+
+    def delete(self, key: str) -> None:
+        """Remove ``key`` if it is there."""
+        self._check_key(key)
+        if key in self._entries:
+            self._remove(key)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._entries.clear()
+        self._bytes = 0
+
+    def entries(self) -> list[tuple[str, str]]:
+        """Return the entries that live, in the order in which their keys were first stored."""
+        self._purge()
+        return [(key, value) for key, (value, _) in self._entries.items()]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held by keys and values, expired ones that nobody met since included."""
+        return self._bytes
+
+    def _store(self, key: str, value: str) -> bool:
+        size = self._size(key, value)
+        old = self._entries.get(key)
+        change = size - (self._size(key, old[0]) if old is not None else 0)
+        if self._bytes + change > self._max_bytes:
+            self._purge()
+            if self._bytes + change > self._max_bytes:
+                return False
+        self._entries[key] = (value, self._clock.now_ms())
+        self._bytes += change
+        return True
+
+    def _remove(self, key: str) -> None:
+        value, _ = self._entries.pop(key)
+        self._bytes -= self._size(key, value)
+
+    def _purge(self) -> None:
+        now = self._clock.now_ms()
+        for key in [key for key, (_, written) in self._entries.items() if written + self._lifetime_ms <= now]:
+            self._remove(key)
+
+    @staticmethod
+    def _size(key: str, value: str) -> int:
+        return _BYTES_PER_UNIT * (code_units(key) + code_units(value))
+
+    def _check_key(self, key: str) -> None:
+        if not isinstance(key, str):
+            raise WorkletTypeError(f"a key is a string, not {type(key).__name__}")
+        if not 0 < _BYTES_PER_UNIT * len(key) <= self._max_bytes:
+            raise WorkletTypeError("a key is not empty and not longer than the storage of its origin")
+
+    def _check_value(self, value: str) -> None:
+        if not isinstance(value, str):
+            raise WorkletTypeError(f"a value is a string, not {type(value).__name__}: write str(...) or JSON")
+        if _BYTES_PER_UNIT * len(value) > self._max_bytes:
+            raise WorkletTypeError("a value is not longer than the storage of its origin")
+
+    def _check(self) -> None:
+        """Assert the invariant of the structure: the counted size is the size."""
+        assert self._bytes == sum(self._size(key, value) for key, (value, _) in self._entries.items())
+        assert self._bytes <= self._max_bytes
+
+
+@contextmanager
+def _for_page() -> Iterator[None]:
+    """What is thrown inside a worklet there is the platform's exception to a page."""
+    try:
+        yield
+    except WorkletTypeError as error:
+        raise CallError("TypeError", str(error)) from None
+
+
+class WindowStorage:
+    """What a page may do with its origin's Shared Storage: write, never read (interface ``SharedStorage``, Window).
+
+    What is no key or value throws ``CallError``; whether there was room is not told.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def set(self, key: str, value: str, *, ignore_if_present: bool = False) -> None:
+        """Store ``value`` under ``key``."""
+        with _for_page():
+            self._database.set(key, value, ignore_if_present=ignore_if_present)
+
+    def append(self, key: str, value: str) -> None:
+        """Store the present value of ``key`` with ``value`` after it."""
+        with _for_page():
+            self._database.append(key, value)
+
+    def delete(self, key: str) -> None:
+        """Remove ``key``."""
+        with _for_page():
+            self._database.delete(key)
+
+    def clear(self) -> None:
+        """Remove every entry of the origin."""
+        self._database.clear()
+
+
+class WorkletStorage:
+    """What an operation may do with Shared Storage while it runs (interface ``SharedStorage``, worklet).
+
+    ``emit``, when given, is told each write as it happens: a child process passes them to its parent that way.
+    """
+
+    def __init__(self, database: Database, emit: Emit | None = None) -> None:
+        self._database: Database | None = database
+        self._emit = emit
+
+    def get(self, key: str) -> str | None:
+        """Return the value of ``key``, or None."""
+        return self._live().get(key)
+
+    def set(self, key: str, value: str, *, ignore_if_present: bool = False) -> None:
+        """Store ``value`` under ``key``."""
+        self._live().set(key, value, ignore_if_present=ignore_if_present)
+        if self._emit is not None:
+            self._emit(("set", key, value, bool(ignore_if_present)))
+
+    def append(self, key: str, value: str) -> None:
+        """Store the present value of ``key`` with ``value`` after it."""
+        self._live().append(key, value)
+        if self._emit is not None:
+            self._emit(("append", key, value))
+
+    def delete(self, key: str) -> None:
+        """Remove ``key``."""
+        self._live().delete(key)
+        if self._emit is not None:
+            self._emit(("delete", key))
+
+    def clear(self) -> None:
+        """Remove every entry of the origin."""
+        self._live().clear()
+        if self._emit is not None:
+            self._emit(("clear",))
+
+    def length(self) -> int:
+        """Return the number of entries."""
+        return len(self._live().entries())
+
+    def keys(self) -> Iterator[str]:
+        """Iterate over the keys as they stand now."""
+        return iter([key for key, _ in self._live().entries()])
+
+    def entries(self) -> Iterator[tuple[str, str]]:
+        """Iterate over keys and values as they stand now."""
+        return iter(self._live().entries())
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return self.entries()
+
+    def close(self) -> None:
+        """End the operation's access."""
+        self._database = None
+
+    def _live(self) -> Database:
+        if self._database is None:
+            raise WorkletNotAllowedError("sharedStorage is used after its operation ended")
+        return self._database
+
+
+def replay(database: Database, effect: Effect) -> bool:
+    """Do to ``database`` what a child process did to its copy; say whether ``effect`` was a write."""
+    match effect:
+        case ("set", str(key), str(value), bool(ignore)):
+            database.set(key, value, ignore_if_present=ignore)
+        case ("append", str(key), str(value)):
+            database.append(key, value)
+        case ("delete", str(key)):
+            database.delete(key)
+        case ("clear",):
+            database.clear()
+        case _:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Shared Storage worklets: what they may call, and the walls around them."""

@@ -1,0 +1,126 @@
+"""``privateAggregation`` as worklet code sees it: the calls and their checks. Valid calls become effects."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from paa_client.errors import (
+    WorkletDataError,
+    WorkletError,
+    WorkletNotAllowedError,
+    WorkletRangeError,
+    WorkletTypeError,
+)
+from paa_client.reporting.contributions import (
+    INTERNAL_ERROR_EVENTS,
+    Contribution,
+    to_bigint,
+    validate,
+)
+from paa_client.worklet.isolation import Emit
+
+RESERVED = "reserved."
+UNCAUGHT_EXCEPTION = "uncaught-exception"
+
+
+class PrivateAggregation:
+    """The interface ``PrivateAggregation`` of the specification, in a Shared Storage operation.
+
+    Everything that is wrong with a call is thrown inside the worklet; nothing is thrown to the page.
+    """
+
+    def __init__(self, emit: Emit, *, filtering_id_max_bytes: int = 1, allowed: bool = True) -> None:
+        self._emit: Emit | None = emit
+        self._max_bytes = filtering_id_max_bytes
+        self._allowed = allowed
+        self._debug_enabled = False
+        self._fractions: dict[str, Fraction] = {}
+
+    def contribute_to_histogram(
+        self, *, bucket: int, value: int, filtering_id: int = 0, named_budget: str | None = None
+    ) -> None:
+        """Add ``value`` to ``bucket`` (``contributeToHistogram()``)."""
+        emit = self._live()
+        made = self._validated(bucket, value, filtering_id, named_budget)
+        emit(("contribute", made.bucket, made.value, made.filtering_id, named_budget, None))
+
+    def contribute_to_histogram_on_event(
+        self, event: str, *, bucket: int, value: int, filtering_id: int = 0, named_budget: str | None = None
+    ) -> None:
+        """Add ``value`` to ``bucket`` if the error event ``event`` happens (``contributeToHistogramOnEvent()``).
+
+        Unknown events that start with ``reserved.`` are ignored, for forward compatibility; others throw.
+        ``reserved.uncaught-exception`` is the error-reporting explainer's.
+        """
+        emit = self._live()
+        made = self._validated(bucket, value, filtering_id, named_budget)
+        if not isinstance(event, str) or not event.startswith(RESERVED):
+            raise self._refused(WorkletTypeError(f"event {event!r} does not start with {RESERVED!r}"))
+        name = event.removeprefix(RESERVED)
+        if name in INTERNAL_ERROR_EVENTS:
+            emit(("contribute", made.bucket, made.value, made.filtering_id, named_budget, name))
+        elif name == UNCAUGHT_EXCEPTION:
+            emit(("contribute-on-exception", made.bucket, made.value, made.filtering_id, named_budget))
+
+    def enable_debug_mode(self, *, debug_key: int | None = None) -> None:
+        """Reveal this context's reports, with ``debug_key`` if given (``enableDebugMode()``); once a context."""
+        emit = self._live()
+        if self._debug_enabled:
+            raise self._refused(WorkletDataError("enableDebugMode() may be called at most once"))
+        if debug_key is not None:
+            try:
+                debug_key = to_bigint(debug_key, "debug_key")
+            except WorkletError as error:
+                raise self._refused(error) from None
+            if not 0 <= debug_key < 1 << 64:
+                raise self._refused(WorkletDataError("debug_key is negative or does not fit in 64 bits"))
+        self._debug_enabled = True
+        emit(("debug", debug_key))
+
+    def reserve_budget(self, name: str, fraction: float | Fraction) -> None:
+        """Keep ``fraction`` of both budgets for contributions that name it (explainer "Named budgets").
+
+        Holds for this context only. All reservations together must not exceed the whole.
+        """
+        emit = self._live()
+        if not isinstance(name, str) or not name:
+            raise self._refused(WorkletTypeError("a named budget needs a name"))
+        if name in self._fractions:
+            raise self._refused(WorkletDataError(f"budget {name!r} is reserved already in this context"))
+        if isinstance(fraction, bool) or not isinstance(fraction, int | float | Fraction):
+            raise self._refused(WorkletTypeError(f"a fraction is a number, not {type(fraction).__name__}"))
+        if not 0 < fraction <= 1:
+            raise self._refused(WorkletRangeError("a fraction lies in (0, 1]"))
+        exact = Fraction(fraction)
+        if sum(self._fractions.values(), exact) > 1:
+            raise self._refused(WorkletRangeError("named budgets would exceed the whole budget"))
+        self._fractions[name] = exact
+        emit(("reserve", name, exact.numerator, exact.denominator))
+
+    def close(self) -> None:
+        """End the context: later calls throw."""
+        self._emit = None
+
+    def _live(self) -> Emit:
+        if self._emit is None:
+            raise WorkletNotAllowedError("privateAggregation is used outside of an operation")
+        if not self._allowed:
+            raise self._refused(WorkletNotAllowedError('the "private-aggregation" permissions policy denied the call'))
+        return self._emit
+
+    def _validated(self, bucket: object, value: object, filtering_id: object, named_budget: str | None) -> Contribution:
+        try:
+            made = validate(bucket, value, filtering_id, self._max_bytes)
+            self._check_named(named_budget)
+        except WorkletError as error:
+            raise self._refused(error) from None
+        return made
+
+    def _check_named(self, named_budget: str | None) -> None:
+        if named_budget is not None and named_budget not in self._fractions:
+            raise WorkletDataError(f"no budget is reserved under the name {named_budget!r}: call reserve_budget first")
+
+    def _refused(self, error: WorkletError) -> WorkletError:
+        if self._emit is not None:
+            self._emit(("refuse", str(error)))
+        return error
