@@ -27,12 +27,7 @@ from ara_client.errors import ConfigurationError
 from ara_client.origins import parse_suitable_origin
 from ara_client.randomness import BitsDraws, Draws
 from ara_client.reports import Report
-from ara_client.requests import (
-    Exchange,
-    Registrar,
-    Request,
-    Response,
-)
+from ara_client.requests import Exchange, Registrar, Request, Response
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.pending import PendingReport
 from ara_client.vendor import VendorValues

@@ -19,18 +19,8 @@ from budget.amounts import (
     limit_units,
     zcdp_of_pure,
 )
-from budget.errors import (
-    AmountTooLargeError,
-    BudgetError,
-    FormatError,
-    MechanismNotAllowedError,
-)
-from budget.release import (
-    GaussianNoise,
-    LaplaceDiscovery,
-    Release,
-    ShuffledReports,
-)
+from budget.errors import AmountTooLargeError, BudgetError, FormatError, MechanismNotAllowedError
+from budget.release import GaussianNoise, LaplaceDiscovery, Release, ShuffledReports
 
 USES_UNBOUNDED: Final = 2**32 - 1
 """What a ledger without a bound on uses can count to."""

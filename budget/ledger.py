@@ -19,21 +19,10 @@ from budget.errors import (
     RecoveryForbiddenError,
     StoreError,
 )
-from budget.explain import (
-    FIRST_SHOWN,
-    PAGE_MAX,
-    Shortfall,
-    explain_page,
-    refusal_text,
-)
+from budget.explain import FIRST_SHOWN, PAGE_MAX, Shortfall, explain_page, refusal_text
 from budget.files.staging import Attempt, Manifest, Staging
 from budget.filters import Filter, Spend
-from budget.jobs import (
-    Check,
-    Committed,
-    JobKey,
-    Remaining,
-)
+from budget.jobs import Check, Committed, JobKey, Remaining
 from budget.log.entries import (
     Entry,
     Genesis,
@@ -48,30 +37,10 @@ from budget.log.entries import (
     entry_to_plain,
 )
 from budget.log.merkle import extend
-from budget.log.proofs import (
-    Checkpoint,
-    Receipt,
-    Signer,
-    issue,
-)
+from budget.log.proofs import Checkpoint, Receipt, Signer, issue
 from budget.release import Release
-from budget.store import (
-    PART_UNITS,
-    EntryRow,
-    Head,
-    JobRow,
-    PartRow,
-    Store,
-    Transaction,
-)
-from budget.stores.balances import (
-    Spent,
-    charge,
-    extremes,
-    give_back,
-    lacking_units,
-    read_spent,
-)
+from budget.store import PART_UNITS, EntryRow, Head, JobRow, PartRow, Store, Transaction
+from budget.stores.balances import Spent, charge, extremes, give_back, lacking_units, read_spent
 from budget.terms import Terms
 from budget.units import Units, UnitSet
 

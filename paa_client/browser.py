@@ -20,13 +20,7 @@ from paa_client.origins import serialize_origin, site_of
 from paa_client.reporting.budgets import Budgeter
 from paa_client.reporting.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, MAX_FILTERING_ID_MAX_BYTES, Contribution
 from paa_client.reporting.reports import Delivery, SentReport, make_report
-from paa_client.reporting.scopes import (
-    NO_DEBUG,
-    BatchingScope,
-    DebugDetails,
-    Entry,
-    ReportParameters,
-)
+from paa_client.reporting.scopes import NO_DEBUG, BatchingScope, DebugDetails, Entry, ReportParameters
 from paa_client.reporting.selection import Setting, select
 from paa_client.storage import Database, WindowStorage, code_units
 from paa_client.worklet.operations import Operation, OperationRun, clone

@@ -17,12 +17,7 @@ import numpy as np
 import typer
 
 from aggservice.bench import conclude
-from aggservice.bench.engine import (
-    NOW_MS,
-    ORIGIN,
-    engine_seconds,
-    in_process,
-)
+from aggservice.bench.engine import NOW_MS, ORIGIN, engine_seconds, in_process
 
 CONTRIBUTIONS = 10
 PADDED = 20
@@ -45,13 +40,7 @@ def _chosen(reports: int, keys: int) -> Any:
 def _prepare(folder: Path, reports: int, keys: int) -> None:
     """Write the domain and the reports."""
     from aggservice.wire import Api as Apis
-    from aggservice.wire import (
-        BucketRows,
-        ReportBatch,
-        ReportWriter,
-        SharedInfo,
-        Spans,
-    )
+    from aggservice.wire import BucketRows, ReportBatch, ReportWriter, SharedInfo, Spans
     from aggservice.wire.avro.buckets import BucketWriter
     from aggservice.wire.avro.schemas import BUCKET
 

@@ -80,12 +80,7 @@ def _seal_part(folder: str, part: int, start: int, stop: int, key_count: int, pu
 def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
     """Make keys, domain and sealed reports."""
     from aggservice.mechanisms import ManualClock, SeededBits
-    from aggservice.wire import (
-        BucketRows,
-        KeySet,
-        write_buckets,
-        write_key_set,
-    )
+    from aggservice.wire import BucketRows, KeySet, write_buckets, write_key_set
 
     clock = ManualClock(NOW_MS)
     ring = KeySet.create(SeededBits("bench"), clock)
@@ -148,25 +143,12 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
 
     ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
     """
-    from aggservice.engine import (
-        AvroShards,
-        JobRequest,
-        LocalEngine,
-        Scope,
-        WorkerPool,
-        ledger_terms,
-    )
+    from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
     from aggservice.mechanisms import ManualClock, SecureBits
     from aggservice.service.jobs.folders import Folder
     from aggservice.service.jobs.runner import FileJob
     from aggservice.wire import KeySet, read_key_set
-    from budget import (
-        EpsilonDeltaFilter,
-        Ledger,
-        Signer,
-        SqliteStore,
-        Staging,
-    )
+    from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
 
     place = Path(folder)
     state = Path(tempfile.mkdtemp(dir=place, prefix="state-"))

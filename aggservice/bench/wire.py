@@ -12,16 +12,7 @@ import typer
 
 from aggservice.bench import conclude, seconds
 from aggservice.mechanisms import ManualClock, SeededBits
-from aggservice.wire import (
-    Api,
-    Contribution,
-    KeySet,
-    ReportBatch,
-    SharedInfo,
-    decode_batch,
-    make_report,
-    open_batch,
-)
+from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, decode_batch, make_report, open_batch
 from aggservice.wire.hpke.sealing import SUITE, hpke_info
 
 _BATCH_ROWS = 2048

@@ -18,19 +18,8 @@ from typing import Any
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.service.jobs import (
-    Answer,
-    Desk,
-    jobs_of,
-    write_domains,
-)
-from aggservice.campaign.service.sealing import (
-    POOL_FROM_REPORTS,
-    Addressee,
-    pieces_of,
-    seal_all,
-    warm_up,
-)
+from aggservice.campaign.service.jobs import Answer, Desk, jobs_of, write_domains
+from aggservice.campaign.service.sealing import POOL_FROM_REPORTS, Addressee, pieces_of, seal_all, warm_up
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
 from aggservice.campaign.stages import Progress, Stopwatch, quiet
 from aggservice.campaign.world.attribution import Items, Reports, attribute
@@ -39,14 +28,7 @@ from aggservice.campaign.world.population import Events, simulate
 from aggservice.campaign.world.private_aggregation import aggregate_privately
 from aggservice.client import Client, Credentials
 from aggservice.engine import PrivacyUnit
-from aggservice.mechanisms import (
-    Bits,
-    Clock,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-    SystemClock,
-)
+from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits, SystemClock
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import Api, KeySet
 from budget import EpsilonDeltaFilter, Sensitivity, write_log

@@ -110,30 +110,11 @@ def local_outcome(
     It is a debug run, whose rows hold everything that the tool may write; ``debug_only`` leaves out reports that were
     not marked for debugging, as a debug run of the service does.
     """
-    from aggservice.engine import (
-        EngineSettings,
-        ExactNoise,
-        InlineOpener,
-        JobRequest,
-        LocalEngine,
-        Scope,
-        ledger_terms,
-    )
+    from aggservice.engine import EngineSettings, ExactNoise, InlineOpener, JobRequest, LocalEngine, Scope, ledger_terms
     from aggservice.engine.request import parse_epsilon, parse_filtering_ids, parse_percentage
     from aggservice.mechanisms import SecureBits, SystemClock
-    from aggservice.wire import (
-        Api,
-        KeySet,
-        read_domain,
-        read_reports,
-    )
-    from budget import (
-        EpsilonDeltaFilter,
-        Ledger,
-        MemoryStore,
-        Sensitivity,
-        Signer,
-    )
+    from aggservice.wire import Api, KeySet, read_domain, read_reports
+    from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer
 
     bits, clock = SecureBits(), SystemClock()
     bounds = Sensitivity(l1=l1, l0=l1)

@@ -165,12 +165,7 @@ def _report_rows(batch: ReportBatch, keys: KeySet | None, inside: bool) -> Itera
     """Yield the JSON of each report, or, opened or in cleartext, its contributions and what became of it."""
     import base64
 
-    from aggservice.wire import (
-        OpenedBatch,
-        ReportStatus,
-        decode_batch,
-        open_batch,
-    )
+    from aggservice.wire import OpenedBatch, ReportStatus, decode_batch, open_batch
 
     infos = [raw.decode("utf-8", "replace") for raw in batch.shared_infos]
     if keys is None and not inside:

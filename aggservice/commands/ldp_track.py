@@ -96,16 +96,7 @@ def track(
         raise typer.BadParameter(f"--confidence must lie between 0 and 1, not {confidence}")
     limit = micro(epsilon, "--epsilon")
     with refusals():
-        from ldp_client import (
-            BitwiseEverlasting,
-            InnerProduct,
-            Rappor,
-            bit_flip,
-            l_grr,
-            l_osue,
-            l_sue,
-            loloha,
-        )
+        from ldp_client import BitwiseEverlasting, InnerProduct, Rappor, bit_flip, l_grr, l_osue, l_sue, loloha
         from ldp_client.errors import ProtocolError
 
         once = first_micro(limit, alpha, first)

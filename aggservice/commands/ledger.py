@@ -16,12 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from budget import (
-        Filter,
-        Release,
-        Spend,
-        Store,
-    )
+    from budget import Filter, Release, Spend, Store
     from budget.explain import Shortfall
     from budget.log.history import Listed
 
@@ -122,13 +117,7 @@ def _gather(
     """Return the unit keys named on the command line, in a file, or by reports (which are not opened)."""
     import numpy as np
 
-    from aggservice.wire import (
-        ReportStatus,
-        parse_shared_info_batch,
-        read_reports,
-        report_units,
-        shared_id_units,
-    )
+    from aggservice.wire import ReportStatus, parse_shared_info_batch, read_reports, report_units, shared_id_units
 
     raw = b"".join(_unit(one) for one in units or ())
     if file is not None:
@@ -238,15 +227,7 @@ def _overview(store: Store, opened: Any, as_json: bool) -> None:
 
 
 def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:
-    from budget import (
-        Delta,
-        Epsilon,
-        GaussianNoise,
-        LaplaceDiscovery,
-        LaplaceNoise,
-        Release,
-        Rho,
-    )
+    from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Release, Rho
     from budget.release import Mechanism
 
     if (epsilon is None) == (rho is None):

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from aggservice.commands.ledger import (
-    SCHEMA,
-    Database,
-    Json,
-    Place,
-    Schema,
-    explained,
-    ledger_group,
-    progress,
-    reading,
-)
+from aggservice.commands.ledger import SCHEMA, Database, Json, Place, Schema, explained, ledger_group, progress, reading
 
 if TYPE_CHECKING:
     from budget import Receipt

@@ -30,12 +30,7 @@ def serve(
     Without a configuration file it listens on loopback alone, without TLS and callers, and keeps everything in --state.
     """
     from aggservice.mechanisms import SecureBits
-    from aggservice.service import (
-        ConfigError,
-        ServiceConfig,
-        load_config,
-        token_digest,
-    )
+    from aggservice.service import ConfigError, ServiceConfig, load_config, token_digest
     from aggservice.service import new_token as draw
     from aggservice.wire import WireError
     from budget import BudgetError

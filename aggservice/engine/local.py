@@ -33,12 +33,7 @@ from aggservice.engine.opening.ldp_columns import LocalBatch
 from aggservice.engine.opening.pool import BatchOpener
 from aggservice.engine.release.charging import Charge, Receipted
 from aggservice.engine.release.debug import debug_code, debug_rows, write_debug_files
-from aggservice.engine.release.noise import (
-    ExactNoise,
-    NoiseSource,
-    ReleasePlan,
-    release,
-)
+from aggservice.engine.release.noise import ExactNoise, NoiseSource, ReleasePlan, release
 from aggservice.engine.release.output import AvroShards, Destination, InLedger
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.release.statement import Statement, state

@@ -11,12 +11,7 @@ from fractions import Fraction
 from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.shuffle.plan import ShuffleRequest
 from aggservice.engine.tables.sums import KeyMask
-from budget import (
-    AmountError,
-    Delta,
-    Epsilon,
-    Rho,
-)
+from budget import AmountError, Delta, Epsilon, Rho
 
 DEFAULT_EPSILON = "10"
 DEFAULT_ERROR_THRESHOLD = "10"

@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.reals import Real, exp
-from aggservice.mechanisms.words import (
-    EXHAUSTED,
-    FULL,
-    TIE,
-    Progress,
-    Tape,
-    below,
-    fill,
-)
+from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 
 def bernoulli(bits: Bits, p: Real | Fraction) -> bool:

@@ -23,13 +23,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from aggservice.mechanisms.binomial import (
-    MOST_TRIALS,
-    RELATIVE_ERROR,
-    Binomial,
-    Floats,
-    shortfalls,
-)
+from aggservice.mechanisms.binomial import MOST_TRIALS, RELATIVE_ERROR, Binomial, Floats, shortfalls
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.shuffling import check_shuffle, check_whole, closed_epsilon
 

@@ -23,15 +23,7 @@ from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.geometric import Digits, digits_of
 from aggservice.mechanisms.laplace import laplace_twin
 from aggservice.mechanisms.reals import exp
-from aggservice.mechanisms.words import (
-    EXHAUSTED,
-    FULL,
-    TIE,
-    Progress,
-    Tape,
-    below,
-    fill,
-)
+from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 _SMALLEST, _LARGEST = Fraction(1, 100), Fraction(1 << 96)
 #: Below this σ the law is summed term by term; above it Euler and Maclaurin are exact to 10⁻¹².

@@ -18,13 +18,7 @@ from numpy.typing import NDArray
 
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.reals import Real, exp
-from aggservice.mechanisms.words import (
-    EXHAUSTED,
-    FULL,
-    TIE,
-    Progress,
-    Tape,
-)
+from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape
 
 #: Bits of a word that meet a threshold; the bit left over is the sign.
 PREFIX = 63

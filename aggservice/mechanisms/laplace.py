@@ -17,12 +17,7 @@ from numpy.typing import NDArray
 from aggservice.mechanisms.bernoulli import bernoulli_exp
 from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
-from aggservice.mechanisms.geometric import (
-    Digits,
-    digits_of,
-    geometric_twin,
-    laplace_kernel,
-)
+from aggservice.mechanisms.geometric import Digits, digits_of, geometric_twin, laplace_kernel
 from aggservice.mechanisms.reals import Real, exp
 from aggservice.mechanisms.uniform import uniform_below
 from aggservice.mechanisms.words import Progress, Tape, fill

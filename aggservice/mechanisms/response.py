@@ -19,15 +19,7 @@ from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.reals import Real, exp
 from aggservice.mechanisms.uniform import uniform_twin
-from aggservice.mechanisms.words import (
-    EXHAUSTED,
-    FULL,
-    TIE,
-    Progress,
-    Tape,
-    below,
-    fill,
-)
+from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 MICRO = 10**6
 

@@ -11,12 +11,7 @@ from fractions import Fraction
 from math import log
 
 from aggservice.mechanisms.errors import ParameterError
-from aggservice.mechanisms.laplace import (
-    MAX_EPSILON_MICRO,
-    MAX_SENSITIVITY,
-    MICRO,
-    TruncatedDiscreteLaplace,
-)
+from aggservice.mechanisms.laplace import MAX_EPSILON_MICRO, MAX_SENSITIVITY, MICRO, TruncatedDiscreteLaplace
 from aggservice.mechanisms.reals import Real, exp
 
 ATTO = 10**18

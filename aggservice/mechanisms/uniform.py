@@ -8,13 +8,7 @@ from numpy.typing import NDArray
 
 from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
-from aggservice.mechanisms.words import (
-    EXHAUSTED,
-    FULL,
-    Progress,
-    Tape,
-    fill,
-)
+from aggservice.mechanisms.words import EXHAUSTED, FULL, Progress, Tape, fill
 
 
 def uniform_below(bits: Bits, n: int) -> int:

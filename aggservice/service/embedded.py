@@ -13,12 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from aggservice.mechanisms import (
-    Bits,
-    Clock,
-    SecureBits,
-    SystemClock,
-)
+from aggservice.mechanisms import Bits, Clock, SecureBits, SystemClock
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import ServiceConfig
 from aggservice.service.log import EventLog

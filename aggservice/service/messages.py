@@ -9,23 +9,11 @@ import numpy as np
 from google.protobuf import timestamp_pb2
 from numpy.typing import NDArray
 
-from aggservice.engine import (
-    InvalidJobError,
-    JobRequest,
-    Outcome,
-    Rows,
-    ShuffleRequest,
-)
+from aggservice.engine import InvalidJobError, JobRequest, Outcome, Rows, ShuffleRequest
 from aggservice.engine.release.charging import Receipted
 from aggservice.engine.release.result import ResultHeader, result_head
 from aggservice.engine.release.statement import Statement
-from aggservice.engine.request import (
-    parse_discovery,
-    parse_epsilon,
-    parse_filtering_ids,
-    parse_noise,
-    parse_percentage,
-)
+from aggservice.engine.request import parse_discovery, parse_epsilon, parse_filtering_ids, parse_noise, parse_percentage
 from aggservice.engine.shuffle.rows import ShuffledRows
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2

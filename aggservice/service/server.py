@@ -12,12 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from aggservice.engine import (
-    EngineSettings,
-    InlineOpener,
-    LocalEngine,
-    WorkerPool,
-)
+from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, WorkerPool
 from aggservice.engine.opening.pool import BatchOpener
 from aggservice.mechanisms import Bits, Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -39,15 +34,7 @@ from aggservice.service.jobs.runner import JobRunner
 from aggservice.service.jobs.slots import Places
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
-from budget import (
-    Ledger,
-    MemoryStore,
-    PostgresStore,
-    Signer,
-    SqliteStore,
-    Staging,
-    Store,
-)
+from budget import Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
 
 _GRACE_S = 10.0
 _KEYS_LOOKED_AT_EVERY_S = 5.0

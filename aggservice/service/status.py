@@ -11,13 +11,7 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
 from grpc_status import rpc_status
 
-from aggservice.engine import (
-    CancelledError,
-    EngineError,
-    JobIdTakenError,
-    ReturnCode,
-    UnpaidError,
-)
+from aggservice.engine import CancelledError, EngineError, JobIdTakenError, ReturnCode, UnpaidError
 from aggservice.engine.errors import TooManyBadReportsError, WorkerLostError
 from aggservice.engine.opening.counts import DESCRIPTIONS
 from aggservice.rpc.v1 import common_pb2

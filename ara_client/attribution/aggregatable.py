@@ -8,12 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggservice.wire import Contribution
-from ara_client.attribution.trigger_debug import (
-    NOT_REGISTERED,
-    SUCCESS,
-    Trigger,
-    Verdict,
-)
+from ara_client.attribution.trigger_debug import NOT_REGISTERED, SUCCESS, Trigger, Verdict
 from ara_client.constants import AGGREGATABLE_BUDGET, DAY_MS, NULL_REPORT_LOOKBACK_DAYS
 from ara_client.delivery.assembly import rounded_source_time_s
 from ara_client.registration.trigger import TriggerRegistration

@@ -9,12 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ara_client.attribution.source import event_report
-from ara_client.attribution.trigger_debug import (
-    NOT_REGISTERED,
-    SUCCESS,
-    Trigger,
-    Verdict,
-)
+from ara_client.attribution.trigger_debug import NOT_REGISTERED, SUCCESS, Trigger, Verdict
 from ara_client.registration.trigger import EventTriggerData
 from ara_client.reports import EventLevelReport
 from ara_client.storage.browser_state import BrowserState, is_event_level

@@ -13,12 +13,7 @@ from math import isinf
 from ara_client.attribution.source_debug import SourceOutcome
 from ara_client.attribution.source_scopes import make_room_for_scopes
 from ara_client.event_noise.response import channel_capacity, response_rate, scopes_channel_capacity
-from ara_client.event_noise.state_space import (
-    StateReport,
-    StateSpace,
-    TriggerDataSpec,
-    space_of,
-)
+from ara_client.event_noise.state_space import StateReport, StateSpace, TriggerDataSpec, space_of
 from ara_client.registration.source import SourceRegistration
 from ara_client.registration.windows import ReportWindows
 from ara_client.reports import EventLevelReport

@@ -8,12 +8,7 @@ from typing import Any, Final
 
 from aggservice.wire import Contribution, Origin
 from ara_client.registration.debug_reporting import TYPE_ORDER, DebugReportingConfig
-from ara_client.reports import (
-    AggregatableDebugReport,
-    VerboseDebugData,
-    VerboseDebugReport,
-    destination_json,
-)
+from ara_client.reports import AggregatableDebugReport, VerboseDebugData, VerboseDebugReport, destination_json
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.sources import StoredSource
 

@@ -16,12 +16,7 @@ from ara_client.attribution.aggregatable import (
 )
 from ara_client.attribution.event_level import EventCandidate, create_event_report, store_event_report
 from ara_client.attribution.flexible import attribute_flexibly
-from ara_client.attribution.trigger_debug import (
-    NOT_REGISTERED,
-    Trigger,
-    Verdict,
-    send_trigger_debug,
-)
+from ara_client.attribution.trigger_debug import NOT_REGISTERED, Trigger, Verdict, send_trigger_debug
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.pending import PendingReport

@@ -6,21 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from aggservice.mechanisms import Bits
-from aggservice.wire import (
-    Api,
-    Origin,
-    PublicKeySet,
-    SharedInfo,
-    WireError,
-    make_report,
-)
-from ara_client.constants import (
-    DAY_MS,
-    MAX_AGGREGATION_KEYS,
-    MAX_DEBUG_CONTRIBUTIONS,
-    REPORT_VERSION,
-    SECOND_MS,
-)
+from aggservice.wire import Api, Origin, PublicKeySet, SharedInfo, WireError, make_report
+from ara_client.constants import DAY_MS, MAX_AGGREGATION_KEYS, MAX_DEBUG_CONTRIBUTIONS, REPORT_VERSION, SECOND_MS
 from ara_client.errors import AraClientError
 from ara_client.reports import AggregatableAttributionReport, AggregatableDebugReport
 

@@ -16,15 +16,7 @@ from math import log2
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    ParameterError,
-    Real,
-    bernoulli_batch,
-    exp,
-    uniform_below,
-    uniform_below_batch,
-)
+from aggservice.mechanisms import Bits, ParameterError, Real, bernoulli_batch, exp, uniform_below, uniform_below_batch
 
 #: What a draw answers when the source is to report truthfully.
 TRUTHFUL = -1

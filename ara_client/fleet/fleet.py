@@ -17,22 +17,10 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    ParameterError,
-    bernoulli_batch,
-    uniform_below_batch,
-)
+from aggservice.mechanisms import Bits, ParameterError, bernoulli_batch, uniform_below_batch
 from ara_client.constants import AGGREGATABLE_BUDGET
 from ara_client.fleet import kernels, tables
-from ara_client.fleet.columns import (
-    TIME_LIMIT_MS,
-    Flags,
-    FleetReports,
-    Ints,
-    SourceColumns,
-    TriggerColumns,
-)
+from ara_client.fleet.columns import TIME_LIMIT_MS, Flags, FleetReports, Ints, SourceColumns, TriggerColumns
 from ara_client.vendor import VendorValues
 
 _SMALLEST_TABLE = 1 << 10

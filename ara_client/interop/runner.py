@@ -15,22 +15,11 @@ from traceback import format_exc
 from typing import Any
 
 from aggservice.mechanisms import ManualClock, SecureBits
-from aggservice.wire import (
-    AggregatableReport,
-    KeySet,
-    decode_payload,
-    open_report,
-)
+from aggservice.wire import AggregatableReport, KeySet, decode_payload, open_report
 from ara_client.browser import Browser
 from ara_client.delivery.sending import SendResult
 from ara_client.errors import AraClientError, InteropCaseError
-from ara_client.interop.cases import (
-    DEFAULT_CONFIG,
-    Case,
-    CaseEvent,
-    load_case,
-    load_config,
-)
+from ara_client.interop.cases import DEFAULT_CONFIG, Case, CaseEvent, load_case, load_config
 from ara_client.randomness import SettledDraws
 from ara_client.reports import EventLevelReport, Report, VerboseDebugReport
 

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ara_client.constants import (
-    MAX_BYTES_PER_FILTER_STRING,
-    MAX_FILTERS_PER_SOURCE,
-    MAX_VALUES_PER_FILTER,
-    SECOND_MS,
-)
+from ara_client.constants import MAX_BYTES_PER_FILTER_STRING, MAX_FILTERS_PER_SOURCE, MAX_VALUES_PER_FILTER, SECOND_MS
 from ara_client.registration.nodes import Node
 
 FilterMap = Mapping[str, frozenset[str]]

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ara_client.constants import (
-    DEFAULT_MAX_EVENT_STATES,
-    MAX_BYTES_PER_SCOPE,
-    MAX_SCOPES_PER_SOURCE,
-    UINT32_MAX,
-)
+from ara_client.constants import DEFAULT_MAX_EVENT_STATES, MAX_BYTES_PER_SCOPE, MAX_SCOPES_PER_SOURCE, UINT32_MAX
 from ara_client.registration.nodes import Node
 
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ara_client.constants import (
-    MAX_EVENT_REPORT_WINDOWS,
-    MIN_REPORT_WINDOW_MS,
-    NAVIGATION_WINDOWS_MS,
-    SECOND_MS,
-)
+from ara_client.constants import MAX_EVENT_REPORT_WINDOWS, MIN_REPORT_WINDOW_MS, NAVIGATION_WINDOWS_MS, SECOND_MS
 from ara_client.registration.nodes import Node
 
 _FOREVER_S = 10**309

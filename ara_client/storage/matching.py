@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
-from ara_client.registration.filters import (
-    SOURCE_TYPE,
-    FilterConfig,
-    FilterMap,
-    FilterPair,
-)
+from ara_client.registration.filters import SOURCE_TYPE, FilterConfig, FilterMap, FilterPair
 
 
 class FilterSubject:

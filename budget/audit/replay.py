@@ -25,12 +25,7 @@ from budget.log.entries import (
 )
 from budget.log.merkle import extend, root
 from budget.log.proofs import Checkpoint, Receipt
-from budget.units import (
-    UNIT_BYTES,
-    ascending,
-    columns,
-    rows,
-)
+from budget.units import UNIT_BYTES, ascending, columns, rows
 
 UNREADABLE: Final = (BudgetError, ValueError, TypeError, OverflowError, sqlite3.Error)
 """What reading bytes that somebody changed may raise."""

@@ -14,37 +14,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from budget.audit.replay import (
-    UNREADABLE,
-    DisagreementError,
-    Evidence,
-    LogReplay,
-    check_end,
-)
+from budget.audit.replay import UNREADABLE, DisagreementError, Evidence, LogReplay, check_end
 from budget.files.staging import Manifest
 from budget.log.entries import Entry, ReleaseEntry
 from budget.log.export import ExportedLog
 from budget.log.merkle import last_path
 from budget.log.proofs import Checkpoint, Receipt
-from budget.store import (
-    PART_UNITS,
-    EntryRow,
-    Store,
-    Transaction,
-)
-from budget.stores.balances import (
-    BLOCK_MAX,
-    RECORD,
-    parse_block,
-    record_keys,
-)
-from budget.units import (
-    UNIT_BYTES,
-    UnitSet,
-    ascending,
-    contains,
-    rows,
-)
+from budget.store import PART_UNITS, EntryRow, Store, Transaction
+from budget.stores.balances import BLOCK_MAX, RECORD, parse_block, record_keys
+from budget.units import UNIT_BYTES, UnitSet, ascending, contains, rows
 
 _BLOCKS_AT_ONCE: Final = 4096
 

@@ -12,13 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from budget.errors import BudgetError, FormatError, JobNameError
-from budget.filters import (
-    Filter,
-    Spend,
-    filter_from_plain,
-    filter_to_plain,
-    spend_to_plain,
-)
+from budget.filters import Filter, Spend, filter_from_plain, filter_to_plain, spend_to_plain
 from budget.log.canonical import decode, encode
 from budget.log.merkle import HASH_BYTES, leaf_hash
 from budget.release import Release, release_from_plain, release_to_plain
@@ -180,12 +174,7 @@ def entry_hash(raw: bytes) -> bytes:
 
 
 def _spend(plain: dict[str, str], loss_name: str) -> Spend:
-    from budget.amounts import (
-        ATTO_PLACES,
-        LIMIT_MAX_MICRO,
-        MICRO_PLACES,
-        limit_units,
-    )
+    from budget.amounts import ATTO_PLACES, LIMIT_MAX_MICRO, MICRO_PLACES, limit_units
 
     return Spend(
         loss_micro=limit_units("cost", plain[loss_name], MICRO_PLACES, LIMIT_MAX_MICRO, minimum=0),

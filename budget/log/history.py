@@ -7,13 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from budget.errors import FormatError, UnitKeyError
-from budget.log.entries import (
-    Entry,
-    Genesis,
-    ReleaseEntry,
-    entry_from_bytes,
-    entry_to_plain,
-)
+from budget.log.entries import Entry, Genesis, ReleaseEntry, entry_from_bytes, entry_to_plain
 from budget.log.export import ExportedLog
 from budget.store import Store, Transaction
 from budget.units import UNIT_BYTES, contains, rows

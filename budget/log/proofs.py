@@ -18,12 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from aggservice.mechanisms import Bits
 from budget.errors import BudgetError, FormatError
 from budget.log.canonical import decode, encode
-from budget.log.entries import (
-    Entry,
-    Genesis,
-    entry_from_plain,
-    entry_hash,
-)
+from budget.log.entries import Entry, Genesis, entry_from_plain, entry_hash
 from budget.log.merkle import HASH_BYTES, root_from_path
 
 _CHECKPOINT: Final = "aggservice-checkpoint-1"

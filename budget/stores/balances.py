@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 
 from budget.errors import StoreError
 from budget.filters import Spend
-from budget.units import (
-    UNIT_BYTES,
-    Columns,
-    Places,
-    UnitSet,
-    columns,
-    merge_places,
-)
+from budget.units import UNIT_BYTES, Columns, Places, UnitSet, columns, merge_places
 
 if TYPE_CHECKING:
     from budget.filters import Filter

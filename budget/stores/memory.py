@@ -9,15 +9,7 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedDict
 
 from budget.errors import StoreError
-from budget.store import (
-    EntryRow,
-    Head,
-    JobRow,
-    PartRow,
-    Store,
-    T,
-    Transaction,
-)
+from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction
 
 
 @dataclass(slots=True)

@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from budget.errors import BudgetError, LedgerMismatchError, StoreError
 from budget.log.merkle import HASH_BYTES
-from budget.store import (
-    EntryRow,
-    Head,
-    JobRow,
-    PartRow,
-    Store,
-    T,
-    Transaction,
-    created_by,
-)
+from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction, created_by
 from budget.stores.connections import Connections
 
 if TYPE_CHECKING:

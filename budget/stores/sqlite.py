@@ -16,16 +16,7 @@ from typing import Final
 
 from budget.errors import BudgetError, LedgerMismatchError, StoreError
 from budget.log.merkle import HASH_BYTES
-from budget.store import (
-    EntryRow,
-    Head,
-    JobRow,
-    PartRow,
-    Store,
-    T,
-    Transaction,
-    created_by,
-)
+from budget.store import EntryRow, Head, JobRow, PartRow, Store, T, Transaction, created_by
 from budget.stores.connections import Connections
 
 _IN_CHUNK: Final = 500

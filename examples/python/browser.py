@@ -3,12 +3,7 @@
 import json
 
 from aggservice.mechanisms import ManualClock, SecureBits
-from aggservice.wire import (
-    AggregatableReport,
-    KeySet,
-    decode_payload,
-    open_report,
-)
+from aggservice.wire import AggregatableReport, KeySet, decode_payload, open_report
 from ara_client import Browser, Request, Response
 
 bits, clock = SecureBits(), ManualClock(0)  # time passes only when the program says so

@@ -10,12 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    Real,
-    bernoulli_batch,
-    uniform_below_batch,
-)
+from aggservice.mechanisms import Bits, Real, bernoulli_batch, uniform_below_batch
 from ldp_client.checks import is_count, shown
 from ldp_client.errors import DataError
 

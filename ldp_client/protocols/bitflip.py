@@ -12,46 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggservice.mechanisms import Bits, exp, uniform_below_batch
-from ldp_client.checks import (
-    as_list,
-    check_columns,
-    check_words,
-    is_count,
-)
+from ldp_client.checks import as_list, check_columns, check_words, is_count
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.estimation.steps import (
-    Chain,
-    check_size,
-    epsilon,
-    symmetric,
-)
+from ldp_client.estimation.steps import Chain, check_size, epsilon, symmetric
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    flip_row,
-    load_state,
-    memo_int,
-    save_state,
-)
-from ldp_client.protocols.interface import (
-    Privacy,
-    check_users,
-    check_value,
-    check_values,
-)
+from ldp_client.protocols.device import Device, as_draws, flip_row, load_state, memo_int, save_state
+from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
 from ldp_client.sampling.memo import Answers
-from ldp_client.sampling.packed import (
-    Words,
-    bits_of,
-    count_bits,
-    one_hot,
-    rows_from_bytes,
-    unpack,
-    words_of,
-)
+from ldp_client.sampling.packed import Words, bits_of, count_bits, one_hot, rows_from_bytes, unpack, words_of
 
 #: The memo key of a bucket outside the sample.
 OUTSIDE = -1

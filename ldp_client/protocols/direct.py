@@ -11,27 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from aggservice.mechanisms import Bits, Real
 from ldp_client.checks import check_numbers, whole_numbers
-from ldp_client.estimation.steps import (
-    Calibration,
-    Chain,
-    asked_epsilon,
-    check_size,
-    grr_chain,
-)
+from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    load_state,
-    memo_int,
-    save_state,
-)
-from ldp_client.protocols.interface import (
-    Privacy,
-    check_users,
-    check_value,
-    check_values,
-)
+from ldp_client.protocols.device import Device, as_draws, load_state, memo_int, save_state
+from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws, respond, respond_batch
 from ldp_client.sampling.memo import Answers
 

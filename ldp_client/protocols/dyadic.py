@@ -17,19 +17,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    Real,
-    bernoulli_batch,
-    exp,
-    uniform_below_batch,
-)
-from ldp_client.checks import (
-    as_list,
-    is_chance,
-    is_count,
-    shown,
-)
+from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
+from ldp_client.checks import as_list, is_chance, is_count, shown
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import check_size, epsilon, symmetric
 from ldp_client.protocols.device import as_draws, load_state, save_state

@@ -13,37 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    Real,
-    bernoulli_batch,
-    exp,
-)
-from ldp_client.checks import (
-    check_numbers,
-    is_chance,
-    is_count,
-    shown,
-    whole_numbers,
-)
+from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp
+from ldp_client.checks import check_numbers, is_chance, is_count, shown, whole_numbers
 from ldp_client.errors import ProtocolError
 from ldp_client.estimation.steps import Chain, epsilon, symmetric
 from ldp_client.estimation.support import Estimate, Support
 from ldp_client.privacy.finite_state import FiniteState
 from ldp_client.privacy.tracking_bounds import permanent_untrackable
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    load_state,
-    memo_int,
-    save_state,
-)
-from ldp_client.protocols.interface import (
-    Privacy,
-    check_users,
-    check_value,
-    check_values,
-)
+from ldp_client.protocols.device import Device, as_draws, load_state, memo_int, save_state
+from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 
 

@@ -17,39 +17,13 @@ from aggservice.mechanisms import Bits, exp
 from ldp_client.checks import as_list, check_columns, whole_numbers
 from ldp_client.errors import ReportError, StateError
 from ldp_client.estimation.hash_range import best_range, printed_range
-from ldp_client.estimation.steps import (
-    Calibration,
-    Chain,
-    asked_epsilon,
-    check_size,
-    epsilon,
-    epsilon_pair,
-    grr_chain,
-)
+from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, epsilon, epsilon_pair, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    load_state,
-    memo_int,
-    save_state,
-)
+from ldp_client.protocols.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.protocols.direct import memoized_responses
-from ldp_client.protocols.interface import (
-    Privacy,
-    check_users,
-    check_value,
-    check_values,
-)
+from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws, respond, respond_batch
-from ldp_client.sampling.hashing import (
-    UniversalHash,
-    Words,
-    count_matches,
-    draw_hash,
-    draw_hashes,
-    hash_values,
-)
+from ldp_client.sampling.hashing import UniversalHash, Words, count_matches, draw_hash, draw_hashes, hash_values
 from ldp_client.sampling.memo import Answers
 
 

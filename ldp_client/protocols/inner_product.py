@@ -15,38 +15,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm
 
-from aggservice.mechanisms import (
-    Bits,
-    Real,
-    bernoulli_batch,
-    exp,
-    uniform_below_batch,
-)
+from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
 from aggservice.mechanisms.composition import advanced_epsilon
-from ldp_client.checks import (
-    as_list,
-    check_columns,
-    check_words,
-    is_chance,
-    is_count,
-    shown,
-    whole_numbers,
-)
+from ldp_client.checks import as_list, check_columns, check_words, is_chance, is_count, shown, whole_numbers
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.estimation.steps import (
-    MICRO,
-    check_size,
-    epsilon,
-    symmetric,
-)
+from ldp_client.estimation.steps import MICRO, check_size, epsilon, symmetric
 from ldp_client.privacy.tracking_bounds import Bound
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    load_state,
-    memo_int,
-    save_state,
-)
+from ldp_client.protocols.device import Device, as_draws, load_state, memo_int, save_state
 from ldp_client.protocols.interface import check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.hadamard import parity, signs_for, transform

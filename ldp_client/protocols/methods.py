@@ -9,12 +9,7 @@ from ldp_client.protocols.bitflip import bit_flip
 from ldp_client.protocols.direct import l_grr, randomized_response
 from ldp_client.protocols.hashed import binary_hashing, loloha, optimal_hashing
 from ldp_client.protocols.interface import FrequencyProtocol
-from ldp_client.protocols.unary import (
-    l_osue,
-    l_sue,
-    optimized_unary,
-    sue,
-)
+from ldp_client.protocols.unary import l_osue, l_sue, optimized_unary, sue
 
 #: The seven methods of Figures 3 and 4, in the paper's words.
 PAPER_METHODS = ("RAPPOR", "L-OSUE", "L-GRR", "1BitFlipPM", "bBitFlipPM", "BiLOLOHA", "OLOLOHA")

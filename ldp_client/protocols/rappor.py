@@ -19,38 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, Real, uniform_below_batch
-from ldp_client.checks import (
-    as_list,
-    check_columns,
-    check_numbers,
-    check_words,
-    is_count,
-    shown,
-    whole_numbers,
-)
+from ldp_client.checks import as_list, check_columns, check_numbers, check_words, is_count, shown, whole_numbers
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import Chain, Step, check_size
 from ldp_client.privacy.enumeration import log_ratio
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    flip_row,
-    load_state,
-    memo_int,
-    save_state,
-)
+from ldp_client.protocols.device import Device, as_draws, flip_row, load_state, memo_int, save_state
 from ldp_client.protocols.interface import Privacy, check_users, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
 from ldp_client.sampling.memo import Answers
-from ldp_client.sampling.packed import (
-    Words,
-    count_bits,
-    pack,
-    rows_from_bytes,
-    unpack,
-    words_of,
-)
+from ldp_client.sampling.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
 
 MOST_COHORTS = 1 << 16
 MOST_BITS = 1 << 16

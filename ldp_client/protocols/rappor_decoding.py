@@ -16,12 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from ldp_client.checks import (
-    as_list,
-    is_chance,
-    is_count,
-    shown,
-)
+from ldp_client.checks import as_list, is_chance, is_count, shown
 from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.protocols.rappor import Rappor, RapporCounts
 

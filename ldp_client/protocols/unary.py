@@ -28,31 +28,12 @@ from ldp_client.estimation.steps import (
     symmetric,
 )
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
-    Device,
-    as_draws,
-    flip_row,
-    load_state,
-    memo_int,
-    save_state,
-)
-from ldp_client.protocols.interface import (
-    Privacy,
-    check_users,
-    check_value,
-    check_values,
-)
+from ldp_client.protocols.device import Device, as_draws, flip_row, load_state, memo_int, save_state
+from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
 from ldp_client.sampling.memo import Answers
-from ldp_client.sampling.packed import (
-    Words,
-    count_bits,
-    one_hot,
-    rows_from_bytes,
-    unpack,
-    words_of,
-)
+from ldp_client.sampling.packed import Words, count_bits, one_hot, rows_from_bytes, unpack, words_of
 
 UnaryKind = Literal["SUE", "OUE", "L-SUE", "L-OSUE"]
 

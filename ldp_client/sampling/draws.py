@@ -9,14 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    Real,
-    bernoulli,
-    bernoulli_batch,
-    uniform_below,
-    uniform_below_batch,
-)
+from aggservice.mechanisms import Bits, Real, bernoulli, bernoulli_batch, uniform_below, uniform_below_batch
 
 
 class Draws:

@@ -19,12 +19,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits
-from ldp_client.checks import (
-    check_numbers,
-    check_words,
-    is_count,
-    shown,
-)
+from ldp_client.checks import check_numbers, check_words, is_count, shown
 from ldp_client.errors import ReportError
 from ldp_client.sampling.draws import Draws
 

@@ -8,23 +8,12 @@ from functools import lru_cache
 from typing import Any
 
 from aggservice.mechanisms import Bits
-from aggservice.wire import (
-    AggregatableReport,
-    PublicKeySet,
-    Randomizer,
-    SharedInfo,
-)
+from aggservice.wire import AggregatableReport, PublicKeySet, Randomizer, SharedInfo
 from aggservice.wire.report.body import seal_payload
 from aggservice.wire.report.ldp_payload import LdpPayload
 from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.estimation.steps import MICRO
-from ldp_client.wire.reports import (
-    AnyProtocol,
-    decode_report,
-    encode_report,
-    randomizer_id,
-    report_bytes,
-)
+from ldp_client.wire.reports import AnyProtocol, decode_report, encode_report, randomizer_id, report_bytes
 
 _LARGEST_MICRO = (1 << 32) - 1
 

@@ -7,13 +7,7 @@ from typing import Any
 
 from paa_client.auction.signals import Signal
 from paa_client.errors import WorkletError, WorkletTypeError
-from paa_client.reporting.contributions import (
-    BUCKETS,
-    INTERNAL_ERROR_EVENTS,
-    check_filtering_id,
-    to_bigint,
-    to_long,
-)
+from paa_client.reporting.contributions import BUCKETS, INTERNAL_ERROR_EVENTS, check_filtering_id, to_bigint, to_long
 from paa_client.worklet.aggregation import RESERVED, PrivateAggregation
 from paa_client.worklet.isolation import Emit
 

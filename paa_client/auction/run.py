@@ -10,21 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aggservice.mechanisms import Bits, uniform_below
-from paa_client.auction.aggregation import (
-    LOSS,
-    ONCE,
-    WIN,
-    AuctionAggregation,
-    Function,
-)
-from paa_client.auction.participants import (
-    Auction,
-    Bid,
-    BidSignals,
-    ResultSignals,
-    Score,
-    ScoreSignals,
-)
+from paa_client.auction.aggregation import LOSS, ONCE, WIN, AuctionAggregation, Function
+from paa_client.auction.participants import Auction, Bid, BidSignals, ResultSignals, Score, ScoreSignals
 from paa_client.auction.signals import (
     MAX_BUCKET,
     MAX_VALUE,
@@ -40,19 +27,9 @@ from paa_client.errors import CallError
 from paa_client.journal import Cause
 from paa_client.origins import serialize_origin
 from paa_client.reporting.contributions import Contribution, ErrorEvent
-from paa_client.reporting.scopes import (
-    BatchingScope,
-    Context,
-    Entry,
-    ReportParameters,
-)
+from paa_client.reporting.scopes import BatchingScope, Context, Entry, ReportParameters
 from paa_client.worklet.aggregation import RESERVED
-from paa_client.worklet.isolation import (
-    Effect,
-    Emit,
-    Outcome,
-    execute,
-)
+from paa_client.worklet.isolation import Effect, Emit, Outcome, execute
 
 if TYPE_CHECKING:
     from paa_client.browser import Browser

@@ -12,14 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from aggservice.mechanisms import Bits, uniform_below_batch
 from paa_client.config import Api, Config
 from paa_client.errors import ConfigError
-from paa_client.fleet.kernel import (
-    CUT_DAY,
-    CUT_TEN_MINUTES,
-    NOT_ASKED,
-    SENT,
-    group_by_device,
-    run_kernel,
-)
+from paa_client.fleet.kernel import CUT_DAY, CUT_TEN_MINUTES, NOT_ASKED, SENT, group_by_device, run_kernel
 from paa_client.journal import Cause
 from paa_client.origins import serialize_origin
 from paa_client.recipes.frequency import KPlusFrequency

@@ -2,20 +2,10 @@
 
 from paa_client.recipes.conversions import CrossSiteConversion
 from paa_client.recipes.demographics import UNKNOWN, Demographics
-from paa_client.recipes.estimates import (
-    Estimate,
-    estimate,
-    half_width,
-    service_noise,
-)
+from paa_client.recipes.estimates import Estimate, estimate, half_width, service_noise
 from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
 from paa_client.recipes.reach import CumulativeReach, Reach
-from paa_client.recipes.sketches import (
-    ReachSketch,
-    Readout,
-    direct_variance,
-    merge,
-)
+from paa_client.recipes.sketches import ReachSketch, Readout, direct_variance, merge
 from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
 
 __all__ = [

@@ -10,14 +10,7 @@ from fractions import Fraction
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.config import DAY_MS
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import (
-    CONTRIBUTION_BUDGET,
-    DEFAULT_LEVEL,
-    Estimate,
-    Summary,
-    estimate,
-    share,
-)
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
 from paa_client.storage import WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 

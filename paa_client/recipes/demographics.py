@@ -9,14 +9,7 @@ from fractions import Fraction
 
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import (
-    CONTRIBUTION_BUDGET,
-    DEFAULT_LEVEL,
-    Estimate,
-    Summary,
-    estimate,
-    share,
-)
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
 from paa_client.storage import WindowStorage, WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 

@@ -11,14 +11,7 @@ from paa_client.auction.aggregation import LOSS, AuctionAggregation
 from paa_client.auction.participants import ResultSignals
 from paa_client.auction.signals import Signal
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import (
-    CONTRIBUTION_BUDGET,
-    DEFAULT_LEVEL,
-    Estimate,
-    Summary,
-    estimate,
-    share,
-)
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
 
 _BUYER_BITS = 64
 _COUNT, _PRICE = 0, 1

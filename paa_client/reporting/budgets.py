@@ -8,12 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 
-from paa_client.config import (
-    LARGER_WINDOW_MINUTES,
-    MINUTE_MS,
-    SMALLER_WINDOW_MINUTES,
-    Api,
-)
+from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES, Api
 from paa_client.reporting.contributions import Contribution
 
 _KEPT_MINUTES = 30 * LARGER_WINDOW_MINUTES

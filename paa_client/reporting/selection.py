@@ -7,12 +7,7 @@ from dataclasses import dataclass
 
 from paa_client.config import Api, Rules
 from paa_client.journal import Cause
-from paa_client.reporting.budgets import (
-    Budgeter,
-    Denial,
-    Request,
-    Reservations,
-)
+from paa_client.reporting.budgets import Budgeter, Denial, Request, Reservations
 from paa_client.reporting.contributions import Contribution, ErrorEvent
 from paa_client.reporting.scopes import Entry
 

@@ -11,12 +11,7 @@ from paa_client.errors import (
     WorkletRangeError,
     WorkletTypeError,
 )
-from paa_client.reporting.contributions import (
-    INTERNAL_ERROR_EVENTS,
-    Contribution,
-    to_bigint,
-    validate,
-)
+from paa_client.reporting.contributions import INTERNAL_ERROR_EVENTS, Contribution, to_bigint, validate
 from paa_client.worklet.isolation import Emit
 
 RESERVED = "reserved."

@@ -14,12 +14,7 @@ from paa_client.reporting.contributions import Contribution, ErrorEvent
 from paa_client.reporting.scopes import BatchingScope, Context, Entry
 from paa_client.storage import Database, WorkletStorage, replay
 from paa_client.worklet.aggregation import PrivateAggregation
-from paa_client.worklet.isolation import (
-    Effect,
-    Emit,
-    Outcome,
-    execute,
-)
+from paa_client.worklet.isolation import Effect, Emit, Outcome, execute
 
 Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
 """An operation: what a module's class with a ``run`` method is on the platform. Whatever it returns is dropped."""

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from aggservice.mechanisms import (
-    ManualClock,
-    SecureBits,
-    SeededBits,
-    SystemClock,
-)
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits, SystemClock
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import KeySet, decode_payload, open_report
 from ara_client import (

@@ -13,21 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from aggservice.mechanisms import (
-    ForbiddenBits,
-    ParameterError,
-    SecureBits,
-    SeededBits,
-)
-from ara_client import (
-    Fleet,
-    FleetReports,
-    FleetRules,
-    Outcome,
-    SourceColumns,
-    TriggerColumns,
-    match_table,
-)
+from aggservice.mechanisms import ForbiddenBits, ParameterError, SecureBits, SeededBits
+from ara_client import Fleet, FleetReports, FleetRules, Outcome, SourceColumns, TriggerColumns, match_table
 from ara_client.fleet.fleet import NO_FILTERS
 from ara_client.model import Source, SummaryClient
 from twins.ara_fleet import Twin

@@ -18,12 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from aggservice.mechanisms import (
-    ForbiddenBits,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-)
+from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
 from ara_client import (
     AggregatableAttributionReport,
     Browser,
@@ -37,14 +32,7 @@ from ara_client import (
 )
 from ara_client.constants import DAY_MS, HOUR_MS
 from ara_client.event_noise.response import exact_rate
-from ara_client.model import (
-    EventClient,
-    EventSource,
-    Source,
-    SummaryClient,
-    Trigger,
-    TrigSpec,
-)
+from ara_client.model import EventClient, EventSource, Source, SummaryClient, Trigger, TrigSpec
 
 FALSE_ALARM = 1e-7
 SHOP = "https://shop{}.example"

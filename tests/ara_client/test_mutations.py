@@ -12,14 +12,7 @@ from typing import Any
 import pytest
 
 from aggservice.mechanisms import ForbiddenBits, ManualClock
-from ara_client import (
-    Browser,
-    Request,
-    Response,
-    SettledDraws,
-    VendorValues,
-    VerboseDebugReport,
-)
+from ara_client import Browser, Request, Response, SettledDraws, VendorValues, VerboseDebugReport
 from ara_client.interop.jsonc import chromium_json, loads
 from ara_client.registration.headers import parse_info
 from ara_client.reports import Report

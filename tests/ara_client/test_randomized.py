@@ -14,21 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from aggservice.mechanisms import (
-    Bits,
-    ForbiddenBits,
-    ParameterError,
-    SecureBits,
-    SeededBits,
-)
+from aggservice.mechanisms import Bits, ForbiddenBits, ParameterError, SecureBits, SeededBits
 from ara_client import TriggerDataSpec, channel_capacity, count_states, draw_states, response_rate
-from ara_client.event_noise.response import (
-    TRUTHFUL,
-    binary_entropy,
-    draw_state,
-    exact_rate,
-    scopes_channel_capacity,
-)
+from ara_client.event_noise.response import TRUTHFUL, binary_entropy, draw_state, exact_rate, scopes_channel_capacity
 
 FALSE_ALARM = 1e-7
 NAVIGATION = [TriggerDataSpec(trigger_data=data, windows=3) for data in range(8)]

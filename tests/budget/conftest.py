@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from budget import (
-    MemoryStore,
-    PostgresStore,
-    SqliteStore,
-    Store,
-)
+from budget import MemoryStore, PostgresStore, SqliteStore, Store
 
 _schemas = itertools.count()
 

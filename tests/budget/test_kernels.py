@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 from budget import Spend, UnitSet
 from budget.audit.tally import Tally, TallyPlain
 from budget.errors import UnitKeyError
-from budget.units import (
-    ascending,
-    ascending_plain,
-    columns,
-    contains,
-    merge_places,
-    merge_places_plain,
-    rows,
-)
+from budget.units import ascending, ascending_plain, columns, contains, merge_places, merge_places_plain, rows
 
 # Few distinct bytes in few places, so that keys tie in their first eight bytes, in sixteen, and altogether.
 KEYS = st.lists(

@@ -13,12 +13,7 @@ from pathlib import Path
 import pytest
 
 from aggservice.mechanisms import SecureBits, SystemClock
-from budget import (
-    EpsilonDeltaFilter,
-    Ledger,
-    Staging,
-    verify_store,
-)
+from budget import EpsilonDeltaFilter, Ledger, Staging, verify_store
 
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker

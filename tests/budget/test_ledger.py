@@ -31,12 +31,7 @@ from budget import (
     ZcdpFilter,
     verify_store,
 )
-from budget.errors import (
-    JobConflictError,
-    JobNameError,
-    LedgerMismatchError,
-    RecoveryForbiddenError,
-)
+from budget.errors import JobConflictError, JobNameError, LedgerMismatchError, RecoveryForbiddenError
 
 
 def units(first: int, count: int) -> np.ndarray:

@@ -19,15 +19,7 @@ from typer.testing import CliRunner, Result
 from aggservice.commands import ledger as ledger_commands
 from aggservice.commands import ledger_audit
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from aggservice.wire import (
-    Api,
-    Contribution,
-    KeySet,
-    ReportBatch,
-    SharedInfo,
-    make_report,
-    write_reports,
-)
+from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report, write_reports
 from aggservice.wire.report.units import report_unit
 from budget import (
     Epsilon,

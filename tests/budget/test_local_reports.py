@@ -8,13 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aggservice.mechanisms import (
-    AmplificationBound,
-    ManualClock,
-    SeededBits,
-    amplified_micro,
-    shuffled_epsilon,
-)
+from aggservice.mechanisms import AmplificationBound, ManualClock, SeededBits, amplified_micro, shuffled_epsilon
 from budget import (
     BudgetError,
     BudgetExhaustedError,
@@ -35,13 +29,7 @@ from budget import (
 )
 from budget.audit.replay import DisagreementError, LogReplay
 from budget.errors import FormatError, RecoveryForbiddenError
-from budget.log.entries import (
-    ReleaseEntry,
-    ResultDigest,
-    UnitsDigest,
-    entry_hash,
-    entry_to_bytes,
-)
+from budget.log.entries import ReleaseEntry, ResultDigest, UnitsDigest, entry_hash, entry_to_bytes
 from budget.release import release_from_plain, release_to_plain
 
 LOCAL = Release(mechanisms=(LocalReports(epsilon=Epsilon.parse("0.5")),), parameters={"randomizer": "00"})

@@ -13,15 +13,7 @@ from aggservice.mechanisms import SecureBits, SeededBits
 from budget import BudgetError, Receipt, Signer
 from budget.errors import FormatError
 from budget.log.canonical import decode, encode
-from budget.log.merkle import (
-    extend,
-    last_path,
-    leaf_hash,
-    path,
-    root,
-    root_from_path,
-    tree_root,
-)
+from budget.log.merkle import extend, last_path, leaf_hash, path, root, root_from_path, tree_root
 from budget.log.proofs import Checkpoint
 
 # RFC 6962's own small tree, as its reference implementation tests it: eight leaves and the root over the first n.

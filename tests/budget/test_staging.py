@@ -29,12 +29,7 @@ from budget import (
     Store,
     verify_store,
 )
-from budget.errors import (
-    FormatError,
-    JobConflictError,
-    StagingError,
-    StoreError,
-)
+from budget.errors import FormatError, JobConflictError, StagingError, StoreError
 from budget.files.staging import Attempt, Manifest
 
 KEY = JobKey(caller="adtech", job_id="job")

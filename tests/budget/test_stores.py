@@ -13,15 +13,7 @@ import psycopg
 import pytest
 
 from aggservice.mechanisms import ManualClock, SeededBits
-from budget import (
-    EpsilonDeltaFilter,
-    Ledger,
-    PostgresStore,
-    Signer,
-    SqliteStore,
-    Store,
-    verify_store,
-)
+from budget import EpsilonDeltaFilter, Ledger, PostgresStore, Signer, SqliteStore, Store, verify_store
 from budget.errors import LedgerMismatchError, StoreError
 from budget.stores import postgres, sqlite
 

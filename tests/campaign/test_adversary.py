@@ -11,43 +11,15 @@ import numpy as np
 import pytest
 
 from aggservice.campaign.assess.losses import Bounds, Loss
-from aggservice.campaign.requery.adversary import (
-    AddSource,
-    AddTrigger,
-    Answer,
-    Move,
-    Query,
-    RunOperation,
-    play,
-)
+from aggservice.campaign.requery.adversary import AddSource, AddTrigger, Answer, Move, Query, RunOperation, play
 from aggservice.campaign.requery.games import GameResult, play_games
-from aggservice.campaign.requery.interactive import (
-    ServiceDesk,
-    SummaryReports,
-    bounds_terms,
-    memory_ledger,
-)
+from aggservice.campaign.requery.interactive import ServiceDesk, SummaryReports, bounds_terms, memory_ledger
 from aggservice.campaign.requery.random_adversary import RandomAdversary, believed
 from aggservice.client import Client
-from aggservice.mechanisms import (
-    Bits,
-    Clock,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-)
+from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits
 from aggservice.service import Limits, ServiceConfig, embedded
 from aggservice.wire import Api, KeySet
-from budget import (
-    Committed,
-    Delta,
-    Epsilon,
-    EpsilonDeltaFilter,
-    Ledger,
-    Sensitivity,
-    Terms,
-    UnitSet,
-)
+from budget import Committed, Delta, Epsilon, EpsilonDeltaFilter, Ledger, Sensitivity, Terms, UnitSet
 from budget.units import UNIT_BYTES
 
 NOW_MS = 1_700_000_000_000

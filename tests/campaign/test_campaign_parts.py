@@ -15,13 +15,7 @@ from aggservice.campaign.settings.distributions import Distribution, chosen
 from aggservice.campaign.settings.key_layout import Field, KeyLayout, KeyTable
 from aggservice.campaign.world.attribution import Reports
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from aggservice.wire import (
-    Api,
-    Contribution,
-    KeySet,
-    SharedInfo,
-    encode_payload,
-)
+from aggservice.wire import Api, Contribution, KeySet, SharedInfo, encode_payload
 from aggservice.wire.hpke.sealing import open_sealed
 
 CONTRIBUTION = st.builds(

@@ -11,16 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.campaign import CampaignError
-from aggservice.campaign.assess.losses import (
-    Bounds,
-    Loss,
-    Price,
-    Sent,
-    compare,
-    past_limit,
-    query_losses,
-    total_losses,
-)
+from aggservice.campaign.assess.losses import Bounds, Loss, Price, Sent, compare, past_limit, query_losses, total_losses
 from aggservice.campaign.assess.transcript import Recorder, write_transcript
 from budget import Spend
 

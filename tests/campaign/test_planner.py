@@ -11,13 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.campaign import CampaignError, Plan, make_plan
-from aggservice.campaign.plan.planner import (
-    Measure,
-    QueryLine,
-    Resources,
-    Target,
-    least_epsilon,
-)
+from aggservice.campaign.plan.planner import Measure, QueryLine, Resources, Target, least_epsilon
 from aggservice.campaign.requery.interactive import memory_ledger
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SeededBits
 from budget import (

@@ -11,14 +11,7 @@ from typing import Any
 import pytest
 
 from aggservice.campaign import RunResult, parse_campaign, run_campaign
-from aggservice.campaign.assess.losses import (
-    Bounds,
-    Loss,
-    Price,
-    Sent,
-    query_losses,
-    total_losses,
-)
+from aggservice.campaign.assess.losses import Bounds, Loss, Price, Sent, query_losses, total_losses
 from aggservice.campaign.assess.run_losses import UnitColumns, unit_keys
 from aggservice.wire import Api, SharedInfo, read_reports
 from aggservice.wire.report.units import report_unit, shared_id_unit

@@ -12,12 +12,7 @@ from typer.testing import CliRunner
 
 from aggservice.campaign import Campaign, parse_campaign, parse_field, run_sweep
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
-from aggservice.campaign.sweep.run import (
-    Row,
-    SweepError,
-    SweepField,
-    points_of,
-)
+from aggservice.campaign.sweep.run import Row, SweepError, SweepField, points_of
 from aggservice.commands.run import run as command
 
 TEXT = """

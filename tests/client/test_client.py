@@ -12,22 +12,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aggservice.client import (
-    Client,
-    ClientError,
-    Credentials,
-    JobParameters,
-)
+from aggservice.client import Client, ClientError, Credentials, JobParameters
 from aggservice.service import ServiceConfig, embedded
-from aggservice.wire import (
-    BucketRows,
-    KeySet,
-    ReportBatch,
-    Spans,
-    read_summary,
-    write_buckets,
-    write_reports,
-)
+from aggservice.wire import BucketRows, KeySet, ReportBatch, Spans, read_summary, write_buckets, write_reports
 from aggservice.wire.avro.buckets import read_debug_summary
 
 ORIGIN = "https://adtech.example"

@@ -7,37 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from aggservice.engine import (
-    EngineSettings,
-    InlineOpener,
-    LocalEngine,
-    Scope,
-    ledger_terms,
-)
+from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, Scope, ledger_terms
 from aggservice.engine.release.noise import NoiseSource
-from aggservice.mechanisms import (
-    Bits,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-)
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    Contribution,
-    KeySet,
-    ReportBatch,
-    SharedInfo,
-    make_report,
-)
-from budget import (
-    EpsilonDeltaFilter,
-    Filter,
-    Ledger,
-    MemoryStore,
-    Signer,
-    Terms,
-)
+from aggservice.mechanisms import Bits, ManualClock, SecureBits, SeededBits
+from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report
+from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Signer, Terms
 
 ORIGIN = "https://adtech.example"
 NOW_MS = 1_700_000_000_000

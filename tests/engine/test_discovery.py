@@ -8,26 +8,12 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from aggservice.engine import (
-    ExactNoise,
-    InlineOpener,
-    JobRequest,
-    LocalEngine,
-    ReleasePlan,
-    Scope,
-)
+from aggservice.engine import ExactNoise, InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope
 from aggservice.engine.release.noise import release
 from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeyMask, KeySums
 from aggservice.mechanisms import SecureBits
-from aggservice.wire import (
-    Contribution,
-    KeySet,
-    OpenedBatch,
-    ReportBatch,
-    Spans,
-    encode_payload,
-)
+from aggservice.wire import Contribution, KeySet, OpenedBatch, ReportBatch, Spans, encode_payload
 from budget import Delta, Epsilon, Sensitivity
 
 from .conftest import Maker, new_ledger

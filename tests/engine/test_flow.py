@@ -26,14 +26,7 @@ from aggservice.engine.opening.coverage import PROTECTED
 from aggservice.engine.request import Discovery
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api, Contribution, KeySet
-from budget import (
-    Delta,
-    Epsilon,
-    EpsilonDeltaFilter,
-    Rho,
-    Sensitivity,
-    ZcdpFilter,
-)
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, Sensitivity, ZcdpFilter
 
 NOW_S = 1_700_000_000
 ORIGIN = "https://adtech.example"

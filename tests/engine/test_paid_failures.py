@@ -30,16 +30,7 @@ from aggservice.engine.release.output import Destination
 from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeySums
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from budget import (
-    Delta,
-    Epsilon,
-    EpsilonDeltaFilter,
-    Ledger,
-    MemoryStore,
-    Signer,
-    Staging,
-    verify_store,
-)
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging, verify_store
 from budget.errors import StoreError
 
 from .conftest import NOW_MS, SCOPE, Maker

@@ -13,12 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import (
-    EngineError,
-    InlineOpener,
-    ReturnCode,
-    WorkerPool,
-)
+from aggservice.engine import EngineError, InlineOpener, ReturnCode, WorkerPool
 from aggservice.engine.errors import WorkerLostError
 from aggservice.engine.local import pieces
 from aggservice.engine.opening.histogram_columns import JudgedBatch

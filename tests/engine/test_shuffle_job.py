@@ -31,37 +31,13 @@ from aggservice.engine.errors import DomainError, TooManyBadReportsError
 from aggservice.engine.opening.counts import NO_DEVICE_TOKEN, OTHER_RANDOMIZER
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.rows import random_order
-from aggservice.mechanisms import (
-    AmplificationBound,
-    SecureBits,
-    SeededBits,
-    shuffled_epsilon,
-    small_epsilon,
-)
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    Randomizer,
-    SharedInfo,
-)
+from aggservice.mechanisms import AmplificationBound, SecureBits, SeededBits, shuffled_epsilon, small_epsilon
+from aggservice.wire import AggregatableReport, Api, Randomizer, SharedInfo
 from aggservice.wire.report.device_tokens import sign_token
 from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
 from aggservice.wire.report.units import report_unit
-from budget import (
-    Delta,
-    EpsilonDeltaFilter,
-    LocalReports,
-    ShuffledReports,
-    ZcdpFilter,
-    verify_store,
-)
-from ldp_client import (
-    columns_of,
-    l_grr,
-    randomized_response,
-    randomizer_of,
-    seal_report,
-)
+from budget import Delta, EpsilonDeltaFilter, LocalReports, ShuffledReports, ZcdpFilter, verify_store
+from ldp_client import columns_of, l_grr, randomized_response, randomizer_of, seal_report
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 

@@ -20,33 +20,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import (
-    InlineOpener,
-    JobRequest,
-    LocalEngine,
-    ReleasePlan,
-    Scope,
-    UnpaidError,
-    ledger_terms,
-)
+from aggservice.engine import InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope, UnpaidError, ledger_terms
 from aggservice.engine.release.noise import Noise
 from aggservice.engine.request import Discovery
-from aggservice.mechanisms import (
-    DiscreteLaplace,
-    Real,
-    SeededBits,
-    TruncatedDiscreteLaplace,
-    discovery_threshold,
-)
+from aggservice.mechanisms import DiscreteLaplace, Real, SeededBits, TruncatedDiscreteLaplace, discovery_threshold
 from aggservice.mechanisms.threshold import truncated_delta
 from aggservice.wire import Api, ReportBatch
-from budget import (
-    Delta,
-    Epsilon,
-    EpsilonDeltaFilter,
-    Sensitivity,
-    Spend,
-)
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Sensitivity, Spend
 
 from .conftest import Maker, new_ledger
 

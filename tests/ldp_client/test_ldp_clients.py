@@ -10,12 +10,7 @@ import pytest
 
 from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
 from aggservice.mechanisms.errors import RandomnessForbiddenError
-from ldp_client import (
-    bit_flip,
-    build,
-    l_osue,
-    loloha,
-)
+from ldp_client import bit_flip, build, l_osue, loloha
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.protocols.bitflip import BitFlipReport, sample, sample_batch
 from ldp_client.protocols.hashed import HashedReport

@@ -11,14 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import SecureBits
-from ldp_client import (
-    FrequencyProtocol,
-    build,
-    l_grr,
-    l_osue,
-    l_sue,
-    loloha,
-)
+from ldp_client import FrequencyProtocol, build, l_grr, l_osue, l_sue, loloha
 from ldp_client.estimation.support import Support
 from ldp_client.protocols.methods import METHODS
 from ldp_client.sampling.packed import bits_of

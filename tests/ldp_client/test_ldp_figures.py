@@ -12,28 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggservice.mechanisms import (
-    Clock,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-)
+from aggservice.mechanisms import Clock, ManualClock, SecureBits, SeededBits
 from ldp_client import build
 from ldp_client.errors import DataError, FigureError
-from ldp_client.experiments.datasets import (
-    Dataset,
-    counters,
-    load,
-    synthetic,
-)
+from ldp_client.experiments.datasets import Dataset, counters, load, synthetic
 from ldp_client.experiments.figures import all_figures, find_figure
 from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.experiments.figures.loloha_experiments import (
-    Cell,
-    Interval,
-    grid,
-    measure,
-)
+from ldp_client.experiments.figures.loloha_experiments import Cell, Interval, grid, measure
 from ldp_client.experiments.run import ChangeWatch, run
 from ldp_client.protocols.methods import PAPER_METHODS
 

@@ -15,17 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from aggservice.mechanisms import SeededBits
-from ldp_client import (
-    BitwiseEverlasting,
-    DyadicTree,
-    InnerProduct,
-    LdpError,
-    Rappor,
-    bit_flip,
-    l_grr,
-    l_osue,
-    loloha,
-)
+from ldp_client import BitwiseEverlasting, DyadicTree, InnerProduct, LdpError, Rappor, bit_flip, l_grr, l_osue, loloha
 from ldp_client.protocols.bitflip import BitFlipReport
 from ldp_client.protocols.dyadic import DyadicServer, NodeReport
 from ldp_client.protocols.hashed import HashedReport

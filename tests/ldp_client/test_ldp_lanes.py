@@ -11,22 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    Bits,
-    Real,
-    SecureBits,
-    SeededBits,
-    exp,
-)
+from aggservice.mechanisms import Bits, Real, SecureBits, SeededBits, exp
 from aggservice.mechanisms.words import Tape
 from ldp_client.errors import ReportError
 from ldp_client.estimation.steps import Step
-from ldp_client.sampling.lanes import (
-    ROUNDS,
-    LaneCoins,
-    lane_twin,
-    next_word,
-)
+from ldp_client.sampling.lanes import ROUNDS, LaneCoins, lane_twin, next_word
 from ldp_client.sampling.memo import Answers, MemoTable, RowStore
 from ldp_client.sampling.packed import (
     bits_of,

@@ -10,23 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import SeededBits
-from ldp_client import (
-    BitwiseEverlasting,
-    Rappor,
-    bit_flip,
-    build,
-    columns_of,
-    randomizer_of,
-)
+from ldp_client import BitwiseEverlasting, Rappor, bit_flip, build, columns_of, randomizer_of
 from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.protocols.bitflip import BitFlipReport
 from ldp_client.protocols.methods import METHODS
-from ldp_client.wire.reports import (
-    decode_report,
-    encode_report,
-    randomizer_id,
-    report_bytes,
-)
+from ldp_client.wire.reports import decode_report, encode_report, randomizer_id, report_bytes
 from ldp_client.wire.sealed import _micro
 
 

@@ -28,13 +28,7 @@ from ldp_client import (
 from ldp_client.errors import ProtocolError
 from ldp_client.estimation.hash_range import best_range, printed_range, variance_over_reports
 from ldp_client.estimation.steps import MICRO, Chain
-from ldp_client.experiments.figures.loloha import (
-    ALPHAS,
-    EPSILONS_MICRO,
-    first_micro,
-    hash_ranges,
-    variances,
-)
+from ldp_client.experiments.figures.loloha import ALPHAS, EPSILONS_MICRO, first_micro, hash_ranges, variances
 from ldp_client.protocols.bitflip import printed_variance
 from ldp_client.protocols.hashed import Hashed
 

@@ -13,12 +13,7 @@ from scipy.stats import chi2, norm
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import Rappor
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.experiments.rappor_recovery import (
-    draw_population,
-    false_runs_limit,
-    recover,
-    zipf_shares,
-)
+from ldp_client.experiments.rappor_recovery import draw_population, false_runs_limit, recover, zipf_shares
 from ldp_client.privacy.enumeration import distribution, privacy_loss
 from ldp_client.protocols.rappor import RapporCounts
 from ldp_client.protocols.rappor_decoding import decode, learning_limit

@@ -10,12 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 
-from aggservice.mechanisms.binomial import (
-    MOST_TRIALS,
-    RELATIVE_ERROR,
-    Binomial,
-    shortfalls,
-)
+from aggservice.mechanisms.binomial import MOST_TRIALS, RELATIVE_ERROR, Binomial, shortfalls
 
 # What was measured is 4·10⁻¹³ at most, 36 deviations out; the tests allow that and not the 10⁻¹¹ that is promised.
 MEASURED = 5e-13

@@ -7,13 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from aggservice.mechanisms import (
-    ForbiddenBits,
-    ManualClock,
-    ParameterError,
-    SecureBits,
-    SeededBits,
-)
+from aggservice.mechanisms import ForbiddenBits, ManualClock, ParameterError, SecureBits, SeededBits
 from aggservice.mechanisms.errors import RandomnessForbiddenError
 
 

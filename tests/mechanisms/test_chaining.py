@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ParameterError
-from aggservice.mechanisms.chaining import (
-    basic_chain,
-    chain,
-    channel_epsilon,
-    second_step,
-    small_chain,
-    tight_chain,
-)
+from aggservice.mechanisms.chaining import basic_chain, chain, channel_epsilon, second_step, small_chain, tight_chain
 
 EPSILON = st.floats(min_value=1e-6, max_value=30)
 

@@ -9,13 +9,7 @@ import opendp.prelude as dp
 import pytest
 from scipy.stats import chi2, dlaplace
 
-from aggservice.mechanisms import (
-    DiscreteLaplace,
-    ParameterError,
-    SecureBits,
-    TruncatedDiscreteLaplace,
-    exp,
-)
+from aggservice.mechanisms import DiscreteLaplace, ParameterError, SecureBits, TruncatedDiscreteLaplace, exp
 from aggservice.mechanisms.geometric import digits_of, geometric_twin, laplace_kernel
 from aggservice.mechanisms.words import FULL, TIE, Tape
 from stated import FALSE_ALARM, assert_frequencies

@@ -12,24 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from paa_client import (
-    Auction,
-    BaseValue,
-    Bid,
-    Browser,
-    Config,
-    InterestGroup,
-    Score,
-    Signal,
-    chromium,
-)
-from paa_client.auction.signals import (
-    MAX_BUCKET,
-    MAX_VALUE,
-    Measurements,
-    RejectReason,
-    fill_in,
-)
+from paa_client import Auction, BaseValue, Bid, Browser, Config, InterestGroup, Score, Signal, chromium
+from paa_client.auction.signals import MAX_BUCKET, MAX_VALUE, Measurements, RejectReason, fill_in
 from paa_client.config import GCP_COORDINATOR, Api, Rules
 from paa_client.errors import CallError, WorkletTypeError
 from paa_client.journal import Cause

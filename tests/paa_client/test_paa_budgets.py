@@ -12,13 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import (
-    Auction,
-    Browser,
-    Config,
-    Contribution,
-    InterestGroup,
-)
+from paa_client import Auction, Browser, Config, Contribution, InterestGroup
 from paa_client.config import Api, Rules
 from paa_client.errors import WorkletError
 from paa_client.journal import Cause

@@ -19,12 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire.hpke.key_sets import KeyPair
-from paa_client import (
-    Auction,
-    Browser,
-    InterestGroup,
-    chromium,
-)
+from paa_client import Auction, Browser, InterestGroup, chromium
 from paa_client.config import AWS_COORDINATOR, Api
 
 MAX_BUCKET = 2**128 - 1

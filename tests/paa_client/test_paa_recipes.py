@@ -11,18 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.mechanisms import (
-    DiscreteLaplace,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-)
-from paa_client import (
-    Auction,
-    Browser,
-    Config,
-    InterestGroup,
-)
+from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
+from paa_client import Auction, Browser, Config, InterestGroup
 from paa_client.errors import ConfigError
 from paa_client.journal import Cause
 from paa_client.recipes.conversions import CrossSiteConversion

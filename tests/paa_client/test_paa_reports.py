@@ -10,18 +10,8 @@ import pytest
 
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from paa_client import (
-    Browser,
-    Config,
-    Contribution,
-    chromium,
-)
-from paa_client.config import (
-    AWS_COORDINATOR,
-    GCP_COORDINATOR,
-    Api,
-    Rules,
-)
+from paa_client import Browser, Config, Contribution, chromium
+from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR, Api, Rules
 from paa_client.errors import ConfigError
 
 ORIGIN = "https://sub.ad.example:8443"

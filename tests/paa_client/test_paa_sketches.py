@@ -11,22 +11,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import (
-    DiscreteLaplace,
-    ManualClock,
-    SecureBits,
-    SeededBits,
-)
+from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
 from paa_client import Browser, Config
 from paa_client.errors import ConfigError
 from paa_client.recipes.estimates import service_noise
 from paa_client.recipes.reach import Reach
-from paa_client.recipes.sketches import (
-    ReachSketch,
-    Readout,
-    direct_variance,
-    merge,
-)
+from paa_client.recipes.sketches import ReachSketch, Readout, direct_variance, merge
 
 NOISE = service_noise(10)
 

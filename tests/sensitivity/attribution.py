@@ -11,14 +11,7 @@ from typing import Any
 
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
-from ara_client import (
-    AggregatableAttributionReport,
-    Browser,
-    Request,
-    Response,
-    SettledDraws,
-    VendorValues,
-)
+from ara_client import AggregatableAttributionReport, Browser, Request, Response, SettledDraws, VendorValues
 from ara_client.reports import AggregatableDebugReport, Report
 
 from .climbing import Problem

@@ -11,13 +11,7 @@ from typing import Any
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
 from budget import Sensitivity
-from paa_client import (
-    Auction,
-    Browser,
-    Config,
-    FencedFrame,
-    InterestGroup,
-)
+from paa_client import Auction, Browser, Config, FencedFrame, InterestGroup
 from paa_client.config import Rules
 from paa_client.origins import site_of
 

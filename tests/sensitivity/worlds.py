@@ -12,12 +12,7 @@ import numpy as np
 from aggservice.engine import ledger_terms
 from aggservice.engine.opening.coverage import Coverage, debug_days
 from aggservice.engine.opening.histogram_columns import JudgedBatch
-from aggservice.wire import (
-    Api,
-    SharedInfo,
-    Spans,
-    parse_shared_info_batch,
-)
+from aggservice.wire import Api, SharedInfo, Spans, parse_shared_info_batch
 from budget import Sensitivity
 
 DAY_MS = 86_400_000

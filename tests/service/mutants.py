@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from aggservice.engine import (
-    AvroShards,
-    CancelledError,
-    InLedger,
-    Session,
-    UnpaidError,
-)
+from aggservice.engine import AvroShards, CancelledError, InLedger, Session, UnpaidError
 from aggservice.engine.errors import DomainError
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging

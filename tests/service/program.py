@@ -15,14 +15,7 @@ from uuid import UUID
 import grpc
 
 from aggservice.mechanisms import SecureBits, SystemClock
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    Contribution,
-    PublicKeySet,
-    SharedInfo,
-    make_report,
-)
+from aggservice.wire import AggregatableReport, Api, Contribution, PublicKeySet, SharedInfo, make_report
 
 ORIGIN = "https://adtech.example"
 CONFIG = """

@@ -26,13 +26,7 @@ from aggservice.client import Client, JobParameters
 from aggservice.service import Collector, collector_routes
 from aggservice.service.http import collector as collector_module
 from aggservice.service.http.collector import ENDPOINTS, accept
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    SharedInfo,
-    WireError,
-    read_reports,
-)
+from aggservice.wire import AggregatableReport, Api, SharedInfo, WireError, read_reports
 
 ARA = "/.well-known/attribution-reporting/report-aggregate-attribution"
 STORAGE = "/.well-known/private-aggregation/report-shared-storage"

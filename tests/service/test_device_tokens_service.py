@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggservice.client import (
-    Client,
-    ClientError,
-    JobParameters,
-    ShuffleParameters,
-    Summary,
-)
+from aggservice.client import Client, ClientError, JobParameters, ShuffleParameters, Summary
 from aggservice.engine import ShuffleSettings
 from aggservice.mechanisms import AmplificationBound, SecureBits, amplified_micro
 from aggservice.service import ServiceConfig, embedded
@@ -21,12 +15,7 @@ from aggservice.wire import AggregatableReport, Api, SharedInfo
 from aggservice.wire.report.device_tokens import sign_token
 from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter
-from ldp_client import (
-    Registry,
-    randomized_response,
-    randomizer_of,
-    seal_report,
-)
+from ldp_client import Registry, randomized_response, randomizer_of, seal_report
 
 from ..engine.conftest import ORIGIN, Maker
 

@@ -14,32 +14,13 @@ from google.protobuf import descriptor_pool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from aggservice.client import (
-    Client,
-    ClientError,
-    Credentials,
-    JobParameters,
-)
+from aggservice.client import Client, ClientError, Credentials, JobParameters
 from aggservice.engine import PrivacyUnit
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
-from aggservice.service import (
-    Caller,
-    EmbeddedService,
-    Role,
-    ServiceConfig,
-    embedded,
-    token_digest,
-)
+from aggservice.service import Caller, EmbeddedService, Role, ServiceConfig, embedded, token_digest
 from aggservice.service.config.callers import RIGHTS, Token
 from aggservice.service.config.settings import TlsFiles
-from aggservice.wire import (
-    BucketRows,
-    ReportBatch,
-    SharedInfo,
-    make_report,
-    write_buckets,
-    write_reports,
-)
+from aggservice.wire import BucketRows, ReportBatch, SharedInfo, make_report, write_buckets, write_reports
 
 from .authority import Authority
 

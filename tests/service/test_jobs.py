@@ -18,12 +18,7 @@ from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine.release import charging
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
-from aggservice.wire import (
-    BucketRows,
-    ReportBatch,
-    write_buckets,
-    write_reports,
-)
+from aggservice.wire import BucketRows, ReportBatch, write_buckets, write_reports
 
 ORIGIN = "https://adtech.example"
 ASKS = JobParameters(attribution_report_to=ORIGIN)

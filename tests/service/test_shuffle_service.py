@@ -11,43 +11,15 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from aggservice.client import (
-    Client,
-    ClientError,
-    JobParameters,
-    ShuffleParameters,
-    Summary,
-)
+from aggservice.client import Client, ClientError, JobParameters, ShuffleParameters, Summary
 from aggservice.engine import ShuffleSettings
-from aggservice.mechanisms import (
-    AmplificationBound,
-    SecureBits,
-    amplified_micro,
-    shuffled_epsilon,
-)
-from aggservice.service import (
-    ConfigError,
-    ServiceConfig,
-    embedded,
-    load_config,
-)
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    ReportBatch,
-    write_reports,
-)
+from aggservice.mechanisms import AmplificationBound, SecureBits, amplified_micro, shuffled_epsilon
+from aggservice.service import ConfigError, ServiceConfig, embedded, load_config
+from aggservice.wire import AggregatableReport, Api, ReportBatch, write_reports
 from aggservice.wire.avro.shuffled import read_shuffled
 from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter, Receipt
-from ldp_client import (
-    Registry,
-    columns_of,
-    l_osue,
-    loloha,
-    randomizer_of,
-    seal_report,
-)
+from ldp_client import Registry, columns_of, l_osue, loloha, randomizer_of, seal_report
 
 from ..engine.conftest import ORIGIN, Maker
 

@@ -28,26 +28,10 @@ from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.runner import JobRunner
 from aggservice.service.jobs.slots import Places
 from aggservice.service.log import EventLog
-from budget import (
-    EpsilonDeltaFilter,
-    Ledger,
-    MemoryStore,
-    Signer,
-    SqliteStore,
-    Staging,
-    Store,
-    ZcdpFilter,
-    write_log,
-)
+from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, SqliteStore, Staging, Store, ZcdpFilter, write_log
 from budget.errors import FormatError, StoreError
 from budget.log.canonical import decode
-from budget.store import (
-    EntryRow,
-    JobRow,
-    PartRow,
-    T,
-    Transaction,
-)
+from budget.store import EntryRow, JobRow, PartRow, T, Transaction
 
 from .in_process import Answer, HereExecutor, Server
 from .sealed_pairs import NOW_MS, Reports

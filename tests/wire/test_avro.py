@@ -33,15 +33,7 @@ from aggservice.wire.avro.buckets import MOST_ROWS as ROWS_OF_BUCKETS
 from aggservice.wire.avro.buckets import BucketWriter, read_debug_summary
 from aggservice.wire.avro.container import ContainerWriter, encode_long
 from aggservice.wire.avro.reports import MOST_BYTES, MOST_ROWS
-from aggservice.wire.avro.schemas import (
-    BUCKET,
-    DEBUG_FACT,
-    FACT,
-    IN_DOMAIN,
-    IN_REPORTS,
-    REPORT,
-    RecordSchema,
-)
+from aggservice.wire.avro.schemas import BUCKET, DEBUG_FACT, FACT, IN_DOMAIN, IN_REPORTS, REPORT, RecordSchema
 from aggservice.wire.avro.shards import find_shards, shard_name
 from aggservice.wire.buckets import bucket_to_bytes, bucket_to_short_bytes
 from aggservice.wire.errors import AvroError, EncodingError

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import SecureBits, SeededBits
 from aggservice.wire.errors import EncodingError, KeySetError
-from aggservice.wire.report.device_tokens import (
-    TOKEN_BYTES,
-    TokenCheck,
-    sign_token,
-    token_message,
-)
+from aggservice.wire.report.device_tokens import TOKEN_BYTES, TokenCheck, sign_token, token_message
 from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
 
 PAIR = RegistryKeyPair.create(SeededBits("registry"))

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from aggservice.wire import (
-    KeySet,
-    PublicKeySet,
-    ReportStatus,
-    read_key_set,
-    seal,
-    write_key_set,
-)
+from aggservice.wire import KeySet, PublicKeySet, ReportStatus, read_key_set, seal, write_key_set
 from aggservice.wire.errors import KeyNotFoundError, KeySetError
 from aggservice.wire.hpke.key_files import sole_writer
 from aggservice.wire.hpke.sealing import open_sealed

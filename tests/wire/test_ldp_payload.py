@@ -13,22 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggservice.wire import (
-    OpenedBatch,
-    Randomizer,
-    ReportStatus,
-    Spans,
-    WireError,
-    decode_payload,
-    encode_payload,
-)
+from aggservice.wire import OpenedBatch, Randomizer, ReportStatus, Spans, WireError, decode_payload, encode_payload
 from aggservice.wire.avro.shuffled import SHUFFLED, read_shuffled, write_shuffled
-from aggservice.wire.errors import (
-    AvroError,
-    EncodingError,
-    PayloadError,
-    UnsupportedOperationError,
-)
+from aggservice.wire.errors import AvroError, EncodingError, PayloadError, UnsupportedOperationError
 from aggservice.wire.report.ldp_payload import LdpPayload, decode_ldp_batch, decode_ldp_payload
 
 

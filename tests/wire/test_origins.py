@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire import (
-    ReportStatus,
-    SharedInfo,
-    Spans,
-    is_reporting_origin,
-    parse_origin,
-    parse_shared_info_batch,
-)
+from aggservice.wire import ReportStatus, SharedInfo, Spans, is_reporting_origin, parse_origin, parse_shared_info_batch
 from aggservice.wire.errors import SharedInfoError
 from aggservice.wire.origins import is_other_url, parse_url, same_site
 from ara_client.errors import RequestError

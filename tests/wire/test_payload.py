@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggservice.wire import (
-    Contribution,
-    ReportStatus,
-    decode_payload,
-    encode_payload,
-)
-from aggservice.wire.errors import (
-    EncodingError,
-    PayloadError,
-    PayloadFlaw,
-    UnsupportedOperationError,
-)
+from aggservice.wire import Contribution, ReportStatus, decode_payload, encode_payload
+from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError
 
 CONTRIBUTIONS = st.builds(
     Contribution,

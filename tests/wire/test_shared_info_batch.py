@@ -8,15 +8,7 @@ from collections import Counter
 
 import pytest
 
-from aggservice.wire import (
-    Api,
-    ReportStatus,
-    SharedInfo,
-    Spans,
-    parse_shared_info_batch,
-    report_units,
-    shared_id_units,
-)
+from aggservice.wire import Api, ReportStatus, SharedInfo, Spans, parse_shared_info_batch, report_units, shared_id_units
 from aggservice.wire.errors import EncodingError, SharedInfoError
 from aggservice.wire.report.units import report_unit, shared_id_unit
 

@@ -9,12 +9,7 @@ import pytest
 
 from aggservice.wire import Api, SharedInfo
 from aggservice.wire.errors import EncodingError
-from aggservice.wire.report.units import (
-    report_unit,
-    shared_id,
-    shared_id_text,
-    shared_id_unit,
-)
+from aggservice.wire.report.units import report_unit, shared_id, shared_id_text, shared_id_unit
 
 INFO = SharedInfo(
     api=Api.ATTRIBUTION_REPORTING,

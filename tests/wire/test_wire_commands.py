@@ -15,15 +15,7 @@ from typer.testing import CliRunner
 
 from aggservice.commands import conformance, convert, keys
 from aggservice.mechanisms import SecureBits, SystemClock
-from aggservice.wire import (
-    Api,
-    Contribution,
-    PublicKeySet,
-    SharedInfo,
-    WireError,
-    make_report,
-    read_key_set,
-)
+from aggservice.wire import Api, Contribution, PublicKeySet, SharedInfo, WireError, make_report, read_key_set
 from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
 
 

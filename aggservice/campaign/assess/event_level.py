@@ -19,12 +19,7 @@ from aggservice.campaign.world.population import Events
 from aggservice.mechanisms import Bits
 from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
 from ara_client.event_noise.response import TRUTHFUL
-from ara_client.model import (
-    EventClient,
-    EventSource,
-    Trigger,
-    TrigSpec,
-)
+from ara_client.model import EventClient, EventSource, Trigger, TrigSpec
 
 Ints = NDArray[np.int64]
 Cells = NDArray[np.bool_]

@@ -24,14 +24,7 @@ from aggservice.campaign.settings.campaign import Campaign
 from aggservice.mechanisms import Clock
 from aggservice.wire import UNIT_BYTES, Api, SharedInfo
 from aggservice.wire.report.units import HOUR_S, origin_prefix, shared_id_unit
-from budget import (
-    Delta,
-    Epsilon,
-    EpsilonDeltaFilter,
-    Ledger,
-    SqliteStore,
-    UnitSet,
-)
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, SqliteStore, UnitSet
 from budget.amounts import decimal_text
 
 if TYPE_CHECKING:

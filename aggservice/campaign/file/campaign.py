@@ -13,13 +13,7 @@ from aggservice.campaign.file.lines import Lines
 from aggservice.campaign.file.population import distribution, parse_population
 from aggservice.campaign.file.queries import parse_queries
 from aggservice.campaign.file.reading import Section, read_text, read_toml
-from aggservice.campaign.settings.campaign import (
-    Campaign,
-    Collection,
-    Drawing,
-    Population,
-    ServiceSettings,
-)
+from aggservice.campaign.settings.campaign import Campaign, Collection, Drawing, Population, ServiceSettings
 from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.world.logs import NAMES
 from aggservice.wire import is_reporting_origin

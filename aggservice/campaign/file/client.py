@@ -6,12 +6,7 @@ from fractions import Fraction
 from typing import cast
 
 from aggservice.campaign.file.reading import Section
-from aggservice.campaign.settings.campaign import (
-    Client,
-    EventLevel,
-    Form,
-    Kind,
-)
+from aggservice.campaign.settings.campaign import Client, EventLevel, Form, Kind
 
 
 def parse_client(section: Section) -> Client:

@@ -8,12 +8,7 @@ from typing import cast
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.file.reading import Section
-from aggservice.campaign.settings.campaign import (
-    Client,
-    Filters,
-    Measure,
-    Population,
-)
+from aggservice.campaign.settings.campaign import Client, Filters, Measure, Population
 from aggservice.campaign.settings.key_layout import Field, KeyLayout, Origin
 
 _MAX_WEIGHT = 1e100

@@ -12,14 +12,7 @@ from typing import Any
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.file.reading import Section, read_text, read_toml
-from aggservice.campaign.plan.planner import (
-    MICRO,
-    Measure,
-    Plan,
-    QueryLine,
-    Resources,
-    Target,
-)
+from aggservice.campaign.plan.planner import MICRO, Measure, Plan, QueryLine, Resources, Target
 from budget.amounts import decimal_text
 
 KINDS = ("daily", "weekly", "rolling", "once", "drill-down")

@@ -15,22 +15,10 @@ from uuid import UUID
 
 import numpy as np
 
-from aggservice.campaign.assess.losses import (
-    Bounds,
-    Loss,
-    Price,
-    Sent,
-)
+from aggservice.campaign.assess.losses import Bounds, Loss, Price, Sent
 from aggservice.campaign.assess.transcript import Recorder
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.requery.adversary import (
-    AddSource,
-    Answer,
-    Event,
-    Move,
-    Query,
-    RunOperation,
-)
+from aggservice.campaign.requery.adversary import AddSource, Answer, Event, Move, Query, RunOperation
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import (
     InlineOpener,
@@ -46,26 +34,10 @@ from aggservice.engine import (
 )
 from aggservice.engine.request import Discovery
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    Contribution,
-    KeySet,
-    ReportBatch,
-    SharedInfo,
-    make_report,
-)
+from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report
 from aggservice.wire.report.units import report_unit
 from ara_client.model import Source, SummaryClient
-from budget import (
-    EpsilonDeltaFilter,
-    Ledger,
-    MemoryStore,
-    Sensitivity,
-    Signer,
-    Spend,
-    Terms,
-)
+from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer, Spend, Terms
 from paa_client import PaaSrClient
 
 ORIGIN = "https://adtech.example"

@@ -14,15 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aggservice.campaign.assess.losses import Bounds
-from aggservice.campaign.requery.adversary import (
-    AddSource,
-    AddTrigger,
-    Answer,
-    Event,
-    Move,
-    Query,
-    RunOperation,
-)
+from aggservice.campaign.requery.adversary import AddSource, AddTrigger, Answer, Event, Move, Query, RunOperation
 from aggservice.mechanisms import Bits, SeededBits, uniform_below
 from aggservice.wire import Api
 from budget import Delta, Epsilon

@@ -14,13 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from aggservice.campaign.assess.losses import (
-    Bounds,
-    Comparison,
-    Loss,
-    Price,
-    Sent,
-)
+from aggservice.campaign.assess.losses import Bounds, Comparison, Loss, Price, Sent
 from aggservice.campaign.assess.transcript import Recorder, Round, transcript_to_plain
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.requery.file import (
@@ -39,27 +33,10 @@ from aggservice.campaign.requery.file import (
     Step,
 )
 from aggservice.campaign.requery.server import AUDITOR, ORIGIN, ScenarioServer
-from aggservice.client import (
-    Client,
-    ClientError,
-    JobParameters,
-    Summary,
-)
+from aggservice.client import Client, ClientError, JobParameters, Summary
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    Contribution,
-    PublicKeySet,
-    SharedInfo,
-    make_report,
-)
-from budget import (
-    Delta,
-    Epsilon,
-    EpsilonDeltaFilter,
-    Spend,
-)
+from aggservice.wire import AggregatableReport, Api, Contribution, PublicKeySet, SharedInfo, make_report
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Spend
 
 _PAGE = 500
 

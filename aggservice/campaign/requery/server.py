@@ -22,12 +22,7 @@ from aggservice.campaign.errors import RunError
 from aggservice.campaign.requery.file import Scenario
 from aggservice.client import Client, Credentials
 from aggservice.mechanisms import Bits
-from aggservice.service import (
-    embedded,
-    load_config,
-    new_token,
-    token_digest,
-)
+from aggservice.service import embedded, load_config, new_token, token_digest
 
 ORIGIN = "https://adtech.example"
 AUDITOR = "auditor"

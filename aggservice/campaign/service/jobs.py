@@ -14,12 +14,7 @@ from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.campaign.settings.key_layout import KeyLayout
 from aggservice.client import Client, ClientError, JobParameters, Statement, Summary
 from aggservice.mechanisms import ManualClock
-from aggservice.wire import (
-    BucketRows,
-    read_reports,
-    read_summary,
-    write_buckets,
-)
+from aggservice.wire import BucketRows, read_reports, read_summary, write_buckets
 from aggservice.wire.avro.shards import find_shards
 
 Words = NDArray[np.uint64]

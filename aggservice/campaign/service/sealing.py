@@ -18,12 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.world.attribution import Reports
-from aggservice.mechanisms import (
-    Bits,
-    SecureBits,
-    SeededBits,
-    uniform_below_batch,
-)
+from aggservice.mechanisms import Bits, SecureBits, SeededBits, uniform_below_batch
 from aggservice.wire import (
     AggregatableReport,
     Api,

@@ -17,14 +17,7 @@ from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.world.fates import Fate
 from aggservice.campaign.world.population import Conversions, Events
 from aggservice.mechanisms import Bits
-from ara_client import (
-    Fleet,
-    FleetRules,
-    Outcome,
-    SourceColumns,
-    TriggerColumns,
-    match_table,
-)
+from ara_client import Fleet, FleetRules, Outcome, SourceColumns, TriggerColumns, match_table
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]

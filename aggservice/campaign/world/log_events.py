@@ -10,13 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.world.logs import (
-    LogTables,
-    dedup_keys_of,
-    names_of,
-    numbers_of,
-    times_of,
-)
+from aggservice.campaign.world.logs import LogTables, dedup_keys_of, names_of, numbers_of, times_of
 
 if TYPE_CHECKING:
     from aggservice.campaign.settings.campaign import Campaign

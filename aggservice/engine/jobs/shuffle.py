@@ -11,18 +11,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import (
-    DomainError,
-    EngineError,
-    InvalidJobError,
-    ResultWriteError,
-)
-from aggservice.engine.local import (
-    LocalEngine,
-    Outcome,
-    Scope,
-    Session,
-)
+from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError
+from aggservice.engine.local import LocalEngine, Outcome, Scope, Session
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.ldp_columns import LocalBatch
 from aggservice.engine.release.charging import Charge

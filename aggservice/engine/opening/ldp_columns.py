@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.wire import (
-    UNIT_BYTES,
-    OpenedBatch,
-    Randomizer,
-    ReportStatus,
-    report_units,
-)
+from aggservice.wire import UNIT_BYTES, OpenedBatch, Randomizer, ReportStatus, report_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from aggservice.wire.report.device_tokens import TokenCheck
 from aggservice.wire.report.ldp_payload import LdpColumns, decode_ldp_batch

@@ -23,12 +23,7 @@ from aggservice.engine.errors import EngineError, WorkerLostError
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import Opener, OpeningSpec
 from aggservice.engine.opening.ldp_columns import LocalBatch
-from aggservice.engine.opening.shared_memory import (
-    Parcel,
-    Slot,
-    batch_from_arrays,
-    batch_to_arrays,
-)
+from aggservice.engine.opening.shared_memory import Parcel, Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import KeySet, ReportBatch
 
 SLOT_BYTES = 4 << 20

@@ -21,26 +21,11 @@ from aggservice.engine.errors import (
 )
 from aggservice.engine.release.noise import ReleasePlan
 from aggservice.engine.release.output import AvroShards, Destination
-from aggservice.engine.release.result import (
-    ResultHeader,
-    Rows,
-    decode_result,
-    encode_failure,
-    encode_result,
-)
+from aggservice.engine.release.result import ResultHeader, Rows, decode_result, encode_failure, encode_result
 from aggservice.engine.request import JobRequest
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.rows import ShuffledRows
-from budget import (
-    BudgetError,
-    BudgetExhaustedError,
-    Check,
-    Committed,
-    JobKey,
-    Ledger,
-    Release,
-    UnitSet,
-)
+from budget import BudgetError, BudgetExhaustedError, Check, Committed, JobKey, Ledger, Release, UnitSet
 from budget.errors import JobConflictError, StoreError
 from budget.files.staging import Attempt
 from budget.jobs import Remaining

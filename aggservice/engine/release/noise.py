@@ -26,16 +26,7 @@ from aggservice.mechanisms import (
     discovery_threshold,
 )
 from aggservice.wire import Api
-from budget import (
-    Delta,
-    Epsilon,
-    GaussianNoise,
-    LaplaceDiscovery,
-    LaplaceNoise,
-    Rho,
-    Sensitivity,
-    Terms,
-)
+from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Rho, Sensitivity, Terms
 from budget.errors import TermsError
 from budget.release import Mechanism
 

@@ -18,13 +18,7 @@ from aggservice.wire import Api, Randomizer
 from aggservice.wire.errors import EncodingError
 from aggservice.wire.report.device_tokens import TokenCheck, check_collection
 from aggservice.wire.report.registry_keys import RegistryKey
-from budget import (
-    AmountError,
-    Delta,
-    Epsilon,
-    LocalReports,
-    ShuffledReports,
-)
+from budget import AmountError, Delta, Epsilon, LocalReports, ShuffledReports
 from budget.release import Mechanism
 
 ASSUMPTION = "n honest clients, one collection"

@@ -28,19 +28,8 @@ from aggservice.service.api.gate import current_caller
 from aggservice.service.config.callers import Caller
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import Limits
-from aggservice.service.errors import (
-    NoSuchJobError,
-    PathRefusedError,
-    ProtocolError,
-    StalledError,
-)
-from aggservice.service.jobs.book import (
-    FINISHED,
-    IN_PROGRESS,
-    JobRecord,
-    fail_message,
-    finish_message,
-)
+from aggservice.service.errors import NoSuchJobError, PathRefusedError, ProtocolError, StalledError
+from aggservice.service.jobs.book import FINISHED, IN_PROGRESS, JobRecord, fail_message, finish_message
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.runner import FileJob, JobRunner, scope_of
 from aggservice.service.messages import (

@@ -9,13 +9,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import (
-    InvalidJobError,
-    JobRequest,
-    LocalEngine,
-    PrivacyUnit,
-    ReleasePlan,
-)
+from aggservice.engine import InvalidJobError, JobRequest, LocalEngine, PrivacyUnit, ReleasePlan
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.request import parse_filtering_ids
 from aggservice.engine.shuffle.plan import ShufflePlan
@@ -27,26 +21,10 @@ from aggservice.service.api.log_pages import LogPages
 from aggservice.service.config.callers import Caller, Role
 from aggservice.service.errors import ForbiddenError
 from aggservice.service.jobs.runner import JobRunner
-from aggservice.service.messages import (
-    amount,
-    request_of,
-    shared_info_batch,
-    timestamp,
-)
-from aggservice.wire import (
-    UNIT_BYTES,
-    ReportStatus,
-    parse_shared_info_batch,
-    report_units,
-    shared_id_units,
-)
+from aggservice.service.messages import amount, request_of, shared_info_batch, timestamp
+from aggservice.wire import UNIT_BYTES, ReportStatus, parse_shared_info_batch, report_units, shared_id_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
-from budget import (
-    Check,
-    Receipt,
-    Spend,
-    verify_store,
-)
+from budget import Check, Receipt, Spend, verify_store
 from budget.errors import FormatError
 from budget.explain import Shortfall
 

@@ -14,12 +14,7 @@ from aggservice.service.config.callers import Caller, Register, authorise
 from aggservice.service.errors import UnauthenticatedError
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
-from aggservice.service.status import (
-    KNOWN_ERRORS,
-    abort,
-    status_of,
-    without_frames,
-)
+from aggservice.service.status import KNOWN_ERRORS, abort, status_of, without_frames
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
 _MAX_LOGGED_ID = 128

@@ -8,12 +8,7 @@ from pathlib import Path
 
 from aggservice.mechanisms import Bits, Clock
 from aggservice.service.errors import NoKeysError
-from aggservice.wire import (
-    KeySet,
-    PublicKeySet,
-    read_key_set,
-    write_key_set,
-)
+from aggservice.wire import KeySet, PublicKeySet, read_key_set, write_key_set
 from aggservice.wire.errors import KeySetError
 
 

@@ -8,12 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggservice.engine import (
-    EngineError,
-    PrivacyUnit,
-    ShuffleSettings,
-    ledger_terms,
-)
+from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
 from aggservice.engine.opening.sites import site_of
 from aggservice.service.config.callers import Caller, Role, Token
 from aggservice.service.config.toml import Table
@@ -21,14 +16,7 @@ from aggservice.service.errors import ConfigError
 from aggservice.wire import Api, is_reporting_origin
 from aggservice.wire.errors import KeySetError
 from aggservice.wire.report.registry_keys import RegistryKey
-from budget import (
-    BudgetError,
-    EpsilonDeltaFilter,
-    Filter,
-    Sensitivity,
-    Terms,
-    ZcdpFilter,
-)
+from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
 
 DAY_MS = 86_400_000
 

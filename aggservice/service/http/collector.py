@@ -23,14 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from aggservice.mechanisms import Clock
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    ReportBatch,
-    ReportWriter,
-    SharedInfo,
-    WireError,
-)
+from aggservice.wire import AggregatableReport, Api, ReportBatch, ReportWriter, SharedInfo, WireError
 from aggservice.wire.avro.container import whole_bytes
 from aggservice.wire.avro.schemas import REPORT
 from aggservice.wire.errors import ReportBodyError

@@ -10,13 +10,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from aggservice.engine import (
-    CancelledError,
-    JobRequest,
-    Rows,
-    Session,
-    UnpaidError,
-)
+from aggservice.engine import CancelledError, JobRequest, Rows, Session, UnpaidError
 from aggservice.mechanisms import Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2

@@ -9,15 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from aggservice.engine import (
-    AvroShards,
-    LocalEngine,
-    Outcome,
-    PaidFailureError,
-    ResultWriteError,
-    Scope,
-    Session,
-)
+from aggservice.engine import AvroShards, LocalEngine, Outcome, PaidFailureError, ResultWriteError, Scope, Session
 from aggservice.engine.errors import InputReadError
 from aggservice.service.config.callers import Caller
 from aggservice.service.jobs.book import IN_PROGRESS, JobBook, JobRecord

@@ -15,19 +15,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.wire.avro.container import (
-    Block,
-    Codec,
-    ContainerWriter,
-    read_blocks,
-)
+from aggservice.wire.avro.container import Block, Codec, ContainerWriter, read_blocks
 from aggservice.wire.avro.numbers import LONG_BYTES, read_long, write_long
-from aggservice.wire.avro.schemas import (
-    BUCKET,
-    DEBUG_FACT,
-    FACT,
-    RecordSchema,
-)
+from aggservice.wire.avro.schemas import BUCKET, DEBUG_FACT, FACT, RecordSchema
 from aggservice.wire.errors import AvroError, EncodingError
 
 BLOCK_ROWS = 1 << 16

@@ -10,12 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.wire.avro.container import (
-    Block,
-    Codec,
-    ContainerWriter,
-    read_blocks,
-)
+from aggservice.wire.avro.container import Block, Codec, ContainerWriter, read_blocks
 from aggservice.wire.avro.numbers import LONG_BYTES, read_long, write_long
 from aggservice.wire.avro.schemas import REPORT
 from aggservice.wire.batch.opening import ReportBatch

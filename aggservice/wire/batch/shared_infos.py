@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 from aggservice.wire.batch.spans import Spans
 from aggservice.wire.errors import SharedInfoError
 from aggservice.wire.origins import is_reporting_origin
-from aggservice.wire.report.shared_info import (
-    MAX_SHARED_INFO_BYTES,
-    MAX_TIME_S,
-    UNVERSIONED,
-    Api,
-    SharedInfo,
-)
+from aggservice.wire.report.shared_info import MAX_SHARED_INFO_BYTES, MAX_TIME_S, UNVERSIONED, Api, SharedInfo
 from aggservice.wire.status import ReportStatus
 
 APIS = tuple(Api)

@@ -10,12 +10,7 @@ from numpy.typing import NDArray
 
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from aggservice.wire.errors import EncodingError
-from aggservice.wire.report.units import (
-    HOUR_S,
-    UNIT_BYTES,
-    origin_prefix,
-    shared_id_unit,
-)
+from aggservice.wire.report.units import HOUR_S, UNIT_BYTES, origin_prefix, shared_id_unit
 from aggservice.wire.status import ReportStatus
 
 _ID_BYTES = 16

@@ -11,12 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from aggservice.mechanisms import Bits
-from aggservice.wire.errors import (
-    DecryptionError,
-    KeySetError,
-    PayloadError,
-    PayloadFlaw,
-)
+from aggservice.wire.errors import DecryptionError, KeySetError, PayloadError, PayloadFlaw
 from aggservice.wire.hpke.sender import KEY_BYTES, BaseSender, derive_private_key
 from aggservice.wire.report.payload import MAX_PAYLOAD_BYTES
 

@@ -13,13 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.wire.batch.opening import OpenedBatch
-from aggservice.wire.errors import (
-    EncodingError,
-    PayloadError,
-    PayloadFlaw,
-    UnsupportedOperationError,
-    WireError,
-)
+from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError, WireError
 from aggservice.wire.report.device_tokens import TOKEN_BYTES
 from aggservice.wire.report.payload import decode_item
 from aggservice.wire.status import ReportStatus

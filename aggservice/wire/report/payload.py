@@ -15,12 +15,7 @@ from typing import Any, NoReturn
 
 import cbor2
 
-from aggservice.wire.errors import (
-    EncodingError,
-    PayloadError,
-    PayloadFlaw,
-    UnsupportedOperationError,
-)
+from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError
 
 HISTOGRAM = "histogram"
 MAX_CONTRIBUTIONS = 1000

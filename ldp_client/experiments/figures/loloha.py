@@ -9,13 +9,7 @@ from typing import Any
 from ldp_client.errors import FigureError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import MICRO
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureRequest,
-    Made,
-    shown,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
 from ldp_client.experiments.figures.plotting import grid_of_panels, save
 from ldp_client.protocols.methods import build
 

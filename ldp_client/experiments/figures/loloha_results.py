@@ -9,13 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ldp_client.estimation.steps import MICRO
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureRequest,
-    Made,
-    shown,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
 from ldp_client.experiments.figures.loloha import EPSILONS_MICRO
 from ldp_client.experiments.figures.loloha_experiments import (
     ALPHAS,

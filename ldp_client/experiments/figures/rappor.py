@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from aggservice.mechanisms import SeededBits
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureRequest,
-    Made,
-    shown,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
 from ldp_client.experiments.figures.plotting import grid_of_panels, save
 from ldp_client.experiments.rappor_recovery import recover
 from ldp_client.protocols.rappor import Rappor

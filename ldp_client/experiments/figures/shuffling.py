@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from aggservice.mechanisms import ExactBinaryShuffle, closed_epsilon, shuffled_epsilon
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureRequest,
-    Made,
-    shown,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
 from ldp_client.experiments.figures.plotting import grid_of_panels, save
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
