@@ -2,7 +2,7 @@
 
 ``b"aggr1\\n"``, four bytes of the header's length, the header as canonical JSON, then the rows: all buckets (16 bytes
 each, big-endian), then all metrics (8 bytes each, big-endian, two's complement). A shuffle's result begins with
-``b"aggs1\\n"`` and has the reports, one after the other, for its rows.
+``b"aggs1\\n"`` and has the reports, one after the other, for its rows. A paid failure is ``b"aggf1\\n"`` and JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aggservice.engine.errors import EngineError, ReturnCode
 from aggservice.engine.release.statement import Statement
 from aggservice.engine.shuffle.rows import SHUFFLED_MAGIC, ShuffledRows
 
-_MAGIC = b"aggr1\n"
+_MAGIC, _FAILED_MAGIC = b"aggr1\n", b"aggf1\n"
 _LENGTH_BYTES = 4
 _BUCKET_BYTES, _METRIC_BYTES = 16, 8
 
@@ -132,8 +132,22 @@ def encode_result(header: ResultHeader, rows: Rows | ShuffledRows) -> bytes:
 
 
 def encode_failure(header: ResultHeader) -> bytes:
-    """Return what the ledger keeps of a paid failure: a header and no rows."""
-    return result_head(header)
+    """Return what the ledger keeps of a paid failure: fewer bytes than any summary has.
+
+    A store that has room for a summary then has room for a failure, so that the lack of room tells nothing.
+    """
+    plain = {
+        "job_request_id": header.job_request_id,
+        "return_code": header.return_code.value,
+        "finished_ms": header.finished_ms,
+    }
+    return _FAILED_MAGIC + json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _decode_failure(raw: bytes) -> ResultHeader:
+    plain = json.loads(raw[len(_FAILED_MAGIC) :])
+    plain["return_code"] = ReturnCode(plain["return_code"])
+    return ResultHeader(**plain, error_counts={}, statement=Statement.of_nothing(), row_count=0)
 
 
 def result_head(header: ResultHeader) -> bytes:
@@ -145,6 +159,9 @@ def result_head(header: ResultHeader) -> bytes:
 
 def decode_result(raw: bytes) -> tuple[ResultHeader, Rows | ShuffledRows]:
     """Return header and rows of ``encode_result``; the rows are views of ``raw``."""
+    if raw.startswith(_FAILED_MAGIC):
+        none = np.empty(0, dtype=np.uint64)
+        return _decode_failure(raw), Rows(high=none, low=none, metrics=np.empty(0, dtype=np.int64))
     start = len(_MAGIC) + _LENGTH_BYTES
     if raw[: len(_MAGIC)] not in (_MAGIC, SHUFFLED_MAGIC) or len(raw) < start:
         raise EngineError("the ledger holds a result that this version cannot read")

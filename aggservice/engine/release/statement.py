@@ -43,6 +43,13 @@ class Statement:
         return asdict(self)
 
     @classmethod
+    def of_nothing(cls) -> Statement:
+        """Return the statement of a job that released nothing."""
+        amounts = dict.fromkeys(("mechanism", "epsilon", "rho", "delta", "others_epsilon", "privacy_unit", "text"), "")
+        numbers = dict.fromkeys(("l1", "l0", "threshold", "interval_half_width", "others_half_width"), 0)
+        return cls(**amounts, **numbers, noise_standard_deviation="0", private=False)  # type: ignore[arg-type]
+
+    @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Statement:
         """Return what ``to_plain`` gave."""
         part = plain.get("shuffle")
