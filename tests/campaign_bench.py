@@ -8,9 +8,10 @@ from pathlib import Path
 
 from aggservice.campaign import Assessment, Campaign
 from aggservice.campaign.assess.slices import assess
-from aggservice.campaign.run import Truth, addressee_of, happen, service_config
+from aggservice.campaign.run import addressee_of, service_config
 from aggservice.campaign.service.jobs import Answer, Desk, jobs_of
 from aggservice.campaign.service.sealing import pieces_of, seal_all
+from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, ManualClock, SecureBits
 from aggservice.service import EmbeddedService, embedded
@@ -30,7 +31,7 @@ class Bench:
         """Run one campaign through sealing, Avro, gRPC, engine and ledger, under job ids of its own."""
         bits = bits or SecureBits()
         self.count += 1
-        truth = happen(campaign, bits)
+        truth = simulate_reports(campaign, bits)
         out = self.folder / f"{self.count}"
         pieces = pieces_of(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))
         seal_all(pieces, addressee_of(campaign, self.keys.public(self.clock).serialise()), workers=1)

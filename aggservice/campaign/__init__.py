@@ -2,8 +2,7 @@
 
 from aggservice.campaign.assess.slices import Assessment
 from aggservice.campaign.errors import CampaignError, CampaignFileError, RunError
-from aggservice.campaign.file.builtin import thanksgiving
-from aggservice.campaign.file.campaign import load_campaign, parse_campaign
+from aggservice.campaign.file.campaign import load_campaign, parse_campaign, thanksgiving
 from aggservice.campaign.plan.file import load_plan
 from aggservice.campaign.plan.planner import Plan, make_plan
 from aggservice.campaign.requery.file import load_scenario

@@ -18,14 +18,15 @@ from typing import Any
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
 from aggservice.campaign.errors import RunError
+from aggservice.campaign.event_run import run_event_level
+from aggservice.campaign.output.metrics import metrics_of
+from aggservice.campaign.output.page import write_report
+from aggservice.campaign.output.plots import draw_plots
 from aggservice.campaign.service.jobs import Answer, Desk, jobs_of, write_domains
 from aggservice.campaign.service.sealing import POOL_FROM_REPORTS, Addressee, pieces_of, seal_all, warm_up
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
 from aggservice.campaign.stages import Progress, Stopwatch, quiet
-from aggservice.campaign.world.attribution import Items, Reports, attribute
-from aggservice.campaign.world.collection import Collected, collect
-from aggservice.campaign.world.population import Events, simulate
-from aggservice.campaign.world.private_aggregation import aggregate_privately
+from aggservice.campaign.world.truth import Truth, simulate_reports, truth_without_reports
 from aggservice.client import Client, Credentials
 from aggservice.engine import PrivacyUnit
 from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits, SystemClock
@@ -39,16 +40,6 @@ _OURS = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
     "transcript.json", "losses.csv", "reports.csv", "labels.csv",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Truth:
-    """The ground truth of a run. It never leaves ``campaign``."""
-
-    events: Events
-    items: Items
-    reports: Reports
-    collected: Collected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +98,7 @@ def run_campaign(
         return _event_level(campaign, out, seed, bits, watch, draw=draw)
     if workers > 1 and campaign.population.size >= POOL_FROM_REPORTS:
         warm_up()
-    truth = happen(campaign, bits, watch)
+    truth = simulate_reports(campaign, bits, watch)
     with _asking(campaign, out, bits, truth, workers, service, ledger) as (client, keys, clock, files):
         count = truth.collected.received
         with watch.stage("seal", count) as sealed:
@@ -133,12 +124,8 @@ def _event_level(
     campaign: Campaign, out: Path, seed: str | None, bits: Bits, watch: Stopwatch, *, draw: bool
 ) -> RunResult:
     """Run a campaign of event-level reports, which no service sees."""
-    from aggservice.campaign.event_run import nothing_collected, run_event_level
-
-    events, _, found, metrics = run_event_level(campaign, out, seed, bits, watch)
-    items, reports, collected = nothing_collected()
-    truth = Truth(events=events, items=items, reports=reports, collected=collected)
-    return publish(campaign, out, seed, truth, [], (found,), metrics, watch, draw=draw)
+    events, found, metrics = run_event_level(campaign, out, seed, bits, watch)
+    return publish(campaign, out, seed, truth_without_reports(events), [], (found,), metrics, watch, draw=draw)
 
 
 def finish(
@@ -153,8 +140,6 @@ def finish(
     draw: bool,
 ) -> RunResult:
     """Hold the answers against the truth and publish what that shows."""
-    from aggservice.campaign.output.metrics import metrics_of
-
     with watch.stage("assess", len(answers)):
         found = tuple(assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers)
         metrics = metrics_of(campaign, seed, bits.private, truth, found)
@@ -176,9 +161,6 @@ def publish(
     """Write metrics, plots, report and timings."""
     write_json(out / "metrics.json", metrics)
     if draw:
-        from aggservice.campaign.output.page import write_report
-        from aggservice.campaign.output.plots import draw_plots
-
         with watch.stage("draw"):
             plots = draw_plots(campaign, metrics, out / "plots")
             write_report(campaign, metrics, plots, out / "report.html")
@@ -206,21 +188,6 @@ def write_losses(
     transcript = run_transcript(campaign, truth, answers, balances, out / "losses.csv")
     if transcript is not None:
         write_json(out / "transcript.json", transcript)
-
-
-def happen(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Truth:
-    """Let the campaign happen: events, reports, and their way into batches. Nothing is sealed yet."""
-    watch = watch or Stopwatch()
-    with watch.stage("simulate"):
-        events = simulate(campaign, bits.child("population"))
-    with watch.stage("attribute", len(events)):
-        if campaign.client.kind == "attribution":
-            reports, items = attribute(campaign, events, bits.child("browsers"))
-        else:
-            reports, items = aggregate_privately(campaign, events, bits.child("browsers"))
-    with watch.stage("collect", len(reports)):
-        collected = collect(campaign, reports, items, bits.child("collection"))
-    return Truth(events=events, items=items, reports=reports, collected=collected)
 
 
 def prepare(out: Path, *, keeping: Sequence[Path] = ()) -> None:

@@ -12,8 +12,6 @@ from typing import Any
 #: Called with the stage, how much of it is done, and how much there is (0: not known).
 Progress = Callable[[str, int, int], None]
 
-STAGES = ("simulate", "attribute", "collect", "seal", "query", "assess", "draw")
-
 
 def quiet(stage: str, done: int, total: int) -> None:
     """Tell nobody."""

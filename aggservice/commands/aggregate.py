@@ -169,9 +169,9 @@ def write_outputs(folder: Path, outcome: Outcome, *, as_json: bool, debug: bool,
     """Write the summary as LocalTestingTool does, and the debug summary below it; return the files."""
     from aggservice.engine.release.debug import debug_avro_rows
     from aggservice.engine.release.output import summary_rows
+    from aggservice.files.atomic import whole_file
     from aggservice.wire import write_buckets
     from aggservice.wire.avro.schemas import IN_DOMAIN
-    from aggservice.wire.files import whole_file
 
     rows = outcome.rows
     assert rows is not None and rows.annotations is not None and rows.unnoised is not None

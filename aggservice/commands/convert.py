@@ -98,8 +98,8 @@ def reports(
     deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
 ) -> None:
     """Convert reports: from JSON bodies (one a line, or a list) to Avro, and from Avro to JSON, one a line."""
+    from aggservice.files.atomic import whole_file
     from aggservice.wire import read_key_set, read_reports, write_reports
-    from aggservice.wire.files import whole_file
 
     with _opened(source) as (stream, is_avro):
         if is_avro:
@@ -190,11 +190,11 @@ def domain(
     deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
 ) -> None:
     """Convert an output domain: from text, a bucket a line in any form, to Avro, and from Avro to text."""
+    from aggservice.files.atomic import whole_file
     from aggservice.wire import read_domain
     from aggservice.wire.avro.buckets import BucketWriter
     from aggservice.wire.avro.container import Codec
     from aggservice.wire.avro.schemas import BUCKET
-    from aggservice.wire.files import whole_file
 
     count = 0
     with _opened(source) as (stream, is_avro):
@@ -277,7 +277,7 @@ def summary(
 @contextmanager
 def _text(target: Path) -> Iterator[TextIO]:
     """Open a text file that is written whole or not at all; it may be the file that is read."""
-    from aggservice.wire.files import whole_file
+    from aggservice.files.atomic import whole_file
 
     with whole_file(target) as staged, staged.open("w", encoding="utf-8") as out:
         yield out

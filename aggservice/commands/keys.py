@@ -96,8 +96,8 @@ def registry(
     as_json: _Json = False,
 ) -> None:
     """Make the key pair of a device registry, whose tokens let a shuffle be charged less."""
+    from aggservice.files.atomic import whole_file
     from aggservice.mechanisms import SecureBits
-    from aggservice.wire.files import whole_file
     from aggservice.wire.report.registry_keys import RegistryKeyPair
 
     _check_apart(file, public)
@@ -120,8 +120,8 @@ def _check_apart(file: Path, public: Path | None) -> None:
 
 
 def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
+    from aggservice.files.atomic import whole_file
     from aggservice.mechanisms import SystemClock
-    from aggservice.wire.files import whole_file
 
     clock = SystemClock()
     if public is not None:

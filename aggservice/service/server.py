@@ -24,8 +24,7 @@ from aggservice.service.api.budget import BudgetServicer
 from aggservice.service.api.gate import Gate
 from aggservice.service.config.callers import Register
 from aggservice.service.config.keyring import KeyRing
-from aggservice.service.config.settings import ServiceConfig, TlsFiles
-from aggservice.service.config.toml import read_secret
+from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_secret
 from aggservice.service.errors import ConfigError
 from aggservice.service.http.app import build_app
 from aggservice.service.jobs.book import JobBook

@@ -9,8 +9,8 @@ import pytest
 
 from aggservice.campaign import CampaignFileError, load_campaign, load_plan, load_scenario, parse_campaign
 from aggservice.campaign.file.campaign import campaign_of
-from aggservice.campaign.file.lines import Lines
 from aggservice.campaign.world.logs import read_table
+from aggservice.files.toml_lines import Lines
 
 GOOD = """name = "n"
 [population]
@@ -50,7 +50,7 @@ BAD = [
     ("size = 10", "size = -10", 3, "population.size is -10", "from 1 to"),
     ("size = 10", "size = 1.5", 3, "is 1.5", "a whole number"),
     ("offset = 8\n", "offset = 7\n", 15, "overlaps field 'ad', which has bits 0 to 7", "offset = 8"),
-    ('epsilon = "10"', 'epsilon = "0"', 24, "queries.0.epsilon is '0'", "above 0"),
+    ('epsilon = "10"', 'epsilon = "0"', 24, "queries[0].epsilon is '0'", "above 0"),
     ('epsilon = "1.5"', "epsilon = 0.1", 27, "is the float 0.1", 'epsilon = "0.1"'),
     ('epsilon = "1.5"', 'epsilon = "nan"', 27, "is 'nan'", "decimal number"),
     ('epsilon = "1.5"', 'epsilon = "-1"', 27, "is '-1'", "above 0"),
@@ -60,7 +60,7 @@ BAD = [
     (POISSON, '{ name = "poison", mean = 5 }', 5, "is 'poison'", "'poisson'"),
     (POISSON, '{ name = "poisson", mean = -5 }', 5, "not possible", "mean = 2"),
     (POISSON, '{ name = "column", file = "log.csv", column = "cost" }', 5, "it has 'when', 'price'", "column"),
-    (POISSON, '{ name = "column", file = "no.csv", column = "x" }', 5, "no file", "name another"),
+    (POISSON, '{ name = "column", file = "no.csv", column = "x" }', 5, "not a file", "name another"),
     ("lost = 0.5", "lost = 1.5", 21, "is 1.5", "from 0 to 1"),
     ("lost = 0.5", "lost = nan", 21, "is nan", "from 0 to 1"),
     ("scale = 2", "scale = 100\nmost = 1000", 19, "would contribute 100000", "scale = 65"),

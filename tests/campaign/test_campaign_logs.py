@@ -217,7 +217,7 @@ def test_a_misspelt_column_is_not_taken_for_a_missing_one(tmp_path: Path) -> Non
     write_csv(tmp_path)
     text = text_for(".csv").replace('time = "when"', 'time = "when"\nvlaue = "value"')
     with pytest.raises(
-        CampaignFileError, match=r"line 9: population.log.columns.vlaue is no column of a log"
+        CampaignFileError, match=r"line 9: population.log.columns.vlaue is not a column of a log"
     ) as caught:
         parse_campaign(text, folder=tmp_path)
     assert "Did you mean 'value'?" in caught.value.remedy

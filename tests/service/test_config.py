@@ -20,8 +20,7 @@ from aggservice.service import (
     token_digest,
 )
 from aggservice.service.config.callers import Register, Token
-from aggservice.service.config.settings import is_loopback
-from aggservice.service.config.toml import read_secret
+from aggservice.service.config.settings import is_loopback, read_secret
 from aggservice.service.errors import UnauthenticatedError
 from aggservice.wire import Api
 from budget import EpsilonDeltaFilter, ZcdpFilter
@@ -92,16 +91,23 @@ def test_a_bad_configuration_is_refused_by_name(document: dict[str, object], wor
 def test_a_file_is_read_with_its_own_folder_and_named_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "service.toml"
     path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n[callers]\n')
-    with pytest.raises(ConfigError, match=r"service\.toml: callers"):
+    with pytest.raises(
+        ConfigError, match=r"service\.toml, line 6: callers is {}\. Write an array of tables: \[\[callers\]\]"
+    ):
         load_config(path)
     path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n')
     config = load_config(path)
     assert config.state == tmp_path / "here"
     assert config.filter == ZcdpFilter.parse(rho="2.5", uses=3)
+    path.write_text('state = "here"\n[limits]\njobs_per_calller = 3\n')
+    with pytest.raises(
+        ConfigError, match=r"line 3: limits\.jobs_per_calller is not a field\. Did you mean 'jobs_per_caller'"
+    ):
+        load_config(path)
     path.write_text("state = ")
     with pytest.raises(ConfigError, match="not TOML"):
         load_config(path)
-    with pytest.raises(ConfigError, match="cannot read"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path / "none.toml")
     path.write_text('state = "s"\n[ledger]\nepsilon = "NaN"\n')
     with pytest.raises(ConfigError, match="epsilon"):

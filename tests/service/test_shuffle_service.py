@@ -238,19 +238,21 @@ def test_a_configuration_of_registries_that_is_wrong_says_what_to_do(tmp_path: P
     cases = {
         f'[shuffle]\nauthenticated_origins = ["{ORIGIN}"]\n': r"authenticated_origins was removed.*registry_keys",
         "[shuffle]\nauthenticated_sites = []\n": r"authenticated_sites was removed.*registry_keys",
-        f'[shuffle]\nregistry_keys = {{ "{ORIGIN}" = "good.pub" }}\n': "must be an array of tables",
-        '[shuffle]\nregistry_keys = ["good.pub"]\n': r"write \[\[shuffle.registry_keys\]\]",
+        f'[shuffle]\nregistry_keys = {{ "{ORIGIN}" = "good.pub" }}\n': "Write an array of tables",
+        '[shuffle]\nregistry_keys = ["good.pub"]\n': r"Write an array of tables: \[\[shuffle.registry_keys\]\]",
         one + one: "has a key already",
         one + f'site = "{ORIGIN}"\n': "exactly one of origin and site",
         '[[shuffle.registry_keys]]\npublic_key = "good.pub"\n': "exactly one of origin and site",
         f'[[shuffle.registry_keys]]\norigin = "{ORIGIN}"\n': "public_key is missing",
         one.replace("https://", ""): r"registry_keys\[0\].origin.*such as https",
         one.replace("origin =", "site =").replace("https://", "https://a."): r"registry_keys\[0\].site.*such as https",
-        one.replace("good", "none"): r"registry_keys\[0\].public_key.*cannot read .*aggservice keys registry",
+        one.replace(
+            "good", "none"
+        ): r"registry_keys\[0\].public_key cannot be used.*cannot read .*aggservice keys registry",
         one.replace("good.pub", "zero.pub"): "not the public key of an Ed25519 key pair",
         one.replace("good.pub", "short.pub"): "64 hexadecimal digits or the base64",
         one.replace("good.pub", "private.json"): "holds a registry's private key",
-        one + 'key = "x"\n': r"registry_keys\[0\].key is not a setting",
+        one + 'key = "x"\n': r"line 5: shuffle.registry_keys\[0\].key is not a field",
     }
     for text, words in cases.items():
         path.write_text('state = "state"\n' + text)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.assess.slices import Figures, Slice
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, EventLevel
-from aggservice.campaign.world.population import Events
+from aggservice.campaign.world.events import Events
 from aggservice.mechanisms import Bits
 from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
 from ara_client.event_noise.response import TRUTHFUL

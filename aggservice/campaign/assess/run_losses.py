@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,12 @@ from aggservice.campaign.assess.losses import ATTO, MICRO, Loss
 from aggservice.campaign.assess.transcript import loss_to_plain
 from aggservice.campaign.service.jobs import Answer
 from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.world.truth import Truth
 from aggservice.mechanisms import Clock
 from aggservice.wire import UNIT_BYTES, Api, SharedInfo
 from aggservice.wire.report.units import HOUR_S, origin_prefix, shared_id_unit
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, SqliteStore, UnitSet
 from budget.amounts import decimal_text
-
-if TYPE_CHECKING:
-    from aggservice.campaign.run import Truth
 
 Ints = NDArray[np.int64]
 Wide = NDArray[np.object_]

@@ -1,25 +1,26 @@
-"""From a campaign file to a ``Campaign``: every field has its place here, and docs/campaign.md lists them."""
+"""Reads a campaign file into a ``Campaign``; docs/campaign.md lists every field."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from aggservice.campaign.errors import CampaignFileError
 from aggservice.campaign.file.client import parse_client
 from aggservice.campaign.file.keys import parse_filters, parse_keys, parse_measures
-from aggservice.campaign.file.lines import Lines
 from aggservice.campaign.file.population import distribution, parse_population
 from aggservice.campaign.file.queries import parse_queries
-from aggservice.campaign.file.reading import Section, read_text, read_toml
 from aggservice.campaign.settings.campaign import Campaign, Collection, Drawing, Population, ServiceSettings
 from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.world.logs import NAMES
+from aggservice.files.toml import Section, read_text, read_toml
 from aggservice.wire import is_reporting_origin
 from paa_client import Config as PaaConfig
 
-#: The deployed service refuses reports that are older.
+#: The deployed service refuses older reports.
 MAX_REPORT_AGE_DAYS = 90
 
 PLOTS = ("slices", "waterfall", "error", "time", "budget")
@@ -27,22 +28,28 @@ PLOTS = ("slices", "waterfall", "error", "time", "budget")
 
 def load_campaign(path: Path | str) -> Campaign:
     """Read a campaign file; refuse a bad one with its line and what to write instead."""
-    place = Path(path)
-    text = read_text(place, remedy="Name a TOML file; examples/ has some")
-    return parse_campaign(text, folder=place.resolve().parent, file=str(path))
+    path = Path(path)
+    text = read_text(path, remedy="Name a TOML file; examples/ has some", error=CampaignFileError)
+    return parse_campaign(text, folder=path.resolve().parent, file=str(path))
+
+
+def thanksgiving() -> Campaign:
+    """Return the campaign that ``aggservice demo`` runs: examples/thanksgiving, the paper's Figure 1."""
+    text = (files("aggservice.campaign.file") / "thanksgiving.toml").read_text(encoding="utf-8")
+    return parse_campaign(text, folder=Path.cwd(), file="thanksgiving.toml")
 
 
 def parse_campaign(text: str, *, folder: Path, file: str = "campaign") -> Campaign:
     """Read a campaign from its text. Relative paths in it are relative to ``folder``."""
-    top = read_toml(text, file)
-    return campaign_of(top.values, folder=folder, file=file, lines=top.lines)
+    return _campaign(read_toml(text, file=file, error=CampaignFileError, folder=folder))
 
 
-def campaign_of(
-    document: Mapping[str, Any], *, folder: Path, file: str = "campaign", lines: Lines | None = None
-) -> Campaign:
-    """Return the campaign that a document is. A sweep calls this with a changed ``Campaign.document``."""
-    top = Section(dict(document), file=file, lines=lines or Lines({}))
+def campaign_of(document: Mapping[str, Any], *, folder: Path, file: str = "campaign") -> Campaign:
+    """Return the campaign that a document describes. A sweep calls this with a changed ``Campaign.document``."""
+    return _campaign(Section(dict(document), file=file, error=CampaignFileError, folder=folder))
+
+
+def _campaign(top: Section) -> Campaign:
     origin = top.text("reporting_origin", "https://ad-tech.example")
     if not is_reporting_origin(origin):
         top.refuse("reporting_origin", f"is {origin!r}", "Write an https origin, such as https://ad-tech.example")
@@ -50,7 +57,7 @@ def campaign_of(
     if seed is not None and not isinstance(seed, (str, int)):
         top.refuse("seed", f"is {seed!r}", "Write a string or a whole number")
     client = parse_client(top.section("client"))
-    population = parse_population(top.section("population"), folder)
+    population = parse_population(top.section("population"))
     measures = parse_measures(top, client)
     keys = parse_keys(top.section("keys"), population, measures, client)
     campaign = Campaign(
@@ -63,26 +70,24 @@ def campaign_of(
         filters=parse_filters(top, keys),
         measures=measures,
         client=client,
-        collection=_collection(top.section("collection"), population, folder),
+        collection=_collection(top.section("collection"), population),
         service=_service(top.section("service")),
         queries=parse_queries(top, keys, client),
         drawing=_drawing(top.section("draw")),
-        document=dict(document),
-        folder=folder,
+        document=top.values,
+        folder=top.folder,
     )
     _check_together(top, campaign)
     top.done()
     return campaign
 
 
-def _collection(section: Section, population: Population, folder: Path) -> Collection:
+def _collection(section: Section, population: Population) -> Collection:
     collection = Collection(
         lost=section.number("lost", 0.0, least=0, most=1),
         retried=section.number("retried", 0.0, least=0, most=1),
         late=section.number("late", 0.0, least=0, most=1),
-        late_days=distribution(
-            section, "late_days", Distribution(name="exponential", parameters={"mean": 2.0}), folder
-        ),
+        late_days=distribution(section, "late_days", Distribution(name="exponential", parameters={"mean": 2.0})),
         batch_hours=section.whole("batch_hours", population.days * 24, least=1, most=population.days * 24),
         close_after_hours=section.number("close_after_hours", 1.0, least=0, most=24 * 30),
         late_reports=section.choice("late_reports", ("drop", "next"), "drop"),  # type: ignore[arg-type]
@@ -113,15 +118,15 @@ def _drawing(section: Section) -> Drawing:
 
 
 def _check_together(top: Section, campaign: Campaign) -> None:
-    """Refuse what no single table shows."""
+    """Check settings of different tables against each other."""
     client, population = campaign.client, campaign.population
     known = (*NAMES, *(field.column or field.name for field in campaign.keys.fields))
     for name in population.log.columns if population.log else ():
         if name not in known:
             columns = top.section("population").section("log").section("columns")
-            near = get_close_matches(name, known, 1)
-            hint = f"Did you mean {near[0]!r}? " if near else ""
-            columns.refuse(name, "is no column of a log", f"{hint}Columns: {', '.join(dict.fromkeys(known))}")
+            similar = get_close_matches(name, known, 1)
+            hint = f"Did you mean {similar[0]!r}? " if similar else ""
+            columns.refuse(name, "is not a column of a log", f"{hint}Columns: {', '.join(dict.fromkeys(known))}")
     if client.kind in ("reach", "frequency"):
         limit = PaaConfig().storage_lifetime_ms // 86_400_000
         if population.days > limit:
@@ -135,8 +140,7 @@ def _check_together(top: Section, campaign: Campaign) -> None:
     if client.kind != "event-level" and oldest and age_hours > 24 * MAX_REPORT_AGE_DAYS:
         top.section("population").refuse(
             "days",
-            f"is {population.days}, and a query over all of it comes when the first reports are {age_hours / 24:.0f} "
-            "days old",
+            f"is {population.days}: at the query over all of them, the first reports are {age_hours / 24:.0f} days old",
             f'The service refuses reports older than {MAX_REPORT_AGE_DAYS} days: write fewer days, or over = "rolling"',
         )
     if client.kind == "event-level":

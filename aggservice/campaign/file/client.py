@@ -5,8 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import cast
 
-from aggservice.campaign.file.reading import Section
 from aggservice.campaign.settings.campaign import Client, EventLevel, Form, Kind
+from aggservice.files.toml import Section
 
 
 def parse_client(section: Section) -> Client:

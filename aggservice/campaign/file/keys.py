@@ -7,9 +7,9 @@ from fractions import Fraction
 from typing import cast
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.file.reading import Section
 from aggservice.campaign.settings.campaign import Client, Filters, Measure, Population
 from aggservice.campaign.settings.key_layout import Field, KeyLayout, Origin
+from aggservice.files.toml import Section
 
 _MAX_WEIGHT = 1e100
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.file.reading import Section
 from aggservice.campaign.settings.campaign import Log, Population
 from aggservice.campaign.settings.distributions import PARAMETERS, Distribution
 from aggservice.campaign.world.log_events import Extent, extent_of
 from aggservice.campaign.world.logs import load_tables, read_column
+from aggservice.files.toml import Section
 
 DEFAULT_START_MS = 1_794_960_000_000
 """2026-11-18, the day on which the paper's Figure 1 begins."""
@@ -18,7 +16,7 @@ _MAX_SIZE = 20_000_000
 _MAX_DAYS = 366
 
 
-def distribution(section: Section, key: str, default: Distribution, folder: Path) -> Distribution:
+def distribution(section: Section, key: str, default: Distribution) -> Distribution:
     """Read a number, which is a constant, or a table ``{ name = "poisson", mean = 2 }``, or a log's column."""
     value = section.take(key)
     if value is None:
@@ -30,7 +28,7 @@ def distribution(section: Section, key: str, default: Distribution, folder: Path
     inner = section.section(key)
     name = inner.choice("name", (*PARAMETERS, "column"), "constant")
     if name == "column":
-        path = inner.file_path("file", folder)
+        path = inner.existing_file("file")
         column = inner.text("column", example="price")
         if path is None:
             inner.refuse("file", "is missing", 'Write file = "log.csv"')
@@ -52,9 +50,9 @@ def _constant(value: float) -> Distribution:
     return Distribution(name="constant", parameters={"value": value})
 
 
-def parse_population(section: Section, folder: Path) -> Population:
+def parse_population(section: Section) -> Population:
     """Read the people, or the log that stands in for them."""
-    log = _log(section, folder)
+    log = _log(section)
     found = _extent(section, log) if log else None
     size = section.whole("size", found.people if found else None, least=0 if log else 1, most=_MAX_SIZE)
     days = section.whole("days", found.days if found else None, least=1, most=_MAX_DAYS)
@@ -63,24 +61,22 @@ def parse_population(section: Section, folder: Path) -> Population:
     rate = section.number("conversion_rate", 0.0, least=0, most=1)
     population = Population(
         size=size,
-        devices=distribution(section, "devices", _constant(1), folder),
-        start_ms=section.time_ms("start", found.start_ms if found else DEFAULT_START_MS),
+        devices=distribution(section, "devices", _constant(1)),
+        start_ms=section.day_ms("start", found.start_ms if found else DEFAULT_START_MS),
         days=days,
         sites=section.texts("sites", ("https://some-blog.example",)),
         destinations=section.texts("destinations", found.destinations if found else ("https://shop.example",)),
-        impressions=distribution(section, "impressions", _constant(1), folder),
+        impressions=distribution(section, "impressions", _constant(1)),
         impression_day=distribution(
-            section, "impression_day", Distribution(name="uniform", parameters={"low": 0, "high": float(days)}), folder
+            section, "impression_day", Distribution(name="uniform", parameters={"low": 0, "high": float(days)})
         ),
         click_rate=section.number("click_rate", 0.0, least=0, most=1),
         conversion_rate=rate,
         click_conversion_rate=section.number("click_conversion_rate", rate, least=0, most=1),
-        conversions=distribution(section, "conversions", _constant(1), folder),
-        organic=distribution(section, "organic", _constant(0), folder),
-        delay_days=distribution(
-            section, "delay_days", Distribution(name="exponential", parameters={"mean": 1.0}), folder
-        ),
-        value=distribution(section, "value", _constant(1), folder),
+        conversions=distribution(section, "conversions", _constant(1)),
+        organic=distribution(section, "organic", _constant(0)),
+        delay_days=distribution(section, "delay_days", Distribution(name="exponential", parameters={"mean": 1.0})),
+        value=distribution(section, "value", _constant(1)),
         log=log,
     )
     if population.start_ms < 0:
@@ -89,12 +85,12 @@ def parse_population(section: Section, folder: Path) -> Population:
     return population
 
 
-def _log(section: Section, folder: Path) -> Log | None:
+def _log(section: Section) -> Log | None:
     if "log" not in section:
         section.take("log")
         return None
     inner = section.section("log")
-    sources, triggers = inner.file_path("sources", folder), inner.file_path("triggers", folder)
+    sources, triggers = inner.existing_file("sources"), inner.existing_file("triggers")
     if sources is None:
         inner.refuse("sources", "is missing", 'Write sources = "sources.csv" (or .parquet, or .json)')
     if triggers is None:

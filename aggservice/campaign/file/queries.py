@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from fractions import Fraction
 
-from aggservice.campaign.file.reading import Section
 from aggservice.campaign.settings.campaign import Client, Query
 from aggservice.campaign.settings.key_layout import KeyLayout
+from aggservice.files.toml import Section
 
 _DOMAIN_BYTES_A_KEY = 96
 _MAX_WINDOW = 50

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from aggservice.campaign.assess.event_level import EventReports
 from aggservice.campaign.assess.slices import Assessment
 from aggservice.campaign.settings.campaign import Campaign
-
-if TYPE_CHECKING:
-    from aggservice.campaign.assess.event_level import EventReports
-    from aggservice.campaign.run import Truth
-    from aggservice.campaign.world.population import Events
+from aggservice.campaign.world.events import Events
+from aggservice.campaign.world.truth import Truth
 
 
 def metrics_of(

@@ -10,9 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.file.reading import Section, read_text, read_toml
+from aggservice.campaign.errors import CampaignError, CampaignFileError
 from aggservice.campaign.plan.planner import MICRO, Measure, Plan, QueryLine, Resources, Target
+from aggservice.files.toml import Section, read_text, read_toml
 from budget.amounts import decimal_text
 
 KINDS = ("daily", "weekly", "rolling", "once", "drill-down")
@@ -35,13 +35,13 @@ class PlanFile:
 
 def load_plan(path: Path) -> PlanFile:
     """Read a plan file; refuse a bad one with its line and what to write instead."""
-    text = read_text(path, remedy="examples/requerying/plan/ has one")
+    text = read_text(path, remedy="examples/requerying/plan/ has one", error=CampaignFileError)
     return parse_plan(text, file=str(path))
 
 
 def parse_plan(text: str, *, file: str = "plan") -> PlanFile:
     """Read a plan from its text."""
-    top = read_toml(text, file)
+    top = read_toml(text, file=file, error=CampaignFileError)
     title = top.text("title", "Plan")
     days = top.whole("days", None, least=1, most=_MAX_DAYS)
     batches = top.texts("batches", ("all",))

@@ -12,7 +12,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal
 
-from aggservice.campaign.file.reading import Section, read_text, read_toml
+from aggservice.campaign.errors import CampaignFileError
+from aggservice.files.toml import Section, read_text, read_toml
 from budget import AmountError, Delta, Epsilon
 
 RELEASED = "released"
@@ -153,13 +154,13 @@ class Scenario:
 
 def load_scenario(path: Path) -> Scenario:
     """Read a scenario file; refuse a bad one with its line and what to write instead."""
-    text = read_text(path, remedy="examples/requerying/ has some")
+    text = read_text(path, remedy="examples/requerying/ has some", error=CampaignFileError)
     return parse_scenario(text, file=str(path))
 
 
 def parse_scenario(text: str, *, file: str = "scenario") -> Scenario:
     """Read a scenario from its text."""
-    return _Reader(read_toml(text, file)).scenario()
+    return _Reader(read_toml(text, file=file, error=CampaignFileError)).scenario()
 
 
 class _Reader:
@@ -252,7 +253,7 @@ class _Reader:
         do = section.text("do", example="query")
         if do not in STEPS:
             section.refuse("do", f"is {do!r}", f"Write one of {', '.join(map(repr, STEPS))}")
-        line = section.lines.of(section.path)
+        line = section.line
         readers: dict[str, Callable[[Section, int], Step]] = {
             "query": self._query,
             "query again": self._again,
@@ -379,7 +380,7 @@ class _Reader:
             section.refuse("queries", "are fewer than two", "Write [[steps.queries]] twice, with what a query has")
         queries = []
         for one in found:
-            queries.append(self._query(one, one.lines.of(one.path)))
+            queries.append(self._query(one, one.line))
             one.done()
         released = None
         if section.take("released") is not None:
@@ -395,7 +396,7 @@ class _Reader:
         query = section.section("during")
         step = CrashStep(
             line=line,
-            during=self._query(query, query.lines.of(query.path)),
+            during=self._query(query, query.line),
             when="sending" if when == "sending" else "working" if when == "working" else "answered",
         )
         query.done()

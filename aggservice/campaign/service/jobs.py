@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import Campaign, Query
-from aggservice.campaign.settings.key_layout import KeyLayout
 from aggservice.client import Client, ClientError, JobParameters, Statement, Summary
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import BucketRows, read_reports, read_summary, write_buckets
@@ -191,9 +190,3 @@ class Desk:
             ledger_entry=summary.ledger_entry,
             receipt=summary.receipt,
         )
-
-
-def slice_name(layout: KeyLayout, high: int, low: int, by: Sequence[str]) -> str:
-    """Return a key's names, joined, for the fields ``by``."""
-    names = layout.names(high, low)
-    return " · ".join(names[name] for name in by)

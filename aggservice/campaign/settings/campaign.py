@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.settings.key_layout import KeyLayout
-from aggservice.campaign.world.logs import LogTables
+from aggservice.campaign.settings.log_tables import LogTables
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -186,7 +186,3 @@ class Campaign:
         """How many batches the campaign's days fill; the last one waits for reports that are delayed past it."""
         span = self.population.days * DAY_MS
         return -(-span // self.batch_ms)
-
-    def measure_of(self, name: str) -> Measure:
-        """Return the measure of this name."""
-        return next(measure for measure in self.measures if measure.name == name)

@@ -18,7 +18,12 @@ from typing import Any
 
 from aggservice.campaign.errors import CampaignError, RunError
 from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.run import run_campaign
 from aggservice.campaign.settings.campaign import Campaign
+from aggservice.client import ClientError
+from aggservice.engine import EngineError
+from aggservice.service import ConfigError
+from budget import BudgetError
 
 MAX_RUNS = 10_000
 _AMOUNTS = ("epsilon", "delta", "others_epsilon")
@@ -262,12 +267,6 @@ def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[tuple[int, Mappin
 
 def _run_one(point: Point, folder: Path, seed: str | None) -> Mapping[str, Any]:
     """Run one point; keep its figures, and not its reports."""
-    from aggservice.campaign.run import run_campaign
-    from aggservice.client import ClientError
-    from aggservice.engine import EngineError
-    from aggservice.service import ConfigError
-    from budget import BudgetError
-
     try:
         metrics = run_campaign(point.campaign, folder, seed=seed, workers=1, draw=False).metrics
     except (CampaignError, ClientError, ConfigError, BudgetError, EngineError) as problem:

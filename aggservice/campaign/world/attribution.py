@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
+from aggservice.campaign.world.events import Conversions, Events
 from aggservice.campaign.world.fates import Fate
-from aggservice.campaign.world.population import Conversions, Events
 from aggservice.mechanisms import Bits
-from ara_client import Fleet, FleetRules, Outcome, SourceColumns, TriggerColumns, match_table
+from ara_client import Fleet, FleetReports, FleetRules, Outcome, SourceColumns, TriggerColumns, match_table
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -281,15 +281,14 @@ def _rows_of(
     return item_of[triggers.offset[owner] + within], sent
 
 
-def _name_caps(campaign: Campaign, fate: Fates, outcome: Fates, made: object, truth: object, amount: Ints) -> None:
+def _name_caps(
+    campaign: Campaign, fate: Fates, outcome: Fates, made: FleetReports, truth: FleetReports, amount: Ints
+) -> None:
     """Tell Λ₀ from Λ₁ among triggers that a cap kept from being attributed (Algorithm 2 says only that one did).
 
     The newest source that fits is the uncapped fleet's choice. Its books at that moment, summed from what the capped
     fleet attributed to it before, say which budget did not allow it; Λ₁ is asked first.
     """
-    from ara_client import FleetReports
-
-    assert isinstance(made, FleetReports) and isinstance(truth, FleetReports)
     wanted = np.full(outcome.size, -1, dtype=np.int64)
     wanted[truth.trigger] = truth.source
     capped = np.flatnonzero((wanted >= 0) & (outcome != Outcome.ATTRIBUTED) & (amount > 0))

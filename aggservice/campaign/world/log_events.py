@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.world.logs import LogTables, dedup_keys_of, names_of, numbers_of, times_of
+from aggservice.campaign.settings.campaign import DAY_MS, Campaign
+from aggservice.campaign.settings.log_tables import LogTables
+from aggservice.campaign.world.events import Conversions, Events, Impressions
+from aggservice.campaign.world.logs import dedup_keys_of, names_of, numbers_of, times_of
 
-if TYPE_CHECKING:
-    from aggservice.campaign.settings.campaign import Campaign
-    from aggservice.campaign.world.population import Events
-
-DAY_MS = 86_400_000
 Ints = NDArray[np.int64]
 
 
@@ -62,8 +60,6 @@ def events_of_log(campaign: Campaign) -> Events:
     Devices are told apart by their text, dedup keys exactly. Without a destination column every row is at the first
     destination; without a value column a conversion is worth 1.
     """
-    from aggservice.campaign.world.population import Conversions, Events, Impressions
-
     log = campaign.population.log
     assert log is not None
     tables = log.tables

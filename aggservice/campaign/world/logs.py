@@ -7,12 +7,12 @@ import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aggservice.campaign.errors import CampaignError, MissingExtraError
-from aggservice.campaign.file.reading import read_text
+from aggservice.campaign.errors import CampaignError, CampaignFileError, MissingExtraError
+from aggservice.campaign.settings.log_tables import LogTables, column_of
+from aggservice.files.toml import read_text
 
 #: The columns a log has for us, and their names in measurement-simulation's JSON.
 NAMES = {
@@ -26,26 +26,6 @@ NAMES = {
 
 
 _LAST_MS = 253_402_300_799_999
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LogTables:
-    """Sources and triggers as columns, and what our names for their columns are."""
-
-    sources: Mapping[str, Sequence[Any]]
-    triggers: Mapping[str, Sequence[Any]]
-    source_file: Path
-    trigger_file: Path
-    names: Mapping[str, str]
-
-    def column(self, name: str, *, of_source: bool) -> Sequence[Any]:
-        """Return a column by our name for it; raise ``CampaignError`` naming those there are."""
-        table, path = (self.sources, self.source_file) if of_source else (self.triggers, self.trigger_file)
-        return column_of(table, self.names.get(name, name), path)
-
-    def has(self, name: str, *, of_source: bool) -> bool:
-        """Whether the log has this column."""
-        return self.names.get(name, name) in (self.sources if of_source else self.triggers)
 
 
 def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
@@ -151,7 +131,8 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
     What an object holds inside becomes columns of its own: ``aggregation_keys.campaign``, ``filter_data.type`` (the
     first value), ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
     """
-    text = read_text(path, remedy="Name measurement-simulation's JSON, a CSV file or a Parquet file")
+    remedy = "Name measurement-simulation's JSON, a CSV file or a Parquet file"
+    text = read_text(path, remedy=remedy, error=CampaignFileError)
     decoder, rows, at = json.JSONDecoder(), [], 0
     while at < len(text):
         if text[at].isspace() or text[at] == ",":
@@ -189,13 +170,6 @@ def _flattened(row: dict[str, Any]) -> dict[str, Any]:
         if name in found:
             found.setdefault("dedup_key", found[name])
     return found
-
-
-def column_of(table: Mapping[str, Sequence[Any]], name: str, path: Path) -> Sequence[Any]:
-    """Return one column, or say which there are."""
-    if name not in table:
-        raise CampaignError(f"{path.name} has no column {name!r}; it has {', '.join(map(repr, table))}")
-    return table[name]
 
 
 def numbers_of(values: Sequence[Any], name: str, path: Path) -> list[float]:

@@ -1,9 +1,6 @@
-"""What people see and do, in columns: impressions (sources) and conversions (triggers) in order of time."""
+"""Simulates a population: what people see and buy."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,52 +8,12 @@ from numpy.typing import NDArray
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.settings.distributions import chosen, happens, uniform
+from aggservice.campaign.world.events import Conversions, Events, Impressions
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]
 
 MAX_EVENTS = 500_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Impressions:
-    """Ads shown, in order of time. ``codes`` has one column a field that the source brings."""
-
-    time_ms: Ints
-    device: Ints
-    destination: Ints
-    click: NDArray[np.bool_]
-    codes: Mapping[str, Ints]
-
-    def __len__(self) -> int:
-        return self.time_ms.size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conversions:
-    """What people bought, in order of time. ``dedup_key`` is −1 where the page gave none."""
-
-    time_ms: Ints
-    device: Ints
-    destination: Ints
-    value: Ints
-    dedup_key: Ints
-    codes: Mapping[str, Ints]
-
-    def __len__(self) -> int:
-        return self.time_ms.size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Events:
-    """All that happened. ``devices`` is how many devices there are."""
-
-    impressions: Impressions
-    conversions: Conversions
-    devices: int
-
-    def __len__(self) -> int:
-        return len(self.impressions) + len(self.conversions)
 
 
 def simulate(campaign: Campaign, bits: Bits) -> Events:
@@ -65,10 +22,6 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
     A person's impressions and conversions fall on devices of that person, each drawn uniformly; a conversion on
     another device than its ad is one that no browser can attribute. Conversions after the last day did not happen.
     """
-    if campaign.population.log is not None:
-        from aggservice.campaign.world.log_events import events_of_log
-
-        return events_of_log(campaign)
     population = campaign.population
     people = population.size
     start, end = population.start_ms, population.start_ms + population.days * DAY_MS

@@ -15,8 +15,8 @@ from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
 from aggservice.campaign.world.attribution import Items, Reports
+from aggservice.campaign.world.events import Events, Impressions
 from aggservice.campaign.world.fates import Fate
-from aggservice.campaign.world.population import Events, Impressions
 from aggservice.mechanisms import Bits
 from paa_client import Fleet
 from paa_client.recipes.frequency import KPlusFrequency

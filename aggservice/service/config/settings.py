@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
 from aggservice.engine.opening.sites import site_of
+from aggservice.files.toml import FileError, Section, read_text, read_toml
 from aggservice.service.config.callers import Caller, Role, Token
-from aggservice.service.config.toml import Table
 from aggservice.service.errors import ConfigError
 from aggservice.wire import Api, is_reporting_origin
 from aggservice.wire.errors import KeySetError
@@ -19,6 +18,10 @@ from aggservice.wire.report.registry_keys import RegistryKey
 from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
 
 DAY_MS = 86_400_000
+
+
+class ConfigFileError(FileError, ConfigError):
+    """A configuration file that is refused; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,187 +115,200 @@ def is_loopback(address: str) -> bool:
 
 def load_config(path: Path) -> ServiceConfig:
     """Read a configuration file. Relative paths in it are relative to it."""
+    text = read_text(path, remedy="Name a TOML file; examples/service.toml is one", error=ConfigFileError)
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read {path}: {problem.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ConfigError(f"{path} is not TOML: {problem}") from None
-    try:
-        return parse_config(document, path.resolve().parent)
-    except ConfigError as problem:
-        raise ConfigError(f"{path}: {problem}") from None
+        return _config_of(read_toml(text, file=str(path), error=ConfigFileError, folder=path.resolve().parent))
+    except ConfigFileError:
+        raise
     except (BudgetError, EngineError) as problem:
         raise ConfigError(f"{path}: {problem}") from None
 
 
-def _origins(table: Table, where: str, key: str) -> frozenset[str]:
-    """Read origins as a browser writes them; one that no report can carry would be a right that never counts."""
-    found = table.texts(key)
-    for origin in found:
-        if not is_reporting_origin(origin):
-            raise ConfigError(f"{where}.{key}: {origin!r} is not an origin such as https://adtech.example")
-    return frozenset(found)
-
-
-def _sites(table: Table, where: str, key: str) -> frozenset[str]:
-    """Read sites, which are what ``site_of`` gives for an origin of theirs."""
-    found = table.texts(key)
-    for site in found:
-        if site_of(site) != site:
-            raise ConfigError(f"{where}.{key}: {site!r} is not a site such as https://adtech.example")
-    return frozenset(found)
-
-
-def _shuffle(table: Table) -> ShuffleSettings:
-    """Read the public keys of the device registries, each for one origin or one site."""
-    for removed in ("authenticated_origins", "authenticated_sites"):
-        if removed in table:
-            raise ConfigError(
-                f"shuffle.{removed} was removed, because a list of names does not show who sent a report: give the "
-                "public key of the device registry with [[shuffle.registry_keys]], as docs/shuffling.md describes"
-            )
-    origins: dict[str, RegistryKey] = {}
-    sites: dict[str, RegistryKey] = {}
-    for index, one in enumerate(table.tables("registry_keys")):
-        where = f"shuffle.registry_keys[{index}]"
-        origin, site, path = one.optional_text("origin"), one.optional_text("site"), one.path("public_key")
-        one.done()
-        if (origin is None) == (site is None):
-            raise ConfigError(f"{where} needs exactly one of origin and site")
-        if origin is not None and not is_reporting_origin(origin):
-            raise ConfigError(f"{where}.origin: {origin!r} is not an origin such as https://adtech.example")
-        if site is not None and site_of(site) != site:
-            raise ConfigError(f"{where}.site: {site!r} is not a site such as https://adtech.example")
-        if path is None:
-            raise ConfigError(f"{where}.public_key is missing: a file with the registry's public key")
-        found, name = (sites, site) if origin is None else (origins, origin)
-        if name in found:
-            raise ConfigError(f"{where}: {name} has a key already; one client could have a token from each")
-        try:
-            found[str(name)] = RegistryKey.read(path)
-        except KeySetError as problem:
-            raise ConfigError(f"{where}.public_key: {problem}") from None
-    return ShuffleSettings(origins=origins, sites=sites)
-
-
 def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
-    """Return the configuration that a parsed TOML document is."""
-    table = Table(document, folder=folder)
-    ledger = table.table("ledger")
-    folders = table.table("folders")
-    shuffle = table.table("shuffle")
-    kind = ledger.text("store", "sqlite")
-    if kind not in ("memory", "sqlite", "postgres"):
-        raise ConfigError(f"ledger.store must be memory, sqlite or postgres, not {kind!r}")
-    state = table.path("state")
-    if state is None:
-        raise ConfigError("state is missing: a folder of the service's own, for its ledger, keys and staged results")
+    """Return the configuration that a parsed TOML document describes."""
+    return _config_of(Section(document, file="the configuration", error=ConfigFileError, folder=folder))
+
+
+def _config_of(top: Section) -> ServiceConfig:
+    ledger, folders, shuffle = top.section("ledger"), top.section("folders"), top.section("shuffle")
+    kind = ledger.choice("store", ("memory", "sqlite", "postgres"), "sqlite")
     config = ServiceConfig(
-        state=state,
-        listen=table.text("listen", "127.0.0.1:50051"),
-        listen_mtls=table.optional_text("listen_mtls"),
-        http_listen=table.optional_text("http_listen"),
-        tls=_tls(table),
-        keys=table.path("keys"),
+        state=_required_path(top, "state", "a folder of the service's own, for its ledger, keys and staged results"),
+        listen=top.text("listen", "127.0.0.1:50051"),
+        listen_mtls=top.optional_text("listen_mtls"),
+        http_listen=top.optional_text("http_listen"),
+        tls=_tls(top),
+        keys=top.path_to("keys"),
         ledger=kind,
-        ledger_path=ledger.path("path"),
-        ledger_dsn_file=ledger.path("dsn_file"),
+        ledger_path=ledger.path_to("path"),
+        ledger_dsn_file=ledger.path_to("dsn_file"),
         filter=_filter(ledger),
-        unit=_unit(table),
-        sensitivities=_sensitivities(table.table("sensitivity")),
-        input_folder=folders.path("input"),
-        output_folder=folders.path("output"),
-        limits=_limits(table.table("limits")),
-        callers=tuple(_caller(one) for one in table.tables("callers")),
-        reflection=table.flag("reflection", True),
+        unit=PrivacyUnit(top.choice("privacy_unit", [unit.value for unit in PrivacyUnit], "report")),
+        sensitivities=_sensitivities(top.section("sensitivity")),
+        input_folder=folders.path_to("input"),
+        output_folder=folders.path_to("output"),
+        limits=_limits(top.section("limits")),
+        callers=tuple(_caller(one) for one in top.sections("callers")),
+        reflection=top.flag("reflection", True),
         shuffle=_shuffle(shuffle),
     )
-    for part in (ledger, folders, shuffle, table):
+    for part in (ledger, folders, shuffle, top):
         part.done()
-    if kind == "postgres" and config.ledger_dsn_file is None:
-        raise ConfigError("ledger.dsn_file is missing: a file with the DSN, readable by its owner only")
+    if kind == "postgres":
+        _required_path(ledger, "dsn_file", "a file with the DSN that only its owner can read")
     return config
 
 
-def _tls(table: Table) -> TlsFiles | None:
-    if "tls" not in table:
+def _required_path(section: Section, key: str, what: str) -> Path:
+    path = section.path_to(key)
+    if path is None:
+        section.missing(key, f'Write {key} = "…": {what}')
+    return path
+
+
+def _origins(section: Section, key: str) -> frozenset[str]:
+    """Read origins as a browser writes them; no report can carry any other, so a right to it would have no effect."""
+    found = section.texts(key, (), any_list=True)
+    for origin in found:
+        _check_origin(section, key, origin)
+    return frozenset(found)
+
+
+def _check_origin(section: Section, key: str, origin: str) -> None:
+    if not is_reporting_origin(origin):
+        section.refuse(key, f"has {origin!r}, which is not an origin", "Write an origin such as https://adtech.example")
+
+
+def _sites(section: Section, key: str) -> frozenset[str]:
+    """Read sites, in the form that ``site_of`` returns for an origin of the site."""
+    found = section.texts(key, (), any_list=True)
+    for site in found:
+        _check_site(section, key, site)
+    return frozenset(found)
+
+
+def _check_site(section: Section, key: str, site: str) -> None:
+    if site_of(site) != site:
+        section.refuse(key, f"has {site!r}, which is not a site", "Write a site such as https://adtech.example")
+
+
+def _shuffle(section: Section) -> ShuffleSettings:
+    """Read the public keys of the device registries, each for one origin or one site."""
+    for removed in ("authenticated_origins", "authenticated_sites"):
+        if removed in section:
+            section.refuse(
+                removed,
+                "was removed, because a list of names does not show who sent a report",
+                "Give the public key of the device registry with [[shuffle.registry_keys]], as docs/shuffling.md "
+                "describes",
+            )
+    origins: dict[str, RegistryKey] = {}
+    sites: dict[str, RegistryKey] = {}
+    for one in section.sections("registry_keys"):
+        origin, site = one.optional_text("origin"), one.optional_text("site")
+        path = _required_path(one, "public_key", "a file with the registry's public key")
+        one.done()
+        if origin is not None and site is None:
+            _check_origin(one, "origin", origin)
+            found, name = origins, origin
+        elif site is not None and origin is None:
+            _check_site(one, "site", site)
+            found, name = sites, site
+        else:
+            one.refuse("", "needs exactly one of origin and site", 'Write origin = "https://adtech.example"')
+        if name in found:
+            one.refuse(
+                "", f"repeats {name}, which has a key already", "Give one key: a client could get a token from each"
+            )
+        try:
+            found[name] = RegistryKey.read(path)
+        except KeySetError as problem:
+            one.refuse("public_key", f"cannot be used: {problem}", "Name the file with the registry's public key")
+    return ShuffleSettings(origins=origins, sites=sites)
+
+
+def _tls(top: Section) -> TlsFiles | None:
+    if "tls" not in top:
         return None
-    tls = table.table("tls")
-    certificate, key, authority = tls.path("certificate"), tls.path("private_key"), tls.path("client_authority")
+    tls = top.section("tls")
+    files = TlsFiles(
+        certificate=_required_path(tls, "certificate", "give certificate and private_key together"),
+        private_key=_required_path(tls, "private_key", "give certificate and private_key together"),
+        client_authority=tls.path_to("client_authority"),
+    )
     tls.done()
-    if certificate is None or key is None:
-        raise ConfigError("tls.certificate and tls.private_key are both needed")
-    return TlsFiles(certificate=certificate, private_key=key, client_authority=authority)
+    return files
 
 
-def _filter(ledger: Table) -> Filter:
-    name = ledger.text("filter", EpsilonDeltaFilter.name)
+def _filter(ledger: Section) -> Filter:
+    name = ledger.choice("filter", (EpsilonDeltaFilter.name, ZcdpFilter.name), EpsilonDeltaFilter.name)
     uses = ledger.whole("uses", 0, least=0, most=(1 << 32) - 2) or None
     delta = ledger.text("delta", "0.00001")
     if name == ZcdpFilter.name:
-        return ZcdpFilter.parse(rho=ledger.text("rho"), delta=delta, uses=uses)
-    if name == EpsilonDeltaFilter.name:
-        return EpsilonDeltaFilter.parse(epsilon=ledger.text("epsilon", "64"), delta=delta, uses=uses)
-    raise ConfigError(f"ledger.filter must be {EpsilonDeltaFilter.name} or {ZcdpFilter.name}, not {name!r}")
+        return ZcdpFilter.parse(rho=ledger.text("rho", example="2"), delta=delta, uses=uses)
+    return EpsilonDeltaFilter.parse(epsilon=ledger.text("epsilon", "64"), delta=delta, uses=uses)
 
 
-def _unit(table: Table) -> PrivacyUnit:
-    text = table.text("privacy_unit", PrivacyUnit.REPORT.value)
-    try:
-        return PrivacyUnit(text)
-    except ValueError:
-        raise ConfigError(f"privacy_unit must be {' or '.join(PrivacyUnit)}, not {text!r}") from None
-
-
-def _sensitivities(table: Table) -> dict[Api, Sensitivity]:
+def _sensitivities(section: Section) -> dict[Api, Sensitivity]:
     found = {}
     for api in Api:
-        if api.value in table:
-            one = table.table(api.value)
+        one = section.section(api.value)
+        if api.value in section:
             l1 = one.whole("l1", 65_536, least=1, most=1 << 32)
             found[api] = Sensitivity(l1=l1, l0=one.whole("l0", l1, least=1, most=l1))
             one.done()
-        else:
-            table.table(api.value)
-    table.done()
+    section.done()
     return found
 
 
-def _limits(table: Table) -> Limits:
+def _limits(section: Section) -> Limits:
     limits = Limits(
-        jobs=table.whole("jobs", 4, least=1, most=1000),
-        jobs_per_caller=table.whole("jobs_per_caller", 0, least=0, most=1000) or None,
-        waiting=table.whole("waiting", 1000, least=0, most=1_000_000),
-        message_bytes=table.whole("message_bytes", 4 << 20, least=1 << 16, most=64 << 20),
-        stall_s=table.whole("stall_s", 60, least=1, most=86_400),
-        finished_kept=table.whole("finished_kept", 1_000, least=1, most=10_000_000),
-        processes=table.whole("processes", 2, least=0, most=1024),
-        domain_keys=table.whole("domain_keys", 200_000_000, least=1, most=2_000_000_000),
-        max_report_age_ms=table.whole("max_report_age_days", 90, least=1, most=36_500) * DAY_MS,
+        jobs=section.whole("jobs", 4, least=1, most=1000),
+        jobs_per_caller=section.whole("jobs_per_caller", 0, least=0, most=1000) or None,
+        waiting=section.whole("waiting", 1000, least=0, most=1_000_000),
+        message_bytes=section.whole("message_bytes", 4 << 20, least=1 << 16, most=64 << 20),
+        stall_s=section.whole("stall_s", 60, least=1, most=86_400),
+        finished_kept=section.whole("finished_kept", 1_000, least=1, most=10_000_000),
+        processes=section.whole("processes", 2, least=0, most=1024),
+        domain_keys=section.whole("domain_keys", 200_000_000, least=1, most=2_000_000_000),
+        max_report_age_ms=section.whole("max_report_age_days", 90, least=1, most=36_500) * DAY_MS,
     )
-    table.done()
+    section.done()
     return limits
 
 
-def _caller(table: Table) -> Caller:
-    name = table.text("name")
-    try:
-        roles = frozenset(Role(role) for role in table.texts("roles"))
-    except ValueError:
-        raise ConfigError(f"caller {name!r}: a role is one of {', '.join(Role)}") from None
+def _caller(section: Section) -> Caller:
+    name = section.text("name", example="adtech")
+    roles = section.texts("roles", (), any_list=True)
+    for role in roles:
+        if role not in list(Role):
+            section.refuse("roles", f"has {role!r}, which is not a role", f"Write some of {', '.join(Role)}")
     tokens = []
-    for one in table.tables("tokens"):
+    for one in section.sections("tokens"):
         tokens.append(Token(digest=one.text("sha256"), expires_ms=one.time_ms("expires")))
         one.done()
     caller = Caller(
         name=name,
-        roles=roles,
-        origins=_origins(table, f"caller {name!r}", "reporting_origins"),
-        sites=_sites(table, f"caller {name!r}", "reporting_sites"),
+        roles=frozenset(map(Role, roles)),
+        origins=_origins(section, "reporting_origins"),
+        sites=_sites(section, "reporting_sites"),
         tokens=tuple(tokens),
-        certificates=frozenset(table.texts("certificates")),
-        folder=table.text("folder", name),
+        certificates=frozenset(section.texts("certificates", (), any_list=True)),
+        folder=section.text("folder", name),
     )
-    table.done()
+    section.done()
     return caller
+
+
+def read_secret(path: Path, what: str) -> bytes:
+    """Return the bytes of a secret file; refused when others can read it. The bytes never appear in a message."""
+    try:
+        mode = path.stat().st_mode
+        raw = path.read_bytes()
+    except OSError as problem:
+        raise ConfigError(f"{what}: cannot read {path}: {problem.strerror}") from None
+    if mode & 0o077:
+        raise ConfigError(f"{what}: others can read {path}; run 'chmod 600 {path}'")
+    if not raw.strip():
+        raise ConfigError(f"{what}: {path} is empty")
+    return raw

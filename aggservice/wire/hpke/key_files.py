@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from aggservice.files.atomic import whole_file
 from aggservice.wire.errors import KeySetError
-from aggservice.wire.files import whole_file
 from aggservice.wire.hpke.key_sets import KeySet
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits
 from aggservice.wire.errors import KeySetError
-from aggservice.wire.files import whole_file
 
 KEY_BYTES = 32
 _FIELD = "device_registry_private_key"

@@ -1,4 +1,4 @@
-"""Where a key of a TOML document stands in its text: ``tomllib`` reads values and forgets lines."""
+"""The line of each key of a TOML document, which ``tomllib`` does not keep."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TRIPLE = re.compile(r'"""|\'\'\'')
 class Lines:
     """The line of each key, by its path: ``("queries", 1, "epsilon")`` is the second query's epsilon."""
 
-    places: Mapping[Path, int]
+    line_of_path: Mapping[Path, int]
 
     def of(self, path: Sequence[str | int]) -> int:
-        """Return the line of ``path``, or of the innermost table that is known to hold it; 0 when nothing is."""
+        """Return the line of ``path``, or of the innermost table that holds it and has a known line; otherwise 0."""
         for length in range(len(path), 0, -1):
-            if (line := self.places.get(tuple(path[:length]))) is not None:
+            if (line := self.line_of_path.get(tuple(path[:length]))) is not None:
                 return line
         return 0
 
@@ -31,13 +31,13 @@ class Lines:
     def read(cls, text: str) -> Lines:
         """Find the keys of a document that ``tomllib`` has accepted.
 
-        Headers and ``key =`` at the beginning of a line count; what stands inside an inline table or a list is found
-        by the key that holds it.
+        Only headers and ``key =`` at the start of a line are found; a value inside an inline table or a list has the
+        line of the key that holds it.
 
         >>> Lines.read("[a]\\nb = 1\\n[[c]]\\n[[c]]\\nd = 2").of(("c", 1, "d"))
         5
         """
-        places: dict[Path, int] = {}
+        lines: dict[Path, int] = {}
         counts: dict[Path, int] = {}
         table: Path = ()
         quoted = False
@@ -49,20 +49,20 @@ class Lines:
                 continue
             if header := _HEADER.match(line):
                 table = cls._enter(header[1], _parts(header[2]), counts)
-                places.setdefault(table, number)
+                lines.setdefault(table, number)
                 if table and isinstance(table[-1], int):
-                    places.setdefault(table[:-1], number)
+                    lines.setdefault(table[:-1], number)
             elif key := _KEY.match(line):
-                places.setdefault((*table, *_parts(key[1])), number)
-        return cls(places)
+                lines.setdefault((*table, *_parts(key[1])), number)
+        return cls(lines)
 
     @staticmethod
     def _enter(bracket: str, parts: list[str], counts: dict[Path, int]) -> Path:
-        """Return the path of a header; the name of an array of tables means its last table so far."""
+        """Return the path of a header; the name of an array of tables refers to its last table so far."""
         path: Path = ()
-        for place, part in enumerate(parts):
+        for index, part in enumerate(parts):
             path = (*path, part)
-            if bracket == "[[" and place == len(parts) - 1:
+            if bracket == "[[" and index == len(parts) - 1:
                 counts[path] = counts.get(path, -1) + 1
             if path in counts:
                 path = (*path, counts[path])

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: what fails half-way leaves what was there before."""
+"""Atomic file writing: a write that fails leaves the former file as it was."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-#: A name has at most 255 bytes; of a longer one's characters these fit beside 34 more, whatever they are.
+#: A file name has at most 255 bytes: 50 characters of up to 4 bytes, and 34 of our own.
 _NAME_MOST: Final = 50
 
 
 @contextmanager
 def whole_file(path: Path, *, private: bool = False, replace: bool = True) -> Iterator[Path]:
-    """Yield a place beside ``path`` to write to; it becomes ``path`` when the block ends without an error.
+    """Yield a temporary path beside ``path``; it is renamed to ``path`` when the block ends without an error.
 
-    Only the owner can read it where ``private``; else it keeps the permissions of the file it replaces, or has what the
-    process's mask allows. Without ``replace`` a file that is there already, or appears meanwhile, raises
-    ``FileExistsError``. What is no plain file (a pipe, a device) is written directly.
+    With ``private`` only the owner can read the file; otherwise it keeps the permissions of the file it replaces, or
+    gets those that the process's umask allows. Without ``replace`` an existing file raises ``FileExistsError``, also
+    one that appears during the block. A pipe or a device is written directly.
     """
     if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
         yield path
         return
-    target = path.resolve()  # a link goes on pointing where it points
+    target = path.resolve()  # a symbolic link stays, and its target is replaced
     staged = target.with_name(f".{target.name[:_NAME_MOST]}.{uuid4().hex}")
-    # The system takes the process's mask off these permissions; to ask for the mask is to change it for a while.
+    # The system applies the umask to these permissions; reading the umask would change it for a moment.
     handle = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
     try:
         if not private and target.exists():
