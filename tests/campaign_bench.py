@@ -8,9 +8,9 @@ from pathlib import Path
 
 from aggservice.campaign import Assessment, Campaign
 from aggservice.campaign.assess.slices import assess
-from aggservice.campaign.run import addressee_of, service_config
-from aggservice.campaign.service.jobs import Answer, Desk, jobs_of
-from aggservice.campaign.service.sealing import pieces_of, seal_all
+from aggservice.campaign.run import sealing_settings, service_config
+from aggservice.campaign.service.jobs import JobResult, JobSubmitter, jobs_of
+from aggservice.campaign.service.sealing import seal_all, sealing_tasks
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, ManualClock, SecureBits
@@ -27,15 +27,15 @@ class Bench:
         self.service, self.client, self.keys, self.clock, self.folder = service, client, keys, clock, folder
         self.count = 0
 
-    def run(self, campaign: Campaign, bits: Bits | None = None) -> tuple[Truth, list[Answer], list[Assessment]]:
+    def run(self, campaign: Campaign, bits: Bits | None = None) -> tuple[Truth, list[JobResult], list[Assessment]]:
         """Run one campaign through sealing, Avro, gRPC, engine and ledger, under job ids of its own."""
         bits = bits or SecureBits()
         self.count += 1
         truth = simulate_reports(campaign, bits)
         out = self.folder / f"{self.count}"
-        pieces = pieces_of(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))
-        seal_all(pieces, addressee_of(campaign, self.keys.public(self.clock).serialise()), workers=1)
-        desk = Desk(campaign, self.client, out, clock=None, files=False, prefix=f"{self.count}-")
+        pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))
+        seal_all(pieces, sealing_settings(campaign, self.keys.public(self.clock).serialise()), workers=1)
+        desk = JobSubmitter(campaign, self.client, out, clock=None, files=False, prefix=f"{self.count}-")
         answers = [desk.ask(job) for job in jobs_of(campaign, truth.collected.closes_ms)]
         found = [assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers]
         return truth, answers, found

@@ -113,7 +113,7 @@ def command(
         start = time.perf_counter()
         result = run_campaign(campaign, out or Path(scratch) / "run", workers=workers, draw=False)
         wall = time.perf_counter() - start
-        sealed = result.metrics["reports"]["in_batches"]
+        sealed = result.metrics.reports.in_batches
         after = bare_seconds(sealed, workers) / sealed
     events = len(result.truth.events)
     print(f"{people:,} people, {events:,} events, {sealed:,} sealed reports, {workers} processes")

@@ -7,7 +7,7 @@ from aggservice.campaign.plan.file import load_plan
 from aggservice.campaign.plan.planner import Plan, make_plan
 from aggservice.campaign.requery.file import load_scenario
 from aggservice.campaign.requery.run import ScenarioResult, run_scenario
-from aggservice.campaign.run import OtherService, RunResult, run_campaign
+from aggservice.campaign.run import RemoteService, RunResult, run_campaign
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.sweep.run import parse_field, run_sweep
 
@@ -16,8 +16,8 @@ __all__ = [
     "Campaign",
     "CampaignError",
     "CampaignFileError",
-    "OtherService",
     "Plan",
+    "RemoteService",
     "RunError",
     "RunResult",
     "ScenarioResult",

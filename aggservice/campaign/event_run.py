@@ -1,13 +1,12 @@
-"""The run of an event-level campaign: no service and no ledger, reports and labels with the browser's own noise."""
+"""Runs an event-level campaign: the browser adds the noise, so it needs no service and no ledger."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from aggservice.campaign.assess.event_level import conversion_model, correct, guarantee, report_events, write_labels
 from aggservice.campaign.assess.slices import Assessment
-from aggservice.campaign.output.metrics import event_metrics
+from aggservice.campaign.output.metrics import Metrics, event_metrics
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages import Stopwatch
 from aggservice.campaign.world.events import Events
@@ -17,8 +16,8 @@ from aggservice.mechanisms import Bits
 
 def run_event_level(
     campaign: Campaign, out: Path, seed: str | None, bits: Bits, watch: Stopwatch
-) -> tuple[Events, Assessment, dict[str, Any]]:
-    """Let ads send their reports, correct the counts, write ``labels.csv``; return what was found."""
+) -> tuple[Events, Assessment, Metrics]:
+    """Simulate the reports of every ad, correct their counts and write ``labels.csv``; return what was found."""
     settings = campaign.client.event_level
     assert settings is not None
     with watch.stage("simulate"):

@@ -1,4 +1,4 @@
-"""How long each stage of a run took and how much memory it needed, and telling somebody about it."""
+"""Times the stages of a run, measures their memory and reports their progress."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Called with the stage, how much of it is done, and how much there is (0: not known).
+#: Called with the stage, the amount done, and the total (0 if unknown).
 Progress = Callable[[str, int, int], None]
 
 
-def quiet(stage: str, done: int, total: int) -> None:
-    """Tell nobody."""
+def no_progress(stage: str, done: int, total: int) -> None:
+    """Report nothing."""
 
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Times stages. Peaks are of this process and of its children so far, in bytes, as the kernel counts them."""
+    """Times stages. A peak is the largest memory so far, in bytes, of this process or of one child."""
 
-    progress: Progress = quiet
+    progress: Progress = no_progress
     seconds: dict[str, float] = field(default_factory=dict)
     peaks: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @contextmanager
     def stage(self, name: str, total: int = 0) -> Iterator[Callable[[int], None]]:
-        """Time a stage; the block may call what it gets with how much is done."""
+        """Time a stage. It yields a function that the block may call with the amount done so far."""
         self.progress(name, 0, total)
         start = time.perf_counter()
         yield lambda done: self.progress(name, done, total)

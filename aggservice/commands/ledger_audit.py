@@ -157,10 +157,13 @@ def receipt(
 
 
 def _write(raw: bytes, file: Path | None) -> None:
+    from aggservice.files.atomic import whole_file
+
     if file is None:
         typer.echo(raw.decode("ascii"))
     else:
-        file.write_bytes(raw)
+        with whole_file(file) as staged:
+            staged.write_bytes(raw)
         typer.echo(f"{len(raw)} bytes in {file}")
 
 

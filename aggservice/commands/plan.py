@@ -22,7 +22,7 @@ def plan(
     from rich.table import Table
 
     from aggservice.campaign import CampaignError, load_plan, make_plan
-    from aggservice.campaign.plan.file import plan_to_plain, verdict
+    from aggservice.campaign.plan.file import feasibility_text, plan_to_plain
 
     try:
         asked = load_plan(file)
@@ -50,7 +50,7 @@ def plan(
                 "" if target is None else "yes" if one["met"] else "no",
             )
         console.print(table)
-        console.print(verdict(made), highlight=False, markup=False)
+        console.print(feasibility_text(made), highlight=False, markup=False)
     if not made.feasible:
         raise typer.Exit(1)
 

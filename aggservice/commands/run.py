@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from aggservice.campaign import Campaign, OtherService, RunResult
+    from aggservice.campaign import Campaign, RemoteService, RunResult
+    from aggservice.campaign.output.metrics import QueryMetrics
 
 
 def run(
@@ -38,7 +39,7 @@ def run(
     With --service or --ledger, simulated time is moved so that the campaign ends now. With --sweep, every point of a
     grid of fields is run, --workers at a time.
     """
-    from aggservice.campaign import CampaignError, OtherService, load_campaign
+    from aggservice.campaign import CampaignError, RemoteService, load_campaign
     from aggservice.client import ClientError, Credentials
 
     try:
@@ -46,7 +47,7 @@ def run(
         other = None
         if service:
             credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
-            other = OtherService(address=service, credentials=credentials)
+            other = RemoteService(address=service, credentials=credentials)
     except (CampaignError, ClientError, OSError) as problem:
         typer.echo(f"aggservice run: {problem}", err=True)
         raise typer.Exit(2) from None
@@ -76,7 +77,7 @@ def run_file(
     out: Path,
     seed: str = "",
     workers: int | None = None,
-    service: OtherService | None = None,
+    service: RemoteService | None = None,
     ledger: Path | None = None,
     plots: bool = True,
     as_json: bool = False,
@@ -104,7 +105,7 @@ def run_file(
         typer.echo(f"aggservice: {problem}", err=True)
         raise typer.Exit(1) from None
     if as_json:
-        typer.echo(json.dumps(result.metrics, ensure_ascii=False, indent=1, sort_keys=True))
+        typer.echo(json.dumps(result.metrics.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
     else:
         show(result, plots=plots)
 
@@ -184,25 +185,25 @@ def show(result: RunResult, *, plots: bool = True) -> None:
     console = Console()
     metrics = result.metrics
     # Names are the campaign's own: what stands in brackets in them is no markup.
-    console.print(f"[bold]{escape(metrics['campaign'])}[/bold]: {escape(metrics['description'])}", highlight=False)
-    events, reports = metrics["events"], metrics["reports"]
+    console.print(f"[bold]{escape(metrics.campaign)}[/bold]: {escape(metrics.description)}", highlight=False)
+    events, reports = metrics.events, metrics.reports
     console.print(
-        f"{events['people']:,} people, {events['impressions']:,} ads shown, {events['conversions']:,} conversions, "
+        f"{events.people:,} people, {events.impressions:,} ads shown, {events.conversions:,} conversions, "
         + (
-            f"{reports['in_batches']:,} sealed reports, batches: {len(metrics['batches'])}"
-            if metrics["batches"]
-            else f"{reports['in_batches']:,} event-level reports"
+            f"{reports.in_batches:,} sealed reports, batches: {len(metrics.batches)}"
+            if metrics.batches
+            else f"{reports.in_batches:,} event-level reports"
         ),
         highlight=False,
     )
-    for query in metrics["queries"]:
-        jobs = [one for one in result.assessments if one.query == query["name"]]
+    for query in metrics.queries:
+        jobs = metrics.jobs_of(query.name)
         paid = [one for one in jobs if one.paid]
         if len(jobs) > len(paid):
-            console.print(f"{query['name']}: {len(jobs) - len(paid)} of {len(jobs)} jobs refused, budget spent")
+            console.print(f"{query.name}: {len(jobs) - len(paid)} of {len(jobs)} jobs refused, budget spent")
         if not paid:
             continue
-        table = Table(title=f"{query['name']} ({paid[-1].job})", title_justify="left")
+        table = Table(title=f"{query.name} ({paid[-1].job})", title_justify="left")
         table.add_column("slice")
         for name in ("truth", "estimate", "95 % interval"):
             table.add_column(name, justify="right")
@@ -216,40 +217,39 @@ def show(result: RunResult, *, plots: bool = True) -> None:
             )
         console.print(table)
         _losses(console, query)
-    if "model" in metrics:
-        model = metrics["model"]
+    if metrics.model is not None:
+        model = metrics.model
         console.print(
-            f"A model of conversion over {model['ads']:,} ads: predictions of the one trained on noisy labels are off "
-            f"by {model['distance_noisy']:.4f}, on corrected labels by {model['distance_corrected']:.4f}, where "
-            f"{model['conversion_rate']:.4f} of the ads convert.",
+            f"A model of conversion over {model.ads:,} ads: predictions of the one trained on noisy labels are off "
+            f"by {model.distance_noisy:.4f}, on corrected labels by {model.distance_corrected:.4f}, where "
+            f"{model.conversion_rate:.4f} of the ads convert.",
             highlight=False,
         )
-    left = metrics["ledger"]["left"]
+    left = metrics.ledger.left
     if left:
         what = ", ".join(f"{name} = {left[-1][name]}" for name in ("epsilon", "delta") if name in left[-1])
-        total = f"epsilon = {metrics['ledger']['epsilon']}, delta = {metrics['ledger']['delta']}"
-        console.print(f"The ledger says each {metrics['ledger']['unit']} has {what} left of {total}.", highlight=False)
-    if not metrics["private"]:
+        total = f"epsilon = {metrics.ledger.epsilon}, delta = {metrics.ledger.delta}"
+        console.print(f"The ledger says each {metrics.ledger.unit} has {what} left of {total}.", highlight=False)
+    if not metrics.private:
         console.print("Not private: this run came from a seed.", style="yellow")
     place = result.report if plots else result.out
     console.print(f"Report: {place.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
-def _losses(console: Any, query: dict[str, Any]) -> None:
+def _losses(console: Any, query: QueryMetrics) -> None:
     """Print where conversions went and, where there is one, the bias."""
-    found = query["measures"][0]["waterfall"]
+    found = query.measures[0].waterfall
     if found is None:
         return
-    steps = ", ".join(f"{step['conversions']:,} {step['step']}" for step in found["steps"] if step["conversions"])
+    steps = ", ".join(f"{step.conversions:,} {step.step}" for step in found.steps if step.conversions)
     console.print(
-        f"{found['happened']['conversions']:,} happened = {found['counted']['conversions']:,} counted"
-        + (f" + {steps}" if steps else ""),
+        f"{found.happened:,} happened = {found.counted:,} counted" + (f" + {steps}" if steps else ""),
         highlight=False,
     )
-    for one in query["measures"]:
-        if one["bias"] and one["truth"]:
+    for one in query.measures:
+        if one.bias and one.truth:
             console.print(
-                f"Bias of {one['measure']}: {one['bias']:+,.1f} ({one['bias'] / one['truth']:+.2%} of the truth), "
+                f"Bias of {one.measure}: {one.bias:+,.1f} ({one.bias / one.truth:+.2%} of the truth), "
                 "which no interval covers: capped, clipped, rounded, lost, late or left out.",
                 highlight=False,
                 markup=False,

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 from aggservice.files.toml_lines import Lines
 
+_SHOWN_OPTIONS = 20
+
 
 class FileError(Exception):
     """A file that is refused: where, why, and what to write instead. Each package raises a subclass of its own.
@@ -118,9 +120,9 @@ class Section:
         """Return a string; None if absent."""
         return self.text(key) if self.take(key) is not None else None
 
-    def choice(self, key: str, options: Sequence[str], default: str) -> str:
-        """Return a string that must be one of ``options``."""
-        value = self.text(key, default)
+    def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
+        """Return a string that must be one of ``options``; without a default the key is required."""
+        value = self.text(key, default, example=options[0])
         if value not in options:
             self.refuse(key, f"is {value!r}", f"Write one of {', '.join(repr(option) for option in options)}")
         return value
@@ -199,6 +201,17 @@ class Section:
             self.refuse(key, "is not a list of distinct strings", 'Write a list such as ["a", "b"]')
         return tuple(value)
 
+    def choices(
+        self, key: str, options: Sequence[str], default: Sequence[str] | None = None, *, any_list: bool = False
+    ) -> tuple[str, ...]:
+        """Return a list of strings as ``texts`` does; each must be one of ``options``."""
+        found = self.texts(key, default, any_list=any_list)
+        for one in found:
+            if one not in options:
+                shown = ", ".join(map(repr, options[:_SHOWN_OPTIONS]))
+                self.refuse(key, f"has {one!r}", f"Write some of {shown}{', …' * (len(options) > _SHOWN_OPTIONS)}")
+        return found
+
     def time_ms(self, key: str) -> int | None:
         """Return a date and time with its offset from UTC as milliseconds since 1970; None if absent."""
         value = self._typed(key, (datetime.datetime,), "a date and time such as 2027-01-01T00:00:00Z, without quotes")
@@ -223,10 +236,12 @@ class Section:
         value = self._typed(key, (str,), "a path in quotes")
         return None if value is None else self.folder / str(value)
 
-    def existing_file(self, key: str) -> Path | None:
-        """Return the path of a file that exists; None if absent."""
+    def existing_file(self, key: str, *, example: str) -> Path:
+        """Return the path of a file that exists; the key is required."""
         path = self.path_to(key)
-        if path is not None and not path.is_file():
+        if path is None:
+            self.missing(key, f'Write {key} = "{example}"')
+        if not path.is_file():
             problem = f"names {self.values[key]!r}, which is not a file"
             self.refuse(key, problem, f"Put it into {self.folder} or name another")
         return path

@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.campaign.assess.losses import Bounds, Loss
-from aggservice.campaign.requery.adversary import AddSource, AddTrigger, Answer, Move, Query, RunOperation, play
+from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss
+from aggservice.campaign.requery.adversary import (
+    AddSource,
+    AddTrigger,
+    AdversaryQuery,
+    MechanismAnswer,
+    Move,
+    RunOperation,
+    play,
+)
 from aggservice.campaign.requery.games import GameResult, play_games
-from aggservice.campaign.requery.interactive import ServiceDesk, SummaryReports, bounds_terms, memory_ledger
-from aggservice.campaign.requery.random_adversary import RandomAdversary, believed
+from aggservice.campaign.requery.interactive import ServiceBackend, SummaryMechanism, bounds_terms, memory_ledger
+from aggservice.campaign.requery.random_adversary import RandomAdversary, visible_spend
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits
 from aggservice.service import Limits, ServiceConfig, embedded
@@ -48,10 +56,10 @@ def mechanism(
     epsilon: str = "3",
     delta: str = "0.00001",
     kind: type[Ledger] = Ledger,
-) -> SummaryReports:
-    clock, bits, bounds = ManualClock(NOW_MS), SecureBits(), Bounds(l1=l1, l0=l0)
+) -> SummaryMechanism:
+    clock, bits, bounds = ManualClock(NOW_MS), SecureBits(), ContributionBounds(l1=l1, l0=l0)
     limits = EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta)
-    return SummaryReports(
+    return SummaryMechanism(
         api=api,
         bounds=bounds,
         ledger=memory_ledger(limits, bounds_terms(api, bounds), clock=clock, bits=bits, kind=kind),
@@ -68,7 +76,7 @@ class Insistent:
         self.rounds = rounds
         self.trick = trick
 
-    def next_move(self, seen: Sequence[Answer]) -> Move | None:
+    def next_move(self, seen: Sequence[MechanismAnswer]) -> Move | None:
         if len(seen) == self.rounds:
             return None
         events = (
@@ -77,7 +85,9 @@ class Insistent:
             AddTrigger(device=0, key=2, value=40),
             AddTrigger(device=0, key=2, value=1),  # the source is full: a null report
         )
-        query = Query(reports=(0, 1, 2), epsilon=Epsilon.parse("1"), domain=(3,), job_id="job" if self.trick else None)
+        query = AdversaryQuery(
+            reports=(0, 1, 2), epsilon=Epsilon.parse("1"), domain=(3,), job_id="job" if self.trick else None
+        )
         return Move(events=() if seen else events, query=query)
 
 
@@ -86,8 +96,8 @@ def test_an_insistent_adversary_gets_exactly_epsilon_star() -> None:
     answers = play(played, Insistent(6))
     assert [answer.rows is not None for answer in answers] == [True, True, True, False, False, False]
     assert {answer.return_code for answer in answers[3:]} == {"PRIVACY_BUDGET_EXHAUSTED"}
-    assert played.recorder.totals() == {"source 1": Loss(played.limit.epsilon)}
-    assert not played.recorder.past(played.limit)
+    assert played.recorder.totals() == {"source 1": PrivacyLoss(played.limit.epsilon)}
+    assert not played.recorder.units_over_limit(played.limit)
     assert all(one.lost == one.charged for one in played.recorder.compare(played.balances()))
 
 
@@ -102,7 +112,7 @@ def test_a_ledger_that_forgets_every_tenth_charge_is_caught_by_the_truth() -> No
     played = mechanism(epsilon="12", kind=ForgetfulLedger)
     play(played, Insistent(16))
     assert played.recorder.totals()["source 1"].epsilon == 13
-    assert set(played.recorder.past(played.limit)) == {"source 1"}
+    assert set(played.recorder.units_over_limit(played.limit)) == {"source 1"}
     assert [one.undercharged for one in played.recorder.compare(played.balances())] == [True]
 
 
@@ -112,12 +122,12 @@ def test_private_aggregation_windows_are_units_of_their_own() -> None:
         return {"runs": runs}, 5, min(100, 20 * runs)
 
     class Windows:
-        def next_move(self, seen: Sequence[Answer]) -> Move | None:
+        def next_move(self, seen: Sequence[MechanismAnswer]) -> Move | None:
             if len(seen) == 2:
                 return None
             events = tuple(RunOperation(device=1, window=len(seen), pi=pi) for _ in range(3))
             reports = tuple(range(3 * len(seen), 3 * len(seen) + 3))
-            return Move(events=events, query=Query(reports=reports, epsilon=Epsilon.parse("2"), domain=(5,)))
+            return Move(events=events, query=AdversaryQuery(reports=reports, epsilon=Epsilon.parse("2"), domain=(5,)))
 
     played = mechanism(api=Api.SHARED_STORAGE, l1=100)
     play(played, Windows())
@@ -131,7 +141,7 @@ def test_a_random_adversary_is_a_function_of_the_transcript() -> None:
     def build(bits: Bits) -> RandomAdversary:
         return RandomAdversary(
             api=Api.ATTRIBUTION_REPORTING,
-            bounds=Bounds(l1=100, l0=10),
+            bounds=ContributionBounds(l1=100, l0=10),
             limit_epsilon_micro=3_000_000,
             limit_delta_atto=10**13,
             bits=bits,
@@ -149,9 +159,13 @@ def test_a_random_adversary_is_a_function_of_the_transcript() -> None:
 
 
 def test_belief_counts_a_repeated_job_once() -> None:
-    query = Query(reports=(0, 0, 1), epsilon=Epsilon.parse("1"), delta=Delta(atto=5), others=Epsilon.parse("0.5"))
-    answer = Answer(move=Move(events=(), query=query), job_id="j", rows={}, return_code="SUCCESS", reports_sent=2)
-    epsilon, delta = believed([answer, answer])
+    query = AdversaryQuery(
+        reports=(0, 0, 1), epsilon=Epsilon.parse("1"), delta=Delta(atto=5), others=Epsilon.parse("0.5")
+    )
+    answer = MechanismAnswer(
+        move=Move(events=(), query=query), job_id="j", rows={}, return_code="SUCCESS", reports_sent=2
+    )
+    epsilon, delta = visible_spend([answer, answer])
     assert epsilon == {(0, 0): 1_500_000, (1, 0): 1_500_000} and delta == {(0, 0): 5, (1, 0): 5}
 
 
@@ -200,7 +214,7 @@ def test_random_adversaries_catch_a_forgetful_service() -> None:
 
 def test_random_adversaries_over_grpc_fare_no_better(tmp_path: Path) -> None:
     """The same family against a whole service, with its ledger in SQLite."""
-    clock, bits, bounds = ManualClock(NOW_MS), SecureBits(), Bounds(l1=100, l0=10)
+    clock, bits, bounds = ManualClock(NOW_MS), SecureBits(), ContributionBounds(l1=100, l0=10)
     keys = KeySet.create(bits, clock)
     limits = EpsilonDeltaFilter.parse(epsilon="3", delta="0.00001")
     released = 0
@@ -213,14 +227,14 @@ def test_random_adversaries_over_grpc_fare_no_better(tmp_path: Path) -> None:
             limits=Limits(processes=0),
         )
         with embedded(config, clock=clock, keys=keys) as service, Client(service.address) as client:
-            played = SummaryReports(
+            played = SummaryMechanism(
                 api=api,
                 bounds=bounds,
                 ledger=service.ledger,
                 keys=keys,
                 clock=clock,
                 bits=bits,
-                desk=ServiceDesk(client),
+                backend=ServiceBackend(client),
             )
             adversary = RandomAdversary(
                 api=api,
@@ -231,7 +245,7 @@ def test_random_adversaries_over_grpc_fare_no_better(tmp_path: Path) -> None:
                 rounds=15,
             )
             released += sum(answer.rows is not None for answer in play(played, adversary))
-            assert not played.recorder.past(played.limit)
+            assert not played.recorder.units_over_limit(played.limit)
             assert all(one.lost == one.charged for one in played.recorder.compare(played.balances()))
     # A game without any answer is rarer than one in a thousand; six of them in a row do not happen.
     assert released > 0

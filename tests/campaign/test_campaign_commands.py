@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from aggservice.campaign import load_campaign, run_campaign
-from aggservice.campaign.run import anchored
+from aggservice.campaign.run import shift_to_end_now
 from aggservice.client import Client
 from aggservice.commands import demo as demo_command
 from aggservice.commands import run as run_command
@@ -107,7 +107,7 @@ def test_a_seeded_run_again_is_charged_again(file: Path, tmp_path: Path) -> None
         campaign = replace(load_campaign(file), seed="s")
         # Anchored to the same hour, so that the reports are the same to the byte.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("aggservice.campaign.run.anchored", lambda campaign, now: anchored(campaign, NOW_MS))
+            patch.setattr("aggservice.campaign.run.anchored", lambda campaign, now: shift_to_end_now(campaign, NOW_MS))
             result = run_campaign(campaign, out, workers=1, draw=False, ledger=ledger)
         assert [answer.paid for answer in result.answers] == [bool(paid)]
         assert len(result.answers[0].metrics) == 2 * paid

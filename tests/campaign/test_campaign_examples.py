@@ -72,8 +72,8 @@ def test_event_level_counts_and_labels(tmp_path: Path) -> None:
 
 def test_training_labels(tmp_path: Path) -> None:
     result = run_small("training_labels", tmp_path)
-    model = result.metrics["model"]
-    assert model["distance_corrected"] < model["distance_noisy"]
+    model = result.metrics.model
+    assert model is not None and model.distance_corrected < model.distance_noisy
 
 
 def test_key_discovery(tmp_path: Path) -> None:
@@ -102,5 +102,5 @@ def test_late_reports(tmp_path: Path, policy: str) -> None:
     daily = [one for one in result.assessments if one.query == "daily"]
     assert len(daily) == 30 and all(one.adds_up for found in result.assessments for one in found.waterfalls)
     assert sum(one.waterfalls[0].happened for one in daily) == month.waterfalls[0].happened
-    late = result.metrics["reports"]["late"]
+    late = result.metrics.reports.late
     assert late > 0 if policy == "drop" else late < 5

@@ -151,11 +151,7 @@ x = [1]
 def test_event_level_reports_of_nobody(tmp_path: Path, population: str) -> None:
     campaign = parse_campaign(EVENT_LEVEL.format(population=population), folder=tmp_path)
     result = run_campaign(campaign, tmp_path / "out", seed="extreme", draw=True)
-    assert (
-        result.metrics["events"]["impressions"]
-        == result.metrics["model"]["ads"]
-        == int("impressions = 1" in population)
-    )
+    assert result.metrics.events.impressions == result.metrics.model.ads == int("impressions = 1" in population)
     assert "NaN" not in (tmp_path / "out" / "metrics.json").read_text()
 
 

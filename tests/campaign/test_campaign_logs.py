@@ -143,8 +143,8 @@ def test_a_log_moves_with_the_campaign_when_time_is_now(tmp_path: Path) -> None:
     before = run_campaign(campaign, tmp_path / "out", seed="log", draw=False, workers=1)
     ledger = tmp_path / "own.sqlite"
     after = run_campaign(campaign, tmp_path / "now", seed="log", draw=False, workers=1, ledger=ledger)
-    assert after.metrics["events"] == before.metrics["events"]
-    assert after.metrics["reports"]["in_batches"] == before.metrics["reports"]["in_batches"] > 0
+    assert after.metrics.events == before.metrics.events
+    assert after.metrics.reports.in_batches == before.metrics.reports.in_batches > 0
     moved = after.truth.events.conversions.time_ms - before.truth.events.conversions.time_ms
     assert set(moved.tolist()) == {after.campaign.population.start_ms - campaign.population.start_ms} != {0}
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.campaign import CampaignError
-from aggservice.campaign.service.sealing import Addressee, Payloads, sealed_batches
-from aggservice.campaign.settings.distributions import Distribution, chosen
-from aggservice.campaign.settings.key_layout import Field, KeyLayout, KeyTable
-from aggservice.campaign.world.attribution import Reports
+from aggservice.campaign.service.sealing import Payloads, SealingSettings, sealed_batches
+from aggservice.campaign.settings.distributions import Distribution, weighted_indexes
+from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, KeyTable
+from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import Api, Contribution, KeySet, SharedInfo, encode_payload
 from aggservice.wire.hpke.sealing import open_sealed
@@ -26,10 +26,10 @@ CONTRIBUTION = st.builds(
 )
 
 
-def reports_of(rows: list[list[Contribution]]) -> Reports:
+def reports_of(rows: list[list[Contribution]]) -> ReportColumns:
     flat = [one for row in rows for one in row]
     size = len(rows)
-    return Reports(
+    return ReportColumns(
         scheduled_ms=np.arange(size, dtype=np.int64) * 1000 + 1_700_000_000_999,
         report_id=np.frombuffer(SeededBits("ids").read(16 * size), dtype=np.uint8).reshape(size, 16).copy(),
         destination=np.arange(size, dtype=np.int64) % 2,
@@ -62,7 +62,7 @@ def test_sealed_reports_are_what_wire_makes(api: Api) -> None:
     clock = ManualClock(1_700_000_000_000)
     keys = KeySet.create(SecureBits(), clock, count=3)
     rows = [[Contribution(bucket=row << 90 | 5, value=row + 1)] for row in range(9)]
-    addressee = Addressee(
+    addressee = SealingSettings(
         api=api,
         reporting_origin="https://ad-tech.example",
         destinations=("https://shop.example", "https://other.example"),
@@ -90,7 +90,7 @@ def layouts(draw: Any) -> KeyLayout:
         values = tuple(f"v{one}" for one in range(draw(st.integers(1, min(9, 1 << bits)))))
         weights = (1.0,) * len(values)
         fields.append(
-            Field(name=f"f{number}", origin="impression", offset=at, bits=bits, values=values, weights=weights)
+            KeyField(name=f"f{number}", origin="impression", offset=at, bits=bits, values=values, weights=weights)
         )
         at += bits
     return KeyLayout(fields=tuple(fields))
@@ -112,8 +112,8 @@ def test_keys_come_back_as_names(layout: KeyLayout, data: st.DataObject) -> None
 
 
 def test_fields_that_overlap_are_no_layout() -> None:
-    def field(name: str, offset: int) -> Field:
-        return Field(name=name, origin="impression", offset=offset, bits=8, values=("a",), weights=(1.0,))
+    def field(name: str, offset: int) -> KeyField:
+        return KeyField(name=name, origin="impression", offset=offset, bits=8, values=("a",), weights=(1.0,))
 
     with pytest.raises(CampaignError, match="overlap"):
         KeyLayout(fields=(field("x", 0), field("y", 7)))
@@ -140,5 +140,5 @@ def test_laws_have_their_means(name: str, parameters: dict[str, float], mean: fl
 
 def test_choices_follow_their_weights() -> None:
     """As above, for three counts."""
-    found = np.bincount(chosen(SecureBits(), np.array([1.0, 0.0, 3.0]), 100_000), minlength=3)
+    found = np.bincount(weighted_indexes(SecureBits(), np.array([1.0, 0.0, 3.0]), 100_000), minlength=3)
     assert found[1] == 0 and abs(found[0] - 25_000) <= 6 * (100_000 * 0.25 * 0.75) ** 0.5

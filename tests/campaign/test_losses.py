@@ -11,52 +11,61 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.campaign import CampaignError
-from aggservice.campaign.assess.losses import Bounds, Loss, Price, Sent, compare, past_limit, query_losses, total_losses
-from aggservice.campaign.assess.transcript import Recorder, write_transcript
+from aggservice.campaign.assess.losses import (
+    ContributionBounds,
+    PrivacyLoss,
+    QueryPrice,
+    ReportTruth,
+    compare_with_ledger,
+    query_losses,
+    total_losses,
+    units_over_limit,
+)
+from aggservice.campaign.assess.transcript import TranscriptRecorder, write_transcript
 from budget import Spend
 
-BOUNDS = Bounds(l1=100, l0=4)
+BOUNDS = ContributionBounds(l1=100, l0=4)
 
 
 def test_a_query_costs_each_source_its_share_of_the_contribution_budget() -> None:
     reports = [
-        Sent(report_id="a", unit="s1", contributions=((0, 30),)),
-        Sent(report_id="b", unit="s1", contributions=((0, 20),)),
-        Sent(report_id="c", unit="s2", contributions=((0, 100),)),
-        Sent(report_id="n", unit="s3"),
+        ReportTruth(report_id="a", unit="s1", contributions=((0, 30),)),
+        ReportTruth(report_id="b", unit="s1", contributions=((0, 20),)),
+        ReportTruth(report_id="c", unit="s2", contributions=((0, 100),)),
+        ReportTruth(report_id="n", unit="s3"),
     ]
-    price = Price(epsilon_micro=2_000_000, delta_atto=10**12)
+    price = QueryPrice(epsilon_micro=2_000_000, delta_atto=10**12)
     # s1: 2 · (30 + 20)/100 = 1 and δ · 2/4; s2: 2 · 100/100 = 2 and δ/4; a null report costs nothing.
     assert query_losses(price, reports, BOUNDS) == {
-        "s1": Loss(Fraction(1), Fraction(1, 2 * 10**6)),
-        "s2": Loss(Fraction(2), Fraction(1, 4 * 10**6)),
+        "s1": PrivacyLoss(Fraction(1), Fraction(1, 2 * 10**6)),
+        "s2": PrivacyLoss(Fraction(2), Fraction(1, 4 * 10**6)),
     }
     # A report that is named twice counts once, as in the service.
     assert query_losses(price, [*reports, reports[0]], BOUNDS) == query_losses(price, reports, BOUNDS)
 
 
 def test_only_the_filtering_ids_that_were_asked_for_cost() -> None:
-    report = Sent(report_id="a", unit="d, w", contributions=((0, 30), (7, 20), (7, 10)))
+    report = ReportTruth(report_id="a", unit="d, w", contributions=((0, 30), (7, 20), (7, 10)))
     losses = [
-        query_losses(Price(epsilon_micro=10**6, delta_atto=4, filtering_ids=ids), [report], BOUNDS)
+        query_losses(QueryPrice(epsilon_micro=10**6, delta_atto=4, filtering_ids=ids), [report], BOUNDS)
         for ids in ((0,), (7,), (0, 7), (1,))
     ]
-    assert [one.get("d, w", Loss()).epsilon for one in losses] == [
+    assert [one.get("d, w", PrivacyLoss()).epsilon for one in losses] == [
         Fraction(3, 10),
         Fraction(3, 10),
         Fraction(6, 10),
         Fraction(0),
     ]
-    assert [one.get("d, w", Loss()).delta * 10**18 for one in losses] == [1, 2, 3, 0]
+    assert [one.get("d, w", PrivacyLoss()).delta * 10**18 for one in losses] == [1, 2, 3, 0]
 
 
 def test_nonsense_is_refused() -> None:
     for build in (
-        lambda: Sent(report_id="a", unit="x", contributions=((0, 0),)),
-        lambda: Price(epsilon_micro=0),
-        lambda: Price(epsilon_micro=1, delta_atto=10**18 + 1),
-        lambda: Price(epsilon_micro=1, filtering_ids=()),
-        lambda: Bounds(l1=3, l0=4),
+        lambda: ReportTruth(report_id="a", unit="x", contributions=((0, 0),)),
+        lambda: QueryPrice(epsilon_micro=0),
+        lambda: QueryPrice(epsilon_micro=1, delta_atto=10**18 + 1),
+        lambda: QueryPrice(epsilon_micro=1, filtering_ids=()),
+        lambda: ContributionBounds(l1=3, l0=4),
     ):
         with pytest.raises(CampaignError):
             build()
@@ -73,7 +82,7 @@ def test_the_bound_of_theorem_4_3_and_the_ledger_by_share(
 ) -> None:
     """Within Λ₁ and Λ₀, no unit loses more than its most charged report; and the shares add up to the loss exactly."""
     reports = [
-        Sent(report_id=f"{unit}-{place}", unit=str(unit), contributions=((0, value),))
+        ReportTruth(report_id=f"{unit}-{place}", unit=str(unit), contributions=((0, value),))
         for unit, own in enumerate(values)
         for place, value in enumerate(own)
     ]
@@ -81,42 +90,42 @@ def test_the_bound_of_theorem_4_3_and_the_ledger_by_share(
     rounds = []
     for epsilon, delta in prices:
         asked = data.draw(st.lists(st.sampled_from(reports), unique_by=lambda one: one.report_id))
-        rounds.append(query_losses(Price(epsilon_micro=epsilon, delta_atto=delta), asked, BOUNDS))
+        rounds.append(query_losses(QueryPrice(epsilon_micro=epsilon, delta_atto=delta), asked, BOUNDS))
         for one in asked:
             spent[one.report_id, 0][0] += epsilon
             spent[one.report_id, 0][1] += delta
     balances = {key: Spend(loss_micro=loss, delta_atto=delta, uses=0) for key, (loss, delta) in spent.items()}
-    for one in compare(total_losses(rounds), reports, balances, BOUNDS):
+    for one in compare_with_ledger(total_losses(rounds), reports, balances, BOUNDS):
         assert one.lost == one.charged and not one.undercharged
         assert not one.lost.exceeds(one.most)
 
 
 def test_past_limit_is_strict() -> None:
-    limit = Loss(Fraction(1), Fraction(1, 10))
+    limit = PrivacyLoss(Fraction(1), Fraction(1, 10))
     totals = {
         "at": limit,
-        "above": Loss(Fraction(10**6 + 1, 10**6), Fraction(0)),
-        "delta": Loss(Fraction(0), Fraction(2, 10)),
+        "above": PrivacyLoss(Fraction(10**6 + 1, 10**6), Fraction(0)),
+        "delta": PrivacyLoss(Fraction(0), Fraction(2, 10)),
     }
-    assert set(past_limit(totals, limit)) == {"above", "delta"}
+    assert set(units_over_limit(totals, limit)) == {"above", "delta"}
 
 
 def test_the_same_answer_again_costs_nothing_and_a_fresh_one_does(tmp_path: Path) -> None:
-    recorder = Recorder(bounds=BOUNDS)
-    recorder.add_report(Sent(report_id="a", unit="s", contributions=((0, 50),)))
+    recorder = TranscriptRecorder(bounds=BOUNDS)
+    recorder.add_report(ReportTruth(report_id="a", unit="s", contributions=((0, 50),)))
     with pytest.raises(CampaignError, match="two reports"):
-        recorder.add_report(Sent(report_id="a", unit="s"))
-    price = Price(epsilon_micro=1_000_000)
+        recorder.add_report(ReportTruth(report_id="a", unit="s"))
+    price = QueryPrice(epsilon_micro=1_000_000)
     for digest in (b"1", b"1", b"2"):
-        recorder.released(caller="c", job_id="j", price=price, reports=["a"], digest=digest)
-    recorder.refused(caller="c", job_id="k", price=price, reports=["a"], return_code="PRIVACY_BUDGET_EXHAUSTED")
+        recorder.record_release(caller="c", job_id="j", price=price, reports=["a"], digest=digest)
+    recorder.record_refusal(caller="c", job_id="k", price=price, reports=["a"], return_code="PRIVACY_BUDGET_EXHAUSTED")
     assert [one.outcome for one in recorder.rounds] == ["released", "repeated", "released", "PRIVACY_BUDGET_EXHAUSTED"]
-    assert recorder.totals() == {"s": Loss(Fraction(1), Fraction(0))}
+    assert recorder.totals() == {"s": PrivacyLoss(Fraction(1), Fraction(0))}
     # The ledger was charged once, as it would be by a service that gave fresh noise for a repeated job.
     balances = {("a", 0): Spend(loss_micro=1_000_000, delta_atto=0, uses=1)}
     compared = recorder.compare(balances)
     assert [one.undercharged for one in compared] == [True]
-    limit = Loss(Fraction(1, 2), Fraction(0))
+    limit = PrivacyLoss(Fraction(1, 2), Fraction(0))
     path = tmp_path / "transcript.json"
     write_transcript(path, recorder.rounds, compared, bounds=BOUNDS, limit=limit)
     written = json.loads(path.read_text())

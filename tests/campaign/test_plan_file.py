@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignFileError, load_plan
 from aggservice.campaign.plan.file import parse_plan
-from aggservice.campaign.plan.planner import Measure
+from aggservice.campaign.plan.planner import TargetKind
 from aggservice.commands.plan import plan as command
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "requerying" / "plan" / "plan.toml"
@@ -31,7 +31,7 @@ def test_windows_and_targets_are_read() -> None:
     )
     daily, weekly, rolling, once = asked.lines
     assert len(daily.windows) == 14 and daily.target is not None
-    assert (daily.target.measure, daily.target.most) == (Measure.DEVIATION, Fraction(200 * 5))
+    assert (daily.target.measure, daily.target.most) == (TargetKind.DEVIATION, Fraction(200 * 5))
     assert weekly.windows == ((0, 7), (7, 14)) * 2 and weekly.target is not None and weekly.target.most == 700
     assert rolling.windows[:2] == ((0, 3), (2, 5)) and rolling.batches == {"shop"} and rolling.windows[-1] == (10, 13)
     assert once.windows == ((2, 5),) and once.discovery

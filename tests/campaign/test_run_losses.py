@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from aggservice.campaign import RunResult, parse_campaign, run_campaign
-from aggservice.campaign.assess.losses import Bounds, Loss, Price, Sent, query_losses, total_losses
+from aggservice.campaign.assess.losses import (
+    ContributionBounds,
+    PrivacyLoss,
+    QueryPrice,
+    ReportTruth,
+    query_losses,
+    total_losses,
+)
 from aggservice.campaign.assess.run_losses import UnitColumns, unit_keys
 from aggservice.wire import Api, SharedInfo, read_reports
 from aggservice.wire.report.units import report_unit, shared_id_unit
@@ -64,7 +71,7 @@ def run(tmp_path: Path, form: str = "deployed", unit: str = "report") -> tuple[R
     return result, json.loads((tmp_path / "out" / "transcript.json").read_text())
 
 
-def plain_totals(result: RunResult) -> dict[str, Loss]:
+def plain_totals(result: RunResult) -> dict[str, PrivacyLoss]:
     """Recompute every loss report by report, from the truth."""
     reports, collected, client = result.truth.reports, result.truth.collected, result.campaign.client
     assert reports.unit is not None
@@ -72,17 +79,19 @@ def plain_totals(result: RunResult) -> dict[str, Loss]:
     for row in range(len(reports)):
         values = reports.value[int(reports.offset[row]) : int(reports.offset[row + 1])].tolist()
         contributions = tuple((0, value) for value in values if value)
-        sent.append(Sent(report_id=str(row), unit=f"source {reports.unit[row]}", contributions=contributions))
+        sent.append(ReportTruth(report_id=str(row), unit=f"source {reports.unit[row]}", contributions=contributions))
     rounds = []
     for answer in result.answers:
         if answer.paid:
             query = answer.job.query
-            price = Price(
+            price = QueryPrice(
                 epsilon_micro=int(Fraction(query.epsilon) * 10**6),
                 delta_atto=int(Fraction(query.delta) * 10**18) if query.discovery else 0,
             )
             rows = [int(row) for batch in answer.job.batches for row in collected.rows[batch]]
-            rounds.append(query_losses(price, [sent[row] for row in rows], Bounds(l1=client.l1, l0=client.l0)))
+            rounds.append(
+                query_losses(price, [sent[row] for row in rows], ContributionBounds(l1=client.l1, l0=client.l0))
+            )
     return total_losses(rounds)
 
 
@@ -95,7 +104,7 @@ def test_a_runs_transcript_is_the_truth_and_the_ledger(tmp_path: Path, form: str
     totals = plain_totals(result)
     assert transcript["units"] >= len(totals) > 50
     for one in transcript["largest_losses"]:
-        loss = totals.get(one["unit"], Loss())
+        loss = totals.get(one["unit"], PrivacyLoss())
         assert (one["lost"]["epsilon_exact"], one["lost"]["delta_exact"]) == (str(loss.epsilon), str(loss.delta))
         if unit == "report":
             assert one["charged_by_share"] == one["lost"]
@@ -106,7 +115,7 @@ def test_a_runs_transcript_is_the_truth_and_the_ledger(tmp_path: Path, form: str
     whole = [row for row in table if row["t"] == "all"]
     assert len(whole) == transcript["units"]
     for row in whole:
-        loss = totals.get(row["unit"], Loss())
+        loss = totals.get(row["unit"], PrivacyLoss())
         assert float(row["epsilon"]) == pytest.approx(float(loss.epsilon), rel=1e-8)
         assert unit != "report" or (row["epsilon"], row["delta"]) == (row["epsilon_charged"], row["delta_charged"])
         rounds = [one for one in table if one["unit"] == row["unit"] and one["t"] != "all"]

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignFileError, RunError, ScenarioResult, load_scenario, run_scenario
 from aggservice.campaign.requery.file import STEPS, parse_scenario
-from aggservice.campaign.requery.run import raise_unless_ok
 from aggservice.commands.requery import requery
 from aggservice.mechanisms import SecureBits, SystemClock
 
@@ -35,10 +34,17 @@ def run(text: str, folder: Path) -> ScenarioResult:
     return run_scenario(parse_scenario(text), folder, bits=SecureBits(), clock=SystemClock())
 
 
+def assert_passed(result: ScenarioResult) -> None:
+    """Raise ``RunError`` with every problem of a run that did not go as expected."""
+    problems = [f"line {step.line}: {one}" for step in result.steps for one in step.problems] + list(result.problems)
+    if problems:
+        raise RunError("; ".join(problems))
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_example_goes_as_it_expects(path: Path, tmp_path: Path) -> None:
     result = run_scenario(load_scenario(path), tmp_path, bits=SecureBits(), clock=SystemClock())
-    raise_unless_ok(result)
+    assert_passed(result)
     assert result.comparisons and all(one.lost == one.charged for one in result.comparisons)
     if path.stem == "crash":
         assert result.steps[0].did.startswith("killed the service with half of the reports sent")
@@ -106,7 +112,7 @@ epsilon = "5"
     # The noise of 60,000/4 and more hides nothing here: the truth is not at fault, only the expectations.
     assert not result.problems
     with pytest.raises(RunError) as caught:
-        raise_unless_ok(result)
+        assert_passed(result)
     for words in (
         "line 12: expected refused, was released",
         "line 12: expected ε = 5.0 to be left, it is 6.0",
@@ -135,7 +141,7 @@ left = "0"
 """
     )
     result = run(text, tmp_path)
-    raise_unless_ok(result)
+    assert_passed(result)
     worst = max(result.comparisons, key=lambda one: one.lost.epsilon)
     assert worst.lost.epsilon * 65_536 == 10 * 60_000
     assert worst.lost.delta * 65_536 * 10**6 == 6
@@ -166,7 +172,7 @@ epsilon = "1"
 expect = "PRIVACY_BUDGET_EXHAUSTED"
 """
     )
-    raise_unless_ok(run(text, tmp_path))
+    assert_passed(run(text, tmp_path))
 
 
 LATE = '[[steps]]\ndo = "late reports"\nname = "monday"\ncounts = { shoes = 1 }\nvalue = 1\n'

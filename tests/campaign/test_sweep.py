@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from aggservice.campaign import Campaign, parse_campaign, parse_field, run_sweep
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
-from aggservice.campaign.sweep.run import Row, SweepError, SweepField, points_of
+from aggservice.campaign.sweep.run import SweepError, SweepField, SweepRow, points_of
 from aggservice.commands.run import run as command
 
 TEXT = """
@@ -120,7 +120,7 @@ def test_more_epsilon_is_less_error_and_workers_change_nothing(campaign: Campaig
 def test_rows_are_written_and_drawn(tmp_path: Path) -> None:
     fields = [SweepField(path="queries.sales.epsilon", values=("1", "16")), SweepField(path="client.l1", values=(1, 2))]
     rows = [
-        Row(
+        SweepRow(
             point=place,
             values={"queries.sales.epsilon": epsilon, "client.l1": l1},
             query="sales",

@@ -38,7 +38,7 @@ def test_the_sample_names_every_setting() -> None:
     import aggservice.service.config.settings as module
 
     source = Path(module.__file__).read_text(encoding="utf-8")
-    readers = "text|optional_text|choice|path_to|whole|flag|texts|time_ms|section|sections"
+    readers = "text|optional_text|choice|choices|path_to|whole|flag|texts|time_ms|section|sections"
     known = set(re.findall(rf'\.(?:{readers})\("(\w+)"', source))
     known |= set(re.findall(r'_(?:origins|sites|required_path)\(\w+, "(\w+)"', source))
     known |= {api.value for api in Api}

@@ -1,7 +1,7 @@
-"""Event-level reports: what each ad led to, with randomized response, and the correction that makes counts usable.
+"""Event-level reports with randomized response, and the correction that makes their counts unbiased.
 
-No service takes part: the noise is the browser's own (the paper's Algorithms 4 and 8, Figure 3). An ad's true state is
-what Algorithm 4 would send; with probability |O| / (|O| − 1 + e^ε) a state drawn uniformly is sent instead.
+No service takes part: the browser adds the noise (Algorithms 4 and 8 and Figure 3 of the Privacy Sandbox paper). An
+ad's true state is what Algorithm 4 would send; with probability |O| / (|O| − 1 + e^ε) a uniform state is sent instead.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.slices import Figures, Slice
-from aggservice.campaign.settings.campaign import DAY_MS, Campaign, EventLevel
+from aggservice.campaign.assess.slices import MeasureErrors, Slice
+from aggservice.campaign.settings.campaign import DAY_MS, Campaign, EventLevelSettings
 from aggservice.campaign.world.events import Events
 from aggservice.mechanisms import Bits
 from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
@@ -27,7 +27,7 @@ Cells = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReports:
-    """One row an ad and one column a (kind, amount): whether a report of it was sent, truly and as the browser did."""
+    """One row per ad, one column per (kind, amount): whether a report is ``true``, and whether one was ``sent``."""
 
     columns: tuple[tuple[str, int], ...]
     true: Cells
@@ -39,7 +39,7 @@ class EventReports:
         return self.true.shape[0]
 
 
-def spec_of(settings: EventLevel) -> tuple[TrigSpec, ...]:
+def spec_of(settings: EventLevelSettings) -> tuple[TrigSpec, ...]:
     """Return the trigger specification in milliseconds."""
     return tuple(
         TrigSpec(place, tuple(int(day * DAY_MS) for day in windows), settings.buckets[kind])
@@ -47,8 +47,8 @@ def spec_of(settings: EventLevel) -> tuple[TrigSpec, ...]:
     )
 
 
-def space_of(settings: EventLevel) -> StateSpace:
-    """Return every combination of reports that an ad can send."""
+def space_of(settings: EventLevelSettings) -> StateSpace:
+    """Return all combinations of reports that an ad can send."""
     kinds = [
         TriggerDataSpec(trigger_data=place, windows=len(windows), buckets=len(settings.buckets[kind]))
         for place, (kind, windows) in enumerate(settings.windows_days.items())
@@ -57,7 +57,7 @@ def space_of(settings: EventLevel) -> StateSpace:
 
 
 def report_events(campaign: Campaign, events: Events, bits: Bits) -> EventReports:
-    """Let every ad send its reports: Algorithm 4 for what is true, one draw an ad for what is sent."""
+    """Simulate the reports of every ad: Algorithm 4 gives the true ones, one draw per ad those sent."""
     settings = campaign.client.event_level
     assert settings is not None
     space = space_of(settings)
@@ -81,10 +81,10 @@ def report_events(campaign: Campaign, events: Events, bits: Bits) -> EventReport
     return EventReports(columns=tuple(columns), true=true, sent=sent, truthful=drawn == TRUTHFUL, attributed=attributed)
 
 
-def _true_reports(campaign: Campaign, events: Events, settings: EventLevel) -> list[tuple[int, int, int, int]]:
-    """Return (ad, kind, amount, 0) for each report that Algorithm 4 sends, and (−1, 0, 0, 1) a purchase it attributes.
+def _true_reports(campaign: Campaign, events: Events, settings: EventLevelSettings) -> list[tuple[int, int, int, int]]:
+    """Return (ad, kind, amount, 0) per report that Algorithm 4 sends, and (−1, 0, 0, 1) per purchase it attributes.
 
-    Devices without a purchase send nothing truly and are left out.
+    Devices without a purchase have no true report and are left out.
     """
     views, bought = events.impressions, events.conversions
     specs, life = spec_of(settings), int(campaign.client.expiry_days * DAY_MS)
@@ -126,7 +126,7 @@ def _true_reports(campaign: Campaign, events: Events, settings: EventLevel) -> l
 
 
 def _source(
-    ad: int, shown: int, life: int, destination: int, specs: tuple[TrigSpec, ...], settings: EventLevel
+    ad: int, shown: int, life: int, destination: int, specs: tuple[TrigSpec, ...], settings: EventLevelSettings
 ) -> EventSource:
     return EventSource(
         src_id=ad,
@@ -139,8 +139,8 @@ def _source(
     )
 
 
-def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], list[Figures]]:
-    """Return, for each kind and amount, the true number of reports, the corrected estimate and its interval."""
+def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], list[MeasureErrors]]:
+    """Return the true number of reports, the corrected estimate and its interval, per kind and amount."""
     settings = campaign.client.event_level
     assert settings is not None
     corrector = Corrector(space_of(settings), epsilon=settings.epsilon)
@@ -170,7 +170,7 @@ def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], lis
         )
     errors = [(row.estimate - row.truth) / max(row.truth, 1.0) for row in rows]
     relative = [row.relative_error for row in rows if row.relative_error is not None]
-    figures = Figures(
+    figures = MeasureErrors(
         measure="reports",
         slices=len(rows),
         covered=sum(row.covered for row in rows),
@@ -186,8 +186,8 @@ def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], lis
     return rows, [figures]
 
 
-def guarantee(settings: EventLevel) -> str:
-    """Return what protects people, in words."""
+def guarantee(settings: EventLevelSettings) -> str:
+    """Return the privacy guarantee as a sentence."""
     space = space_of(settings)
     rate = response_rate(space.count, float(settings.epsilon))
     return (
@@ -197,10 +197,10 @@ def guarantee(settings: EventLevel) -> str:
 
 
 def write_labels(campaign: Campaign, events: Events, reports: EventReports, path: Path) -> None:
-    """Write the training set that an ad-tech has: an ad's features and the reports received for it, noise included.
+    """Write the training set that an ad-tech would have: the features of each ad and the reports received for it.
 
-    ``label`` is 1 when any report came; ``corrected`` is the same with the noise taken out in expectation, so that
-    averages of it are unbiased.
+    ``label`` is 1 if any report came. ``corrected`` removes the noise in expectation, so that its averages are
+    unbiased.
     """
     settings = campaign.client.event_level
     assert settings is not None
@@ -220,9 +220,9 @@ def write_labels(campaign: Campaign, events: Events, reports: EventReports, path
 
 
 def labels(
-    settings: EventLevel, reports: EventReports
+    settings: EventLevelSettings, reports: EventReports
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return noisy labels (any report came), corrected ones, and the true ones."""
+    """Return noisy labels (1 if any report came), corrected labels and true labels."""
     space = space_of(settings)
     rate = response_rate(space.count, float(settings.epsilon))
     by_chance = 1 - 1 / space.count  # every state but the empty one has a report
@@ -231,18 +231,30 @@ def labels(
     return noisy, (noisy - rate * by_chance) / (1 - rate), true
 
 
-def conversion_model(campaign: Campaign, events: Events, reports: EventReports) -> dict[str, float | int]:
-    """Fit the same linear model of conversion on noisy, corrected and true labels; return how far apart they are.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionModel:
+    """How far models trained on noisy and on corrected labels are from the one trained on the truth.
 
-    One-hot features of the ad's fields and of the click, least squares. The distances are root mean squares over ads
-    between predicted rates and those of the model that saw the truth.
+    Each distance is the root mean square over ads of the difference between predicted conversion rates.
+    """
+
+    ads: int
+    features: int
+    conversion_rate: float = 0.0
+    distance_noisy: float = 0.0
+    distance_corrected: float = 0.0
+
+
+def conversion_model(campaign: Campaign, events: Events, reports: EventReports) -> ConversionModel:
+    """Fit the same linear model of conversion to noisy, corrected and true labels, and compare the predictions.
+
+    It is a least-squares fit on one-hot features of the ad's fields and of the click.
     """
     settings = campaign.client.event_level
     assert settings is not None
     views = events.impressions
     if not len(reports):
-        nothing = dict.fromkeys(("conversion_rate", "distance_noisy", "distance_corrected"), 0.0)
-        return {"ads": 0, "features": 0, **nothing}
+        return ConversionModel(ads=0, features=0)
     parts = [np.ones((len(reports), 1)), views.click.astype(np.float64)[:, None]]
     for field in campaign.keys.fields:
         if field.name in views.codes and len(field.values) > 1:
@@ -250,10 +262,10 @@ def conversion_model(campaign: Campaign, events: Events, reports: EventReports) 
     features = np.hstack(parts)
     predicted = [features @ np.linalg.lstsq(features, target, rcond=None)[0] for target in labels(settings, reports)]
     noisy, corrected, true = predicted
-    return {
-        "ads": len(reports),
-        "features": features.shape[1],
-        "conversion_rate": float(np.mean(true)),
-        "distance_noisy": float(np.sqrt(np.mean((noisy - true) ** 2))),
-        "distance_corrected": float(np.sqrt(np.mean((corrected - true) ** 2))),
-    }
+    return ConversionModel(
+        ads=len(reports),
+        features=features.shape[1],
+        conversion_rate=float(np.mean(true)),
+        distance_noisy=float(np.sqrt(np.mean((noisy - true) ** 2))),
+        distance_corrected=float(np.sqrt(np.mean((corrected - true) ** 2))),
+    )

@@ -1,6 +1,6 @@
-"""Individual privacy losses: what each query really cost each privacy unit, from the truth and not from a ledger.
+"""Individual privacy losses: what each query cost each privacy unit, computed from the truth and not from a ledger.
 
-Theorem 4.3 of the Privacy Sandbox paper (Algorithm 6): a query t of (ε_t, δ_t) over the contributions Y_t costs unit
+Theorem 4.3 and Algorithm 6 of the Privacy Sandbox paper: a query t of (ε_t, δ_t) over the contributions Y_t costs unit
 x ε_{x,t} = (ε_t/Λ₁)·Σ_{y∈Y_{x,t}} v_y and δ_{x,t} = (δ_t/Λ₀)·|Y_{x,t}|, and no unit ever loses more than (ε*, δ*). For
 Attribution Reporting x is a source, for Private Aggregation a device in a time window. Every number here is exact.
 """
@@ -20,8 +20,8 @@ ATTO = 10**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """A report as its client made it: whose unit it is, and each (filtering ID, value) that it holds. Null: none."""
+class ReportTruth:
+    """The truth of a report: its privacy unit and its contributions (filtering ID, value); a null report has none."""
 
     report_id: str
     unit: str
@@ -29,7 +29,7 @@ class Sent:
 
     def __post_init__(self) -> None:
         if not all(value > 0 and filtering_id >= 0 for filtering_id, value in self.contributions):
-            raise CampaignError(f"report {self.report_id}: a contribution that was sent has a value above 0")
+            raise CampaignError(f"report {self.report_id}: give each contribution a value above 0")
 
     def within(self, filtering_ids: Iterable[int]) -> tuple[int, int]:
         """Return the sum and the number of the contributions under these filtering IDs."""
@@ -39,8 +39,8 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What a query asks of each report: ε_t (with that of an others total) in 10⁻⁶, δ_t in 10⁻¹⁸, filtering IDs."""
+class QueryPrice:
+    """What each report pays for a query per filtering ID: ε_t in 10⁻⁶ (with that of an others total), δ_t in 10⁻¹⁸."""
 
     epsilon_micro: int
     delta_atto: int = 0
@@ -48,42 +48,44 @@ class Price:
 
     def __post_init__(self) -> None:
         if not (self.epsilon_micro > 0 and 0 <= self.delta_atto <= ATTO and self.filtering_ids):
-            raise CampaignError("a query has ε above 0, δ from 0 to 1 and at least one filtering ID")
+            raise CampaignError("a query needs ε above 0, δ from 0 to 1 and at least one filtering ID")
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """A privacy loss (ε, δ), exact."""
+class PrivacyLoss:
+    """An exact privacy loss (ε, δ)."""
 
     epsilon: Fraction = Fraction(0)
     delta: Fraction = Fraction(0)
 
-    def __add__(self, other: Loss) -> Loss:
-        return Loss(self.epsilon + other.epsilon, self.delta + other.delta)
+    def __add__(self, other: PrivacyLoss) -> PrivacyLoss:
+        return PrivacyLoss(self.epsilon + other.epsilon, self.delta + other.delta)
 
-    def exceeds(self, limit: Loss) -> bool:
+    def exceeds(self, limit: PrivacyLoss) -> bool:
         """Whether either part is above its limit."""
         return self.epsilon > limit.epsilon or self.delta > limit.delta
 
     @classmethod
-    def of(cls, spend: Spend) -> Loss:
+    def of(cls, spend: Spend) -> PrivacyLoss:
         """Return a ledger's amount of (ε, δ) as a loss."""
         return cls(Fraction(spend.loss_micro, MICRO), Fraction(spend.delta_atto, ATTO))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """Λ₁ and Λ₀: what a unit may contribute in all, and in how many contributions."""
+class ContributionBounds:
+    """Λ₁, the most a unit may contribute in total, and Λ₀, in how many contributions."""
 
     l1: int
     l0: int
 
     def __post_init__(self) -> None:
         if not 1 <= self.l0 <= self.l1:
-            raise CampaignError(f"Λ₀ lies between 1 and Λ₁, not {self.l0} with Λ₁ = {self.l1}")
+            raise CampaignError(f"Λ₀ is {self.l0}: choose a number from 1 to Λ₁ = {self.l1}")
 
 
-def query_losses(price: Price, reports: Iterable[Sent], bounds: Bounds) -> dict[str, Loss]:
+def query_losses(
+    price: QueryPrice, reports: Iterable[ReportTruth], bounds: ContributionBounds
+) -> dict[str, PrivacyLoss]:
     """Return ε_{x,t} and δ_{x,t} of every unit x that has a contribution in the query; a report counts once."""
     sums: defaultdict[str, int] = defaultdict(int)
     counts: defaultdict[str, int] = defaultdict(int)
@@ -93,7 +95,7 @@ def query_losses(price: Price, reports: Iterable[Sent], bounds: Bounds) -> dict[
             sums[report.unit] += value
             counts[report.unit] += count
     return {
-        unit: Loss(
+        unit: PrivacyLoss(
             Fraction(price.epsilon_micro * sums[unit], MICRO * bounds.l1),
             Fraction(price.delta_atto * counts[unit], ATTO * bounds.l0),
         )
@@ -101,33 +103,33 @@ def query_losses(price: Price, reports: Iterable[Sent], bounds: Bounds) -> dict[
     }
 
 
-def total_losses(rounds: Iterable[Mapping[str, Loss]]) -> dict[str, Loss]:
+def total_losses(rounds: Iterable[Mapping[str, PrivacyLoss]]) -> dict[str, PrivacyLoss]:
     """Return Σ_t (ε_{x,t}, δ_{x,t}) of every unit."""
-    totals: dict[str, Loss] = {}
+    totals: dict[str, PrivacyLoss] = {}
     for losses in rounds:
         for unit, loss in losses.items():
-            totals[unit] = totals.get(unit, Loss()) + loss
+            totals[unit] = totals.get(unit, PrivacyLoss()) + loss
     return totals
 
 
-def past_limit(totals: Mapping[str, Loss], limit: Loss) -> dict[str, Loss]:
-    """Return the units that lost more than (ε*, δ*): none, if the service kept its promise."""
+def units_over_limit(totals: Mapping[str, PrivacyLoss], limit: PrivacyLoss) -> dict[str, PrivacyLoss]:
+    """Return the units that lost more than (ε*, δ*): none if the service kept its guarantee."""
     return {unit: loss for unit, loss in totals.items() if loss.exceeds(limit)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """A unit's loss by the truth beside what the ledger charged its reports.
+class LossComparison:
+    """A unit's true loss beside what the ledger charged its reports.
 
-    ``charged`` is Σ_y of the ledger's balance of report y weighted by y's share of Λ₁ (ε) and of Λ₀ (δ): exactly
-    ``lost`` when every release was charged to the reports that were in it. ``most`` is the largest balance of any of
-    the unit's reports, which the ledger keeps below (ε*, δ*).
+    ``charged`` is the sum over the unit's reports of the ledger's balance, weighted by the report's share of Λ₁ (for ε)
+    or Λ₀ (for δ). It equals ``lost`` if every release was charged to the reports in it. ``most`` is the largest balance
+    of any of the unit's reports, which the ledger keeps below (ε*, δ*).
     """
 
     unit: str
-    lost: Loss
-    charged: Loss
-    most: Loss
+    lost: PrivacyLoss
+    charged: PrivacyLoss
+    most: PrivacyLoss
 
     @property
     def undercharged(self) -> bool:
@@ -135,29 +137,29 @@ class Comparison:
         return self.lost.exceeds(self.charged)
 
 
-def compare(
-    totals: Mapping[str, Loss],
-    reports: Iterable[Sent],
+def compare_with_ledger(
+    totals: Mapping[str, PrivacyLoss],
+    reports: Iterable[ReportTruth],
     balances: Mapping[tuple[str, int], Spend],
-    bounds: Bounds,
-) -> list[Comparison]:
-    """Set every unit's loss beside what the ledger has for its reports, by (report id, filtering ID)."""
-    charged: dict[str, Loss] = {}
-    most: dict[str, Loss] = {}
+    bounds: ContributionBounds,
+) -> list[LossComparison]:
+    """Compare every unit's loss with the ledger's balances, which are given by (report id, filtering ID)."""
+    charged: dict[str, PrivacyLoss] = {}
+    most: dict[str, PrivacyLoss] = {}
     for report in reports:
         for filtering_id, value in report.contributions:
-            paid = Loss.of(balances[report.report_id, filtering_id])
-            share = Loss(paid.epsilon * value / bounds.l1, paid.delta / bounds.l0)
-            charged[report.unit] = charged.get(report.unit, Loss()) + share
-            before = most.get(report.unit, Loss())
-            most[report.unit] = Loss(max(before.epsilon, paid.epsilon), max(before.delta, paid.delta))
+            paid = PrivacyLoss.of(balances[report.report_id, filtering_id])
+            share = PrivacyLoss(paid.epsilon * value / bounds.l1, paid.delta / bounds.l0)
+            charged[report.unit] = charged.get(report.unit, PrivacyLoss()) + share
+            before = most.get(report.unit, PrivacyLoss())
+            most[report.unit] = PrivacyLoss(max(before.epsilon, paid.epsilon), max(before.delta, paid.delta))
     units: Sequence[str] = sorted(charged.keys() | totals.keys())
     return [
-        Comparison(
+        LossComparison(
             unit=unit,
-            lost=totals.get(unit, Loss()),
-            charged=charged.get(unit, Loss()),
-            most=most.get(unit, Loss()),
+            lost=totals.get(unit, PrivacyLoss()),
+            charged=charged.get(unit, PrivacyLoss()),
+            most=most.get(unit, PrivacyLoss()),
         )
         for unit in units
     ]

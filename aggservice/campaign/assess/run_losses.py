@@ -1,8 +1,7 @@
 """``transcript.json`` and ``losses.csv`` of a run: what every job cost each unit, beside what the ledger charged.
 
-The columns of ``aggservice.campaign.assess.losses``: the same ε_{x,t} and δ_{x,t} (Algorithm 6) for as many reports as
-a run has, in whole numbers throughout. A unit is a source, or a device within ten minutes for Private Aggregation,
-whose browsers bound what any ten minutes contribute.
+Computes the ε_{x,t} and δ_{x,t} of ``aggservice.campaign.assess.losses`` in columns of whole numbers, for millions of
+reports. A unit is a source, or for Private Aggregation a device within ten minutes, the window of its browser's budget.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.losses import ATTO, MICRO, Loss
+from aggservice.campaign.assess.losses import ATTO, MICRO, PrivacyLoss
 from aggservice.campaign.assess.transcript import loss_to_plain
-from aggservice.campaign.service.jobs import Answer
+from aggservice.campaign.service.jobs import JobResult
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.truth import Truth
 from aggservice.mechanisms import Clock
@@ -30,16 +29,16 @@ from budget.amounts import decimal_text
 
 Ints = NDArray[np.int64]
 Wide = NDArray[np.object_]
-"""Whole numbers of any size."""
+"""Python integers, of any size."""
 
 _SHOWN_UNITS = 1000
-"""How many units ``transcript.json`` has, those that lost most; ``losses.csv`` has all."""
+"""``transcript.json`` lists this many units, those that lost most; ``losses.csv`` lists all."""
 _HEADINGS = "t,job,unit,value,contributions,epsilon,delta,epsilon_charged,delta_charged\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitColumns:
-    """The reports that contribute something: their unit (a place in ``units``), sum and number of contributions."""
+    """The reports with contributions: unit (an index into ``units``), sum and number of contributions."""
 
     report: Ints
     unit: Ints
@@ -49,7 +48,7 @@ class UnitColumns:
 
     @classmethod
     def of(cls, truth: Truth) -> UnitColumns | None:
-        """Return the columns of a run; None when it did not keep whose reports they are."""
+        """Return the columns of a run; None if the run did not keep the unit of each report."""
         reports = truth.reports
         if reports.unit is None:
             return None
@@ -70,12 +69,12 @@ class UnitColumns:
 
 
 def run_transcript(
-    campaign: Campaign, truth: Truth, answers: Sequence[Answer], balances: Balances | None, table: Path
+    campaign: Campaign, truth: Truth, answers: Sequence[JobResult], balances: Balances | None, table: Path
 ) -> Any:
     """Return the plain values of ``transcript.json`` and write every unit's losses into ``table``, as CSV.
 
-    None, and no table, when the run did not keep its units. ``balances`` is the ledger's word for
-    ``UnitColumns.report``; without it (a service elsewhere) nothing is compared.
+    Returns None and writes no table if the run did not keep its units. ``balances`` are the ledger's, for
+    ``UnitColumns.report``; without them (a remote service) nothing is compared.
     """
     columns = UnitColumns.of(truth)
     if columns is None:
@@ -88,7 +87,7 @@ def run_transcript(
 def _transcript(
     campaign: Campaign,
     truth: Truth,
-    answers: Sequence[Answer],
+    answers: Sequence[JobResult],
     balances: Balances | None,
     columns: UnitColumns,
     stream: TextIO,
@@ -125,11 +124,13 @@ def _transcript(
             _write_round(stream, plain, names, values, counts, (epsilon, delta), (l1, l0))
             if counts.size:
                 worst = int(np.argmax(values))
-                loss = Loss(Fraction(values[worst] * epsilon, MICRO * l1), Fraction(counts[worst] * delta, ATTO * l0))
+                loss = PrivacyLoss(
+                    Fraction(values[worst] * epsilon, MICRO * l1), Fraction(counts[worst] * delta, ATTO * l0)
+                )
                 plain["largest_loss"] = {"unit": names[worst], **loss_to_plain(loss)}
         rounds.append(plain)
     limits = EpsilonDeltaFilter.parse(epsilon=campaign.service.epsilon, delta=campaign.service.delta)
-    limit = Loss.of(limits.limit)
+    limit = PrivacyLoss.of(limits.limit)
     limit_epsilon, limit_delta = limit.epsilon * MICRO * l1, limit.delta * ATTO * l0
     charged = None if balances is None else balances.by_share(columns)
     _write_totals(stream, names, (lost_epsilon, lost_delta), charged, (l1, l0))
@@ -175,7 +176,7 @@ def _write_round(
     head = f"{plain['t']},{plain['job_id']},"
     epsilon, delta, unit_epsilon, unit_delta = *price, MICRO * bounds[0], ATTO * bounds[1]
     stream.writelines(
-        # Whole numbers are divided last, so each quotient is rounded once.
+        # Divide last, so that each quotient is rounded only once.
         f'{head}"{name}",{value},{count},{value * epsilon / unit_epsilon:.9g},{count * delta / unit_delta:.9g},,\n'
         for name, value, count in zip(names, values.tolist(), counts.tolist(), strict=True)
         if count
@@ -189,7 +190,7 @@ def _write_totals(
     charged: tuple[Wide, Wide] | None,
     bounds: tuple[int, int],
 ) -> None:
-    """Write what every unit lost in all, and what the ledger charged for it."""
+    """Write the total loss of every unit and what the ledger charged for it."""
     unit_epsilon, unit_delta = MICRO * bounds[0], ATTO * bounds[1]
     columns = (column.tolist() for column in (*lost, *(charged or lost)))
     for name, epsilon, delta, paid_epsilon, paid_delta in zip(names, *columns, strict=True):
@@ -198,9 +199,9 @@ def _write_totals(
 
 
 def unit_name(campaign: Campaign, unit: int) -> str:
-    """Return a unit in words: a source by its place among the impressions, or a device and its ten minutes.
+    """Return the name of a unit: a source by its index among the impressions, or a device and its ten-minute window.
 
-    ``private_aggregation`` puts the device above 32 bits of the window's number.
+    ``private_aggregation`` stores the window in the low 32 bits and the device above them.
     """
     if campaign.client.kind == "attribution":
         return f"source {unit}"
@@ -212,13 +213,13 @@ def _zeros(columns: UnitColumns) -> Wide:
     return np.zeros(columns.units.size, dtype=np.int64).astype(object)
 
 
-def _loss(epsilon: int, delta: int, l1: int, l0: int) -> Loss:
-    return Loss(Fraction(int(epsilon), MICRO * l1), Fraction(int(delta), ATTO * l0))
+def _loss(epsilon: int, delta: int, l1: int, l0: int) -> PrivacyLoss:
+    return PrivacyLoss(Fraction(int(epsilon), MICRO * l1), Fraction(int(delta), ATTO * l0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balances:
-    """What the ledger has for each report of ``UnitColumns.report``; ``fresh`` when it began with this run."""
+    """The ledger's balance of each report of ``UnitColumns.report``; ``fresh`` if the ledger began with this run."""
 
     loss_micro: Ints
     delta_atto: Ints
@@ -235,35 +236,23 @@ class Balances:
     def read(
         cls, path: Path, campaign: Campaign, truth: Truth, api: Api, clock: Clock, *, fresh: bool
     ) -> Balances | None:
-        """Read a SQLite ledger's balances of every report that contributes something."""
+        """Read the balances of every report with contributions from a SQLite ledger."""
         columns = UnitColumns.of(truth)
         if columns is None:
             return None
         keys = unit_keys(campaign, truth, columns.report, api)
-        distinct, place = _distinct(keys)
+        # Compared as raw bytes, so the distinct keys are in ascending order.
+        distinct, index = np.unique(keys.view(f"V{UNIT_BYTES}")[:, 0], return_inverse=True)
         store = SqliteStore(path)
         try:
-            spent = Ledger.open(store, clock=clock).balances(UnitSet(distinct))
+            spent = Ledger.open(store, clock=clock).balances(UnitSet(distinct.view(np.uint8).reshape(-1, UNIT_BYTES)))
         finally:
             store.close()
-        return cls(loss_micro=spent.loss_micro[place], delta_atto=spent.delta_atto[place], fresh=fresh)
-
-
-def _distinct(keys: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Ints]:
-    """Return the distinct keys in ascending order, and the place of each key among them."""
-    high, middle = (np.ascontiguousarray(keys[:, part]).view(">u8")[:, 0] for part in (slice(0, 8), slice(8, 16)))
-    low = np.ascontiguousarray(keys[:, 16:]).view(">u4")[:, 0]
-    order = np.lexsort((low, middle, high))
-    ascending = keys[order]
-    new = np.ones(len(keys), dtype=np.bool_)
-    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
-    place = np.empty(len(keys), dtype=np.int64)
-    place[order] = np.cumsum(new) - 1
-    return np.ascontiguousarray(ascending[new]), place
+        return cls(loss_micro=spent.loss_micro[index], delta_atto=spent.delta_atto[index], fresh=fresh)
 
 
 def unit_keys(campaign: Campaign, truth: Truth, rows: Ints, api: Api) -> NDArray[np.uint8]:
-    """Return the ledger's key of each of these reports under filtering ID 0: ``wire.report_unit`` or the shared ID."""
+    """Return the ledger's key of each report for filtering ID 0: that of the report or of its shared ID."""
     reports = truth.reports
     hours = (reports.scheduled_ms[rows] // 1000 // HOUR_S).astype(">u4")
     keys = np.empty((rows.size, UNIT_BYTES), dtype=np.uint8)

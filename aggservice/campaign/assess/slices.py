@@ -1,11 +1,11 @@
-"""The truth beside the estimate: errors, coverage and losses of each job, slice by slice.
+"""Compares estimates with the truth: errors, coverage and losses of each job, slice by slice.
 
-Only here, with the campaign's own ground truth, are true values and noisy ones held together.
+True and noisy values meet only here, in a simulation that knows the truth.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.waterfall import Waterfall, final_fates, waterfall_of
-from aggservice.campaign.service.jobs import Answer
+from aggservice.campaign.assess.waterfall import Waterfall, fates_in_job, waterfall_of
+from aggservice.campaign.service.jobs import JobResult
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
-from aggservice.campaign.world.attribution import Items, Reports
-from aggservice.campaign.world.collection import Collected
+from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns
+from aggservice.campaign.world.collection import CollectedReports
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.recipes.estimates import half_width
 
@@ -28,9 +28,9 @@ _LEVEL = Fraction(95, 100)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """One row of a table. Truth, estimate and interval are in natural units; ``sent`` in contribution units.
+    """One row of a table. Truth, estimate and interval are in natural units, ``sent`` is in contribution units.
 
-    The interval is about what was sent: ``covered`` says whether it holds ``sent`` / scale.
+    The interval is for what was sent: ``covered`` says whether it contains ``sent`` / scale.
     """
 
     names: Mapping[str, str]
@@ -50,17 +50,17 @@ class Slice:
 
     @property
     def relative_error(self) -> float | None:
-        """|estimate − truth| / truth, where there is a truth."""
+        """|estimate − truth| / truth; None if the truth is 0."""
         return abs(self.estimate - self.truth) / self.truth if self.truth else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """What a job's slices come to, for one measure.
+class MeasureErrors:
+    """The errors of one measure over the slices of a job.
 
-    ``rmse`` is the root mean square of estimate − truth, in natural units, and ``rmsre`` that of
-    (estimate − truth) / max(truth, ``tau``), τ being the noise's own deviation unless the query says; ``bias`` the
-    released contributions less the truth, in natural units: what no repetition would average away.
+    ``rmse`` is the root mean square of estimate − truth, in natural units; ``rmsre`` that of
+    (estimate − truth) / max(truth, ``tau``), where τ is the standard deviation of the noise unless the query sets it.
+    ``bias`` is the sum that was sent minus the truth, in natural units: repeating the query does not average it away.
     """
 
     measure: str
@@ -77,8 +77,8 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Discovery:
-    """How well discovery found keys: of those released, how many have a true sum; of those, how many were released."""
+class DiscoveryScore:
+    """How well discovery found keys. Precision: released keys with a true sum; recall: true keys that were released."""
 
     released: int
     true_keys: int
@@ -91,7 +91,7 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """A job beside its truth. ``slices`` are the largest by truth, as many a measure as the campaign draws."""
+    """A job compared with the truth. ``slices`` are the largest by truth, up to the campaign's number per measure."""
 
     job: str
     query: str
@@ -103,44 +103,38 @@ class Assessment:
     error_counts: Mapping[str, int]
     slices: tuple[Slice, ...]
     slice_count: int
-    figures: tuple[Figures, ...]
+    figures: tuple[MeasureErrors, ...]
     waterfalls: tuple[Waterfall, ...]
-    discovery: Discovery | None
+    discovery: DiscoveryScore | None
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
-            "job": self.job,
-            "query": self.query,
-            "batches": list(self.batches),
-            "paid": self.paid,
-            "refusal": self.refusal,
-            "statement": self.statement,
-            "remaining": dict(self.remaining),
-            "error_counts": dict(self.error_counts),
-            "figures": [asdict(one) for one in self.figures],
-            "discovery": asdict(self.discovery) if self.discovery else None,
+            **asdict(self),
             "waterfalls": [one.to_plain() for one in self.waterfalls],
-            "slice_count": self.slice_count,
-            "slices": [
-                {**asdict(one), "names": dict(one.names), "relative_error": one.relative_error} for one in self.slices
-            ],
+            "slices": [{**asdict(one), "relative_error": one.relative_error} for one in self.slices],
         }
 
 
-def noise_of(answer: Answer) -> DiscreteLaplace:
-    """Return the law of the noise on a declared key (a discovered key's is the same, cut at ±τ)."""
+def noise_of(answer: JobResult) -> DiscreteLaplace:
+    """Return the distribution of the noise on a declared key; a discovered key has the same, truncated at ±τ."""
     assert answer.statement is not None
     micro = Fraction(answer.statement.epsilon) * 10**6
     return DiscreteLaplace(epsilon_micro=int(micro), sensitivity=answer.statement.l1)
 
 
-def assess(campaign: Campaign, answer: Answer, items: Items, reports: Reports, collected: Collected) -> Assessment:
-    """Hold one job's summary against what happened in its batches."""
+def assess(
+    campaign: Campaign,
+    answer: JobResult,
+    items: MeasuredConversions,
+    reports: ReportColumns,
+    collected: CollectedReports,
+) -> Assessment:
+    """Compare the summary of one job with the truth of its batches."""
     window = np.zeros(campaign.batches, dtype=np.bool_)
     window[list(answer.job.batches)] = True
     inside = window[collected.period]
-    fate = final_fates(items, inside, answer)
+    fate = fates_in_job(items, inside, answer)
     sums = _Sums(campaign, answer, items, reports, inside, window, collected)
     waterfalls = []
     for place, measure in enumerate(campaign.measures):
@@ -176,17 +170,17 @@ def assess(campaign: Campaign, answer: Answer, items: Items, reports: Reports, c
 
 
 class _Sums:
-    """Sums by key of one job: what happened, what was sent, what was released."""
+    """Sums by key of one job: true, sent and released."""
 
     def __init__(
         self,
         campaign: Campaign,
-        answer: Answer,
-        items: Items,
-        reports: Reports,
+        answer: JobResult,
+        items: MeasuredConversions,
+        reports: ReportColumns,
         inside: NDArray[np.bool_],
         window: NDArray[np.bool_],
-        collected: Collected,
+        collected: CollectedReports,
     ) -> None:
         self.campaign, self.answer = campaign, answer
         true = inside & items.attributable
@@ -206,15 +200,15 @@ class _Sums:
         self.measure = np.zeros(size, dtype=np.int64)
         for field in campaign.keys.fields:
             if field.origin == "measure":
-                self.measure = np.minimum(field.codes(self.table.high, self.table.low), len(campaign.measures) - 1)
+                self.measure = np.minimum(field.decode(self.table.high, self.table.low), len(campaign.measures) - 1)
 
-    def slices(self) -> tuple[list[Slice], list[Figures]]:
-        """Return the rows by the query's fields, largest truth first, and what they come to by measure."""
+    def slices(self) -> tuple[list[Slice], list[MeasureErrors]]:
+        """Return the rows by the query's fields, largest truth first, and the errors per measure."""
         campaign, query = self.campaign, self.answer.job.query
         if not self.answer.paid:
             return [], []
         fields = [field for field in campaign.keys.fields if field.name in query.by or field.origin == "measure"]
-        codes = {field.name: field.codes(self.table.high, self.table.low) for field in fields}
+        codes = {field.name: field.decode(self.table.high, self.table.low) for field in fields}
         high, low = campaign.keys.keys(codes, len(self.table))
         shown = np.ones(len(self.table), dtype=np.bool_) if not query.discovery else self.released
         groups = KeyTable(high[shown], low[shown])
@@ -247,7 +241,7 @@ class _Sums:
             relative = np.abs(estimate - truth[mine])[positive] / truth[mine][positive]
             happened = float(truth[measure == number].sum())
             figures.append(
-                Figures(
+                MeasureErrors(
                     measure=one.name,
                     slices=mine.size,
                     covered=int(covered.sum()),
@@ -262,42 +256,31 @@ class _Sums:
                 )
             )
             best = mine[np.argsort(-truth[mine], kind="stable")][: campaign.drawing.rows]
-            rows += [self._row(groups, int(at), fields, one.name, scale, truth, sent, metric, width) for at in best]
+            for at in best.tolist():
+                key = groups.high[at : at + 1], groups.low[at : at + 1]
+                rows.append(
+                    Slice(
+                        names={field.name: field.value_of(int(field.decode(*key)[0])) for field in fields},
+                        measure=one.name,
+                        truth=float(truth[at]),
+                        sent=int(sent[at]),
+                        estimate=float(metric[at] / scale),
+                        low=float((metric[at] - width[at]) / scale),
+                        high=float((metric[at] + width[at]) / scale),
+                        covered=bool(abs(metric[at] - sent[at]) <= width[at]),
+                        above_noise=bool(sent[at] > width[at]),
+                    )
+                )
         rows.sort(key=lambda row: -row.truth)
         return rows, figures
 
-    def _row(
-        self,
-        groups: KeyTable,
-        at: int,
-        fields: Sequence[Any],
-        measure: str,
-        scale: float,
-        truth: Ints,
-        sent: Ints,
-        metric: Ints,
-        width: Ints,
-    ) -> Slice:
-        key = groups.high[at : at + 1], groups.low[at : at + 1]
-        return Slice(
-            names={field.name: field.value_of(int(field.codes(*key)[0])) for field in fields},
-            measure=measure,
-            truth=float(truth[at]),
-            sent=int(sent[at]),
-            estimate=float(metric[at] / scale),
-            low=float((metric[at] - width[at]) / scale),
-            high=float((metric[at] + width[at]) / scale),
-            covered=bool(abs(metric[at] - sent[at]) <= width[at]),
-            above_noise=bool(sent[at] > width[at]),
-        )
-
-    def discovery(self) -> Discovery:
-        """Return how well discovery did, by key."""
+    def discovery(self) -> DiscoveryScore:
+        """Return the score of key discovery."""
         true = self.truth > 0
         found = true & self.released
         released = int(self.released.sum())
         total = float(self.truth.sum())
-        return Discovery(
+        return DiscoveryScore(
             released=released,
             true_keys=int(true.sum()),
             precision=float(found.sum() / released) if released else None,

@@ -1,8 +1,7 @@
-"""The transcript of an interaction with the service: every query, its answer, and what each unit lost by it.
+"""The transcript of an interaction with the service: every query, its outcome, and what each unit lost by it.
 
-The paper's Algorithm 5 keeps the answers; beside them stand the individual losses of
-``aggservice.campaign.assess.losses``, computed from the reports as their clients made them, and, at the end, what the
-ledger charged.
+Algorithm 5 of the Privacy Sandbox paper keeps the answers. This adds the losses of
+``aggservice.campaign.assess.losses``, computed from the true reports, and what the ledger charged in the end.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.assess.losses import (
-    Bounds,
-    Comparison,
-    Loss,
-    Price,
-    Sent,
-    compare,
-    past_limit,
+    ContributionBounds,
+    LossComparison,
+    PrivacyLoss,
+    QueryPrice,
+    ReportTruth,
+    compare_with_ledger,
     query_losses,
     total_losses,
+    units_over_limit,
 )
 from aggservice.campaign.errors import CampaignError
 from budget import Spend
@@ -35,15 +34,15 @@ REPEATED = "repeated"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Query t and what became of it. ``outcome`` is released, repeated, or the return code of a refusal."""
+    """Query t and its ``outcome``: released, repeated, or the return code of a refusal."""
 
     number: int
     caller: str
     job_id: str
-    price: Price
+    price: QueryPrice
     reports: int
     outcome: str
-    losses: Mapping[str, Loss]
+    losses: Mapping[str, PrivacyLoss]
 
     def to_plain(self) -> dict[str, Any]:
         """Return the round as plain values, with ε_{x,t} and δ_{x,t} of every unit, as exact fractions."""
@@ -64,25 +63,27 @@ class Round:
 
 
 @dataclass(slots=True, kw_only=True)
-class Recorder:
-    """Keeps the truth of every report and every answer. Belongs to the experimenter: no service has one."""
+class TranscriptRecorder:
+    """Keeps the truth of every report and every answer. Only the experimenter has one, never a service."""
 
-    bounds: Bounds
-    sent: dict[str, Sent] = field(default_factory=dict)
+    bounds: ContributionBounds
+    sent: dict[str, ReportTruth] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
     _answers: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
 
-    def add_report(self, report: Sent) -> None:
-        """Note a report that a client sent."""
+    def add_report(self, report: ReportTruth) -> None:
+        """Record a report that a client sent."""
         if report.report_id in self.sent:
             raise CampaignError(f"two reports have the id {report.report_id}")
         self.sent[report.report_id] = report
 
-    def released(self, *, caller: str, job_id: str, price: Price, reports: Sequence[str], digest: bytes) -> Round:
-        """Note a summary that the service gave out; ``digest`` is over what was given.
+    def record_release(
+        self, *, caller: str, job_id: str, price: QueryPrice, reports: Sequence[str], digest: bytes
+    ) -> Round:
+        """Record a summary that the service released; ``digest`` is over its content.
 
-        The same summary again for the same job tells nothing new and costs nothing; a different one for the same job
-        is a new release, whatever the service calls it.
+        The same summary again for the same job reveals nothing new and costs nothing; a different one for the same
+        job is a new release.
         """
         given = self._answers.setdefault((caller, job_id), set())
         repeated = digest in given
@@ -90,12 +91,14 @@ class Recorder:
         losses = {} if repeated else query_losses(price, (self.sent[one] for one in reports), self.bounds)
         return self._round(caller, job_id, price, len(reports), REPEATED if repeated else RELEASED, losses)
 
-    def refused(self, *, caller: str, job_id: str, price: Price, reports: Sequence[str], return_code: str) -> Round:
-        """Note a query that the service refused: nothing was learned but that."""
+    def record_refusal(
+        self, *, caller: str, job_id: str, price: QueryPrice, reports: Sequence[str], return_code: str
+    ) -> Round:
+        """Record a query that the service refused; it costs nothing."""
         return self._round(caller, job_id, price, len(reports), return_code, {})
 
     def _round(
-        self, caller: str, job_id: str, price: Price, reports: int, outcome: str, losses: Mapping[str, Loss]
+        self, caller: str, job_id: str, price: QueryPrice, reports: int, outcome: str, losses: Mapping[str, PrivacyLoss]
     ) -> Round:
         made = Round(
             number=len(self.rounds) + 1,
@@ -109,17 +112,17 @@ class Recorder:
         self.rounds.append(made)
         return made
 
-    def totals(self) -> dict[str, Loss]:
+    def totals(self) -> dict[str, PrivacyLoss]:
         """Return what every unit has lost so far."""
         return total_losses(one.losses for one in self.rounds)
 
-    def past(self, limit: Loss) -> dict[str, Loss]:
+    def units_over_limit(self, limit: PrivacyLoss) -> dict[str, PrivacyLoss]:
         """Return the units that have lost more than ``limit``."""
-        return past_limit(self.totals(), limit)
+        return units_over_limit(self.totals(), limit)
 
-    def compare(self, balances: Mapping[tuple[str, int], Spend]) -> list[Comparison]:
-        """Set every unit's loss beside the ledger's balances, by (report id, filtering ID)."""
-        return compare(self.totals(), self.sent.values(), balances, self.bounds)
+    def compare(self, balances: Mapping[tuple[str, int], Spend]) -> list[LossComparison]:
+        """Compare every unit's loss with the ledger's balances, given by (report id, filtering ID)."""
+        return compare_with_ledger(self.totals(), self.sent.values(), balances, self.bounds)
 
     def balance_keys(self) -> list[tuple[str, int]]:
         """Return the (report id, filtering ID) pairs that ``compare`` needs balances of."""
@@ -130,8 +133,8 @@ class Recorder:
         ]
 
 
-def loss_to_plain(loss: Loss) -> dict[str, str]:
-    """Return a loss as exact fractions and as rounded numbers, in text."""
+def loss_to_plain(loss: PrivacyLoss) -> dict[str, str]:
+    """Return a loss as text: rounded numbers and exact fractions."""
     return {
         "epsilon": _text(loss.epsilon),
         "epsilon_exact": str(loss.epsilon),
@@ -145,9 +148,9 @@ def _text(value: Fraction) -> str:
 
 
 def transcript_to_plain(
-    rounds: Iterable[Round], comparisons: Sequence[Comparison], *, bounds: Bounds, limit: Loss
+    rounds: Iterable[Round], comparisons: Sequence[LossComparison], *, bounds: ContributionBounds, limit: PrivacyLoss
 ) -> dict[str, Any]:
-    """Return the whole transcript as plain values: every unit, the one that lost most first, and totals over all."""
+    """Return the transcript as plain values, with every unit in descending order of loss."""
     worst = sorted(comparisons, key=lambda one: (-one.lost.epsilon, -one.lost.delta, one.unit))
     return {
         "l1": bounds.l1,
@@ -170,7 +173,12 @@ def transcript_to_plain(
 
 
 def write_transcript(
-    path: Path, rounds: Iterable[Round], comparisons: Sequence[Comparison], *, bounds: Bounds, limit: Loss
+    path: Path,
+    rounds: Iterable[Round],
+    comparisons: Sequence[LossComparison],
+    *,
+    bounds: ContributionBounds,
+    limit: PrivacyLoss,
 ) -> None:
     """Write ``transcript.json``."""
     plain = transcript_to_plain(rounds, comparisons, bounds=bounds, limit=limit)

@@ -1,30 +1,38 @@
-"""Where conversions went between the purchase and the summary, for one job and measure.
+"""What happened to each conversion between purchase and summary, for one job and measure.
 
-Each item of the job's batches has exactly one fate, set where it was met: in the browser, on the way, at the service.
-Amounts are whole contribution units, so the steps add up to what happened without rounding.
+Each item of the job's batches has exactly one fate, set in the browser, on the way, or at the service. Amounts are
+whole contribution units, so the steps add up exactly.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.service.jobs import Answer
+from aggservice.campaign.service.jobs import JobResult
 from aggservice.campaign.settings.key_layout import KeyTable
-from aggservice.campaign.world.attribution import Items
+from aggservice.campaign.world.attribution import MeasuredConversions
 from aggservice.campaign.world.fates import LOSSES, Fate
 
 Ints = NDArray[np.int64]
 
 
+class Step(NamedTuple):
+    """One loss of a waterfall: its name, and the conversions and the amount that it took."""
+
+    step: str
+    conversions: int
+    amount: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """Conversions and their amounts by fate. ``clipped`` is what clipping took from counted ones; ``noise`` is what the
-    service's noise added to the released rows, so that ``estimate`` = counted amount + noise.
+    """Conversions and their amounts by fate. ``clipped`` is the amount that clipping took from counted conversions;
+    ``noise`` is the noise of the released rows, so that ``estimate`` = ``counted_amount`` + ``noise``.
     """
 
     measure: str
@@ -47,8 +55,19 @@ class Waterfall:
             and self.counted_amount + self.noise == self.estimate
         )
 
+    @property
+    def counted(self) -> int:
+        """How many conversions a summary counts."""
+        return self.conversions[Fate.COUNTED]
+
+    @property
+    def steps(self) -> list[Step]:
+        """Every loss, in order; clipping takes an amount but no conversion."""
+        steps = [Step(fate.words, self.conversions[fate], self.amounts[fate]) for fate in LOSSES]
+        return [*steps, Step("clipped", 0, self.clipped)]
+
     def __add__(self, other: Waterfall) -> Waterfall:
-        """Return both together: of several jobs of one query."""
+        """Add the waterfalls of two jobs of one query."""
         return Waterfall(
             measure=self.measure,
             happened=self.happened + other.happened,
@@ -66,24 +85,16 @@ class Waterfall:
         return {
             "measure": self.measure,
             "happened": {"conversions": self.happened, "amount": self.happened_amount},
-            "steps": [
-                {
-                    "step": fate.words,
-                    "conversions": self.conversions[fate],
-                    "amount": self.amounts[fate],
-                }
-                for fate in LOSSES
-            ]
-            + [{"step": "clipped", "conversions": 0, "amount": self.clipped}],
-            "counted": {"conversions": self.conversions[Fate.COUNTED], "amount": self.counted_amount},
+            "steps": [step._asdict() for step in self.steps],
+            "counted": {"conversions": self.counted, "amount": self.counted_amount},
             "noise": self.noise,
             "estimate": self.estimate,
             "adds_up": self.adds_up,
         }
 
 
-def final_fates(items: Items, inside: NDArray[np.bool_], answer: Answer) -> NDArray[np.int8]:
-    """Return the fates of the items ``inside`` a job, with what the service did: refused, left out, or counted."""
+def fates_in_job(items: MeasuredConversions, inside: NDArray[np.bool_], answer: JobResult) -> NDArray[np.int8]:
+    """Return the fates of the items ``inside`` a job, including those that the service decides."""
     fate = items.fate[inside].copy()
     waiting = np.flatnonzero(fate == Fate.ON_THE_WAY)
     if not answer.paid:
@@ -97,7 +108,7 @@ def final_fates(items: Items, inside: NDArray[np.bool_], answer: Answer) -> NDAr
 
 
 def waterfall_of(
-    items: Items,
+    items: MeasuredConversions,
     inside: NDArray[np.bool_],
     fate: NDArray[np.int8],
     *,
@@ -106,8 +117,8 @@ def waterfall_of(
     released: int,
     released_sent: int,
 ) -> Waterfall:
-    """Return the waterfall of one measure: ``released`` is the sum of the released metrics, ``released_sent`` that of
-    the contributions which the job's reports made to the same keys.
+    """Return the waterfall of one measure. ``released`` is the sum of the released metrics; ``released_sent`` is the
+    sum of the contributions to the same keys in the job's reports.
     """
     mine = items.measure[inside] == place
     asked, amount = items.asked[inside][mine], items.amount[inside][mine]

@@ -1,1 +1,1 @@
-"""Campaign files: TOML read strictly, with the line and the remedy of every mistake."""
+"""Campaign files: TOML read strictly; every refusal names the line and the remedy."""

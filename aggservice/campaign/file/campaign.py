@@ -13,7 +13,13 @@ from aggservice.campaign.file.client import parse_client
 from aggservice.campaign.file.keys import parse_filters, parse_keys, parse_measures
 from aggservice.campaign.file.population import distribution, parse_population
 from aggservice.campaign.file.queries import parse_queries
-from aggservice.campaign.settings.campaign import Campaign, Collection, Drawing, Population, ServiceSettings
+from aggservice.campaign.settings.campaign import (
+    Campaign,
+    CollectionSettings,
+    PlotSettings,
+    Population,
+    ServiceSettings,
+)
 from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.world.logs import NAMES
 from aggservice.files.toml import Section, read_text, read_toml
@@ -82,8 +88,8 @@ def _campaign(top: Section) -> Campaign:
     return campaign
 
 
-def _collection(section: Section, population: Population) -> Collection:
-    collection = Collection(
+def _collection(section: Section, population: Population) -> CollectionSettings:
+    collection = CollectionSettings(
         lost=section.number("lost", 0.0, least=0, most=1),
         retried=section.number("retried", 0.0, least=0, most=1),
         late=section.number("late", 0.0, least=0, most=1),
@@ -107,12 +113,10 @@ def _service(section: Section) -> ServiceSettings:
     return settings
 
 
-def _drawing(section: Section) -> Drawing:
-    plots = section.texts("plots", PLOTS)
-    for plot in plots:
-        if plot not in PLOTS:
-            section.refuse("plots", f"has {plot!r}", f"Plots: {', '.join(PLOTS)}")
-    drawing = Drawing(plots=plots, rows=section.whole("rows", 20, least=1, most=10_000))
+def _drawing(section: Section) -> PlotSettings:
+    drawing = PlotSettings(
+        plots=section.choices("plots", PLOTS, PLOTS), rows=section.whole("rows", 20, least=1, most=10_000)
+    )
     section.done()
     return drawing
 

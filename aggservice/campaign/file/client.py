@@ -1,21 +1,21 @@
-"""The ``[client]`` of a campaign file: which browser, with which caps."""
+"""Reads ``[client]`` of a campaign file: the browser and its caps."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from typing import cast
 
-from aggservice.campaign.settings.campaign import Client, EventLevel, Form, Kind
+from aggservice.campaign.settings.campaign import ClientSettings, EventLevelSettings, Form, Kind
 from aggservice.files.toml import Section
 
 
-def parse_client(section: Section) -> Client:
-    """Read which browser runs; a deployed one has its own caps, only the paper's form chooses them."""
+def parse_client(section: Section) -> ClientSettings:
+    """Read which browser runs. Only the paper's form can choose its caps; those of a deployed browser are fixed."""
     kind = section.choice("kind", ("attribution", "reach", "frequency", "event-level"), "attribution")
     form = section.choice("form", ("deployed", "paper"), "deployed")
     paper = form == "paper"
     l1 = section.whole("l1", 65_536, least=1, most=65_536)
-    # The service's noise is for Λ₁: a browser that lets more through would break the guarantee.
+    # The service's noise fits Λ₁: a browser that sends more would break the guarantee.
     if not paper and kind != "event-level" and l1 != 65_536:
         remedy = 'write form = "paper" to choose it' if kind == "attribution" else "leave it out"
         section.refuse("l1", f"is {l1}", f"A deployed browser has 65536; {remedy}")
@@ -23,7 +23,7 @@ def parse_client(section: Section) -> Client:
     if not paper and l0 != l1:
         section.refuse("l0", f"is {l0}", 'A deployed browser caps values only; write form = "paper" to choose it')
     event_level = _event_level(section) if kind == "event-level" else None
-    client = Client(
+    client = ClientSettings(
         kind=cast(Kind, kind),
         form=cast(Form, form),
         l1=l1,
@@ -52,7 +52,7 @@ def _thresholds(section: Section) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _event_level(section: Section) -> EventLevel:
+def _event_level(section: Section) -> EventLevelSettings:
     field = section.text("field", example="product")
     epsilon = section.exact("epsilon", Fraction(14), above=Fraction(0), most=Fraction(14))
     windows, buckets = section.section("windows_days"), section.section("buckets")
@@ -73,7 +73,7 @@ def _event_level(section: Section) -> EventLevel:
     buckets.done()
     if not days:
         section.refuse("windows_days", "is missing", "Write a line sneakers = [2, 7] for each kind of conversion")
-    return EventLevel(
+    return EventLevelSettings(
         field=field,
         epsilon=epsilon,
         max_reports=section.whole("reports_a_source", 3, least=1, most=20),

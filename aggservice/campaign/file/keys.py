@@ -1,4 +1,4 @@
-"""The keys, measures and filters of a campaign file."""
+"""Reads the keys, measures and filters of a campaign file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from fractions import Fraction
 from typing import cast
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.settings.campaign import Client, Filters, Measure, Population
-from aggservice.campaign.settings.key_layout import Field, KeyLayout, Origin
+from aggservice.campaign.settings.campaign import ClientSettings, FilterSettings, Measure, Population
+from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Origin
 from aggservice.files.toml import Section
 
 _MAX_WEIGHT = 1e100
 
 
-def parse_measures(top: Section, client: Client) -> tuple[Measure, ...]:
-    """Read what each conversion contributes; without any, conversions are counted."""
+def parse_measures(top: Section, client: ClientSettings) -> tuple[Measure, ...]:
+    """Read what each conversion contributes; by default, conversions are counted."""
     if client.kind in ("reach", "frequency"):
         if top.sections("measures"):
             top.refuse("measures", "is not for reach and frequency", "Leave it out: devices are counted")
@@ -48,9 +48,11 @@ def parse_measures(top: Section, client: Client) -> tuple[Measure, ...]:
     return tuple(measures)
 
 
-def parse_keys(section: Section, population: Population, measures: Sequence[Measure], client: Client) -> KeyLayout:
-    """Read the named bit fields; refuse those that overlap or cannot tell their values apart."""
-    fields: list[Field] = []
+def parse_keys(
+    section: Section, population: Population, measures: Sequence[Measure], client: ClientSettings
+) -> KeyLayout:
+    """Read the named bit fields; refuse fields that overlap or have too few bits for their values."""
+    fields: list[KeyField] = []
     at = 0
     for inner in section.sections("fields"):
         name = inner.text("name", example="campaign")
@@ -60,7 +62,7 @@ def parse_keys(section: Section, population: Population, measures: Sequence[Meas
         if len(values) > 1 << bits:
             inner.refuse(
                 "bits",
-                f"is {bits}, which tells {1 << bits} values apart, not {len(values)}",
+                f"is {bits}, enough for {1 << bits} values, but there are {len(values)}",
                 f"Write bits = {(len(values) - 1).bit_length()} or more",
             )
         offset = inner.whole("offset", at, least=0, most=127)
@@ -78,7 +80,7 @@ def parse_keys(section: Section, population: Population, measures: Sequence[Meas
                 inner.refuse("name", f"{name!r} is taken", "Give each field its own name")
         at = max(at, offset + bits)
         fields.append(
-            Field(
+            KeyField(
                 name=name,
                 origin=cast(Origin, origin),
                 offset=offset,
@@ -97,7 +99,7 @@ def parse_keys(section: Section, population: Population, measures: Sequence[Meas
         if at + bits > 128:
             section.refuse("fields", "leave no bits for the measure", "Give the fields fewer bits")
         fields.append(
-            Field(name="measure", origin="measure", offset=at, bits=bits, values=names, weights=(1.0,) * len(names))
+            KeyField(name="measure", origin="measure", offset=at, bits=bits, values=names, weights=(1.0,) * len(names))
         )
     if client.kind == "frequency":
         views = tuple(f"{threshold}+ views" for threshold in client.thresholds)
@@ -105,7 +107,7 @@ def parse_keys(section: Section, population: Population, measures: Sequence[Meas
         if at + bits > 128:
             section.refuse("fields", "leave no bits for the number of views", "Give the fields fewer bits")
         weights = (1.0,) * len(views)
-        fields.append(Field(name="views", origin="threshold", offset=at, bits=bits, values=views, weights=weights))
+        fields.append(KeyField(name="views", origin="threshold", offset=at, bits=bits, values=views, weights=weights))
     if not fields:
         section.refuse("", "has no fields", 'Write [[keys.fields]] with name = "campaign" and values = ["a", "b"]')
     if client.kind in ("reach", "frequency") and any(field.origin == "conversion" for field in fields):
@@ -131,7 +133,7 @@ def _values(
         try:
             rows = population.log.tables.column(column, of_source=origin == "impression")
         except CampaignError as problem:
-            inner.refuse("column" if "column" in inner else "name", f"names no column: {problem}", "Name one of these")
+            inner.refuse("column" if "column" in inner else "name", f"is unknown: {problem}", "Name one of these")
         values = tuple(sorted({str(row) for row in rows}))
         if not values:
             inner.refuse("", "has a column without rows", "Give the log at least one row")
@@ -150,20 +152,16 @@ def _values(
     return values, tuple(float(one) for one in given)
 
 
-def parse_filters(top: Section, keys: KeyLayout) -> Filters | None:
-    """Read which conversions the ads accept; None when all are."""
+def parse_filters(top: Section, keys: KeyLayout) -> FilterSettings | None:
+    """Read which conversions the ads accept; None if they accept all."""
     if "filters" not in top:
         top.take("filters")
         return None
     section = top.section("filters")
+    options = {field.name: field for field in keys.fields if field.origin == "conversion"}
     name = section.text("field", example="product")
-    found = [field for field in keys.fields if field.name == name and field.origin == "conversion"]
-    if not found:
-        options = [field.name for field in keys.fields if field.origin == "conversion"]
-        section.refuse("field", f"is {name!r}", f"Write a field that comes from the conversion: {options}")
-    accepts = section.texts("accepts")
-    for value in accepts:
-        if value not in found[0].values:
-            section.refuse("accepts", f"has {value!r}", f"Values of {name}: {', '.join(found[0].values[:20])}")
+    if name not in options:
+        section.refuse("field", f"is {name!r}", f"Write a field that comes from the conversion: {list(options)}")
+    accepts = section.choices("accepts", options[name].values)
     section.done()
-    return Filters(field=name, accepts=accepts)
+    return FilterSettings(field=name, accepts=accepts)

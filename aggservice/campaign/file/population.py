@@ -1,9 +1,9 @@
-"""The ``[population]`` of a campaign file: people, distributions, or a log of one's own."""
+"""Reads ``[population]`` of a campaign file: people and distributions, or an event log."""
 
 from __future__ import annotations
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.settings.campaign import Log, Population
+from aggservice.campaign.settings.campaign import LogSettings, Population
 from aggservice.campaign.settings.distributions import PARAMETERS, Distribution
 from aggservice.campaign.world.log_events import Extent, extent_of
 from aggservice.campaign.world.logs import load_tables, read_column
@@ -17,7 +17,7 @@ _MAX_DAYS = 366
 
 
 def distribution(section: Section, key: str, default: Distribution) -> Distribution:
-    """Read a number, which is a constant, or a table ``{ name = "poisson", mean = 2 }``, or a log's column."""
+    """Read a distribution: a number (a constant), a table ``{ name = "poisson", mean = 2 }``, or a column of a log."""
     value = section.take(key)
     if value is None:
         return default
@@ -28,10 +28,8 @@ def distribution(section: Section, key: str, default: Distribution) -> Distribut
     inner = section.section(key)
     name = inner.choice("name", (*PARAMETERS, "column"), "constant")
     if name == "column":
-        path = inner.existing_file("file")
+        path = inner.existing_file("file", example="log.csv")
         column = inner.text("column", example="price")
-        if path is None:
-            inner.refuse("file", "is missing", 'Write file = "log.csv"')
         inner.done()
         try:
             return Distribution(name="column", rows=tuple(read_column(path, column)))
@@ -51,7 +49,7 @@ def _constant(value: float) -> Distribution:
 
 
 def parse_population(section: Section) -> Population:
-    """Read the people, or the log that stands in for them."""
+    """Read the population, or the log that replaces it."""
     log = _log(section)
     found = _extent(section, log) if log else None
     size = section.whole("size", found.people if found else None, least=0 if log else 1, most=_MAX_SIZE)
@@ -85,16 +83,13 @@ def parse_population(section: Section) -> Population:
     return population
 
 
-def _log(section: Section) -> Log | None:
+def _log(section: Section) -> LogSettings | None:
     if "log" not in section:
         section.take("log")
         return None
     inner = section.section("log")
-    sources, triggers = inner.existing_file("sources"), inner.existing_file("triggers")
-    if sources is None:
-        inner.refuse("sources", "is missing", 'Write sources = "sources.csv" (or .parquet, or .json)')
-    if triggers is None:
-        inner.refuse("triggers", "is missing", 'Write triggers = "triggers.csv" (or .parquet, or .json)')
+    sources = inner.existing_file("sources", example="sources.csv")
+    triggers = inner.existing_file("triggers", example="triggers.csv")
     columns = inner.section("columns")
     named = {key: columns.text(key) for key in columns.values}
     inner.done()
@@ -104,10 +99,10 @@ def _log(section: Section) -> Log | None:
         inner.refuse(
             "", f"cannot be used: {problem}", 'Say which column is which: [population.log.columns] time = "when"'
         )
-    return Log(tables=tables, columns=named)
+    return LogSettings(tables=tables, columns=named)
 
 
-def _extent(section: Section, log: Log) -> Extent:
+def _extent(section: Section, log: LogSettings) -> Extent:
     try:
         return extent_of(log.tables)
     except CampaignError as problem:

@@ -1,53 +1,189 @@
-"""``metrics.json``: what a run found, as plain values that a program or a report can read."""
+"""``metrics.json``: what a run found, as values for plots, the page, sweeps, the terminal and other programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from aggservice.campaign.assess.event_level import EventReports
-from aggservice.campaign.assess.slices import Assessment
+from aggservice.campaign.assess.event_level import ConversionModel, EventReports
+from aggservice.campaign.assess.slices import Assessment, MeasureErrors
+from aggservice.campaign.assess.waterfall import Waterfall
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.truth import Truth
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientMetrics:
+    """Which browser ran; an event-level browser has no Λ₁ and Λ₀."""
+
+    kind: str
+    form: str
+    l1: int | None = None
+    l0: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventCounts:
+    """The size of the simulated world."""
+
+    people: int
+    devices: int
+    impressions: int
+    conversions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportCounts:
+    """Reports by what happened to them; None for a count that this kind of report does not have."""
+
+    made: int
+    in_batches: int
+    null: int | None = None
+    lost: int | None = None
+    late: int | None = None
+    retried: int | None = None
+    attributed: int | None = None
+    ads_with_random_reports: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureMetrics:
+    """The errors of one measure over the paid jobs of a query; None if no slice was released.
+
+    ``waterfall`` is the sum over all jobs of the query, and None for event-level reports.
+    """
+
+    measure: str
+    scale: str
+    slices: int
+    coverage: float | None
+    above_noise: float | None
+    rmsre: float | None
+    tau: float | None
+    truth: float
+    estimate: float
+    bias: float
+    waterfall: Waterfall | None
+
+    @classmethod
+    def of(
+        cls, measure: str, scale: str, errors: Sequence[MeasureErrors], waterfall: Waterfall | None
+    ) -> MeasureMetrics:
+        """Add up the errors of several jobs."""
+        slices = sum(one.slices for one in errors)
+        return cls(
+            measure=measure,
+            scale=scale,
+            slices=slices,
+            coverage=sum(one.covered for one in errors) / slices if slices else None,
+            above_noise=sum(one.above_noise for one in errors) / slices if slices else None,
+            rmsre=(sum(one.rmsre**2 * one.slices for one in errors) / slices) ** 0.5 if slices else None,
+            tau=errors[0].tau if errors else None,
+            truth=sum(one.truth for one in errors),
+            estimate=sum(one.estimate for one in errors),
+            bias=sum(one.bias for one in errors),
+            waterfall=waterfall,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryMetrics:
+    """One query: how many jobs it had, how many were paid for, its guarantee, and its errors by measure."""
+
+    name: str
+    jobs: int
+    paid: int
+    statement: str
+    measures: tuple[MeasureMetrics, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerMetrics:
+    """The budget per unit, what each paid job left to its poorest unit, and the jobs that were refused."""
+
+    epsilon: str
+    delta: str
+    unit: str
+    left: tuple[Mapping[str, str], ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Everything that is known about a run except its timings."""
+
+    campaign: str
+    description: str
+    private: bool
+    seed: str | None
+    client: ClientMetrics
+    start_ms: int
+    events: EventCounts
+    reports: ReportCounts
+    batches: tuple[int, ...]
+    queries: tuple[QueryMetrics, ...]
+    jobs: tuple[Assessment, ...]
+    ledger: LedgerMetrics
+    model: ConversionModel | None = None
+
+    def jobs_of(self, query: str) -> list[Assessment]:
+        """Return the jobs of a query, in order of time."""
+        return [job for job in self.jobs if job.query == query]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values for ``metrics.json``; counts that do not apply are left out."""
+        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        if self.model is None:
+            del plain["model"]
+        for name in ("client", "reports"):
+            plain[name] = {key: value for key, value in plain[name].items() if value is not None}
+        return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (Assessment, Waterfall)):
+        return value.to_plain()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, (MeasureMetrics, QueryMetrics)):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+
+
 def metrics_of(
     campaign: Campaign, seed: str | None, private: bool, truth: Truth, found: Sequence[Assessment]
-) -> dict[str, Any]:
-    """Return everything that is known about a run but its timings."""
-    collected, reports = truth.collected, truth.reports
-    return {
-        "campaign": campaign.name,
-        "description": campaign.description,
-        "private": private,
-        "seed": seed,
-        "client": {
-            "kind": campaign.client.kind,
-            "form": campaign.client.form,
-            "l1": campaign.client.l1,
-            "l0": campaign.client.l0,
-        },
-        "start_ms": campaign.population.start_ms,
-        "events": {
-            "people": campaign.population.size,
-            "devices": truth.events.devices,
-            "impressions": len(truth.events.impressions),
-            "conversions": len(truth.events.conversions),
-        },
-        "reports": {
-            "made": len(reports),
-            "null": int(reports.null.sum()),
-            "lost": collected.lost,
-            "late": collected.late,
-            "retried": collected.retried,
-            "in_batches": collected.received,
-        },
-        "batches": [int(rows.size) for rows in collected.rows],
-        "queries": [query_of(campaign, query.name, found) for query in campaign.queries],
-        "jobs": [one.to_plain() for one in found],
-        "ledger": ledger_of(campaign, found),
-    }
+) -> Metrics:
+    """Return the metrics of a campaign of aggregatable reports."""
+    client, collected, reports = campaign.client, truth.collected, truth.reports
+    return Metrics(
+        campaign=campaign.name,
+        description=campaign.description,
+        private=private,
+        seed=seed,
+        client=ClientMetrics(kind=client.kind, form=client.form, l1=client.l1, l0=client.l0),
+        start_ms=campaign.population.start_ms,
+        events=_event_counts(campaign, truth.events),
+        reports=ReportCounts(
+            made=len(reports),
+            null=int(reports.null.sum()),
+            lost=collected.lost,
+            late=collected.late,
+            retried=collected.retried,
+            in_batches=collected.received,
+        ),
+        batches=tuple(int(rows.size) for rows in collected.rows),
+        queries=tuple(_query(campaign, query.name, found) for query in campaign.queries),
+        jobs=tuple(found),
+        ledger=LedgerMetrics(
+            epsilon=campaign.service.epsilon,
+            delta=campaign.service.delta,
+            unit=campaign.service.unit,
+            left=tuple({"job": one.job, **one.remaining} for one in found if one.paid),
+            refused=tuple(one.job for one in found if not one.paid),
+        ),
+    )
 
 
 def event_metrics(
@@ -57,99 +193,56 @@ def event_metrics(
     events: Events,
     reports: EventReports,
     found: Assessment,
-    model: dict[str, float | int],
-) -> dict[str, Any]:
-    """Return the metrics of an event-level campaign, in the same shape."""
-    figures = found.figures[0]
-    return {
-        "campaign": campaign.name,
-        "description": campaign.description,
-        "private": private,
-        "seed": seed,
-        "client": {"kind": campaign.client.kind, "form": "paper"},
-        "start_ms": campaign.population.start_ms,
-        "events": {
-            "people": campaign.population.size,
-            "devices": events.devices,
-            "impressions": len(events.impressions),
-            "conversions": len(events.conversions),
-        },
-        "reports": {
-            "made": int(reports.sent.sum()),
-            "in_batches": int(reports.sent.sum()),
-            "attributed": reports.attributed,
-            "ads_with_random_reports": int((~reports.truthful).sum()),
-        },
-        "batches": [],
-        "queries": [
-            {
-                "name": found.query,
-                "jobs": 1,
-                "paid": 1,
-                "statement": found.statement,
-                "measures": [
-                    {
-                        "measure": figures.measure,
-                        "scale": "1",
-                        "slices": figures.slices,
-                        "coverage": figures.covered / figures.slices,
-                        "above_noise": figures.above_noise / figures.slices,
-                        "rmsre": figures.rmsre,
-                        "tau": figures.tau,
-                        "truth": figures.truth,
-                        "estimate": figures.estimate,
-                        "bias": figures.bias,
-                        "waterfall": None,
-                    }
-                ],
-            }
-        ],
-        "jobs": [found.to_plain()],
-        "ledger": {"epsilon": "0", "delta": "0", "unit": "ad", "left": [], "refused": []},
-        "model": model,
-    }
+    model: ConversionModel,
+) -> Metrics:
+    """Return the metrics of an event-level campaign."""
+    errors, sent = found.figures[0], int(reports.sent.sum())
+    measure = replace(MeasureMetrics.of(errors.measure, "1", [errors], None), rmsre=errors.rmsre)
+    return Metrics(
+        campaign=campaign.name,
+        description=campaign.description,
+        private=private,
+        seed=seed,
+        client=ClientMetrics(kind=campaign.client.kind, form="paper"),
+        start_ms=campaign.population.start_ms,
+        events=_event_counts(campaign, events),
+        reports=ReportCounts(
+            made=sent,
+            in_batches=sent,
+            attributed=reports.attributed,
+            ads_with_random_reports=int((~reports.truthful).sum()),
+        ),
+        batches=(),
+        queries=(QueryMetrics(name=found.query, jobs=1, paid=1, statement=found.statement, measures=(measure,)),),
+        jobs=(found,),
+        ledger=LedgerMetrics(epsilon="0", delta="0", unit="ad"),
+        model=model,
+    )
 
 
-def query_of(campaign: Campaign, name: str, found: Sequence[Assessment]) -> dict[str, Any]:
-    """Return what the jobs of one query come to together."""
+def _event_counts(campaign: Campaign, events: Events) -> EventCounts:
+    return EventCounts(
+        people=campaign.population.size,
+        devices=events.devices,
+        impressions=len(events.impressions),
+        conversions=len(events.conversions),
+    )
+
+
+def _query(campaign: Campaign, name: str, found: Sequence[Assessment]) -> QueryMetrics:
+    """Add up the jobs of one query."""
     jobs = [one for one in found if one.query == name]
     measures = []
-    for place, measure in enumerate(campaign.measures):
-        figures = [one.figures[place] for one in jobs if one.paid]
-        total = jobs[0].waterfalls[place]
+    for index, measure in enumerate(campaign.measures):
+        total = jobs[0].waterfalls[index]
         for one in jobs[1:]:
-            total = total + one.waterfalls[place]
-        slices = sum(one.slices for one in figures)
-        measures.append(
-            {
-                "measure": measure.name,
-                "scale": str(measure.scale),
-                "slices": slices,
-                "coverage": sum(one.covered for one in figures) / slices if slices else None,
-                "above_noise": sum(one.above_noise for one in figures) / slices if slices else None,
-                "rmsre": (sum(one.rmsre**2 * one.slices for one in figures) / slices) ** 0.5 if slices else None,
-                "tau": figures[0].tau if figures else None,
-                "truth": sum(one.truth for one in figures),
-                "estimate": sum(one.estimate for one in figures),
-                "bias": sum(one.bias for one in figures),
-                "waterfall": total.to_plain(),
-            }
-        )
-    return {
-        "name": name,
-        "jobs": len(jobs),
-        "paid": sum(one.paid for one in jobs),
-        "statement": next((one.statement for one in jobs if one.paid), ""),
-        "measures": measures,
-    }
-
-
-def ledger_of(campaign: Campaign, found: Sequence[Assessment]) -> dict[str, Any]:
-    """Return what each paid job left in the poorest of its units, as the ledger said with the summary."""
-    return {
-        "epsilon": campaign.service.epsilon,
-        "delta": campaign.service.delta,
-        "unit": campaign.service.unit,
-        "left": [{"job": one.job, **one.remaining} for one in found if one.paid],
-        "refused": [one.job for one in found if not one.paid],
-    }
+            total = total + one.waterfalls[index]
+        errors = [one.figures[index] for one in jobs if one.paid]
+        measures.append(MeasureMetrics.of(measure.name, str(measure.scale), errors, total))
+    return QueryMetrics(
+        name=name,
+        jobs=len(jobs),
+        paid=sum(one.paid for one in jobs),
+        statement=next((one.statement for one in jobs if one.paid), ""),
+        measures=tuple(measures),
+    )

@@ -1,13 +1,15 @@
-"""``report.html``: one self-contained page that a manager can read. No script, no link, nothing fetched."""
+"""``report.html``: one self-contained page for a manager, without scripts, links or anything to fetch."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
+from aggservice.campaign.assess.slices import Assessment
+from aggservice.campaign.assess.waterfall import Waterfall
+from aggservice.campaign.output.metrics import MeasureMetrics, Metrics, QueryMetrics
 from aggservice.campaign.settings.campaign import Campaign
 
 _STYLE = """
@@ -28,24 +30,24 @@ figure { margin: 1.2rem 0; } figure svg { width: 100%; height: auto; } figcaptio
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Return a number for reading: thousands apart, a dash for none."""
+    """Return a number with thousands separators; a dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
-def write_report(campaign: Campaign, metrics: Mapping[str, Any], plots: Sequence[tuple[str, Path]], path: Path) -> None:
-    """Write the report: what was found, how sure it is, what was lost, what is left of the budget."""
+def write_report(campaign: Campaign, metrics: Metrics, plots: Sequence[tuple[str, Path]], path: Path) -> None:
+    """Write the report: estimates with their intervals, losses, and the budget that is left."""
     parts = [
         f"<h1>{_text(campaign.name)}</h1>",
         f'<p class="lead">{_text(campaign.description)}</p>',
         _tiles(metrics),
     ]
-    if not metrics["private"]:
+    if not metrics.private:
         parts.append(
             '<p class="note"><strong>Not private.</strong> This run was made from a seed so that it can be repeated; '
             "whoever knows the seed can remove the noise.</p>"
         )
-    for query in metrics["queries"]:
-        parts.append(_query(campaign, metrics, query))
+    for query in metrics.queries:
+        parts.append(_query(metrics, query))
     parts.append("<h2>Pictures</h2>")
     for caption, svg in plots:
         parts.append(f"<figure>{_inline(svg)}<figcaption>{_text(caption)}</figcaption></figure>")
@@ -69,7 +71,7 @@ def _text(value: object) -> str:
 
 
 def _inline(svg: Path) -> str:
-    """Return the drawing itself, without the prologue of a file of its own."""
+    """Return the ``<svg>`` element of a file, without the XML prologue."""
     text = svg.read_text(encoding="utf-8")
     body = text[text.index("<svg") :]
     # Ids are unique within one drawing; on one page each drawing needs its own.
@@ -79,25 +81,25 @@ def _inline(svg: Path) -> str:
     return body
 
 
-def _tiles(metrics: Mapping[str, Any]) -> str:
-    events, reports = metrics["events"], metrics["reports"]
+def _tiles(metrics: Metrics) -> str:
+    events, reports = metrics.events, metrics.reports
     tiles = [
-        (number(events["people"]), "people"),
-        (number(events["impressions"]), "ads shown"),
-        (number(events["conversions"]), "conversions"),
-        (number(reports["in_batches"]), "sealed reports" if metrics["batches"] else "event-level reports"),
-        (number(len(metrics["jobs"])), "jobs"),
+        (number(events.people), "people"),
+        (number(events.impressions), "ads shown"),
+        (number(events.conversions), "conversions"),
+        (number(reports.in_batches), "sealed reports" if metrics.batches else "event-level reports"),
+        (number(len(metrics.jobs)), "jobs"),
     ]
     inner = "".join(f'<div class="tile"><b>{value}</b><span>{name}</span></div>' for value, name in tiles)
     return f'<div class="tiles">{inner}</div>'
 
 
-def _query(campaign: Campaign, metrics: Mapping[str, Any], query: Mapping[str, Any]) -> str:
-    jobs = [job for job in metrics["jobs"] if job["query"] == query["name"]]
-    paid = [job for job in jobs if job["paid"]]
-    parts = [f"<h2>{_text(query['name'])}</h2>"]
-    if query["statement"]:
-        parts.append(f'<p class="guarantee">{_text(query["statement"])}</p>')
+def _query(metrics: Metrics, query: QueryMetrics) -> str:
+    jobs = metrics.jobs_of(query.name)
+    paid = [job for job in jobs if job.paid]
+    parts = [f"<h2>{_text(query.name)}</h2>"]
+    if query.statement:
+        parts.append(f'<p class="guarantee">{_text(query.statement)}</p>')
     if len(paid) < len(jobs):
         parts.append(
             f'<p class="note">{len(jobs) - len(paid)} of {len(jobs)} jobs were refused: '
@@ -105,51 +107,48 @@ def _query(campaign: Campaign, metrics: Mapping[str, Any], query: Mapping[str, A
         )
     if paid:
         last = paid[-1]
-        which = "" if len(jobs) == 1 else f" (job {_text(last['job'])}, the last of {len(jobs)})"
-        parts.append(f"<p>The largest of {number(last['slice_count'])} slices{which}:</p>")
+        which = "" if len(jobs) == 1 else f" (job {_text(last.job)}, the last of {len(jobs)})"
+        parts.append(f"<p>The largest of {number(last.slice_count)} slices{which}:</p>")
         parts.append(_table(last))
-        if last["discovery"]:
-            found = last["discovery"]
+        if last.discovery:
+            found = last.discovery
             parts.append(
-                f"<p>Key discovery released {number(found['released'])} of {number(found['true_keys'])} keys that had "
-                f"conversions (recall {number(found['recall'], 3)}, precision {number(found['precision'], 3)}); "
-                f"{found['left_out_share']:.1%} of the total was left out.</p>"
+                f"<p>Key discovery released {number(found.released)} of {number(found.true_keys)} keys that had "
+                f"conversions (recall {number(found.recall, 3)}, precision {number(found.precision, 3)}); "
+                f"{found.left_out_share:.1%} of the total was left out.</p>"
             )
     rows = "".join(
-        f"<tr><td>{_text(one['measure'])}</td><td>{number(one['truth'])}</td><td>{number(one['estimate'])}</td>"
-        f"<td>{number(one['bias'])}</td><td>{_percent(one['coverage'])}</td><td>{_percent(one['above_noise'])}</td>"
-        f"<td>{number(one['rmsre'], 3)}</td></tr>"
-        for one in query["measures"]
+        f"<tr><td>{_text(one.measure)}</td><td>{number(one.truth)}</td><td>{number(one.estimate)}</td>"
+        f"<td>{number(one.bias)}</td><td>{_percent(one.coverage)}</td><td>{_percent(one.above_noise)}</td>"
+        f"<td>{number(one.rmsre, 3)}</td></tr>"
+        for one in query.measures
     )
     parts.append(
         "<table><tr><th>In all</th><th>truth</th><th>estimate</th><th>bias</th><th>intervals that hold</th>"
         f"<th>slices above the noise</th><th>RMSRE</th></tr>{rows}</table>"
     )
-    parts += [_path(one) for one in query["measures"] if one["waterfall"] is not None]
+    parts += [_path(one, one.waterfall) for one in query.measures if one.waterfall is not None]
     return "".join(parts)
 
 
-def _path(measure: Mapping[str, Any]) -> str:
-    """Return how what happened became the estimate, step by step, for one measure."""
-    found, scale = measure["waterfall"], float(Fraction(measure["scale"]))
-    happened = found["happened"]
-    rows = [("happened", happened["conversions"], happened["amount"] / scale)]
+def _path(measure: MeasureMetrics, found: Waterfall) -> str:
+    """Return the steps from the truth to the estimate of one measure."""
+    scale = float(Fraction(measure.scale))
+    rows = [("happened", found.happened, found.happened_amount / scale)]
     rows += [
-        (step["step"], -step["conversions"], -step["amount"] / scale)
-        for step in found["steps"]
-        if step["conversions"] or step["amount"]
+        (step.step, -step.conversions, -step.amount / scale) for step in found.steps if step.conversions or step.amount
     ]
-    counted = found["counted"]
-    rows.append(("counted", counted["conversions"], counted["amount"] / scale))
+    rows.append(("counted", found.counted, found.counted_amount / scale))
     body = "".join(
         f"<tr><td>{_text(name)}</td><td>{number(count)}</td><td>{number(amount)}</td></tr>"
         for name, count, amount in rows
     )
     ending = "".join(
-        f"<tr><td>{name}</td><td></td><td>{number(found[name] / scale)}</td></tr>" for name in ("noise", "estimate")
+        f"<tr><td>{name}</td><td></td><td>{number(value / scale)}</td></tr>"
+        for name, value in (("noise", found.noise), ("estimate", found.estimate))
     )
     return (
-        f"<table><tr><th>From truth to estimate</th><th>count</th><th>{_text(measure['measure'])}</th></tr>"
+        f"<table><tr><th>From truth to estimate</th><th>count</th><th>{_text(measure.measure)}</th></tr>"
         f"{body}{ending}</table>"
     )
 
@@ -158,15 +157,14 @@ def _percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def _table(job: Mapping[str, Any]) -> str:
+def _table(job: Assessment) -> str:
     rows = []
-    for row in job["slices"]:
-        label = " · ".join(row["names"].values())
-        digits = 0 if abs(row["high"] - row["low"]) > 20 else 1
+    for row in job.slices:
+        digits = 0 if abs(row.high - row.low) > 20 else 1
         rows.append(
-            f"<tr><td>{_text(label)}</td><td>{number(row['truth'])}</td><td>{number(row['estimate'], digits)}</td>"
-            f"<td>{number(row['low'], digits)} to {number(row['high'], digits)}</td>"
-            f"<td>{_percent(row['relative_error'])}</td></tr>"
+            f"<tr><td>{_text(row.label)}</td><td>{number(row.truth)}</td><td>{number(row.estimate, digits)}</td>"
+            f"<td>{number(row.low, digits)} to {number(row.high, digits)}</td>"
+            f"<td>{_percent(row.relative_error)}</td></tr>"
         )
     return (
         "<table><tr><th>slice</th><th>truth</th><th>estimate</th><th>95 % interval</th><th>relative error</th></tr>"
@@ -174,15 +172,15 @@ def _table(job: Mapping[str, Any]) -> str:
     )
 
 
-def _ledger(metrics: Mapping[str, Any]) -> str:
-    ledger = metrics["ledger"]
-    if not ledger["left"]:
+def _ledger(metrics: Metrics) -> str:
+    ledger = metrics.ledger
+    if not ledger.left:
         return ""
-    last = ledger["left"][-1]
+    last = ledger.left[-1]
     signs = (("ε", "epsilon"), ("δ", "delta"))
     left = ", ".join(f"{sign} = {last[name]}" for sign, name in signs if name in last)
     return (
-        f"<h2>What is left of the budget</h2><p>Each {_text(ledger['unit'])} had ε = {_text(ledger['epsilon'])} and "
-        f"δ = {_text(ledger['delta'])}. After job {_text(last['job'])} the poorest of its units has {_text(left)} "
+        f"<h2>What is left of the budget</h2><p>Each {_text(ledger.unit)} had ε = {_text(ledger.epsilon)} and "
+        f"δ = {_text(ledger.delta)}. After job {_text(last['job'])} the poorest of its units has {_text(left)} "
         "left. Anyone can audit the log <code>ledger/ledger.log</code> with <code>aggservice ledger verify</code>.</p>"
     )

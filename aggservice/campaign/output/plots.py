@@ -1,13 +1,15 @@
-"""The pictures of a run, as SVG and PNG: drawn from ``metrics.json`` alone, the same bytes for the same metrics."""
+"""The plots of a run, as SVG and PNG. The same metrics always give the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from aggservice.campaign.assess.slices import Assessment
 from aggservice.campaign.errors import MissingExtraError
+from aggservice.campaign.output.metrics import Metrics
 from aggservice.campaign.settings.campaign import Campaign
 
 BLUE, ORANGE, GREY, RED, GREEN = "#2b6cb0", "#dd6b20", "#718096", "#c53030", "#2f855a"
@@ -26,7 +28,7 @@ _SETTINGS = {
 
 
 def pyplot() -> Any:
-    """Return matplotlib's pyplot, drawing into files; say what to install where it is missing."""
+    """Return matplotlib's pyplot, drawing into files; raise ``MissingExtraError`` if it is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -39,10 +41,10 @@ def pyplot() -> Any:
     return plt
 
 
-def draw_plots(campaign: Campaign, metrics: Mapping[str, Any], folder: Path) -> list[tuple[str, Path]]:
-    """Draw what the campaign asks for and the metrics have; return (caption, SVG) in order."""
+def draw_plots(campaign: Campaign, metrics: Metrics, folder: Path) -> list[tuple[str, Path]]:
+    """Draw the plots that the campaign asks for and that have data; return (caption, SVG) in order."""
     plt = pyplot()
-    drawers: dict[str, Callable[[Any, Campaign, Mapping[str, Any]], list[tuple[str, str, Any]]]] = {
+    drawers: dict[str, Callable[[Any, Campaign, Metrics], list[tuple[str, str, Any]]]] = {
         "slices": _slices,
         "waterfall": _waterfall,
         "time": _time,
@@ -69,7 +71,7 @@ def save(plt: Any, figure: Any, stem: Path) -> Path:
 
 
 def literal(text: str) -> str:
-    """Return text that matplotlib shows as it is: between two dollar signs it would read mathematics."""
+    """Escape dollar signs, between which matplotlib would read mathematics."""
     return text.replace("$", r"\$")
 
 
@@ -77,116 +79,112 @@ def _safe(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
 
-def _first_paid(metrics: Mapping[str, Any], query: str) -> Mapping[str, Any] | None:
-    jobs = [job for job in metrics["jobs"] if job["query"] == query and job["paid"]]
+def _last_paid(metrics: Metrics, query: str) -> Assessment | None:
+    jobs = [job for job in metrics.jobs_of(query) if job.paid]
     return jobs[-1] if jobs else None
 
 
-def _slices(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+def _slices(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
     """Truth and estimate with its interval, for the largest slices of the last job of each query and measure."""
     drawn = []
-    for query in metrics["queries"]:
-        job = _first_paid(metrics, query["name"])
+    for query in metrics.queries:
+        job = _last_paid(metrics, query.name)
         if job is None:
             continue
-        for name in [one["measure"] for one in query["measures"]]:
-            rows = [row for row in job["slices"] if row["measure"] == name][:15]
+        for name in [one.measure for one in query.measures]:
+            rows = [row for row in job.slices if row.measure == name][:15]
             if not rows:
                 continue
             figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + 0.42 * len(rows)))
-            places = range(len(rows))
-            estimates = [row["estimate"] for row in rows]
-            axes.barh(places, [row["truth"] for row in rows], color="#cbd5e0", height=0.7, label="what happened")
-            spread = [row["high"] - row["estimate"] for row in rows]
-            axes.errorbar(
-                estimates, places, xerr=spread, fmt="o", color=BLUE, capsize=4, label="estimate, 95 % interval"
-            )
+            bars = range(len(rows))
+            estimates = [row.estimate for row in rows]
+            axes.barh(bars, [row.truth for row in rows], color="#cbd5e0", height=0.7, label="what happened")
+            spread = [row.high - row.estimate for row in rows]
+            axes.errorbar(estimates, bars, xerr=spread, fmt="o", color=BLUE, capsize=4, label="estimate, 95 % interval")
             axes.axvline(0, color=GREY, linewidth=0.8)
-            labels = [" · ".join(v for k, v in row["names"].items() if k != "measure") for row in rows]
-            axes.set_yticks(list(places), [literal(label if len(label) < 42 else label[:40] + "…") for label in labels])
+            labels = [" · ".join(v for k, v in row.names.items() if k != "measure") for row in rows]
+            axes.set_yticks(list(bars), [literal(label if len(label) < 42 else label[:40] + "…") for label in labels])
             axes.invert_yaxis()
             axes.set_xlabel(literal(name))
-            axes.set_title(literal(f"{query['name']}: {name}"))
+            axes.set_title(literal(f"{query.name}: {name}"))
             axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2)
             caption = (
-                f"{name.capitalize()} by slice, job {job['job']}: bars are the truth, which only a simulation "
+                f"{name.capitalize()} by slice, job {job.job}: bars are the truth, which only a simulation "
                 "knows; dots are what the service released, with their 95 % intervals."
             )
-            drawn.append((f"slices-{_safe(query['name'])}-{_safe(name)}", caption, figure))
+            drawn.append((f"slices-{_safe(query.name)}-{_safe(name)}", caption, figure))
     return drawn
 
 
-def _waterfall(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """From conversions that happened down to those counted, a step a loss."""
+def _waterfall(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+    """From the conversions that happened to those counted, one step per loss."""
     drawn = []
-    for query in metrics["queries"]:
-        found = query["measures"][0]["waterfall"]
+    for query in metrics.queries:
+        found = query.measures[0].waterfall
         if found is None:
             continue
-        steps = [step for step in found["steps"] if step["conversions"]]
-        names = ["happened", *(step["step"] for step in steps), "counted"]
+        steps = [step for step in found.steps if step.conversions]
+        names = ["happened", *(step.step for step in steps), "counted"]
         figure, axes = plt.subplots(figsize=(_WIDTH, 1.4 + 0.45 * len(names)))
-        left = happened = found["happened"]["conversions"]
+        left = happened = found.happened
         room = 0.01 * max(happened, 1)
         axes.barh(0, happened, color=GREY)
         axes.text(happened + room, 0, f"{happened:,}", va="center")
-        for place, step in enumerate(steps, 1):
-            left -= step["conversions"]
-            axes.barh(place, step["conversions"], left=left, color=RED)
-            share = step["conversions"] / happened
-            axes.text(left + step["conversions"] + room, place, f"−{step['conversions']:,}  ({share:.1%})", va="center")
-        counted = found["counted"]["conversions"]
+        for row, step in enumerate(steps, 1):
+            left -= step.conversions
+            axes.barh(row, step.conversions, left=left, color=RED)
+            share = step.conversions / happened
+            axes.text(left + step.conversions + room, row, f"−{step.conversions:,}  ({share:.1%})", va="center")
+        counted = found.counted
         axes.barh(len(names) - 1, counted, color=GREEN)
         axes.text(counted + room, len(names) - 1, f"{counted:,}", va="center")
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set_xlim(0, max(happened, 1) * 1.2)
         axes.set_xlabel("devices" if campaign.client.kind in ("reach", "frequency") else "conversions")
-        axes.set_title(f"{query['name']}: where they went")
+        axes.set_title(f"{query.name}: where they went")
         caption = "Each loss is counted where it happens; the steps add up exactly to what happened."
-        if query["jobs"] > 1:
-            caption += f" Sum over the {query['jobs']} jobs of this query."
-        drawn.append((f"waterfall-{_safe(query['name'])}", caption, figure))
+        if query.jobs > 1:
+            caption += f" Sum over the {query.jobs} jobs of this query."
+        drawn.append((f"waterfall-{_safe(query.name)}", caption, figure))
     return drawn
 
 
-def _time(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Totals from job to job, where a query has several."""
+def _time(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+    """Totals by job, for queries with several jobs."""
     drawn = []
-    for query in metrics["queries"]:
-        jobs = [job for job in metrics["jobs"] if job["query"] == query["name"]]
+    for query in metrics.queries:
+        jobs = metrics.jobs_of(query.name)
         if len(jobs) < 2:
             continue
-        for place, measure in enumerate(campaign.measures):
+        for index, measure in enumerate(campaign.measures):
             figure, axes = plt.subplots(figsize=(_WIDTH, 4.2))
-            start = datetime.fromtimestamp(metrics["start_ms"] / 1000, tz=UTC)
+            start = datetime.fromtimestamp(metrics.start_ms / 1000, tz=UTC)
             length = timedelta(hours=campaign.collection.batch_hours)
-            paid = [job for job in jobs if job["paid"]]
-            days = [start + length * (job["batches"][-1] + 1) for job in paid]
-            axes.plot(days, [job["figures"][place]["truth"] for job in paid], color=GREY, label="what happened", lw=2)
-            axes.plot(
-                days, [job["figures"][place]["estimate"] for job in paid], "o", color=BLUE, ms=4, label="estimate"
-            )
-            refused = [start + length * (job["batches"][-1] + 1) for job in jobs if not job["paid"]]
+            paid = [job for job in jobs if job.paid]
+            days = [start + length * (job.batches[-1] + 1) for job in paid]
+            axes.plot(days, [job.figures[index].truth for job in paid], color=GREY, label="what happened", lw=2)
+            axes.plot(days, [job.figures[index].estimate for job in paid], "o", color=BLUE, ms=4, label="estimate")
+            refused = [start + length * (job.batches[-1] + 1) for job in jobs if not job.paid]
             for number, day in enumerate(refused):
                 axes.axvline(day, color=RED, alpha=0.5, lw=1, label="refused: budget spent" if not number else None)
             axes.set_ylim(bottom=0)
             axes.set_ylabel(literal(measure.name))
-            axes.set_title(literal(f"{query['name']}: {measure.name} by job"))
+            axes.set_title(literal(f"{query.name}: {measure.name} by job"))
             axes.legend(frameon=False)
             figure.autofmt_xdate()
-            caption = f"Total {measure.name} of each job of {query['name']}, at the end of its last batch."
-            drawn.append((f"time-{_safe(query['name'])}-{_safe(measure.name)}", caption, figure))
+            caption = f"Total {measure.name} of each job of {query.name}, at the end of its last batch."
+            drawn.append((f"time-{_safe(query.name)}-{_safe(measure.name)}", caption, figure))
     return drawn
 
 
-def _error(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+def _error(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
     """Relative error against the size of a slice, both on logarithmic axes."""
     points: dict[str, list[tuple[float, float]]] = {}
-    for job in metrics["jobs"]:
-        for row in job["slices"]:
-            if row["truth"] > 0 and row["relative_error"]:
-                points.setdefault(row["measure"], []).append((row["truth"], row["relative_error"]))
+    for job in metrics.jobs:
+        for row in job.slices:
+            if row.truth > 0 and row.relative_error:
+                points.setdefault(row.measure, []).append((row.truth, row.relative_error))
     if sum(map(len, points.values())) < 4:
         return []
     figure, axes = plt.subplots(figsize=(_WIDTH, 4.2))
@@ -201,15 +199,15 @@ def _error(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tup
     return [("error", "Relative error of each slice against its true size.", figure)]
 
 
-def _budget(plt: Any, campaign: Campaign, metrics: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """What the poorest unit of each job had left."""
-    left = metrics["ledger"]["left"]
+def _budget(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+    """ε left in the poorest unit of each job."""
+    left = metrics.ledger.left
     if len(left) < 2:
         return []
     figure, axes = plt.subplots(figsize=(_WIDTH, 3.6))
     axes.step(range(1, len(left) + 1), [float(one.get("epsilon", 0)) for one in left], where="mid", color=BLUE)
     axes.axhline(0, color=RED, lw=1)
-    axes.set_ylim(0, float(metrics["ledger"]["epsilon"]) * 1.05)
+    axes.set_ylim(0, float(metrics.ledger.epsilon) * 1.05)
     axes.set_xlabel("paid job")
     axes.set_ylabel("ε left")
     axes.set_title("What the ledger says is left")

@@ -1,7 +1,4 @@
-"""Plan files: query lines in TOML, in the words of analysts, for ``planner``. docs/requerying.md lists all.
-
-A refused file names the line and what to write instead.
-"""
+"""Reads plan files, the TOML form of query lines, and shows plans. docs/requerying.md lists every field."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError
-from aggservice.campaign.plan.planner import MICRO, Measure, Plan, QueryLine, Resources, Target
+from aggservice.campaign.plan.planner import MICRO, BudgetLimits, Plan, QueryLine, Target, TargetKind
 from aggservice.files.toml import Section, read_text, read_toml
 from budget.amounts import decimal_text
 
 KINDS = ("daily", "weekly", "rolling", "once", "drill-down")
-"""A drill-down is one query, over some days and batches, about keys that were chosen from earlier answers."""
+"""A drill-down is one query, over some days and batches, for keys chosen from earlier answers."""
 TARGETS = ("relative_error", "relative_half_width", "standard_deviation", "half_width", "release_above")
 _MAX_DAYS = 3660
 _MAX = Fraction(10**12)
@@ -25,11 +22,11 @@ _STARVED = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFile:
-    """What a plan file asks: the lines, what there is, and what one counted thing contributes."""
+    """A plan file: its query lines, the limits, and the contribution of one counted thing."""
 
     title: str
     lines: tuple[QueryLine, ...]
-    resources: Resources
+    resources: BudgetLimits
     value_per_count: Fraction
 
 
@@ -51,7 +48,7 @@ def parse_plan(text: str, *, file: str = "plan") -> PlanFile:
     if delta > 1:
         budget.refuse("delta", f"is {delta}", 'Write delta = "0.00001": a probability')
     l1 = budget.whole("l1", 65_536, least=1, most=1 << 32)
-    resources = Resources(
+    resources = BudgetLimits(
         epsilon_micro=int(epsilon * MICRO) or budget.refuse("epsilon", "is below 10⁻⁶", 'Write epsilon = "64"'),
         delta_atto=int(delta * 10**18),
         l1=l1,
@@ -74,23 +71,21 @@ def parse_plan(text: str, *, file: str = "plan") -> PlanFile:
 def _line(section: Section, days: int, batches: tuple[str, ...], value: Fraction) -> QueryLine:
     name = section.text("name", example="daily")
     windows = _windows(section, days)
-    own = section.texts("batches", batches)
-    for batch in own:
-        if batch not in batches:
-            section.refuse("batches", f"names {batch!r}", f"Write some of {', '.join(map(repr, batches))}")
+    own = frozenset(section.choices("batches", batches, batches))
+    weight = section.exact("weight", Fraction(1), above=Fraction(0), most=Fraction(10**6))
     discovery = section.flag("discovery", False)
     target = _target(section, value)
-    if target and target.measure is Measure.THRESHOLD and not discovery:
+    if target and target.measure is TargetKind.THRESHOLD and not discovery:
         section.refuse("release_above", "is for key discovery", "Write discovery = true as well")
     times = section.whole("times", 1, least=1, most=1000)
     try:
         line = QueryLine(
             name=name,
             windows=windows * times,
-            batches=frozenset(own),
+            batches=own,
             target=target,
             discovery=discovery,
-            weight=section.exact("weight", Fraction(1), above=Fraction(0), most=Fraction(10**6)),
+            weight=weight,
         )
     except CampaignError as problem:
         section.refuse("", f"cannot be planned: {problem}", "Correct the line that the message names")
@@ -100,9 +95,7 @@ def _line(section: Section, days: int, batches: tuple[str, ...], value: Fraction
 
 def _windows(section: Section, days: int) -> tuple[tuple[int, int], ...]:
     """Return the windows of days of a line, counted from 0; the file counts from 1."""
-    kind = section.text("kind", example="daily")
-    if kind not in KINDS:
-        section.refuse("kind", f"is {kind!r}", f"Write one of {', '.join(map(repr, KINDS))}")
+    kind = section.choice("kind", KINDS)
     first = section.whole("from_day", 1, least=1, most=days) - 1
     end = section.whole("to_day", days, least=1, most=days)
     if not first < end:
@@ -131,22 +124,22 @@ def _target(section: Section, value: Fraction) -> Target | None:
         return None
     name = given[0]
     if not name.startswith("relative") and section.take("at_count") is not None:
-        section.refuse("at_count", f"says nothing beside {name}", "Leave it out, or write relative_error")
+        section.refuse("at_count", f"has no meaning beside {name}", "Leave it out, or write relative_error")
     most = section.exact(name, Fraction(1), above=Fraction(0), most=_MAX)
     if name.startswith("relative"):
         most *= section.whole("at_count", None, least=1, most=10**12)
     measure = {
-        "relative_error": Measure.DEVIATION,
-        "standard_deviation": Measure.DEVIATION,
-        "relative_half_width": Measure.HALF_WIDTH,
-        "half_width": Measure.HALF_WIDTH,
-        "release_above": Measure.THRESHOLD,
+        "relative_error": TargetKind.DEVIATION,
+        "standard_deviation": TargetKind.DEVIATION,
+        "relative_half_width": TargetKind.HALF_WIDTH,
+        "half_width": TargetKind.HALF_WIDTH,
+        "release_above": TargetKind.THRESHOLD,
     }[name]
     return Target(measure=measure, most=most * value)
 
 
 def plan_to_plain(asked: PlanFile, plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain values; errors are in counts, amounts are decimal text."""
+    """Return a plan as plain values: errors in counts, amounts as decimal text."""
     value = asked.value_per_count
     return {
         "title": asked.title,
@@ -181,17 +174,17 @@ def plan_to_plain(asked: PlanFile, plan: Plan) -> dict[str, Any]:
     }
 
 
-def verdict(plan: Plan) -> str:
-    """Say in words whether the targets can be met, and if not, what stands in the way and by how much."""
+def feasibility_text(plan: Plan) -> str:
+    """Return a sentence that says whether the targets can be met, and if not, why and by how much."""
     starved = [
         repr(one.line.name)
         for one in plan.allotments
         if one.line.target is None and _STARVED * one.epsilon_micro < plan.resources.epsilon_micro
     ]
-    told = _verdict(plan)
+    text = _verdict(plan)
     if starved:
-        told += f" Without a target, {', '.join(starved)} gets only what is left, next to nothing: give it a target."
-    return told
+        text += f" Without a target, {', '.join(starved)} gets only the rest, almost nothing: give it a target."
+    return text
 
 
 def _verdict(plan: Plan) -> str:

@@ -1,8 +1,8 @@
-"""How to split ε* over queries that overlap, so that each is as exact as asked and no report pays more than it has.
+"""Splits ε* over queries that overlap, so that each meets its target error and no report pays more than it has.
 
-A query line asks the same thing over windows of days (daily, weekly, rolling, once) and batches of reports. A report of
-one day in one batch pays for every window that holds it, so each such cell bounds a sum of ε, whatever the order of the
-queries (Algorithm 1). Targets turn into the least ε that meets them, by exact comparisons; amounts are whole steps.
+A query line asks the same over windows of days (daily, weekly, rolling, once) and batches of reports. A report of one
+day and batch pays for every window that contains it, so each such cell bounds a sum of ε, in any order of the queries
+(Algorithm 1 of the Privacy Sandbox paper). Each target becomes the least ε that meets it, by exact comparisons.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ ATTO: Final = 10**18
 EPSILON_MAX_MICRO: Final = 64 * MICRO
 """The largest ε of one job."""
 _COVERED: Final = Fraction(95, 100)
+_UPPER_TAIL: Final = Fraction(975, 1000)
+"""The noise is symmetric: P[|x| ≤ h] ≥ 0.95 exactly when P[x ≤ h] ≥ 0.975."""
 _FACTOR_STEPS: Final = 1000
 
 
-class Measure(StrEnum):
-    """What a target bounds."""
+class TargetKind(StrEnum):
+    """The kind of error that a target bounds."""
 
     DEVIATION = "standard deviation"
     HALF_WIDTH = "95 % half-width"
@@ -36,21 +38,21 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """An error that is good enough: ``measure`` at most ``most``, in the unit of contributions."""
+    """A target error: ``measure`` must be at most ``most``, in contribution units."""
 
-    measure: Measure
+    measure: TargetKind
     most: Fraction
 
     def __post_init__(self) -> None:
         if not self.most > 0:
-            raise CampaignError("a target error is above 0: noise cannot be avoided")
+            raise CampaignError("a target error must be above 0: noise cannot be avoided")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryLine:
-    """One line of queries: its windows of days [first, end), its batches, and the error that is good enough.
+    """One line of queries: its windows of days [first, end), its batches and its target error.
 
-    ``discovery`` queries also pay δ. Without a target a line takes its share, by ``weight``, of what is left.
+    ``discovery`` queries also pay δ. A line without a target gets its share, by ``weight``, of the ε that is left.
     """
 
     name: str
@@ -65,21 +67,21 @@ class QueryLine:
             raise CampaignError(f"{self.name}: a query needs windows of at least one day")
         if not self.batches:
             raise CampaignError(f"{self.name}: a query needs at least one batch of reports")
-        if self.target and self.target.measure is Measure.THRESHOLD and not self.discovery:
+        if self.target and self.target.measure is TargetKind.THRESHOLD and not self.discovery:
             raise CampaignError(f"{self.name}: only key discovery has a threshold")
         if not self.weight > 0:
-            raise CampaignError(f"{self.name}: a weight is above 0")
+            raise CampaignError(f"{self.name}: a weight must be above 0")
 
     def load(self, day: int, batch: str) -> int:
-        """Return how many of this line's queries a report of that day and batch is in."""
+        """Return how many of this line's queries contain a report of that day and batch."""
         if batch not in self.batches:
             return 0
         return sum(first <= day < end for first, end in self.windows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
-    """What there is: ε* in 10⁻⁶ and δ* in 10⁻¹⁸ a report, Λ₁ and Λ₀, and the step of proposed ε in 10⁻⁶."""
+class BudgetLimits:
+    """The limits per report: ε* in 10⁻⁶ and δ* in 10⁻¹⁸; Λ₁ and Λ₀; and the step of proposed ε in 10⁻⁶."""
 
     epsilon_micro: int
     delta_atto: int
@@ -94,14 +96,13 @@ class Resources:
             and 0 <= self.delta_atto <= ATTO
             and 1 <= self.l0 <= self.l1
         ):
-            raise CampaignError("ε* is at least a step, a step at most 64, δ* from 0 to 1, and 1 ≤ Λ₀ ≤ Λ₁")
+            raise CampaignError("choose ε* of at least one step, a step of at most 64, δ* from 0 to 1, and 1 ≤ Λ₀ ≤ Λ₁")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allotment:
-    """What a line gets for each of its queries, and the error that follows. ``least_micro`` is what its target needs.
-
-    ``least_micro`` is 0 without a target and None when no job, however dear, meets it.
+class QueryAllocation:
+    """The ε and δ of each query of a line, and the resulting error. ``least_micro`` is the ε that its target needs:
+    0 without a target, None if even the largest ε of a job misses it.
     """
 
     line: QueryLine
@@ -115,8 +116,10 @@ class Allotment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Reports of one day and batch that bind: how many queries of each line they are in, and the ε that needs."""
+class BindingCell:
+    """The reports of one day and batch that need the most: the number of queries per line that contain them, and the
+    total ε those queries need.
+    """
 
     day: int
     batch: str
@@ -126,24 +129,24 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A proposal that no report overspends by. ``feasible`` says whether every target is met.
+    """A proposal under which no report overspends. ``feasible`` says whether every target is met.
 
-    When not: ``binding`` needs more than ε*, ``needed_micro`` is the ε* that would do (None: none would), and
-    ``factor`` how many times as large all target errors must be for a plan to exist (in thousandths, rounded up); the
-    allotments are then of that plan, or of an even split when no factor helps.
+    If not, ``binding`` needs more than ε*; ``needed_micro`` is an ε* that would be enough (None if none is); and
+    ``factor`` (in thousandths, rounded up) is how many times larger all target errors must be for a plan to exist. The
+    allotments are then those of that plan, or an even split if no factor helps.
     """
 
-    resources: Resources
+    resources: BudgetLimits
     feasible: bool
-    allotments: tuple[Allotment, ...]
-    binding: Cell
+    allotments: tuple[QueryAllocation, ...]
+    binding: BindingCell
     spent_micro: int
     needed_micro: int | None
     factor: Fraction | None
 
 
-def least_epsilon(target: Target, resources: Resources, delta_atto: int) -> int | None:
-    """Return the least ε (in 10⁻⁶, a whole number of steps) whose noise meets ``target``; None above ε = 64."""
+def least_epsilon(target: Target, resources: BudgetLimits, delta_atto: int) -> int | None:
+    """Return the least ε (in 10⁻⁶, in whole steps) whose noise meets ``target``; None if that is above 64."""
     meets = _meets(target, resources, delta_atto)
     low, high = 0, EPSILON_MAX_MICRO // resources.step_micro
     if not meets(high * resources.step_micro):
@@ -157,8 +160,8 @@ def least_epsilon(target: Target, resources: Resources, delta_atto: int) -> int 
     return high * resources.step_micro
 
 
-def _meets(target: Target, resources: Resources, delta_atto: int) -> Callable[[int], bool]:
-    """Return whether noise of an ε meets the target, by exact comparison; true for all larger ε once true."""
+def _meets(target: Target, resources: BudgetLimits, delta_atto: int) -> Callable[[int], bool]:
+    """Return an exact test of whether the noise at an ε meets the target; if it does, it does at every larger ε."""
 
     def deviation(micro: int) -> bool:
         variance = DiscreteLaplace(epsilon_micro=micro, sensitivity=resources.l1).variance()
@@ -175,12 +178,12 @@ def _meets(target: Target, resources: Resources, delta_atto: int) -> Callable[[i
         tau = discovery_threshold(epsilon_micro=micro, delta_atto=delta_atto, l0=resources.l0, l1=resources.l1)
         return tau <= target.most
 
-    by_measure = {Measure.DEVIATION: deviation, Measure.HALF_WIDTH: half_width, Measure.THRESHOLD: threshold}
+    by_measure = {TargetKind.DEVIATION: deviation, TargetKind.HALF_WIDTH: half_width, TargetKind.THRESHOLD: threshold}
     return by_measure[target.measure]
 
 
-def make_plan(lines: Sequence[QueryLine], resources: Resources) -> Plan:
-    """Propose a split: each line its least ε, then what is left in proportion, until some report would overspend."""
+def make_plan(lines: Sequence[QueryLine], resources: BudgetLimits) -> Plan:
+    """Propose a split: the least ε for each line, then the rest in proportion until some report would overspend."""
     names = [line.name for line in lines]
     if not lines or len(set(names)) != len(names):
         raise CampaignError("a plan needs query lines with distinct names")
@@ -203,7 +206,7 @@ def make_plan(lines: Sequence[QueryLine], resources: Resources) -> Plan:
         allotments=tuple(
             _allot(line, resources, spread[place], deltas[place], least[place]) for place, line in enumerate(lines)
         ),
-        binding=Cell(
+        binding=BindingCell(
             day=binding[0][0],
             batch=binding[0][1],
             loads=dict(zip(names, binding[1], strict=True)),
@@ -219,7 +222,7 @@ _Cells = list[tuple[tuple[int, str], tuple[int, ...]]]
 
 
 def _cells(lines: Sequence[QueryLine]) -> _Cells:
-    """Return the cells with distinct loads: loads change only where a window begins or ends."""
+    """Return one cell per distinct load; loads change only where a window begins or ends."""
     edges = sorted({edge for line in lines for window in line.windows for edge in window})
     batches = sorted({batch for line in lines for batch in line.batches})
     under_way = []
@@ -241,8 +244,8 @@ def _sum(loads: Sequence[int], amounts: Sequence[int]) -> int:
     return sum(load * amount for load, amount in zip(loads, amounts, strict=True))
 
 
-def _deltas(lines: Sequence[QueryLine], cells: _Cells, resources: Resources) -> list[int]:
-    """Return δ for each query: an even share of δ* where discovery queries overlap most, whole 10⁻¹⁸."""
+def _deltas(lines: Sequence[QueryLine], cells: _Cells, resources: BudgetLimits) -> list[int]:
+    """Return δ per query: an even share of δ* where most discovery queries overlap, in whole 10⁻¹⁸."""
     asking = [int(line.discovery) for line in lines]
     most = max(_sum(loads, asking) for _, loads in cells)
     share = resources.delta_atto // most if most else 0
@@ -252,7 +255,7 @@ def _deltas(lines: Sequence[QueryLine], cells: _Cells, resources: Resources) -> 
 
 
 def _least(
-    lines: Sequence[QueryLine], resources: Resources, deltas: Sequence[int], factor: Fraction
+    lines: Sequence[QueryLine], resources: BudgetLimits, deltas: Sequence[int], factor: Fraction
 ) -> list[int | None]:
     found: list[int | None] = []
     for line, delta in zip(lines, deltas, strict=True):
@@ -265,9 +268,9 @@ def _least(
 
 
 def _relaxed(
-    lines: Sequence[QueryLine], cells: _Cells, resources: Resources, deltas: Sequence[int]
+    lines: Sequence[QueryLine], cells: _Cells, resources: BudgetLimits, deltas: Sequence[int]
 ) -> tuple[Fraction | None, list[int]]:
-    """Return the least factor on all target errors that makes a plan exist, and the ε that it needs."""
+    """Return the least factor on all target errors for which a plan exists, and its ε per line."""
 
     def needs(thousandths: int) -> list[int] | None:
         least = _least(lines, resources, deltas, Fraction(thousandths, _FACTOR_STEPS))
@@ -293,10 +296,10 @@ def _relaxed(
     return Fraction(high, _FACTOR_STEPS), found
 
 
-def _fill(lines: Sequence[QueryLine], cells: _Cells, resources: Resources, floor: Sequence[int]) -> list[int]:
-    """Raise all lines from ``floor`` in proportion to what they need, each until a cell of its own is full.
+def _fill(lines: Sequence[QueryLine], cells: _Cells, resources: BudgetLimits, floor: Sequence[int]) -> list[int]:
+    """Raise all lines from ``floor`` in proportion to their need, each until one of its cells is full.
 
-    Progressive filling with exact fractions; the result is rounded down to whole steps, so no cell can overspend.
+    This is progressive filling with exact fractions, rounded down to whole steps, so no cell can overspend.
     """
     typical = max((amount for line, amount in zip(lines, floor, strict=True) if line.target), default=1) or 1
     rates = [
@@ -324,36 +327,25 @@ def _fill(lines: Sequence[QueryLine], cells: _Cells, resources: Resources, floor
     return [int(amount) // resources.step_micro * resources.step_micro for amount in amounts]
 
 
-def _allot(line: QueryLine, resources: Resources, epsilon_micro: int, delta_atto: int, least: int | None) -> Allotment:
+def _allot(
+    line: QueryLine, resources: BudgetLimits, epsilon_micro: int, delta_atto: int, least: int | None
+) -> QueryAllocation:
     if epsilon_micro == 0:
         raise CampaignError(
-            f"{line.name}: so many queries overlap that not even {resources.step_micro}·10⁻⁶ of ε is left for each: "
-            "ask fewer of them"
+            f"{line.name}: too many queries overlap to give each ε = {resources.step_micro}·10⁻⁶: ask fewer of them"
         )
     noise = DiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=resources.l1)
     met = line.target is None or _meets(line.target, resources, delta_atto)(epsilon_micro)
     tau = None
     if line.discovery and delta_atto:
         tau = discovery_threshold(epsilon_micro=epsilon_micro, delta_atto=delta_atto, l0=resources.l0, l1=resources.l1)
-    return Allotment(
+    return QueryAllocation(
         line=line,
         epsilon_micro=epsilon_micro,
         delta_atto=delta_atto,
         least_micro=least if line.target else 0,
         met=met,
         deviation=float(noise.variance()) ** 0.5,
-        half_width=_half_width(noise),
+        half_width=noise.quantile(_UPPER_TAIL),
         threshold=tau,
     )
-
-
-def _half_width(noise: DiscreteLaplace) -> int:
-    """Return the least h with P[|noise| ≤ h] ≥ 0.95."""
-    low, high = -1, max(1, noise.quantile(Fraction(975, 1000)))
-    while high - low > 1:
-        middle = (low + high) // 2
-        if (noise.cdf(middle) - noise.cdf(-middle - 1)).compare(_COVERED) >= 0:
-            high = middle
-        else:
-            low = middle
-    return high

@@ -1,8 +1,7 @@
-"""The paper's interactive adversary: it sees every answer and chooses the next events and the next query from them.
+"""The interactive adversary: it sees every answer and chooses the next events and the next query from them.
 
-Definition 3.5 and Algorithm 5 of the Privacy Sandbox paper. ``Adversary`` is what a researcher writes, ``play`` is
-Algorithm 5, and what an adversary plays against is any ``Mechanism``; ``aggservice.campaign.requery.interactive`` has
-the real one.
+Definition 3.5 and Algorithm 5 of the Privacy Sandbox paper. A researcher writes an ``Adversary``; ``play`` is Algorithm
+5; the opponent is a ``Mechanism``, of which ``aggservice.campaign.requery.interactive`` has the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from budget import Delta, Epsilon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddSource:
-    """A source on a device (Attribution Reporting): its key piece, and for how many rounds it lasts."""
+    """Registers a source on a device (Attribution Reporting): its key piece and its lifetime in rounds."""
 
     device: int
     key: int
@@ -26,7 +25,7 @@ class AddSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddTrigger:
-    """A trigger on a device: a report will come of it, null or not. ``value`` is the contribution it asks for."""
+    """Registers a trigger on a device, which makes one report, null or not, that asks to contribute ``value``."""
 
     device: int
     key: int
@@ -37,7 +36,7 @@ class AddTrigger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOperation:
-    """A Private Aggregation event: π runs on a device's storage within a time window (Algorithm 3)."""
+    """Runs π on a device's storage within a time window (Private Aggregation, Algorithm 3)."""
 
     device: int
     window: int
@@ -48,11 +47,11 @@ Event = AddSource | AddTrigger | RunOperation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """q_t: which reports (by their place in the order in which they were sent), which keys, and at what price.
+class AdversaryQuery:
+    """q_t: the reports (as indexes in the order in which they were sent), the keys and the price.
 
-    Without ``delta`` the ``domain`` is declared; with it keys are discovered as well. A report may be named twice and
-    a job id used again: the service must cope. ``job_id`` None takes a fresh one.
+    Without ``delta`` only the keys of ``domain`` are released; with it keys are discovered as well. Naming a report
+    twice or reusing a job id is allowed: the service must handle it. ``job_id`` None means a new one.
     """
 
     reports: tuple[int, ...]
@@ -67,15 +66,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """(D_t, q_t): new events, then a query over any of the reports so far."""
+    """(D_t, q_t): new events, then a query over any reports so far."""
 
     events: tuple[Event, ...]
-    query: Query
+    query: AdversaryQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """r_t: the rows, or None and the return code of a refusal. ``reports_sent`` counts the reports there are now."""
+class MechanismAnswer:
+    """r_t: the rows, or None and the return code of a refusal. ``reports_sent`` is the number of reports so far."""
 
     move: Move
     job_id: str
@@ -86,22 +85,22 @@ class Answer:
 
 
 class Adversary(Protocol):
-    """𝒜: from the transcript so far to the next events and query, or None to halt (Definition 3.5)."""
+    """𝒜: chooses the next events and query from the transcript so far, or None to halt (Definition 3.5)."""
 
-    def next_move(self, seen: Sequence[Answer]) -> Move | None:
+    def next_move(self, seen: Sequence[MechanismAnswer]) -> Move | None:
         """Return (D_t, q_t), or None."""
 
 
 class Mechanism(Protocol):
     """ℳ: keeps its own state and answers one move at a time (Definition 3.4)."""
 
-    def respond(self, move: Move) -> Answer:
-        """Take in the events, answer the query."""
+    def respond(self, move: Move) -> MechanismAnswer:
+        """Process the events, then answer the query."""
 
 
-def play(mechanism: Mechanism, adversary: Adversary, *, rounds: int = 1000) -> list[Answer]:
-    """Return the transcript Π of Algorithm 5; ``rounds`` ends an adversary that never halts."""
-    seen: list[Answer] = []
+def play(mechanism: Mechanism, adversary: Adversary, *, rounds: int = 1000) -> list[MechanismAnswer]:
+    """Return the transcript Π of Algorithm 5, with at most ``rounds`` rounds."""
+    seen: list[MechanismAnswer] = []
     while len(seen) < rounds and (move := adversary.next_move(tuple(seen))) is not None:
         seen.append(mechanism.respond(move))
     return seen

@@ -1,6 +1,6 @@
-"""Scenario files: steps of requerying in TOML, with what each is expected to give. docs/requerying.md is their manual.
+"""Reads scenario files: steps of requerying and their expected outcomes. docs/requerying.md lists every field.
 
-A refused file names the line and what to write instead; names are resolved here, so that a run cannot trip over one.
+Names are resolved here, so that a run never meets an unknown one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CALLER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportGroup:
-    """Reports that clients send: how many for each key, the value of each, and how many of them a source makes."""
+    """Reports that clients send: the number per key, the value of each, and the number per source."""
 
     name: str
     counts: Mapping[str, int]
@@ -47,7 +47,7 @@ class ReportGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryStep:
-    """A job: who asks, over which groups, for which keys (or names that a choice gave), and at what price."""
+    """A job: its caller, groups of reports, keys (or names of earlier choices) and price."""
 
     line: int
     name: str
@@ -63,7 +63,7 @@ class QueryStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookStep:
-    """Look at an answer (within how many standard deviations of the truth?) or at what reports have spent."""
+    """Check that an answer is within some standard deviations of the truth, or check what reports have spent."""
 
     line: int
     at: str | None
@@ -74,7 +74,7 @@ class LookStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChooseStep:
-    """Name some keys of an answer by their noisy values."""
+    """Choose keys of an answer by their noisy values and give the choice a name."""
 
     line: int
     name: str
@@ -87,7 +87,7 @@ class ChooseStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateStep:
-    """Reports that arrive after queries were answered, as a group of their own, and into an older one if asked."""
+    """Reports that arrive after queries were answered: a new group, optionally also added to an older one."""
 
     line: int
     group: ReportGroup
@@ -96,7 +96,7 @@ class LateStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryStep:
-    """The same job again: the same request, or with another ε, which makes it another request."""
+    """The same job id again, with the same request or with another ε."""
 
     line: int
     of: str
@@ -107,7 +107,7 @@ class RetryStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtOnceStep:
-    """Queries at the same time; ``released`` of them are expected to get an answer."""
+    """Queries at the same time, of which ``released`` should get an answer."""
 
     line: int
     queries: tuple[QueryStep, ...]
@@ -116,10 +116,10 @@ class AtOnceStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashStep:
-    """Kill the service as a power cut would and start it again; while it works on a query, if one is given.
+    """Kill the service like a power cut and start it again, optionally while it works on a query.
 
-    ``when`` is while half of the reports have been sent, at the first sign of progress (or as soon as the answer is
-    there, whichever comes first), or just after the answer.
+    ``when`` is after half of the reports were sent, at the first progress (or answer, if that comes first), or just
+    after the answer.
     """
 
     line: int
@@ -148,7 +148,7 @@ class Scenario:
 
     @property
     def needs_process(self) -> bool:
-        """Whether the service must be a process of its own, to be killed."""
+        """Whether the service must run in a process of its own, so that it can be killed."""
         return any(isinstance(step, CrashStep) for step in self.steps)
 
 
@@ -164,7 +164,7 @@ def parse_scenario(text: str, *, file: str = "scenario") -> Scenario:
 
 
 class _Reader:
-    """Reads one file, step by step, knowing which names exist so far."""
+    """Reads one file step by step and keeps the names that exist so far."""
 
     def __init__(self, top: Section) -> None:
         self.top = top
@@ -187,7 +187,7 @@ class _Reader:
         names = top.section("keys")
         self.keys = {name: names.whole(name, None, least=0, most=_MAX_KEY) for name in names.values}
         if not self.keys or len(set(self.keys.values())) != len(self.keys):
-            top.refuse("keys", "does not give each name a key of its own", "Write [keys], then shoes = 1, hats = 2, …")
+            top.refuse("keys", "must give each name its own key", "Write [keys], then shoes = 1, hats = 2, …")
         for section in top.sections("reports"):
             self._add_group(section, self._group(section))
         if not self.groups:
@@ -201,7 +201,7 @@ class _Reader:
             about=about,
             epsilon=epsilon,
             delta=delta,
-            unit="report" if unit == "report" else "shared-id",
+            unit=unit,  # type: ignore[arg-type]
             l1=self.l1,
             l0=self.l0,
             keys=self.keys,
@@ -250,9 +250,7 @@ class _Reader:
         self.groups[group.name] = group
 
     def _step(self, section: Section) -> Step:
-        do = section.text("do", example="query")
-        if do not in STEPS:
-            section.refuse("do", f"is {do!r}", f"Write one of {', '.join(map(repr, STEPS))}")
+        do = section.choice("do", STEPS)
         line = section.line
         readers: dict[str, Callable[[Section, int], Step]] = {
             "query": self._query,
@@ -272,15 +270,8 @@ class _Reader:
         name = section.text("name", example="first")
         if name in self.queries:
             section.refuse("name", f"is {name!r} again", "Give each query a name, its job id; to ask it again, retry")
-        reports = section.texts("reports", like.reports if like else None)
-        for group in reports:
-            if group not in self.groups:
-                section.refuse("reports", f"names {group!r}", f"Write some of {', '.join(map(repr, self.groups))}")
-        keys = section.texts("keys", like.keys if like else ())
-        for key in keys:
-            if key not in self.keys and key not in self.choices:
-                known = ", ".join(map(repr, [*self.keys, *sorted(self.choices)]))
-                section.refuse("keys", f"names {key!r}", f"Write keys or earlier choices: {known}")
+        reports = section.choices("reports", list(self.groups), like.reports if like else None)
+        keys = section.choices("keys", [*self.keys, *sorted(self.choices)], like.keys if like else ())
         delta = checked_amount(section, "delta", Delta, like.delta if like else "")
         if not keys and not delta:
             section.refuse("", "declares no keys and discovers none", 'Write keys = ["shoes"], or a delta to discover')
@@ -320,12 +311,9 @@ class _Reader:
 
     def _look(self, section: Section, line: int) -> LookStep:
         at = None if section.take("at") is None else self._known_query(section, "at").name
-        reports = section.texts("reports", ())
-        for group in reports:
-            if group not in self.groups:
-                section.refuse("reports", f"names {group!r}", f"Write some of {', '.join(map(repr, self.groups))}")
+        reports = section.choices("reports", list(self.groups), ())
         if (at is None) == (not reports):
-            section.refuse("", "looks at nothing, or at two things", 'Write at = "a query", or reports = ["a group"]')
+            section.refuse("", "needs exactly one of at and reports", 'Write at = "a query", or reports = ["a group"]')
         return LookStep(
             line=line,
             at=at,
@@ -339,17 +327,14 @@ class _Reader:
         if name in self.keys or name in self.choices:
             section.refuse("name", f"is {name!r}, which is taken", "Give the choice a name that no key has")
         take = section.choice("take", ("largest", "smallest", "above"), "largest")
-        expect = None if section.take("expect") is None else section.texts("expect")
-        for key in expect or ():
-            if key not in self.keys:
-                section.refuse("expect", f"names {key!r}", f"Write keys of [keys]: {', '.join(self.keys)}")
+        expect = None if section.take("expect") is None else section.choices("expect", list(self.keys))
         if take == "above" and "above" not in section:
             section.refuse("above", "is missing", "Write above = 10000, the noisy value from which a key is chosen")
         step = ChooseStep(
             line=line,
             name=name,
             at=self._known_query(section, "at").name,
-            take="largest" if take == "largest" else "smallest" if take == "smallest" else "above",
+            take=take,  # type: ignore[arg-type]
             count=section.whole("count", 1, least=1, most=len(self.keys)),
             above=section.whole("above", 0, least=-_MAX_KEY, most=_MAX_KEY),
             expect=expect,
@@ -358,9 +343,7 @@ class _Reader:
         return step
 
     def _late(self, section: Section, line: int) -> LateStep:
-        into = section.text("into", "") or None
-        if into is not None and into not in self.groups:
-            section.refuse("into", f"names {into!r}", f"Write one of {', '.join(map(repr, self.groups))}")
+        into = section.choice("into", ["", *self.groups], "") or None
         group = self._group(section)
         self._add_group(section, group)
         return LateStep(line=line, group=group, into=into)
@@ -377,7 +360,7 @@ class _Reader:
     def _at_once(self, section: Section, line: int) -> AtOnceStep:
         found = section.sections("queries")
         if len(found) < 2:
-            section.refuse("queries", "are fewer than two", "Write [[steps.queries]] twice, with what a query has")
+            section.refuse("queries", "are fewer than two", "Write [[steps.queries]] twice, with the fields of a query")
         queries = []
         for one in found:
             queries.append(self._query(one, one.line))
@@ -391,20 +374,22 @@ class _Reader:
         when = section.choice("when", ("sending", "working", "answered"), "sending")
         if section.take("during") is None:
             if "when" in section:
-                section.refuse("when", "is of a query under way", "Write [steps.during] with what a query has")
+                section.refuse(
+                    "when", "needs a query that is running", "Write [steps.during] with the fields of a query"
+                )
             return CrashStep(line=line, during=None)
         query = section.section("during")
         step = CrashStep(
             line=line,
             during=self._query(query, query.line),
-            when="sending" if when == "sending" else "working" if when == "working" else "answered",
+            when=when,  # type: ignore[arg-type]
         )
         query.done()
         return step
 
 
 def checked_amount(section: Section, key: str, kind: type[Epsilon] | type[Delta], default: str | None = None) -> str:
-    """Return an amount that a job may ask for: on its grid and within its range, or empty where the default is."""
+    """Return an amount that a job may ask for, in whole steps and in range; or the default, which may be empty."""
     text = section.amount(key, default)
     if text:
         try:

@@ -1,7 +1,7 @@
-"""Many adversaries against one service: does any unit ever lose more than (ε*, δ*)?
+"""Plays many adversaries against the service and checks that no unit loses more than (ε*, δ*).
 
-Each game draws an API, Λ₁, Λ₀, ε*, δ* and a random adversary, plays it against the real engine and ledger, and judges
-it by the losses recomputed from the truth. The same judgement catches a service that forgets to charge.
+Each game draws an API, Λ₁, Λ₀, ε*, δ* and a random adversary, plays it against the real engine and ledger, and
+recomputes the losses from the truth. The same check detects a service that forgets to charge.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from aggservice.campaign.assess.losses import Bounds, Loss
+from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss
 from aggservice.campaign.assess.transcript import RELEASED
 from aggservice.campaign.requery.adversary import play
-from aggservice.campaign.requery.interactive import SummaryReports, bounds_terms, memory_ledger
+from aggservice.campaign.requery.interactive import SummaryMechanism, bounds_terms, memory_ledger
 from aggservice.campaign.requery.random_adversary import RandomAdversary
 from aggservice.mechanisms import Bits, Clock, uniform_below
 from aggservice.wire import Api, KeySet
@@ -24,7 +24,7 @@ MakeLedger = Callable[[EpsilonDeltaFilter, Terms, Clock, Bits], Ledger]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GameResult:
-    """What came of one game. ``share`` is the largest part of ε* that a unit lost; ``past`` counts units above."""
+    """The result of one game. ``share`` is the largest part of ε* that a unit lost; ``past`` counts units above ε*."""
 
     number: int
     api: Api
@@ -38,15 +38,15 @@ class GameResult:
     disagreeing: int
 
 
-def real_ledger(filter: EpsilonDeltaFilter, terms: Terms, clock: Clock, bits: Bits) -> Ledger:
-    """Return the ledger as it is."""
+def new_ledger(filter: EpsilonDeltaFilter, terms: Terms, clock: Clock, bits: Bits) -> Ledger:
+    """Return a new ledger in memory."""
     return memory_ledger(filter, terms, clock=clock, bits=bits)
 
 
 def play_games(
-    count: int, *, bits: Bits, clock: Clock, make_ledger: MakeLedger = real_ledger, first: int = 0
+    count: int, *, bits: Bits, clock: Clock, make_ledger: MakeLedger = new_ledger, first: int = 0
 ) -> Iterator[GameResult]:
-    """Play ``count`` games, each with an adversary, bounds and limits of its own, and judge each."""
+    """Play ``count`` games, each with its own adversary, bounds and limits; yield each result."""
     keys = KeySet.create(bits.child("keys"), clock)
     for number in range(first, first + count):
         yield _game(number, bits.child(f"game {number}"), keys, clock, make_ledger)
@@ -61,8 +61,8 @@ def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Make
         epsilon_micro=(1, 999_999, 3_000_000, 64_000_000)[uniform_below(draw, 4)],
         delta_atto=(0, 10**8, 10**13)[uniform_below(draw, 3)],
     )
-    bounds = Bounds(l1=l1, l0=l0)
-    mechanism = SummaryReports(
+    bounds = ContributionBounds(l1=l1, l0=l0)
+    mechanism = SummaryMechanism(
         api=api,
         bounds=bounds,
         ledger=make_ledger(limits, bounds_terms(api, bounds), clock, bits.child("ledger")),
@@ -82,7 +82,7 @@ def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Make
     recorder = mechanism.recorder
     totals = recorder.totals()
     comparisons = recorder.compare(mechanism.balances())
-    limit = Loss.of(limits.limit)
+    limit = PrivacyLoss.of(limits.limit)
     return GameResult(
         number=number,
         api=api,
@@ -91,7 +91,7 @@ def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Make
         refused=sum(answer.rows is None for answer in answers),
         units=len({one.unit for one in recorder.sent.values() if one.contributions}),
         share=max((loss.epsilon for loss in totals.values()), default=Fraction(0)) / limit.epsilon,
-        past=len(recorder.past(limit)),
+        past=len(recorder.units_over_limit(limit)),
         undercharged=sum(one.undercharged for one in comparisons),
         disagreeing=sum(one.lost != one.charged for one in comparisons),
     )

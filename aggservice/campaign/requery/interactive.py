@@ -1,8 +1,8 @@
-"""The interactive mechanism M_SR, for real: the paper's clients, sealed reports, the engine and its ledger.
+"""The interactive mechanism M_SR with real clients, sealed reports, engine and ledger.
 
-Algorithm 6 of the Privacy Sandbox paper: phase 1 is ``ara_client.model`` or ``paa_client.model``, phases 2 and 3 are a
-job at a ``Desk``: the engine in this process, or a service over gRPC. A ``Recorder`` keeps the truth beside it, for
-whoever experiments; the adversary never sees it.
+Algorithm 6 of the Privacy Sandbox paper: phase 1 is ``ara_client.model`` or ``paa_client.model``; phases 2 and 3 are a
+job at a ``JobBackend``: the engine in this process, or a service over gRPC. A ``TranscriptRecorder`` keeps the truth
+for the experimenter; the adversary never sees it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from uuid import UUID
 
 import numpy as np
 
-from aggservice.campaign.assess.losses import Bounds, Loss, Price, Sent
-from aggservice.campaign.assess.transcript import Recorder
+from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, QueryPrice, ReportTruth
+from aggservice.campaign.assess.transcript import TranscriptRecorder
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.requery.adversary import AddSource, Answer, Event, Move, Query, RunOperation
+from aggservice.campaign.requery.adversary import AddSource, AdversaryQuery, Event, MechanismAnswer, Move, RunOperation
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import (
     InlineOpener,
@@ -45,37 +45,37 @@ DESTINATION = "https://shop.example"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    """What became of a job: rows and the total of the others, or neither and the code of a refusal."""
+class BackendReply:
+    """The result of a job: rows and the total of the others, or only the return code of a refusal."""
 
     code: str
     rows: Mapping[int, int] | None = None
     others: int | None = None
 
 
-class Desk(Protocol):
-    """Where jobs are asked for."""
+class JobBackend(Protocol):
+    """Runs jobs."""
 
-    def ask(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Reply:
-        """Ask for one job; a refusal is a reply."""
+    def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
+        """Run one job; a refusal is a reply."""
 
 
-class EngineDesk:
-    """Jobs of the engine in this process, each caller by its name."""
+class EngineBackend:
+    """Runs jobs with the engine in this process; callers are names."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
 
-    def ask(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Reply:
-        """Ask the engine; only what it refuses by its rules is a reply."""
+    def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
+        """Run the job; a refusal by the engine's rules is a reply, any other error is raised."""
         try:
             outcome = self._job(job_id, query, reports)
         except (UnpaidError, InvalidJobError, JobIdTakenError) as problem:
-            return Reply(code=problem.code.name)
+            return BackendReply(code=problem.code.name)
         rows = outcome.rows.to_dict() if outcome.rows else {}
-        return Reply(code=outcome.header.return_code.name, rows=rows, others=outcome.header.others)
+        return BackendReply(code=outcome.header.return_code.name, rows=rows, others=outcome.header.others)
 
-    def _job(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Outcome:
+    def _job(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> Outcome:
         request = JobRequest(
             job_request_id=job_id,
             attribution_report_to=ORIGIN,
@@ -94,14 +94,14 @@ class EngineDesk:
         return session.finish(content=content)
 
 
-class ServiceDesk:
-    """Jobs of a service over gRPC, all from one connection: callers are the connection's."""
+class ServiceBackend:
+    """Runs jobs at a service over gRPC, as the caller of the connection."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def ask(self, job_id: str, query: Query, reports: Sequence[AggregatableReport]) -> Reply:
-        """Stream the job; only what the service refuses by its rules is a reply."""
+    def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
+        """Stream the job; a refusal by the service's rules is a reply, any other error is raised."""
         parameters = JobParameters(
             attribution_report_to=ORIGIN,
             epsilon=str(query.epsilon),
@@ -114,37 +114,37 @@ class ServiceDesk:
         except ClientError as problem:
             if problem.return_code not in (ReturnCode.PRIVACY_BUDGET_EXHAUSTED, ReturnCode.INVALID_JOB):
                 raise
-            return Reply(code=problem.return_code)
-        return Reply(code=summary.return_code, rows=summary.to_dict(), others=summary.others)
+            return BackendReply(code=problem.return_code)
+        return BackendReply(code=summary.return_code, rows=summary.to_dict(), others=summary.others)
 
 
-class SummaryReports:
-    """M_SR over a ledger. Events make reports, queries make jobs; one API a mechanism, as in the paper.
+class SummaryMechanism:
+    """M_SR over a ledger: events make reports and queries make jobs. As in the paper, it has one API.
 
-    Without a ``desk`` the jobs are those of an engine over ``ledger``; a desk's service must have that ledger, the
-    ``keys`` and these bounds.
+    Without a ``backend``, jobs run in an engine over ``ledger``; the service of a backend must have the same ledger,
+    ``keys`` and bounds.
     """
 
     def __init__(
         self,
         *,
         api: Api,
-        bounds: Bounds,
+        bounds: ContributionBounds,
         ledger: Ledger,
         keys: KeySet,
         clock: Clock,
         bits: Bits,
-        desk: Desk | None = None,
+        backend: JobBackend | None = None,
     ) -> None:
         if api not in (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE):
-            raise CampaignError("an interaction is about Attribution Reporting or about Shared Storage")
+            raise CampaignError("an interaction needs the API Attribution Reporting or Shared Storage")
         if ledger.terms != bounds_terms(api, bounds):
-            raise CampaignError(f"the ledger was made with other terms: pass terms=bounds_terms({api}, {bounds})")
-        self.recorder = Recorder(bounds=bounds)
+            raise CampaignError(f"the ledger has other terms: create it with terms=bounds_terms({api}, {bounds})")
+        self.recorder = TranscriptRecorder(bounds=bounds)
         self.ledger = ledger
         self._api, self._bounds, self._clock, self._bits = api, bounds, clock, bits
         self._public = keys.public(clock)
-        self._desk = desk or EngineDesk(
+        self._backend = backend or EngineBackend(
             LocalEngine(
                 ledger=ledger,
                 opener=InlineOpener(keys),
@@ -159,12 +159,12 @@ class SummaryReports:
         self._reports: list[tuple[str, AggregatableReport]] = []
 
     @property
-    def limit(self) -> Loss:
+    def limit(self) -> PrivacyLoss:
         """(ε*, δ*)."""
-        return Loss.of(self.ledger.filter.limit)
+        return PrivacyLoss.of(self.ledger.filter.limit)
 
-    def respond(self, move: Move) -> Answer:
-        """Phase 1 for each event, then the query as a job."""
+    def respond(self, move: Move) -> MechanismAnswer:
+        """Process each event (phase 1), then run the query as a job."""
         self._round += 1
         for event in move.events:
             self._take(event)
@@ -207,7 +207,7 @@ class SummaryReports:
         self._send(unit, made.key, made.value or 0, event.filtering_id, made.report_id.to_bytes(16, "big"))
 
     def _send(self, unit: str, key: int | None, value: int, filtering_id: int, raw_id: bytes) -> None:
-        """Seal the report and note the truth of it."""
+        """Seal the report and record its truth."""
         report_id = str(UUID(bytes=raw_id, version=4))
         made = [] if key is None else [Contribution(bucket=key, value=value, filtering_id=filtering_id)]
         report = make_report(
@@ -225,13 +225,13 @@ class SummaryReports:
         )
         self._reports.append((report_id, report))
         contributions = ((filtering_id, value),) if made else ()
-        self.recorder.add_report(Sent(report_id=report_id, unit=unit, contributions=contributions))
+        self.recorder.add_report(ReportTruth(report_id=report_id, unit=unit, contributions=contributions))
 
-    def _answer(self, move: Move) -> Answer:
+    def _answer(self, move: Move) -> MechanismAnswer:
         query = move.query
         job_id = query.job_id or f"job {self._round}"
         chosen = [self._reports[place] for place in query.reports]
-        price = Price(
+        price = QueryPrice(
             epsilon_micro=query.epsilon.micro + (query.others.micro if query.others else 0),
             delta_atto=query.delta.atto if query.delta else 0,
             filtering_ids=query.filtering_ids,
@@ -242,13 +242,13 @@ class SummaryReports:
             "price": price,
             "reports": [name for name, _ in chosen],
         }
-        reply = self._desk.ask(job_id, query, [report for _, report in chosen])
+        reply = self._backend.run(job_id, query, [report for _, report in chosen])
         if reply.rows is None:
-            self.recorder.refused(**common, return_code=reply.code)
+            self.recorder.record_refusal(**common, return_code=reply.code)
         else:
             digest = hashlib.sha256(repr((sorted(reply.rows.items()), reply.others)).encode()).digest()
-            self.recorder.released(**common, digest=digest)
-        return Answer(
+            self.recorder.record_release(**common, digest=digest)
+        return MechanismAnswer(
             move=move,
             job_id=job_id,
             rows=reply.rows,
@@ -258,7 +258,7 @@ class SummaryReports:
         )
 
     def balances(self) -> Mapping[tuple[str, int], Spend]:
-        """Return what the ledger has for every contribution's report and filtering ID."""
+        """Return the ledger's balance for the report and filtering ID of every contribution."""
         by_report = {name: SharedInfo.parse(report.shared_info) for name, report in self._reports}
         found: dict[tuple[str, int], Spend] = {}
         for name, filtering_id in self.recorder.balance_keys():
@@ -267,7 +267,7 @@ class SummaryReports:
         return found
 
 
-def bounds_terms(api: Api, bounds: Bounds) -> Terms:
+def bounds_terms(api: Api, bounds: ContributionBounds) -> Terms:
     """Return the terms of a ledger for an interaction over one API under these bounds."""
     return ledger_terms(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)})
 

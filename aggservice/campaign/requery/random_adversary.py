@@ -1,8 +1,8 @@
-"""Random adaptive adversaries: each a fixed function of the transcript, drawn at random, and out for the last 10⁻⁶.
+"""Random adaptive adversaries that try to spend every last 10⁻⁶ of ε; each is a random function of the transcript.
 
-They add events where the noisy answers are largest, drill down into the keys they saw, ask for exactly what they
-believe is left and for more, name reports twice, use job ids again, split queries over filtering IDs and callers, and
-keep on asking after a refusal. None of them ever looks at the truth or at the ledger.
+They add events where the noisy answers are largest, drill down into the keys they saw, ask for exactly the budget that
+should be left and for more, name reports twice, reuse job ids, split queries over filtering IDs and callers, and keep
+asking after a refusal. They never look at the truth or at the ledger.
 """
 
 from __future__ import annotations
@@ -10,11 +10,19 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from aggservice.campaign.assess.losses import Bounds
-from aggservice.campaign.requery.adversary import AddSource, AddTrigger, Answer, Event, Move, Query, RunOperation
+from aggservice.campaign.assess.losses import ContributionBounds
+from aggservice.campaign.requery.adversary import (
+    AddSource,
+    AddTrigger,
+    AdversaryQuery,
+    Event,
+    MechanismAnswer,
+    Move,
+    RunOperation,
+)
 from aggservice.mechanisms import Bits, SeededBits, uniform_below
 from aggservice.wire import Api
 from budget import Delta, Epsilon
@@ -26,7 +34,7 @@ _JOB_MAX_MICRO = 64 * 10**6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What the adversary knows of a report: the device and key it had in mind, and its filtering ID."""
+    """What the adversary knows about a report: the device and key it chose, and the filtering ID."""
 
     device: int
     key: int
@@ -34,7 +42,7 @@ class _Known:
 
 
 class _Choices:
-    """Choices of one round, from bits that the transcript so far decides."""
+    """The choices of one round, from bits that depend on the transcript so far."""
 
     def __init__(self, bits: Bits) -> None:
         self._bits = bits
@@ -50,7 +58,7 @@ class _Choices:
 
 
 def _storing(key: int, step: int, most: int) -> Callable[[Any], tuple[Any, int, int]]:
-    """Return a π that counts its runs in the device's storage and reports more each time, up to ``most``."""
+    """Return a π that counts its runs in the device's storage and contributes more each time, up to ``most``."""
 
     def pi(storage: dict[str, int]) -> tuple[dict[str, int], int, int]:
         runs = storage.get("runs", 0) + 1
@@ -61,13 +69,13 @@ def _storing(key: int, step: int, most: int) -> Callable[[Any], tuple[Any, int, 
 
 @dataclass(slots=True, kw_only=True)
 class RandomAdversary:
-    """One adversary of the family, decided by ``bits``: the same transcript always gets the same next move.
+    """One adversary, decided by ``bits``: the same transcript always gives the same next move.
 
     ``limit_epsilon_micro`` and ``limit_delta_atto`` are ε* and δ*, which are public.
     """
 
     api: Api
-    bounds: Bounds
+    bounds: ContributionBounds
     limit_epsilon_micro: int
     limit_delta_atto: int
     bits: Bits
@@ -88,8 +96,8 @@ class RandomAdversary:
             "share": draw.among((1, 2, 4, 16)),  # a usual query asks for ε*/share
         }
 
-    def next_move(self, seen: Sequence[Answer]) -> Move | None:
-        """Choose the next events and query from the answers so far; halt after ``rounds``."""
+    def next_move(self, seen: Sequence[MechanismAnswer]) -> Move | None:
+        """Choose the next events and query from the answers so far; halt after ``rounds`` rounds."""
         if len(seen) >= self.rounds:
             return None
         past = hashlib.sha256(repr([(one.rows, one.return_code, one.others) for one in seen]).encode()).hexdigest()
@@ -99,7 +107,7 @@ class RandomAdversary:
         known += _reports_of(events)
         return Move(events=events, query=self._query(choose, seen, known))
 
-    def _events(self, choose: _Choices, seen: Sequence[Answer]) -> tuple[Event, ...]:
+    def _events(self, choose: _Choices, seen: Sequence[MechanismAnswer]) -> tuple[Event, ...]:
         """Add sources and triggers, or runs of operations, more where the last answer was largest."""
         stuck = bool(seen) and seen[-1].rows is None and choose.chance(70)
         if seen and not stuck and choose.chance(self._style["focus"]):
@@ -134,27 +142,18 @@ class RandomAdversary:
         l1 = self.bounds.l1
         return choose.among((l1, max(1, l1 // 2), l1 - l1 // 2, max(1, l1 // 3), 1 + choose.below(l1)))
 
-    def _query(self, choose: _Choices, seen: Sequence[Answer], known: Sequence[_Known]) -> Query:
+    def _query(self, choose: _Choices, seen: Sequence[MechanismAnswer], known: Sequence[_Known]) -> AdversaryQuery:
         if seen and choose.chance(self._style["tricks"]) and choose.chance(40):
-            # Ask again under a job id that was used: the same request, or another one.
+            # Reuse a job id, for the same request or for another one.
             old = choose.among(seen)
             query = old.move.query
             reports = query.reports if choose.chance(50) else query.reports[: len(query.reports) // 2 + 1]
-            return Query(
-                reports=reports,
-                epsilon=query.epsilon,
-                domain=query.domain,
-                delta=query.delta,
-                others=query.others,
-                filtering_ids=query.filtering_ids,
-                caller=query.caller,
-                job_id=old.job_id,
-            )
+            return replace(query, reports=reports, job_id=old.job_id)
         chosen = self._choose_reports(choose, seen, known)
         filtering_ids = choose.among(((0,), (1,), (0, 1))) if choose.chance(self._style["tricks"]) else (0,)
-        spent_epsilon, spent_delta = believed(seen)
+        spent_epsilon, spent_delta = visible_spend(seen)
         if not choose.chance(self._style["excess"]):
-            # Leave out what should be spent, unless that leaves nothing.
+            # Leave out reports that should have no budget left, unless that leaves no report.
             fresh = [
                 place
                 for place in chosen
@@ -179,7 +178,7 @@ class RandomAdversary:
             others, asked = Epsilon(micro=part), asked - part
         if choose.chance(self._style["tricks"]):
             chosen += chosen[:1]
-        return Query(
+        return AdversaryQuery(
             reports=chosen,
             epsilon=Epsilon(micro=asked),
             domain=() if delta else self._domain(choose, seen),
@@ -189,8 +188,10 @@ class RandomAdversary:
             caller=choose.among(("adversary", "accomplice")) if choose.chance(self._style["tricks"]) else "adversary",
         )
 
-    def _choose_reports(self, choose: _Choices, seen: Sequence[Answer], known: Sequence[_Known]) -> tuple[int, ...]:
-        """The reports of the last query, of one device, of the key that looked largest, or any."""
+    def _choose_reports(
+        self, choose: _Choices, seen: Sequence[MechanismAnswer], known: Sequence[_Known]
+    ) -> tuple[int, ...]:
+        """Choose the reports of the last query, of one device, of the key with the largest value, or any."""
         everything = tuple(range(len(known)))
         if seen and choose.chance(self._style["focus"]):
             return seen[-1].move.query.reports or everything
@@ -206,8 +207,8 @@ class RandomAdversary:
             return tuple(place for place in everything if choose.chance(60)) or everything
         return everything
 
-    def _domain(self, choose: _Choices, seen: Sequence[Answer]) -> tuple[int, ...]:
-        """Keys that looked large, or all that there can be."""
+    def _domain(self, choose: _Choices, seen: Sequence[MechanismAnswer]) -> tuple[int, ...]:
+        """Choose keys with large noisy values, or all possible keys."""
         rows = seen[-1].rows if seen else None
         if rows and choose.chance(50):
             return tuple(sorted(rows, key=lambda key: -rows[key])[: 1 + choose.below(4)])
@@ -225,8 +226,10 @@ def _reports_of(events: Sequence[Event]) -> list[_Known]:
     return found
 
 
-def believed(seen: Sequence[Answer]) -> tuple[defaultdict[tuple[int, int], int], defaultdict[tuple[int, int], int]]:
-    """Return what an onlooker believes each (report, filtering ID) has spent: the price of every new answer."""
+def visible_spend(
+    seen: Sequence[MechanismAnswer],
+) -> tuple[defaultdict[tuple[int, int], int], defaultdict[tuple[int, int], int]]:
+    """Return what each (report, filtering ID) has visibly spent: the price of every new answer."""
     epsilon: defaultdict[tuple[int, int], int] = defaultdict(int)
     delta: defaultdict[tuple[int, int], int] = defaultdict(int)
     answered: set[tuple[str, str]] = set()

@@ -1,7 +1,7 @@
-"""Running a scenario: its steps against a real service over gRPC, judged step by step and by the truth at the end.
+"""Runs a scenario against a real service over gRPC; checks every step, and at the end the losses.
 
-Whatever the steps expect, a run also fails when the ledger does not verify, when a unit lost more than (ε*, δ*) by
-``aggservice.campaign.assess.losses``, or when the ledger charged a unit's reports less than it lost.
+A run also fails if the ledger does not verify, if a unit lost more than (ε*, δ*), or if the ledger charged the reports
+of a unit less than the unit lost; ``aggservice.campaign.assess.losses`` computes the losses.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from aggservice.campaign.assess.losses import Bounds, Comparison, Loss, Price, Sent
-from aggservice.campaign.assess.transcript import Recorder, Round, transcript_to_plain
-from aggservice.campaign.errors import RunError
+from aggservice.campaign.assess.losses import ContributionBounds, LossComparison, PrivacyLoss, QueryPrice, ReportTruth
+from aggservice.campaign.assess.transcript import Round, TranscriptRecorder, transcript_to_plain
 from aggservice.campaign.requery.file import (
     REFUSED,
     RELEASED,
@@ -43,7 +42,7 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What a step did, in words, and what was wrong with it; nothing is wrong with a step that went as expected."""
+    """What a step did, as a sentence, and its problems; none if it went as expected."""
 
     number: int
     line: int
@@ -58,14 +57,14 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """A whole run: its steps, its rounds with their losses, and what the ledger charged beside them."""
+    """The result of a run: its steps, its rounds with their losses, and what the ledger charged."""
 
     title: str
     steps: tuple[StepResult, ...]
     rounds: tuple[Round, ...]
-    comparisons: tuple[Comparison, ...]
-    bounds: Bounds
-    limit: Loss
+    comparisons: tuple[LossComparison, ...]
+    bounds: ContributionBounds
+    limit: PrivacyLoss
     problems: tuple[str, ...]
 
     @property
@@ -83,7 +82,7 @@ class ScenarioResult:
 
 
 class _Sent(Sequence[AggregatableReport]):
-    """Reports that tell somebody when half of them have been read; they can be read again."""
+    """Reports that call ``halfway`` when half of them have been read; they can be read again."""
 
     def __init__(self, reports: list[AggregatableReport], halfway: Callable[[], None] | None) -> None:
         self._reports, self._halfway = reports, halfway
@@ -103,7 +102,7 @@ class _Sent(Sequence[AggregatableReport]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reply:
-    """What became of one job: a summary, or the service's refusal."""
+    """The result of one job: a summary, or the service's refusal."""
 
     summary: Summary | None
     outcome: str
@@ -118,7 +117,7 @@ def run_scenario(
     clock: Clock,
     on_step: Callable[[StepResult], None] | None = None,
 ) -> ScenarioResult:
-    """Run a scenario with a service and ledger of its own below ``folder``; ``on_step`` hears of each step."""
+    """Run a scenario with its own service and ledger in ``folder``; ``on_step`` is called after each step."""
     with ScenarioServer(scenario, folder, bits=bits) as server:
         run = _Run(scenario, server, bits, clock)
         try:
@@ -146,9 +145,9 @@ class _Run:
     def __init__(self, scenario: Scenario, server: ScenarioServer, bits: Bits, clock: Clock) -> None:
         self.scenario, self.server, self._bits, self._clock = scenario, server, bits, clock
         self.clients = {name: server.client(name) for name in (*scenario.analysts, AUDITOR)}
-        self.recorder = Recorder(bounds=Bounds(l1=scenario.l1, l0=scenario.l0))
+        self.recorder = TranscriptRecorder(bounds=ContributionBounds(l1=scenario.l1, l0=scenario.l0))
         limits = EpsilonDeltaFilter.parse(epsilon=scenario.epsilon, delta=scenario.delta)
-        self.limit = Loss.of(limits.limit)
+        self.limit = PrivacyLoss.of(limits.limit)
         self._lock = threading.Lock()
         self._names = {bucket: name for name, bucket in scenario.keys.items()}
         self._groups: dict[str, list[str]] = {}
@@ -167,7 +166,7 @@ class _Run:
             client.close()
 
     def take(self, step: Step) -> tuple[str, list[str]]:
-        """Do one step; return what was done and what was not as expected."""
+        """Run one step; return what it did and its problems."""
         if isinstance(step, QueryStep):
             return self._take_query(step)
         if isinstance(step, LookStep):
@@ -183,7 +182,7 @@ class _Run:
         return self._crash(step)
 
     def _make(self, group: ReportGroup) -> None:
-        """Seal a group's reports; the truth of each goes to the recorder alone."""
+        """Seal the reports of a group; only the recorder gets their truth."""
         buckets: list[int | None] = [
             self.scenario.keys[name] for name, count in group.counts.items() for _ in range(count)
         ]
@@ -207,7 +206,7 @@ class _Run:
             )
             sent = ((0, group.value),) if contributions else ()
             unit = f"{group.name}, source {place // group.per_source + 1}"
-            self.recorder.add_report(Sent(report_id=report_id, unit=unit, contributions=sent))
+            self.recorder.add_report(ReportTruth(report_id=report_id, unit=unit, contributions=sent))
             if bucket is not None:
                 self._truth[report_id] = (bucket, group.value)
             made.append(report_id)
@@ -226,7 +225,7 @@ class _Run:
         progress: Callable[[int, str], None] | None = None,
         halfway: Callable[[], None] | None = None,
     ) -> _Reply:
-        """Send the job and record what came back. ``halfway`` is called when half of the reports have been sent."""
+        """Run the job and record the outcome. ``halfway`` is called when half of the reports have been sent."""
         parameters = JobParameters(
             attribution_report_to=ORIGIN,
             epsilon=query.epsilon,
@@ -234,7 +233,7 @@ class _Run:
             others_epsilon=query.others_epsilon,
         )
         others = Epsilon.parse(query.others_epsilon).micro if query.others_epsilon else 0
-        price = Price(
+        price = QueryPrice(
             epsilon_micro=Epsilon.parse(query.epsilon).micro + others,
             delta_atto=Delta.parse(query.delta).atto if query.delta else 0,
         )
@@ -249,10 +248,10 @@ class _Run:
             )
         except ClientError as problem:
             with self._lock:
-                self.recorder.refused(**common, return_code=problem.return_code)
+                self.recorder.record_refusal(**common, return_code=problem.return_code)
             return _Reply(summary=None, outcome=problem.return_code, message=problem.message)
         with self._lock:
-            made = self.recorder.released(**common, digest=summary.result_digest())
+            made = self.recorder.record_release(**common, digest=summary.result_digest())
         return _Reply(summary=summary, outcome=made.outcome)
 
     def _first(
@@ -271,9 +270,9 @@ class _Run:
 
     def _take_query(self, query: QueryStep) -> tuple[str, list[str]]:
         reply = self._first(query)
-        return self._told(query, reply), _unexpected(query, reply)
+        return self._describe(query, reply), _unexpected(query, reply)
 
-    def _told(self, query: QueryStep, reply: _Reply) -> str:
+    def _describe(self, query: QueryStep, reply: _Reply) -> str:
         over = f"{len(self._asked[query.name])} reports of {', '.join(query.reports)}"
         asked = f"{query.by} asked {query.name!r} over {over} at ε = {query.epsilon}: {reply.outcome}"
         if reply.summary is None:
@@ -314,7 +313,7 @@ class _Run:
         return f"looked at the ledger: reports of {', '.join(step.reports)} have spent ε = {said}", problems
 
     def _spent(self, reports: Sequence[str]) -> list[tuple[Any, str]]:
-        """Return the ledger's word for each report, asked as an analyst would."""
+        """Return what the ledger says each report has spent, asked as an analyst."""
         client: Client = self.clients[self.scenario.analysts[0]]
         found: list[tuple[Any, str]] = []
         for start in range(0, len(reports), _PAGE):
@@ -363,7 +362,7 @@ class _Run:
         return f"retried {step.of!r}{changed}, {step.times} times: {counts}", problems[:3]
 
     def _at_once(self, step: AtOnceStep) -> tuple[str, list[str]]:
-        """Let every query start at the same moment, each in a thread of its own."""
+        """Start every query at the same moment, each in its own thread."""
         barrier = threading.Barrier(len(step.queries))
         replies: dict[str, _Reply] = {}
         failures: list[BaseException] = []
@@ -372,7 +371,7 @@ class _Run:
             try:
                 barrier.wait()
                 replies[query.name] = self._first(query)
-            except BaseException as problem:  # handed to the thread that waits
+            except BaseException as problem:  # raised again in the waiting thread
                 failures.append(problem)
 
         threads = [threading.Thread(target=ask, args=(query,)) for query in step.queries]
@@ -386,8 +385,8 @@ class _Run:
         problems = [f"{query.name}: {one}" for query in step.queries for one in _unexpected(query, replies[query.name])]
         if step.released is not None and released != step.released:
             problems.append(f"expected {step.released} of the queries to be released, {released} were")
-        told = "; ".join(self._told(query, replies[query.name]) for query in step.queries)
-        return f"at once: {told}", problems
+        described = "; ".join(self._describe(query, replies[query.name]) for query in step.queries)
+        return f"at once: {described}", problems
 
     def _crash(self, step: CrashStep) -> tuple[str, list[str]]:
         if step.during is None:
@@ -408,7 +407,7 @@ class _Run:
             try:
                 on_progress = (lambda reports, stage: kill()) if step.when == "working" else None
                 replies.append(self._first(query, on_progress, kill if step.when == "sending" else None))
-            except BaseException as problem:  # handed to the thread that waits
+            except BaseException as problem:  # raised again in the waiting thread
                 failures.append(problem)
 
         asking = threading.Thread(target=ask)
@@ -431,10 +430,10 @@ class _Run:
         paid = sum(1 for one in self.clients[AUDITOR].entries(caller=query.by) if one.job_request_id == query.name)
         if paid > 1:
             problems.append(f"the ledger charged {query.name!r} {paid} times")
-        return f"killed the service {when}, and started it again: {self._told(query, replies[0])}", problems
+        return f"killed the service {when}, and started it again: {self._describe(query, replies[0])}", problems
 
-    def judge(self) -> tuple[list[Comparison], list[str]]:
-        """Compare losses with charges, and have the ledger replayed."""
+    def judge(self) -> tuple[list[LossComparison], list[str]]:
+        """Compare losses with charges and verify the ledger."""
         with_contributions = [one.report_id for one in self.recorder.sent.values() if one.contributions]
         balances = {
             (report, 0): Spend(
@@ -446,7 +445,7 @@ class _Run:
         }
         comparisons = self.recorder.compare(balances)
         problems = []
-        if past := self.recorder.past(self.limit):
+        if past := self.recorder.units_over_limit(self.limit):
             problems.append(f"{len(past)} units lost more than (ε*, δ*); the first is {next(iter(past))}")
         if under := [one.unit for one in comparisons if one.undercharged]:
             problems.append(f"{len(under)} units lost more than their reports paid; the first is {under[0]}")
@@ -476,10 +475,3 @@ def _unexpected(query: QueryStep, reply: _Reply) -> list[str]:
             if left != query.left:
                 problems.append(f"expected ε = {float(query.left)} to be left, it is {float(left)}")
     return problems
-
-
-def raise_unless_ok(result: ScenarioResult) -> None:
-    """Raise ``RunError`` with every problem of a run that did not go as expected."""
-    problems = [f"line {step.line}: {one}" for step in result.steps for one in step.problems] + list(result.problems)
-    if problems:
-        raise RunError("; ".join(problems))

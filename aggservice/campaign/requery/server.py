@@ -1,6 +1,6 @@
-"""The service that a scenario runs against: in this process, or a process of its own that can be killed.
+"""The service of a scenario, in this process or in a process of its own that can be killed.
 
-Both read the same configuration file and keep a SQLite ledger in the same folder; analysts are callers with tokens.
+Both use the same configuration file and a SQLite ledger in the same folder; analysts are callers with tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ATTEMPTS = 9
 
 
 def configuration(scenario: Scenario, tokens: Mapping[str, str], port: int) -> str:
-    """Return the service's configuration: the scenario's budget, and a caller for each analyst and the auditor."""
+    """Return the service's configuration: the scenario's budget, one caller per analyst, and the auditor."""
     lines = [
         'state = "state"',
         f'listen = "127.0.0.1:{port}"',
@@ -58,7 +58,7 @@ def configuration(scenario: Scenario, tokens: Mapping[str, str], port: int) -> s
 
 
 class ScenarioServer:
-    """A running service. Use it in a ``with`` statement; ``restart`` needs ``process``."""
+    """A running service, for use in a ``with`` statement. ``kill`` needs a service in its own process."""
 
     def __init__(self, scenario: Scenario, folder: Path, *, bits: Bits) -> None:
         self._folder = folder
@@ -91,7 +91,7 @@ class ScenarioServer:
                 self.kill()
 
     def client(self, name: str) -> Client:
-        """Return a connection of an analyst, or of the auditor; retries outlast a restart."""
+        """Return a client for an analyst or the auditor; it retries for longer than a restart takes."""
         return Client(self.address, credentials=Credentials(token=self._tokens[name]), attempts=_ATTEMPTS)
 
     def start(self) -> None:
@@ -125,9 +125,9 @@ class ScenarioServer:
         raise RunError(f"the service did not answer within {_START_S:.0f} s: see {log}")
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """Kill the process like a power cut."""
         if self._process is None:
-            raise RunError("only a service in a process of its own can be killed")
+            raise RunError("the service runs in this process and cannot be killed: use a scenario with a crash step")
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 

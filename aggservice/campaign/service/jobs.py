@@ -1,9 +1,9 @@
-"""The jobs of a campaign: which batches, when, under which parameters; and asking a service for them."""
+"""The jobs of a campaign: their batches, times and parameters, and running them at a service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.client import Client, ClientError, JobParameters, Statement, Summary
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import BucketRows, read_reports, read_summary, write_buckets
-from aggservice.wire.avro.shards import find_shards
+from aggservice.wire.avro.shards import find_shards, shard_name
 
 Words = NDArray[np.uint64]
 
@@ -23,7 +23,7 @@ REFUSED = "PRIVACY_BUDGET_EXHAUSTED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job of a query over some batches, asked for when the last of them has closed."""
+    """One job of a query over some batches, submitted when the last of them has closed."""
 
     name: str
     query: Query
@@ -32,8 +32,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
-    """What the service said to a job: rows and their guarantee, or why not (``refusal``). It holds no true value."""
+class JobResult:
+    """What the service returned for a job: rows and their guarantee, or the ``refusal``. It holds no true value."""
 
     job: Job
     high: Words
@@ -52,9 +52,42 @@ class Answer:
         """Whether there is a summary."""
         return self.statement is not None
 
+    @classmethod
+    def of(cls, job: Job, summary: Summary) -> JobResult:
+        """Return the result of a job that has a summary."""
+        return cls(
+            job=job,
+            high=summary.high,
+            low=summary.low,
+            metrics=summary.metrics,
+            statement=summary.statement,
+            return_code=summary.return_code,
+            error_counts=summary.error_counts,
+            others=summary.others,
+            ledger_entry=summary.ledger_entry,
+            receipt=summary.receipt,
+        )
+
+    @classmethod
+    def refused(cls, job: Job, problem: ClientError) -> JobResult:
+        """Return the result of a job that the service refused because of the budget."""
+        return cls(
+            job=job,
+            high=np.empty(0, dtype=np.uint64),
+            low=np.empty(0, dtype=np.uint64),
+            metrics=np.empty(0, dtype=np.int64),
+            statement=None,
+            return_code=problem.return_code,
+            error_counts=problem.error_counts,
+            others=None,
+            ledger_entry=-1,
+            receipt=b"",
+            refusal=f"{problem.count:,} units could not pay: {problem.message}",
+        )
+
 
 def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
-    """Return every job in order of time; at the same time, in the order of the file."""
+    """Return every job in order of time; jobs at the same time keep the order of the file."""
     jobs = []
     for query in campaign.queries:
         if query.over == "all":
@@ -82,7 +115,7 @@ def write_domains(campaign: Campaign, folder: Path) -> None:
 
 
 def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
-    """Return what a query asks of the service."""
+    """Return the job parameters of a query."""
     return JobParameters(
         attribution_report_to=campaign.reporting_origin,
         epsilon=query.epsilon,
@@ -91,8 +124,8 @@ def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
     )
 
 
-class Desk:
-    """Asks jobs of a service: over the files of ``out`` where the service reads them, as streams where it does not."""
+class JobSubmitter:
+    """Runs jobs at a service: over the files in ``out`` if the service can read them, otherwise by streaming."""
 
     def __init__(
         self,
@@ -111,31 +144,18 @@ class Desk:
         self._files = files
         self._prefix = prefix
 
-    def ask(self, job: Job, progress: Callable[[int, str], None] | None = None) -> Answer:
-        """Ask one job, at its time; a budget that has run out is an answer, everything else an error."""
+    def run(self, job: Job) -> JobResult:
+        """Run one job at its time. An exhausted budget is a result; every other failure raises ``RunError``."""
         if self._clock is not None and job.time_ms > self._clock.now_ms():
             self._clock.advance_to(job.time_ms)
         try:
-            return self._over_files(job, progress) if self._files else self._streamed(job, progress)
+            return JobResult.of(job, self._over_files(job) if self._files else self._streamed(job))
         except ClientError as problem:
             if problem.return_code != REFUSED:
                 raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
-            empty = np.empty(0, dtype=np.uint64)
-            return Answer(
-                job=job,
-                high=empty,
-                low=empty,
-                metrics=np.empty(0, dtype=np.int64),
-                statement=None,
-                return_code=problem.return_code,
-                error_counts=problem.error_counts,
-                others=None,
-                ledger_entry=-1,
-                receipt=b"",
-                refusal=f"{problem.count:,} units could not pay: {problem.message}",
-            )
+            return JobResult.refused(job, problem)
 
-    def _over_files(self, job: Job, progress: Callable[[int, str], None] | None) -> Answer:
+    def _over_files(self, job: Job) -> Summary:
         query = job.query
         every = job.batches == tuple(range(self._campaign.batches))
         prefixes = ["batches/"] if every else [f"batches/{number:03d}/" for number in job.batches]
@@ -146,47 +166,27 @@ class Desk:
             output_data_blob_prefix=f"summaries/{job.name}/summary.avro",
             output_domain_blob_prefix="" if query.discovery else f"domains/{query.label}.avro",
         )
-        finished = self._client.watch_job(self._prefix + job.name, progress)
-        summary = Summary.of(finished.summary, ())
+        summary = Summary.of(self._client.watch_job(self._prefix + job.name).summary, ())
         shards = sorted((self._out / "summaries" / job.name).glob("summary-*.avro"))
         if not shards:
             raise RunError(f"job {job.name} was done before, and its summary is not in {self._out}")
         parts = [rows for path in shards for rows in read_summary(path)]
-        empty = np.empty(0, dtype=np.uint64)
-        return Answer(
-            job=job,
-            high=np.concatenate([empty, *(rows.key_high for rows in parts)]),
-            low=np.concatenate([empty, *(rows.key_low for rows in parts)]),
-            metrics=np.concatenate([np.empty(0, dtype=np.int64), *(rows.metric for rows in parts)]),
-            statement=summary.statement,
-            return_code=summary.return_code,
-            error_counts=summary.error_counts,
-            others=summary.others,
-            ledger_entry=summary.ledger_entry,
-            receipt=summary.receipt,
+        return replace(
+            summary,
+            high=np.concatenate([summary.high, *(rows.key_high for rows in parts)]),
+            low=np.concatenate([summary.low, *(rows.key_low for rows in parts)]),
+            metrics=np.concatenate([summary.metrics, *(rows.metric for rows in parts)]),
         )
 
-    def _streamed(self, job: Job, progress: Callable[[int, str], None] | None) -> Answer:
+    def _streamed(self, job: Job) -> Summary:
         folder = self._out / "batches"
         shards = [path for number in job.batches for path in find_shards(folder, f"{number:03d}/")]
         batches = [batch for path in shards for batch in read_reports(path)]
         domain = () if job.query.discovery else self._campaign.keys.domain(job.query.rows)
-        summary = self._client.aggregate(
-            self._prefix + job.name, parameters_of(self._campaign, job.query), batches, domain=domain, progress=progress
-        )
+        parameters = parameters_of(self._campaign, job.query)
+        summary = self._client.aggregate(self._prefix + job.name, parameters, batches, domain=domain)
         folder = self._out / "summaries" / job.name
         folder.mkdir(parents=True, exist_ok=True)
         rows = BucketRows.summary(summary.high, summary.low, summary.metrics)
-        write_buckets(folder / "summary-1-of-1.avro", rows)
-        return Answer(
-            job=job,
-            high=summary.high,
-            low=summary.low,
-            metrics=summary.metrics,
-            statement=summary.statement,
-            return_code=summary.return_code,
-            error_counts=summary.error_counts,
-            others=summary.others,
-            ledger_entry=summary.ledger_entry,
-            receipt=summary.receipt,
-        )
+        write_buckets(folder / shard_name("summary.avro", 1, 1), rows)
+        return summary

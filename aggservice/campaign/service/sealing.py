@@ -1,7 +1,7 @@
-"""Sealing reports in columns, piece by piece, into Avro shards: in this process or in several.
+"""Seals reports in columns into Avro shards, in this process or in several.
 
-A piece has its own random bits and its own file, so the result is the same whoever seals it. Payloads are made a piece
-at a time by writing contributions into copies of the null payload, which is what padding means.
+Each task has its own random bits and its own file, so the result does not depend on the number of processes. Payloads
+are made by writing contributions into copies of the null payload, which is already padded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.world.attribution import Reports
+from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.mechanisms import Bits, SecureBits, SeededBits, uniform_below_batch
 from aggservice.wire import (
     AggregatableReport,
@@ -37,15 +37,15 @@ from aggservice.wire.report.body import SealedPayload
 
 PIECE_REPORTS = 10_000
 POOL_FROM_REPORTS = 20_000
-"""Below this, starting processes costs more than they save."""
+"""With fewer reports, starting processes takes longer than it saves."""
 
 _ROWS_AT_ONCE = 2_000
 _MARK = 0x7F7E7D7C
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addressee:
-    """Who reports go to: what every ``shared_info`` of the campaign has in common, and the service's keys."""
+class SealingSettings:
+    """What all reports of a campaign have in common: the fields of ``shared_info`` and the service's keys."""
 
     api: Api
     reporting_origin: str
@@ -56,16 +56,18 @@ class Addressee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Reports that one process seals into one file; ``seed`` is what a run that is not private seals with."""
+class SealingTask:
+    """Reports that one process seals into one file; ``seed`` is None in a private run."""
 
     path: Path
-    columns: Reports
+    columns: ReportColumns
     seed: bytes | None
 
 
-def pieces_of(reports: Reports, rows: Sequence[NDArray[np.int64]], folder: Path, bits: Bits) -> list[Piece]:
-    """Return the pieces of every batch: ``folder/003/reports-01-of-12.avro``. A batch without reports has one file."""
+def sealing_tasks(
+    reports: ReportColumns, rows: Sequence[NDArray[np.int64]], folder: Path, bits: Bits
+) -> list[SealingTask]:
+    """Return one task per file ``folder/003/reports-01-of-12.avro`` of every batch; an empty batch has one file."""
     pieces = []
     for number, members in enumerate(rows):
         place = folder / f"{number:03d}"
@@ -73,7 +75,7 @@ def pieces_of(reports: Reports, rows: Sequence[NDArray[np.int64]], folder: Path,
         for shard in range(total):
             part = members[shard * PIECE_REPORTS : (shard + 1) * PIECE_REPORTS]
             pieces.append(
-                Piece(
+                SealingTask(
                     path=place / shard_name("reports.avro", shard + 1, total),
                     columns=_taken(reports, part),
                     seed=None if bits.private else bits.child(f"batch {number} shard {shard}").read(32),
@@ -82,12 +84,12 @@ def pieces_of(reports: Reports, rows: Sequence[NDArray[np.int64]], folder: Path,
     return pieces
 
 
-def _taken(reports: Reports, rows: NDArray[np.int64]) -> Reports:
-    """Return some reports of many, with their contributions."""
+def _taken(reports: ReportColumns, rows: NDArray[np.int64]) -> ReportColumns:
+    """Return some rows of the reports, with their contributions."""
     sizes = np.diff(reports.offset)[rows]
     offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
     inner = np.arange(int(offset[-1])) - np.repeat(offset[:-1], sizes) + np.repeat(reports.offset[rows], sizes)
-    return Reports(
+    return ReportColumns(
         scheduled_ms=reports.scheduled_ms[rows],
         report_id=reports.report_id[rows],
         destination=reports.destination[rows],
@@ -100,16 +102,20 @@ def _taken(reports: Reports, rows: NDArray[np.int64]) -> Reports:
     )
 
 
-def warm_up() -> None:
-    """Start the process that workers are forked from, so that its imports go on beside other work."""
+def start_fork_server() -> None:
+    """Start the process from which workers fork, so that its imports run beside other work."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
     forkserver.ensure_running()
 
 
 def seal_all(
-    pieces: Sequence[Piece], addressee: Addressee, *, workers: int, progress: Callable[[int], None] | None = None
+    pieces: Sequence[SealingTask],
+    addressee: SealingSettings,
+    *,
+    workers: int,
+    progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Seal every piece into its file and return how many reports that was. One worker seals in this process."""
+    """Run every task and return the number of reports. One worker means this process."""
     for folder in {piece.path.parent for piece in pieces}:
         folder.mkdir(parents=True, exist_ok=True)
     done = 0
@@ -129,18 +135,18 @@ def seal_all(
     return done
 
 
-def seal_piece(piece: Piece, addressee: Addressee) -> int:
-    """Seal one piece into its Avro file."""
+def seal_piece(piece: SealingTask, addressee: SealingSettings) -> int:
+    """Seal the reports of one task into its Avro file."""
     with ReportWriter(piece.path) as writer:
         bits = SecureBits() if piece.seed is None else SeededBits(piece.seed)
         for batch in sealed_batches(piece.columns, addressee, bits):
-            writer.write(posted(batch, addressee.api) if addressee.through_json else batch)
+            writer.write(through_collector(batch, addressee.api) if addressee.through_json else batch)
     return len(piece.columns)
 
 
-def posted(batch: ReportBatch, api: Api) -> ReportBatch:
-    """Return reports after a collector took them: as JSON, at the well-known endpoint of their API."""
-    # The service's package is large, and workers that do not need it should start without it.
+def through_collector(batch: ReportBatch, api: Api) -> ReportBatch:
+    """Return the reports after posting each as JSON to a collector, at the well-known endpoint of its API."""
+    # Imported here because it is large and most worker processes do not need it.
     from aggservice.service.http.collector import ENDPOINTS, accept
 
     path = next(path for path, endpoint in ENDPOINTS.items() if endpoint.api == api)
@@ -154,8 +160,8 @@ def posted(batch: ReportBatch, api: Api) -> ReportBatch:
     return ReportBatch.of(taken)
 
 
-def sealed_batches(reports: Reports, addressee: Addressee, bits: Bits) -> Iterator[ReportBatch]:
-    """Yield the reports sealed, a few thousand at a time."""
+def sealed_batches(reports: ReportColumns, addressee: SealingSettings, bits: Bits) -> Iterator[ReportBatch]:
+    """Seal the reports and yield them in batches of a few thousand."""
     keys = PublicKeySet.parse(addressee.public_keys).keys
     payloads = Payloads(addressee.slots)
     heads, tail = _shared_info_parts(addressee)
@@ -183,8 +189,8 @@ def sealed_batches(reports: Reports, addressee: Addressee, bits: Bits) -> Iterat
         )
 
 
-def _shared_info_parts(addressee: Addressee) -> tuple[list[tuple[str, str]], str]:
-    """Return the text of ``shared_info`` around report id and time, for each destination: written once, by ``wire``."""
+def _shared_info_parts(addressee: SealingSettings) -> tuple[list[tuple[str, str]], str]:
+    """Return the text of ``shared_info`` around the report id and the time, per destination, as ``wire`` writes it."""
     heads, tail = [], ""
     nothing = "00000000-0000-0000-0000-000000000000"
     attribution = addressee.api == Api.ATTRIBUTION_REPORTING
@@ -203,7 +209,7 @@ def _shared_info_parts(addressee: Addressee) -> tuple[list[tuple[str, str]], str
 
 
 class Payloads:
-    """Encodes payloads with a fixed number of slots: equal, byte for byte, to ``wire.encode_payload``."""
+    """Encodes payloads with a fixed number of slots, byte for byte as ``wire.encode_payload`` does."""
 
     def __init__(self, slots: int) -> None:
         null = encode_payload([], maximum=slots)
@@ -219,14 +225,14 @@ class Payloads:
         if slots >= 24:
             self._step = len(encode_payload([], maximum=25)) - len(encode_payload([], maximum=24))
 
-    def encode(self, reports: Reports, start: int, stop: int) -> list[bytes]:
+    def encode(self, reports: ReportColumns, start: int, stop: int) -> list[bytes]:
         """Return the payloads of reports ``start`` to ``stop``."""
         count = stop - start
         out = np.tile(self._null, (count, 1))
         first, last = int(reports.offset[start]), int(reports.offset[stop])
         sizes = np.diff(reports.offset[start : stop + 1])
         if sizes.max(initial=0) > self.slots:
-            raise ValueError(f"a report has room for {self.slots} contributions, not {sizes.max()}")
+            raise ValueError(f"a report has {sizes.max()} contributions: it has room for {self.slots}")
         row = np.repeat(np.arange(count), sizes)
         slot = np.arange(first, last) - np.repeat(reports.offset[start:stop], sizes)
         base = (slot * self._step)[:, None]

@@ -1,4 +1,4 @@
-"""What a campaign file says, as values: frozen, checked, in the units of the name."""
+"""The settings of a campaign as frozen, checked values; names carry the units."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Form = Literal["deployed", "paper"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
-    """Sources and triggers of one's own, in place of a made-up population; ``shift_ms`` is added to all their times."""
+class LogSettings:
+    """A log of sources and triggers that replaces the simulated population; ``shift_ms`` is added to all its times."""
 
     tables: LogTables
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
-    """People, their devices, what they see and what they do. Counts are per person, delays in days."""
+    """People, their devices, what they see and what they buy. Counts are per person, delays in days."""
 
     size: int
     devices: Distribution
@@ -47,12 +47,12 @@ class Population:
     organic: Distribution
     delay_days: Distribution
     value: Distribution
-    log: Log | None = None
+    log: LogSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
-    """Which values of a conversion's field an ad accepts; other purchases are not its own."""
+class FilterSettings:
+    """The values of a conversion's field that an ad accepts; it is not credited with other purchases."""
 
     field: str
     accepts: tuple[str, ...]
@@ -60,7 +60,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """What is counted: 1 or the value of each conversion, clipped at ``most``, times ``scale`` as contribution."""
+    """What each conversion contributes: 1 or its value, clipped at ``most``, times ``scale``."""
 
     name: str
     of: Literal["count", "value"]
@@ -69,7 +69,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLevel:
+class EventLevelSettings:
     """The trigger specification of event-level sources: kinds of conversion, windows in days and summary buckets."""
 
     field: str
@@ -80,8 +80,8 @@ class EventLevel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
-    """Which browser runs: its API, its form, and its caps Λ₁ and Λ₀ (``deployed``: reports a source)."""
+class ClientSettings:
+    """Which browser runs: its API, its form, its caps Λ₁ and Λ₀, and (``deployed``) its reports per source."""
 
     kind: Kind
     form: Form
@@ -93,14 +93,14 @@ class Client:
     null_rate: Fraction
     cap: int
     thresholds: tuple[int, ...]
-    event_level: EventLevel | None = None
+    event_level: EventLevelSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collection:
-    """What happens to reports on their way, and how they are put into batches by their scheduled time.
+class CollectionSettings:
+    """What happens to reports on their way, and how their scheduled time puts them into batches.
 
-    ``through`` "json" posts each report as a browser does, to a collector in this process; "columns" skips the text.
+    ``through`` "json" posts each report, as a browser does, to a collector in this process; "columns" skips that.
     """
 
     lost: float
@@ -124,10 +124,10 @@ class ServiceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """One question, asked once a batch, over all batches, or over each rolling window of batches.
+    """One query, over each batch, all batches, or each rolling window of batches.
 
-    ``rows`` restricts the domain to some values of some fields; ``by`` names the fields a table shows (others are
-    summed). ``repeat`` asks the same again, with fresh noise and a new charge.
+    ``rows`` restricts the domain to some values of some fields; ``by`` names the fields that a table shows, summed over
+    the others. ``repeat`` runs the same query again, with fresh noise and a new charge.
     """
 
     name: str
@@ -144,13 +144,13 @@ class Query:
 
     @property
     def label(self) -> str:
-        """The name as it stands in jobs and files."""
+        """The name as used in job ids and file names."""
         return self.name.replace(" ", "-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drawing:
-    """What the report shows: which plots, and how many rows of a table."""
+class PlotSettings:
+    """What the report shows: the plots and the number of table rows."""
 
     plots: tuple[str, ...]
     rows: int
@@ -158,7 +158,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """A whole campaign. ``document`` is the TOML it was read from; a sweep changes that and reads it again."""
+    """A campaign. ``document`` is the TOML it was read from; a sweep changes it and reads it again."""
 
     name: str
     description: str
@@ -166,23 +166,23 @@ class Campaign:
     seed: str | None
     population: Population
     keys: KeyLayout
-    filters: Filters | None
+    filters: FilterSettings | None
     measures: tuple[Measure, ...]
-    client: Client
-    collection: Collection
+    client: ClientSettings
+    collection: CollectionSettings
     service: ServiceSettings
     queries: tuple[Query, ...]
-    drawing: Drawing
+    drawing: PlotSettings
     document: Mapping[str, Any]
     folder: Path
 
     @property
     def batch_ms(self) -> int:
-        """How long a batch is."""
+        """The length of a batch."""
         return self.collection.batch_hours * HOUR_MS
 
     @property
     def batches(self) -> int:
-        """How many batches the campaign's days fill; the last one waits for reports that are delayed past it."""
+        """The number of batches in the campaign's days; the last one waits for delayed reports."""
         span = self.population.days * DAY_MS
         return -(-span // self.batch_ms)

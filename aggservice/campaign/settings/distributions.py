@@ -1,6 +1,6 @@
-"""Named distributions of a campaign's behaviour, drawn in columns from ``Bits``.
+"""Named distributions of a simulated population, drawn in columns from ``Bits``.
 
-These shape a made-up population. They are floats and close to their law; privacy noise never comes from here.
+Draws are floats and approximate; privacy noise never comes from here.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
 )
 _POISSON_LIMIT = 10_000
 _LARGEST_COUNT = 2.0**53
-"""Above this a float is no count any more."""
+"""Above this a float cannot hold every whole number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """A named law with its parameters, or the rows of a log's column (``name`` = "column"), drawn with replacement."""
+    """A named distribution with its parameters, or (``name`` = "column") rows of a log's column, with replacement."""
 
     name: str
     parameters: Mapping[str, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Distribution:
     def __post_init__(self) -> None:
         if self.name == "column":
             if not self.rows:
-                raise CampaignError("a column to draw from has at least one row")
+                raise CampaignError("the column to draw from is empty: give it at least one row")
             return
         if self.name not in PARAMETERS or set(self.parameters) != set(PARAMETERS[self.name]):
             raise CampaignError(f"{self.name!r} with {sorted(self.parameters)} is not a distribution")
@@ -75,7 +75,7 @@ class Distribution:
         return ""
 
     def draw(self, bits: Bits, size: int) -> Floats:
-        """Return ``size`` independent draws; those of a heavy tail may be infinite."""
+        """Return ``size`` independent draws; a heavy tail may give infinity."""
         with np.errstate(over="ignore"):
             return self._draw(bits, size)
 
@@ -105,7 +105,7 @@ class Distribution:
         return given["median"] * np.exp(given["sigma"] * normal)
 
     def counts(self, bits: Bits, size: int) -> Ints:
-        """Return draws as whole numbers, none negative; a draw that no whole number of 64 bits holds is refused."""
+        """Return draws rounded to whole numbers of 0 or more; a draw above 2⁵³ raises ``RunError``."""
         drawn = np.maximum(np.rint(self.draw(bits, size)), 0)
         if not (largest := float(drawn.max(initial=0))) <= _LARGEST_COUNT:
             raise RunError(f"{self.name} with {dict(self.parameters)} drew {largest:.3g}: choose a lighter tail")
@@ -117,19 +117,19 @@ def uniform(bits: Bits, size: int) -> Floats:
     return (bits.words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def chosen(bits: Bits, weights: Floats, size: int) -> Ints:
-    """Return ``size`` places in ``weights``, each with a probability in proportion to its weight."""
+def weighted_indexes(bits: Bits, weights: Floats, size: int) -> Ints:
+    """Return ``size`` indexes into ``weights``, each with probability proportional to its weight."""
     total = np.cumsum(weights)
     return np.minimum(np.searchsorted(total, uniform(bits, size) * total[-1], side="right"), weights.size - 1)
 
 
-def happens(bits: Bits, probability: float, size: int) -> NDArray[np.bool_]:
-    """Return ``size`` coins that fall with this probability."""
+def coins(bits: Bits, probability: float, size: int) -> NDArray[np.bool_]:
+    """Return ``size`` coins, each true with this probability."""
     return uniform(bits, size) < probability
 
 
 def _poisson_table(mean: float) -> Floats:
-    """Return P[X ≤ k] for k = 0, 1, … as far as a 53-bit number can tell."""
+    """Return P[X ≤ k] for k = 0, 1, … up to where 53 bits show no difference from 1."""
     last = int(mean + 12 * np.sqrt(mean) + 30)
     k = np.arange(1, last + 1)
     logs = np.concatenate(([0.0], np.cumsum(np.log(max(mean, 1e-300) / k))))

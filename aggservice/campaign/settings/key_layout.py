@@ -1,4 +1,4 @@
-"""The layout of a 128-bit key: named bit fields, so that a bucket prints as names in every output."""
+"""The layout of a 128-bit key as named bit fields, so that every output can show names."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _HALF = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Field:
-    """One named part of the key. A code is the place of a value in ``values``; bits count from the lowest, 0.
+class KeyField:
+    """One named field of the key. A code is the index of a value in ``values``; bit 0 is the lowest.
 
-    ``origin`` says who knows the value: the impression (a source), the conversion (a trigger), the interaction (view
-    or click), the site that showed the ad, or the measure. ``weights`` shape the values of a made-up population;
-    ``per_person`` draws them once a person; ``column`` is the log's name for the field.
+    ``origin`` says where the value comes from: the impression (a source), the conversion (a trigger), the interaction
+    (view or click), the site that showed the ad, or the measure. ``weights`` are those of a simulated population;
+    ``per_person`` draws one value per person; ``column`` is the log's name for the field.
     """
 
     name: str
@@ -44,15 +44,15 @@ class Field:
         if not 1 <= len(self.values) <= 1 << self.bits:
             raise CampaignError(f"field {self.name!r} has {len(self.values)} values: too many for {self.bits} bits")
         if len(self.weights) != len(self.values):
-            raise CampaignError(f"field {self.name!r} has as many weights as values")
+            raise CampaignError(f"field {self.name!r}: give one weight per value")
 
     @property
     def of_source(self) -> bool:
-        """Whether the source brings this field, and not the trigger."""
+        """Whether the field comes from the source and not from the trigger."""
         return self.origin in ("impression", "interaction", "site")
 
-    def place(self, codes: Ints) -> tuple[Words, Words]:
-        """Return the field's part of the keys with these codes, as two columns."""
+    def encode(self, codes: Ints) -> tuple[Words, Words]:
+        """Return this field's bits of the keys with these codes, as two columns (high, low)."""
         words = codes.astype(np.uint64)
         if self.offset >= _HALF:
             return words << np.uint64(self.offset - _HALF), np.zeros_like(words)
@@ -61,8 +61,8 @@ class Field:
         high = words >> np.uint64(_HALF - self.offset) if over > 0 and self.offset else np.zeros_like(words)
         return high, low
 
-    def codes(self, high: Words, low: Words) -> Ints:
-        """Return the codes that stand in keys."""
+    def decode(self, high: Words, low: Words) -> Ints:
+        """Return this field's codes in the keys."""
         mask = np.uint64((1 << self.bits) - 1)
         if self.offset >= _HALF:
             return ((high >> np.uint64(self.offset - _HALF)) & mask).astype(np.int64)
@@ -72,15 +72,15 @@ class Field:
         return (found & mask).astype(np.int64)
 
     def value_of(self, code: int) -> str:
-        """Return the name of a code; a code that nobody named shows as a number."""
+        """Return the name of a code; a code without a name is shown as a number."""
         return self.values[code] if 0 <= code < len(self.values) else f"#{code}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLayout:
-    """The fields of a campaign's keys, which do not overlap."""
+    """The fields of a campaign's keys; they do not overlap."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[KeyField, ...]
 
     def __post_init__(self) -> None:
         for a, b in self.overlaps():
@@ -88,12 +88,12 @@ class KeyLayout:
         if len({field.name for field in self.fields}) != len(self.fields):
             raise CampaignError("two fields have the same name")
 
-    def overlaps(self) -> list[tuple[Field, Field]]:
+    def overlaps(self) -> list[tuple[KeyField, KeyField]]:
         """Return the pairs of fields that share a bit."""
         ordered = sorted(self.fields, key=lambda field: field.offset)
         return [(a, b) for a, b in pairwise(ordered) if a.offset + a.bits > b.offset]
 
-    def field(self, name: str) -> Field:
+    def field(self, name: str) -> KeyField:
         """Return the field of this name."""
         for one in self.fields:
             if one.name == name:
@@ -104,14 +104,14 @@ class KeyLayout:
         """Return the keys (or the parts of ``names``) with these codes, as two columns of ``size``."""
         high, low = np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
         for name in codes if names is None else names:
-            above, below = self.field(name).place(codes[name])
+            above, below = self.field(name).encode(codes[name])
             high |= above
             low |= below
         return high, low
 
     def decode(self, high: Words, low: Words) -> dict[str, Ints]:
         """Return the codes of every field in keys."""
-        return {field.name: field.codes(high, low) for field in self.fields}
+        return {field.name: field.decode(high, low) for field in self.fields}
 
     def names(self, high: int, low: int) -> dict[str, str]:
         """Return one key as names.
@@ -122,17 +122,17 @@ class KeyLayout:
         {'ad': 'b'}
         """
         one, other = np.array([high], dtype=np.uint64), np.array([low], dtype=np.uint64)
-        return {field.name: field.value_of(int(field.codes(one, other)[0])) for field in self.fields}
+        return {field.name: field.value_of(int(field.decode(one, other)[0])) for field in self.fields}
 
     def domain_size(self, chosen: Mapping[str, Sequence[int]] | None = None) -> int:
-        """Return how many keys a domain has: the product of the fields' values."""
+        """Return the number of keys in a domain: the product of the numbers of values."""
         size = 1
         for field in self.fields:
             size *= len(chosen[field.name]) if chosen and field.name in chosen else len(field.values)
         return size
 
     def domain(self, chosen: Mapping[str, Sequence[int]] | None = None) -> tuple[Words, Words]:
-        """Return every combination of values, or of the codes ``chosen`` for some fields, as keys in two columns."""
+        """Return every combination of values as keys in two columns; ``chosen`` restricts the codes of some fields."""
         size = self.domain_size(chosen)
         repeat, high, low = size, np.zeros(size, dtype=np.uint64), np.zeros(size, dtype=np.uint64)
         for field in self.fields:
@@ -140,13 +140,13 @@ class KeyLayout:
             column = np.asarray(codes, dtype=np.int64)
             repeat //= column.size
             spread = np.tile(np.repeat(column, repeat), size // (column.size * repeat))
-            above, below = field.place(spread)
+            above, below = field.encode(spread)
             high |= above
             low |= below
         return high, low
 
 
-def joined(high: Words, low: Words) -> NDArray[np.bytes_]:
+def sortable_keys(high: Words, low: Words) -> NDArray[np.bytes_]:
     """Return 128-bit keys as one sortable column of 16 bytes."""
     both = np.empty((high.size, 2), dtype=">u8")
     both[:, 0], both[:, 1] = high, low
@@ -154,18 +154,18 @@ def joined(high: Words, low: Words) -> NDArray[np.bytes_]:
 
 
 class KeyTable:
-    """Distinct keys in order, and where each of many keys stands among them."""
+    """Distinct keys in ascending order, with lookup of many keys at once."""
 
     def __init__(self, high: Words, low: Words) -> None:
-        self.keys, first = np.unique(joined(high, low), return_index=True)
+        self.keys, first = np.unique(sortable_keys(high, low), return_index=True)
         self.high, self.low = high[first], low[first]
 
     def __len__(self) -> int:
         return self.keys.size
 
     def find(self, high: Words, low: Words) -> Ints:
-        """Return the place of each key, −1 where it is not in the table."""
-        wanted = joined(high, low)
+        """Return the index of each key; −1 if it is not in the table."""
+        wanted = sortable_keys(high, low)
         if not self.keys.size:
             return np.full(wanted.size, -1, dtype=np.int64)
         place = np.minimum(np.searchsorted(self.keys, wanted), self.keys.size - 1)

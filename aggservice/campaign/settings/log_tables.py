@@ -12,7 +12,7 @@ from aggservice.campaign.errors import CampaignError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogTables:
-    """Sources and triggers as columns, and what our names for their columns are."""
+    """Sources and triggers as columns; ``names`` maps the campaign's names to the log's columns."""
 
     sources: Mapping[str, Sequence[Any]]
     triggers: Mapping[str, Sequence[Any]]
@@ -21,7 +21,7 @@ class LogTables:
     names: Mapping[str, str]
 
     def column(self, name: str, *, of_source: bool) -> Sequence[Any]:
-        """Return a column by our name for it; raise ``CampaignError`` naming those there are."""
+        """Return a column by the campaign's name for it; if it is missing, the error lists those that exist."""
         table, path = (self.sources, self.source_file) if of_source else (self.triggers, self.trigger_file)
         return column_of(table, self.names.get(name, name), path)
 
@@ -31,7 +31,7 @@ class LogTables:
 
 
 def column_of(table: Mapping[str, Sequence[Any]], name: str, path: Path) -> Sequence[Any]:
-    """Return one column, or say which there are."""
+    """Return one column; raise ``CampaignError`` with the existing columns if it is missing."""
     if name not in table:
         raise CampaignError(f"{path.name} has no column {name!r}; it has {', '.join(map(repr, table))}")
     return table[name]

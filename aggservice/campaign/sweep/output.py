@@ -1,4 +1,4 @@
-"""What a sweep leaves behind: a table, ``sweep.json``, ``sweep.csv``, and a plot of the error against each field."""
+"""The outputs of a sweep: a table, ``sweep.json``, ``sweep.csv``, and a plot of the error against each field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.output.plots import literal, pyplot, save
-from aggservice.campaign.sweep.run import FIGURES, Row, SweepField
+from aggservice.campaign.sweep.run import FIGURES, SweepField, SweepRow
 
 _LOG_FROM_RATIO = 8
 _SHOWN = ("relative_rmse", "coverage", "above_noise", "precision", "recall", "left_out_share")
@@ -20,7 +20,7 @@ _PLOTTED = {
 }
 
 
-def write_rows(rows: Sequence[Row], fields: Sequence[SweepField], out: Path) -> None:
+def write_rows(rows: Sequence[SweepRow], fields: Sequence[SweepField], out: Path) -> None:
     """Write ``sweep.json`` and ``sweep.csv``."""
     out.mkdir(parents=True, exist_ok=True)
     plain = {
@@ -39,8 +39,8 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def table_of(rows: Sequence[Row], fields: Sequence[SweepField]) -> Any:
-    """Return the rows as a table for a terminal; columns that nothing fills are left out."""
+def table_of(rows: Sequence[SweepRow], fields: Sequence[SweepField]) -> Any:
+    """Return the rows as a table for a terminal, without empty columns."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -64,8 +64,8 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}"
 
 
-def draw_sweep(rows: Sequence[Row], fields: Sequence[SweepField], folder: Path) -> list[Path]:
-    """Draw, for each field, the error (and the recall of discovery) against it: a line a query, measure and rest."""
+def draw_sweep(rows: Sequence[SweepRow], fields: Sequence[SweepField], folder: Path) -> list[Path]:
+    """Plot the error, and the recall of discovery, against each field: one line per query, measure and other field."""
     plt = pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
@@ -83,7 +83,7 @@ def draw_sweep(rows: Sequence[Row], fields: Sequence[SweepField], folder: Path) 
 
 
 def _lines(
-    rows: Sequence[Row], field: SweepField, fields: Sequence[SweepField], name: str
+    rows: Sequence[SweepRow], field: SweepField, fields: Sequence[SweepField], name: str
 ) -> dict[str, list[tuple[Any, float]]]:
     """Return the points of each line, in the order of the field's values."""
     lines: dict[str, list[tuple[Any, float]]] = {}

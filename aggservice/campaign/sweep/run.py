@@ -1,7 +1,7 @@
-"""Sweeps: one campaign over a grid of its own fields, each point a whole run, several at a time.
+"""Sweeps: runs one campaign at every point of a grid of its fields, several at a time.
 
-``queries.sales.epsilon=1,4,16`` names a field of the campaign file by its path; an element of an array of tables goes
-by its name, its place or ``*`` for all. Every point is checked before the first is run.
+``queries.sales.epsilon=1,4,16`` names a field of the campaign file by its path; an element of an array of tables is
+named by its name, its index, or ``*`` for all. Every point is checked before the first is run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, RunError
 from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.output.metrics import Metrics
 from aggservice.campaign.run import run_campaign
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.client import ClientError
@@ -31,7 +32,7 @@ _KEPT = ("metrics.json", "timings.json", "transcript.json")
 
 
 class SweepError(CampaignError):
-    """A sweep that cannot be run, in words for whoever asked for it."""
+    """A sweep that cannot be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class SweepField:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class SweepPoint:
     """One point of the grid: the values of the swept fields, and the campaign that has them."""
 
     number: int
@@ -57,7 +58,7 @@ class Point:
 
     @property
     def label(self) -> str:
-        """The point in words."""
+        """The values of the point as text."""
         return ", ".join(f"{path} = {value}" for path, value in self.values.items())
 
 
@@ -67,7 +68,7 @@ def parse_field(text: str, document: Mapping[str, Any]) -> SweepField:
     path = path.strip()
     parts = [part.strip() for part in values.split(",") if part.strip()]
     if not sign or not path or not parts:
-        raise SweepError(f"{text!r} is no sweep. Write a field and its values: queries.sales.epsilon=1,4,16")
+        raise SweepError(f"{text!r} is not a sweep. Write a field and its values: queries.sales.epsilon=1,4,16")
     present = [table.get(key) for table, key in _holders(copy.deepcopy(dict(document)), path)]
     as_text = path.rpartition(".")[2] in _AMOUNTS or any(isinstance(value, str) for value in present)
     found = tuple(_value(part, as_text=as_text) for part in parts)
@@ -90,7 +91,7 @@ def _value(text: str, *, as_text: bool) -> Any:
 
 
 def _holders(document: Mapping[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
-    """Return the tables that hold the field, made where they are missing, and its key."""
+    """Return the tables that hold the field, created if missing, and its key."""
     parts = path.split(".")
     tables: list[Any] = [document]
     walked: list[str] = []
@@ -115,7 +116,7 @@ def _holders(document: Mapping[str, Any], path: str) -> list[tuple[dict[str, Any
 
 
 def _no_table(path: str, where: str) -> SweepError:
-    return SweepError(f"{path}: {where} is no table, so it has no fields. Write {where}=…")
+    return SweepError(f"{path}: {where} is not a table, so it has no fields. Write {where}=…")
 
 
 def _names(tables: list[Any]) -> list[str]:
@@ -133,10 +134,10 @@ def _elements(tables: list[Any], part: str, where: str, path: str) -> list[Any]:
     raise SweepError(f"{path}: {where} has no element {part!r}. Write one of {', '.join(names)}, or *")
 
 
-def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[Point]:
-    """Return every point of the grid, each read and checked as a campaign file is."""
+def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[SweepPoint]:
+    """Return every point of the grid, each read and checked like a campaign file."""
     if not fields or len({field.path for field in fields}) != len(fields):
-        raise SweepError("a sweep needs fields, each named once")
+        raise SweepError("a sweep needs at least one field, each named once")
     size = 1
     for field in fields:
         size *= len(field.values)
@@ -154,17 +155,17 @@ def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[Point]:
             made = campaign_of(document, folder=campaign.folder, file=f"the campaign with {label}")
         except CampaignError as problem:
             raise SweepError(str(problem)) from None
-        points.append(Point(number=number, values=chosen, campaign=made))
+        points.append(SweepPoint(number=number, values=chosen, campaign=made))
     return points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What the runs of one point came to, for one query and measure.
+class SweepRow:
+    """The errors of one query and measure over the runs of one point.
 
-    ``rmse`` is over all slices of all runs, in natural units, and ``relative_rmse`` that over the mean truth of a
-    slice, for queries that declare their keys: both mean the same at every point, as RMSRE_τ with a τ of its own at
-    each does not. The others are means over jobs or runs.
+    ``rmse`` is over all slices of all runs, in natural units; for queries that declare their keys, ``relative_rmse``
+    divides it by the mean truth of a slice. Both can be compared between points, unlike RMSRE_τ, whose τ differs from
+    point to point. The others are means over jobs or runs.
     """
 
     point: int
@@ -192,18 +193,7 @@ class Row:
         return {**plain, "runs": self.runs, "jobs": self.jobs, "paid": self.paid, **figures}
 
 
-FIGURES = (
-    "rmse",
-    "relative_rmse",
-    "median_relative_error",
-    "coverage",
-    "above_noise",
-    "bias",
-    "truth",
-    "precision",
-    "recall",
-    "left_out_share",
-)
+FIGURES = tuple(field.name for field in fields(SweepRow) if field.type == "float | None")
 
 
 def run_sweep(
@@ -215,41 +205,41 @@ def run_sweep(
     repeats: int = 1,
     workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Row]:
-    """Run every point ``repeats`` times below ``out/points`` and return a row a point, query and measure.
+) -> list[SweepRow]:
+    """Run every point ``repeats`` times in ``out/points``; return one row per point, query and measure.
 
-    With a seed the n-th repetition of every point has the same seed, so that points differ by their fields and not by
-    their luck, and the rows are the same for any number of workers.
+    With a seed, the n-th repetition of every point has the same seed, so that points differ only by their fields; the
+    rows are then the same for any number of workers.
     """
     if not (repeats >= 1 and workers >= 1):
-        raise SweepError("a sweep has at least one repetition and one worker")
+        raise SweepError("a sweep needs at least one repetition and one worker")
     points = points_of(campaign, fields)
     if len(points) * repeats > MAX_RUNS:
-        raise SweepError(f"{len(points):,} points {repeats:,} times are too many runs: at most {MAX_RUNS:,}")
+        raise SweepError(f"{len(points):,} points {repeats:,} times are too many runs: choose at most {MAX_RUNS:,}")
     seed = campaign.seed if seed is None else seed
     if (out / "sweep.json").is_file() and (out / "points").is_dir():
-        shutil.rmtree(out / "points")  # of a former sweep, which may have had more of them
+        shutil.rmtree(out / "points")  # a former sweep may have had more points
     tasks = []
     for point in points:
         for repeat in range(repeats):
             own = None if seed is None else f"{seed} repetition {repeat}"
             folder = out / "points" / f"{point.number:04d}-{repeat:03d}"
             tasks.append((point, folder, own))
-    found: dict[int, Mapping[str, Any]] = {}
+    found: dict[int, Metrics] = {}
     for done, (place, metrics) in enumerate(_run_all(tasks, workers), 1):
         found[place] = metrics
         if progress is not None:
             progress(done, len(tasks))
-    # In the order of the repetitions, whoever ended first: sums of floats depend on it.
+    # In the order of the repetitions, because sums of floats depend on the order.
     of_point = [[found[first + repeat] for repeat in range(repeats)] for first in range(0, len(tasks), repeats)]
-    return [row for point, runs in zip(points, of_point, strict=True) for row in rows_of(point, runs)]
+    return [row for point, runs in zip(points, of_point, strict=True) for row in summarise_runs(point, runs)]
 
 
-_Task = tuple[Point, Path, "str | None"]
+_Task = tuple[SweepPoint, Path, "str | None"]
 
 
-def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield the metrics of each task as it ends; the first failure ends the sweep and names its point."""
+def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[tuple[int, Metrics]]:
+    """Yield the metrics of each task as it ends; a failure ends the sweep and names the point."""
     if workers == 1:
         for place, task in enumerate(tasks):
             yield place, _run_one(*task)
@@ -265,8 +255,8 @@ def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[tuple[int, Mappin
                 future.cancel()
 
 
-def _run_one(point: Point, folder: Path, seed: str | None) -> Mapping[str, Any]:
-    """Run one point; keep its figures, and not its reports."""
+def _run_one(point: SweepPoint, folder: Path, seed: str | None) -> Metrics:
+    """Run one point; keep its metrics and delete its reports."""
     try:
         metrics = run_campaign(point.campaign, folder, seed=seed, workers=1, draw=False).metrics
     except (CampaignError, ClientError, ConfigError, BudgetError, EngineError) as problem:
@@ -277,42 +267,42 @@ def _run_one(point: Point, folder: Path, seed: str | None) -> Mapping[str, Any]:
     return metrics
 
 
-def rows_of(point: Point, runs: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of a point from the metrics of its runs."""
+def summarise_runs(point: SweepPoint, runs: Sequence[Metrics]) -> list[SweepRow]:
+    """Return the rows of a point, one per query and measure, over all its runs."""
     rows = []
-    for place, query in enumerate(runs[0]["queries"]):
-        jobs = [job for run in runs for job in run["jobs"] if job["query"] == query["name"] and job["paid"]]
-        found = [job["discovery"] for job in jobs if job["discovery"]]
-        for inner, measure in enumerate(query["measures"]):
-            figures = [run["queries"][place]["measures"][inner] for run in runs]
-            of_jobs = [job["figures"][inner] for job in jobs]
-            slices = sum(one["slices"] for one in of_jobs)
-            rmse = (sum(one["rmse"] ** 2 * one["slices"] for one in of_jobs) / slices) ** 0.5 if slices else None
-            truth = sum(one["truth"] for one in of_jobs) / slices if slices and not found else None
+    for index, query in enumerate(runs[0].queries):
+        jobs = [job for run in runs for job in run.jobs_of(query.name) if job.paid]
+        found = [job.discovery for job in jobs if job.discovery]
+        for inner, measure in enumerate(query.measures):
+            figures = [run.queries[index].measures[inner] for run in runs]
+            of_jobs = [job.figures[inner] for job in jobs]
+            slices = sum(one.slices for one in of_jobs)
+            rmse = (sum(one.rmse**2 * one.slices for one in of_jobs) / slices) ** 0.5 if slices else None
+            truth = sum(one.truth for one in of_jobs) / slices if slices and not found else None
             rows.append(
-                Row(
+                SweepRow(
                     point=point.number,
                     values=dict(point.values),
-                    query=query["name"],
-                    measure=measure["measure"],
+                    query=query.name,
+                    measure=measure.measure,
                     runs=len(runs),
-                    jobs=sum(run["queries"][place]["jobs"] for run in runs),
-                    paid=sum(run["queries"][place]["paid"] for run in runs),
+                    jobs=sum(run.queries[index].jobs for run in runs),
+                    paid=sum(run.queries[index].paid for run in runs),
                     rmse=rmse,
                     relative_rmse=rmse / truth if rmse is not None and truth else None,
-                    median_relative_error=_mean(one["median_relative_error"] for one in of_jobs),
-                    coverage=_mean(one["coverage"] for one in figures),
-                    above_noise=_mean(one["above_noise"] for one in figures),
-                    bias=_mean(one["bias"] for one in figures),
-                    truth=_mean(one["truth"] for one in figures),
-                    precision=_mean(one["precision"] for one in found),
-                    recall=_mean(one["recall"] for one in found),
-                    left_out_share=_mean(one["left_out_share"] for one in found),
+                    median_relative_error=_mean(one.median_relative_error for one in of_jobs),
+                    coverage=_mean(one.coverage for one in figures),
+                    above_noise=_mean(one.above_noise for one in figures),
+                    bias=_mean(one.bias for one in figures),
+                    truth=_mean(one.truth for one in figures),
+                    precision=_mean(one.precision for one in found),
+                    recall=_mean(one.recall for one in found),
+                    left_out_share=_mean(one.left_out_share for one in found),
                 )
             )
     return rows
 
 
-def _mean(values: Iterator[float | None] | Any) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None

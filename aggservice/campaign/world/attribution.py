@@ -1,7 +1,7 @@
-"""From events to reports through the fleet of browsers, and what became of each conversion there.
+"""Attribution: a fleet of browsers turns events into reports, and each conversion gets its fate.
 
 A conversion contributes once to each measure; such a pair is an *item*. Items are the rows of the ground truth: their
-amount, the key they should have had (a fleet without caps attributes the same events), and their fate.
+amount, the key that a fleet without caps would give them, and their fate.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _FATE_OF = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reports:
-    """Reports before sealing, in columns. Row i's contributions are ``offset[i]`` to ``offset[i + 1]``.
+class ReportColumns:
+    """Reports before sealing, in columns. The contributions of row i are ``offset[i]`` to ``offset[i + 1]``.
 
-    ``unit`` is the privacy unit each report is of, below 0 for null reports; it is ground truth and is never sealed.
+    ``unit`` is the privacy unit of each report, below 0 for null reports; it is ground truth and is never sealed.
     """
 
     scheduled_ms: Ints
@@ -60,12 +60,12 @@ class Reports:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Items:
-    """The ground truth: a row a conversion and measure.
+class MeasuredConversions:
+    """The ground truth: one row per conversion and measure.
 
-    ``asked`` is the contribution before clipping and ``amount`` after it, both in contribution units; ``natural`` the
-    value itself. ``key_*`` is the key of the contribution that was sent, ``true_*`` the one of an uncapped browser;
-    each is meaningful where ``report`` ≥ 0 and where ``attributable``. ``fate`` is what is known of it so far.
+    ``natural`` is the value; ``asked`` is the contribution before clipping and ``amount`` after it, in contribution
+    units. ``key_*`` is the key of the contribution that was sent, valid if ``report`` ≥ 0; ``true_*`` is the key that
+    an uncapped browser gives, valid if ``attributable``. ``fate`` is what is known so far.
     """
 
     conversion: Ints
@@ -87,7 +87,7 @@ class Items:
 
 
 def contribution_units(campaign: Campaign, conversions: Conversions) -> tuple[Ints, Ints, Ints]:
-    """Return natural, asked and clipped amounts, (conversion, measure): value × scale, rounded half up."""
+    """Return natural, asked and clipped amounts by (conversion, measure): value × scale, rounded half up."""
     shape = (len(conversions), len(campaign.measures))
     natural, asked, amount = (np.zeros(shape, dtype=np.int64) for _ in range(3))
     for place, measure in enumerate(campaign.measures):
@@ -103,7 +103,7 @@ def contribution_units(campaign: Campaign, conversions: Conversions) -> tuple[In
 
 
 def _scaled(values: Ints, scale: Fraction) -> Ints:
-    """Return values × scale, rounded half up, exactly: beyond 63 bits by Python's own whole numbers."""
+    """Return values × scale, rounded half up, exactly; above 63 bits with Python integers."""
     up, down = scale.numerator, scale.denominator
     if 2 * int(values.max(initial=0)) * up + down < 1 << 63:
         return (2 * values * up + down) // (2 * down)
@@ -113,8 +113,8 @@ def _scaled(values: Ints, scale: Fraction) -> Ints:
     return np.array(exact, dtype=np.int64)
 
 
-def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, Items]:
-    """Run every browser over the events; return the reports and the ground truth."""
+def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
+    """Run the events through every browser; return the reports and the ground truth."""
     paper = campaign.client.form == "paper"
     sources, trigger_order = _sources(campaign, events)
     natural, asked, amount = contribution_units(campaign, events.conversions)
@@ -123,7 +123,7 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, 
     rules = _rules(campaign)
     made = Fleet(bits=bits.child("fleet"), rules=rules, matches=matches).register(sources, triggers)
     free = replace(rules, contribution_budget=_UNLIMITED, max_reports=_UNLIMITED, null_rate=type(rules.null_rate)(0))
-    # The books of an uncapped fleet: same events, no null reports, and nothing random is kept of it.
+    # The same events in a fleet without caps and null reports; nothing random of it is kept.
     truth = Fleet(bits=bits.child("uncapped fleet"), rules=free, matches=matches).register(sources, triggers)
 
     count, measures = amount.shape
@@ -147,7 +147,7 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, 
         _name_caps(campaign, fate, made.outcome, made, truth, flat_amount)
     conversion = np.repeat(np.arange(count), measures)
     destination = triggers.destination[made.trigger]
-    reports = Reports(
+    reports = ReportColumns(
         scheduled_ms=made.scheduled_ms,
         report_id=made.report_id,
         destination=destination,
@@ -159,7 +159,7 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, 
         null=made.source < 0,
         unit=made.source,
     )
-    return reports, Items(
+    return reports, MeasuredConversions(
         conversion=conversion,
         measure=np.tile(np.arange(measures), count),
         time_ms=events.conversions.time_ms[conversion],
@@ -189,11 +189,11 @@ def _matches(campaign: Campaign) -> NDArray[np.bool_]:
 
 
 def _sources(campaign: Campaign, events: Events) -> tuple[SourceColumns, Ints]:
-    """Return the sources, and the places of triggers in the one order of time that both share (sources win ties)."""
+    """Return the sources, and the rank in time of each trigger among both; sources come first at ties."""
     impressions, conversions = events.impressions, events.conversions
     measures = len(campaign.measures)
     before = np.searchsorted(conversions.time_ms, impressions.time_ms, side="left")
-    # In the paper's form each measure of a conversion is a trigger of its own, and takes a place of its own.
+    # In the paper's form each measure of a conversion is a separate trigger with its own rank.
     wide = measures if campaign.client.form == "paper" else 1
     source_order = np.arange(len(impressions)) + wide * before
     after = np.searchsorted(impressions.time_ms, conversions.time_ms, side="right")
@@ -225,7 +225,7 @@ def _triggers(campaign: Campaign, events: Events, amount: Ints, order: Ints) -> 
     high, low = np.repeat(high, measures), np.repeat(low, measures)
     for field in campaign.keys.fields:
         if field.origin == "measure":
-            above, below = field.place(np.tile(np.arange(measures), count))
+            above, below = field.encode(np.tile(np.arange(measures), count))
             high |= above
             low |= below
     filters = 0 if campaign.filters is None else conversions.codes[campaign.filters.field]
@@ -245,7 +245,7 @@ def _triggers(campaign: Campaign, events: Events, amount: Ints, order: Ints) -> 
             key_low=low,
             value=flat,
         )
-    # A deployed browser takes values of 1 and more: a contribution that rounds to 0 is left out.
+    # A deployed browser takes values from 1: a contribution that rounds to 0 is left out.
     kept = np.flatnonzero(flat > 0)
     sizes = (amount > 0).sum(axis=1)
     return TriggerColumns.of(
@@ -267,9 +267,9 @@ def _triggers(campaign: Campaign, events: Events, amount: Ints, order: Ints) -> 
 def _rows_of(
     triggers: TriggerColumns, amount: Ints, measures: int, paper: bool, trigger: Ints, offset: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the items whose contributions were sent, and where these contributions stand among those sent.
+    """Return the items whose contributions were sent, and the index of each contribution among all that were sent.
 
-    The contributions of a report are its trigger's, in the same order: every key name is on both sides.
+    A report has its trigger's contributions, in the same order: source and trigger have the same key names.
     """
     sizes = np.diff(offset)
     sent = np.arange(int(offset[-1]))
@@ -284,10 +284,10 @@ def _rows_of(
 def _name_caps(
     campaign: Campaign, fate: Fates, outcome: Fates, made: FleetReports, truth: FleetReports, amount: Ints
 ) -> None:
-    """Tell Λ₀ from Λ₁ among triggers that a cap kept from being attributed (Algorithm 2 says only that one did).
+    """Set the fate of each trigger that a cap stopped: Λ₁ or Λ₀. Algorithm 2 says only that one of them did.
 
-    The newest source that fits is the uncapped fleet's choice. Its books at that moment, summed from what the capped
-    fleet attributed to it before, say which budget did not allow it; Λ₁ is asked first.
+    The uncapped fleet shows the newest source that matches. What the capped fleet attributed to that source before
+    shows which budget was too small; if both were, the fate is Λ₁.
     """
     wanted = np.full(outcome.size, -1, dtype=np.int64)
     wanted[truth.trigger] = truth.source

@@ -1,4 +1,4 @@
-"""What becomes of reports between browser and batch: lost, late, retried; and which batch takes which."""
+"""Collection: reports get lost, late or retried between browser and batch."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
-from aggservice.campaign.settings.distributions import happens
-from aggservice.campaign.world.attribution import Items, Reports
+from aggservice.campaign.settings.distributions import coins
+from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns
 from aggservice.campaign.world.fates import Fate
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]
 
 _LATEST_DAYS = 1e6
-"""Later than any batch waits, and no sum of times wraps."""
+"""Longer than any batch waits, and short enough that no sum of times overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """Reports in batches. ``batch`` is −1 for a report that no batch has; ``rows`` are those of each batch in order of
-    arrival, a retried report twice. ``period`` is the batch that each item belongs to, counted or not.
+class CollectedReports:
+    """Reports in batches. ``batch`` is −1 for a report in no batch; ``rows`` are the reports of each batch in order of
+    arrival, with a retried report twice. ``period`` is the batch that each item belongs to, counted or not.
     """
 
     batch: Ints
@@ -36,24 +36,24 @@ class Collected:
 
     @property
     def received(self) -> int:
-        """How many reports the batches hold, retries included."""
+        """The number of reports in the batches, including retries."""
         return sum(rows.size for rows in self.rows)
 
 
-def collect(campaign: Campaign, reports: Reports, items: Items, bits: Bits) -> Collected:
-    """Send every report; set the fate of items whose report is lost or late.
+def collect(campaign: Campaign, reports: ReportColumns, items: MeasuredConversions, bits: Bits) -> CollectedReports:
+    """Put the reports into batches; set the fate of items whose report is lost or late.
 
-    A batch takes the reports scheduled within its hours that arrive before it closes. A later one is dropped, or goes
-    into the first batch that is still open (``late_reports``). An item belongs to the batch that has its report; one
-    without a report in any batch, to the batch of its report's scheduled time, or of its conversion.
+    A batch takes the reports scheduled within its hours that arrive before it closes. A later report is dropped, or
+    goes into the first batch that is still open (``late_reports``). An item belongs to the batch of its report;
+    without one, to the batch of its report's scheduled time, or of its conversion.
     """
     settings, start, length = campaign.collection, campaign.population.start_ms, campaign.batch_ms
     batches, count = campaign.batches, len(reports)
     closes = start + (np.arange(batches) + 1) * length + int(settings.close_after_hours * HOUR_MS)
     # The last batch waits for reports that were scheduled just after the last day.
     closes[-1] = max(int(closes[-1]), int(reports.scheduled_ms.max(initial=0)) + 1)
-    lost = happens(bits.child("lost"), settings.lost, count)
-    slow = happens(bits.child("late"), settings.late, count)
+    lost = coins(bits.child("lost"), settings.lost, count)
+    slow = coins(bits.child("late"), settings.late, count)
     extra = np.clip(settings.late_days.draw(bits.child("late days"), count), 0, _LATEST_DAYS)
     arrival = reports.scheduled_ms + np.where(slow, (extra * DAY_MS).astype(np.int64), 0)
     due = np.minimum((reports.scheduled_ms - start) // length, batches - 1)
@@ -64,7 +64,7 @@ def collect(campaign: Campaign, reports: Reports, items: Items, bits: Bits) -> C
         missed = batch >= batches
     late = missed & ~lost
     batch[lost | missed] = -1
-    retried = happens(bits.child("retried"), settings.retried, count) & (batch >= 0)
+    retried = coins(bits.child("retried"), settings.retried, count) & (batch >= 0)
     twice = np.concatenate((np.flatnonzero(batch >= 0), np.flatnonzero(retried)))
     ordered = twice[np.lexsort((twice, arrival[twice], batch[twice]))]
     bounds = np.searchsorted(batch[ordered], np.arange(batches + 1))
@@ -79,7 +79,7 @@ def collect(campaign: Campaign, reports: Reports, items: Items, bits: Bits) -> C
     else:
         home = np.zeros(len(items), dtype=np.int64)
     own = np.minimum((items.time_ms - start) // length, batches - 1)
-    return Collected(
+    return CollectedReports(
         batch=batch,
         arrival_ms=arrival,
         rows=rows,

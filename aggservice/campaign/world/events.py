@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impressions:
-    """Ads shown, in order of time. ``codes`` has one column a field that the source brings."""
+    """Ads shown, in order of time. ``codes`` has one column per field that comes from the source."""
 
     time_ms: Ints
     device: Ints
@@ -27,7 +27,7 @@ class Impressions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversions:
-    """What people bought, in order of time. ``dedup_key`` is −1 where the page gave none."""
+    """What people bought, in order of time. ``dedup_key`` is −1 if the page gave none."""
 
     time_ms: Ints
     device: Ints
@@ -42,7 +42,7 @@ class Conversions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Events:
-    """All that happened. ``devices`` is how many devices there are."""
+    """All events. ``devices`` is the number of devices."""
 
     impressions: Impressions
     conversions: Conversions

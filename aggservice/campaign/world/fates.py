@@ -1,4 +1,4 @@
-"""What can become of a conversion on its way into a summary: the steps of the waterfall, in order."""
+"""The possible fates of a conversion on its way into a summary, in the order of the waterfall."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Fate(IntEnum):
-    """Where a conversion's contribution to a measure ended. Each is decided where it happens, by what happened."""
+    """Where a conversion's contribution to a measure ended."""
 
     COUNTED = 0
     NO_VALUE = 1
@@ -21,11 +21,11 @@ class Fate(IntEnum):
     NOT_ASKED = 10
     BELOW_THRESHOLD = 11
     ON_THE_WAY = 12
-    """Not an end: a report is on its way. No finished run has one."""
+    """Not final: a report is on its way. A finished run has none."""
 
     @property
     def words(self) -> str:
-        """The step as a report calls it."""
+        """The name of the step in reports."""
         return WORDS[self]
 
 

@@ -1,4 +1,4 @@
-"""From a log of one's own to the events of a campaign."""
+"""Turns an event log into the events of a campaign."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """What a log says of itself: its people, its days, and the sites where conversions happen."""
+    """The extent of a log: its people, its days, and the sites where conversions happen."""
 
     people: int
     start_ms: int
@@ -55,9 +55,9 @@ def _destinations(tables: LogTables) -> tuple[str, ...]:
 
 
 def events_of_log(campaign: Campaign) -> Events:
-    """Return the rows of the log as events, in order of time; rows outside the campaign's days are left out.
+    """Return the rows of the log within the campaign's days as events, in order of time.
 
-    Devices are told apart by their text, dedup keys exactly. Without a destination column every row is at the first
+    Devices are compared as text, dedup keys exactly. Without a destination column every row is at the first
     destination; without a value column a conversion is worth 1.
     """
     log = campaign.population.log
@@ -77,34 +77,28 @@ def events_of_log(campaign: Campaign) -> Events:
         owner = np.array([devices[one] for one in _names(tables, "device", of_source=of_source)], dtype=np.int64)
         columns.append((rows, time, owner))
     rows, time, owner = columns[0]
+    click = _numbers(tables, "click", time.size, 0, of_source=True)[rows] != 0
+    codes = _codes(campaign, tables, rows, of_source=True)
+    for field in campaign.keys.fields:
+        if field.origin == "interaction":
+            codes[field.name] = click.astype(np.int64)
+        elif field.origin == "site":
+            codes[field.name] = np.zeros(rows.size, dtype=np.int64)
     impressions = Impressions(
         time_ms=time[rows],
         device=owner[rows],
-        destination=_places(campaign, tables, time.size, of_source=True)[rows],
-        click=_numbers(tables, "click", time.size, 0, of_source=True)[rows] != 0,
-        codes=_codes(campaign, tables, rows, of_source=True),
+        destination=_destination_indexes(campaign, tables, time.size, of_source=True)[rows],
+        click=click,
+        codes=codes,
     )
     rows, time, owner = columns[1]
     conversions = Conversions(
         time_ms=time[rows],
         device=owner[rows],
-        destination=_places(campaign, tables, time.size, of_source=False)[rows],
+        destination=_destination_indexes(campaign, tables, time.size, of_source=False)[rows],
         value=np.maximum(_numbers(tables, "value", time.size, 1, of_source=False)[rows], 0),
         dedup_key=_dedup_keys(tables, time.size)[rows],
         codes=_codes(campaign, tables, rows, of_source=False),
-    )
-    codes = dict(impressions.codes)
-    for field in campaign.keys.fields:
-        if field.origin == "interaction":
-            codes[field.name] = impressions.click.astype(np.int64)
-        elif field.origin == "site":
-            codes[field.name] = np.zeros(len(impressions), dtype=np.int64)
-    impressions = Impressions(
-        time_ms=impressions.time_ms,
-        device=impressions.device,
-        destination=impressions.destination,
-        click=impressions.click,
-        codes=codes,
     )
     return Events(impressions=impressions, conversions=conversions, devices=len(devices))
 
@@ -128,26 +122,26 @@ def _numbers(tables: LogTables, name: str, size: int, default: int, *, of_source
     return np.rint(numbers_of(given, name, path)).astype(np.int64)
 
 
-def _places(campaign: Campaign, tables: LogTables, size: int, *, of_source: bool) -> Ints:
+def _destination_indexes(campaign: Campaign, tables: LogTables, size: int, *, of_source: bool) -> Ints:
     if not tables.has("destination", of_source=of_source):
         return np.zeros(size, dtype=np.int64)
-    places = {name: number for number, name in enumerate(campaign.population.destinations)}
-    return _looked_up(tables.column("destination", of_source=of_source), places, "destination", tables, of_source)
+    index_of = {name: number for number, name in enumerate(campaign.population.destinations)}
+    return _indexes(tables.column("destination", of_source=of_source), index_of, "destination", tables, of_source)
 
 
 def _codes(campaign: Campaign, tables: LogTables, rows: Ints, *, of_source: bool) -> dict[str, Ints]:
     found = {}
     for field in campaign.keys.fields:
         if field.origin == ("impression" if of_source else "conversion"):
-            places = {name: number for number, name in enumerate(field.values)}
+            index_of = {name: number for number, name in enumerate(field.values)}
             column = tables.column(field.column or field.name, of_source=of_source)
-            found[field.name] = _looked_up(column, places, field.name, tables, of_source)[rows]
+            found[field.name] = _indexes(column, index_of, field.name, tables, of_source)[rows]
     return found
 
 
-def _looked_up(column: Sequence[Any], places: dict[str, int], name: str, tables: LogTables, of_source: bool) -> Ints:
+def _indexes(column: Sequence[Any], index_of: dict[str, int], name: str, tables: LogTables, of_source: bool) -> Ints:
     path = tables.source_file if of_source else tables.trigger_file
     for row, one in enumerate(column):
-        if str(one) not in places:
+        if str(one) not in index_of:
             raise CampaignError(f"{path.name}, row {row + 1}: {one!r} is not among the values of {name}")
-    return np.array([places[str(one)] for one in column], dtype=np.int64)
+    return np.array([index_of[str(one)] for one in column], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Logs of one's own: columns of CSV and Parquet files, and of measurement-simulation's JSON, read whole."""
+"""Reads event logs as columns: CSV, Parquet, and the JSON of measurement-simulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aggservice.campaign.errors import CampaignError, CampaignFileError, Missing
 from aggservice.campaign.settings.log_tables import LogTables, column_of
 from aggservice.files.toml import read_text
 
-#: The columns a log has for us, and their names in measurement-simulation's JSON.
+#: The columns of a log, and their names in measurement-simulation's JSON.
 NAMES = {
     "time": "timestamp",
     "device": "user_id",
@@ -29,7 +29,7 @@ _LAST_MS = 253_402_300_799_999
 
 
 def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
-    """Read both files of a log and check that they have what every log needs: a time and a device."""
+    """Read both files of a log and check that each has a time and a device."""
     json_names = NAMES if sources.suffix == ".json" else {}
     tables = LogTables(
         sources=read_table(sources),
@@ -45,9 +45,9 @@ def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogT
 
 
 def times_of(values: Sequence[Any], path: Path) -> list[int]:
-    """Return times in milliseconds since 1970: whole seconds or milliseconds, or ISO 8601 with an offset.
+    """Return times in milliseconds since 1970, from seconds, milliseconds or ISO 8601 (UTC if without an offset).
 
-    Later than the year 9999 there is nothing: such a number is in microseconds, or no time at all.
+    A number after the year 9999 is refused: it is probably in microseconds.
     """
     found = []
     for row, value in enumerate(values):
@@ -94,7 +94,7 @@ def read_table(path: Path) -> dict[str, list[Any]]:
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
-    # Columns without a name, as spreadsheets leave them at the end, cannot be asked for.
+    # Columns without a name, which spreadsheets leave at the end, are ignored.
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
         raise CampaignError(f"{path.name} has two columns of the same name: {', '.join(map(repr, twice))}")
@@ -116,7 +116,7 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
 
 
 def _parquet_column(column: Any) -> list[Any]:
-    """Return a column's values; times in nanoseconds to the microsecond, which is all that Python's own have."""
+    """Return the values of a column; nanoseconds are cut to microseconds, the resolution of Python's datetime."""
     import pyarrow
 
     if pyarrow.types.is_timestamp(column.type) and column.type.unit == "ns":
@@ -128,8 +128,8 @@ def _parquet_column(column: Any) -> list[Any]:
 def _read_json(path: Path) -> dict[str, list[Any]]:
     """Return measurement-simulation's JSON, one object after the other, as columns.
 
-    What an object holds inside becomes columns of its own: ``aggregation_keys.campaign``, ``filter_data.type`` (the
-    first value), ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
+    Nested objects become columns: ``aggregation_keys.campaign``, ``filter_data.type`` (the first value),
+    ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
     """
     remedy = "Name measurement-simulation's JSON, a CSV file or a Parquet file"
     text = read_text(path, remedy=remedy, error=CampaignFileError)
@@ -173,15 +173,15 @@ def _flattened(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def numbers_of(values: Sequence[Any], name: str, path: Path) -> list[float]:
-    """Return a column as numbers; a row that is none is named."""
+    """Return a column as numbers; an error names the row that is not one."""
     found = []
     for row, value in enumerate(values):
         try:
             number = float(value)
         except (TypeError, ValueError):
-            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r} and not a number") from None
+            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is not a number") from None
         if not abs(number) < 1e18:
-            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is no finite number")
+            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is not a finite number")
         found.append(number)
     return found
 
@@ -191,7 +191,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def names_of(values: Sequence[Any], name: str, path: Path) -> list[str]:
-    """Return a column as text; a row that has none is named, since rows without one are not of the same one."""
+    """Return a column as text; a missing value is an error that names the row."""
     for row, value in enumerate(values):
         if _is_missing(value):
             raise CampaignError(f"{path.name}, row {row + 1}, has no {name}")
@@ -199,9 +199,9 @@ def names_of(values: Sequence[Any], name: str, path: Path) -> list[str]:
 
 
 def dedup_keys_of(values: Sequence[Any]) -> list[int]:
-    """Return a number for each key, the same for the same key, and −1 where there is none (or where it is −1).
+    """Return the same number for the same key, and −1 for a key that is missing or −1.
 
-    Keys are whole numbers of 64 bits, which a float would not tell apart, or any text.
+    Keys are 64-bit whole numbers, which a float could not hold, or any text.
     """
     numbers: dict[int | str, int] = {}
     found = []

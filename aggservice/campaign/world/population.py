@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
-from aggservice.campaign.settings.distributions import chosen, happens, uniform
+from aggservice.campaign.settings.distributions import coins, uniform, weighted_indexes
 from aggservice.campaign.world.events import Conversions, Events, Impressions
 from aggservice.mechanisms import Bits
 
@@ -17,10 +17,10 @@ MAX_EVENTS = 500_000_000
 
 
 def simulate(campaign: Campaign, bits: Bits) -> Events:
-    """Return the events of a made-up population within the campaign's days.
+    """Return the events of a simulated population within the campaign's days.
 
-    A person's impressions and conversions fall on devices of that person, each drawn uniformly; a conversion on
-    another device than its ad is one that no browser can attribute. Conversions after the last day did not happen.
+    Each impression and conversion is on a device of its person, drawn uniformly; a browser cannot attribute a
+    conversion to an ad on another device. Conversions after the last day are dropped.
     """
     population = campaign.population
     people = population.size
@@ -33,16 +33,16 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
     viewer = np.repeat(np.arange(people), shown)
     days = np.clip(population.impression_day.draw(bits.child("impression days"), viewer.size), 0, population.days)
     seen_ms = np.minimum(start + (days * DAY_MS).astype(np.int64), end - 1)
-    click = happens(bits.child("clicks"), population.click_rate, viewer.size)
+    click = coins(bits.child("clicks"), population.click_rate, viewer.size)
     destination = _uniform(bits.child("destinations"), len(population.destinations), viewer.size)
     rate = np.where(click, population.click_conversion_rate, population.conversion_rate)
-    leads = np.flatnonzero(happens_each(bits.child("conversion"), rate))
+    leads = np.flatnonzero(coins_each(bits.child("conversion"), rate))
     each = population.conversions.counts(bits.child("conversions"), leads.size)
     unled = population.organic.counts(bits.child("organic"), people)
     _check_sum("conversions", np.concatenate((each, unled)))
     cause, free = np.repeat(leads, each), np.repeat(np.arange(people), unled)
     buyer = np.concatenate((viewer[cause], free))
-    # Whatever comes after the last day did not happen, however late it is.
+    # Clipped so that no time overflows; events after the last day are dropped below.
     delay = np.clip(population.delay_days.draw(bits.child("delays"), cause.size), 0, population.days)
     organic_ms = start + (uniform(bits.child("organic times"), free.size) * (end - start)).astype(np.int64)
     bought_ms = np.concatenate((seen_ms[cause] + 1 + (delay * DAY_MS).astype(np.int64), organic_ms))
@@ -73,18 +73,18 @@ def simulate(campaign: Campaign, bits: Bits) -> Events:
 
 
 def _check_sum(what: str, counts: Ints) -> None:
-    """Refuse a population whose columns no machine would hold."""
+    """Refuse a population whose columns would not fit into memory."""
     if not (total := float(counts.sum(dtype=np.float64))) <= MAX_EVENTS:
         raise RunError(f"the population comes to {total:.3g} {what}, more than {MAX_EVENTS:,}: make it smaller")
 
 
-def happens_each(bits: Bits, probability: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return coins, each with its own probability."""
+def coins_each(bits: Bits, probability: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return one coin per probability, true with that probability."""
     return uniform(bits, probability.size) < probability
 
 
 def _uniform(bits: Bits, count: int, size: int) -> Ints:
-    return np.zeros(size, dtype=np.int64) if count == 1 else chosen(bits, np.ones(count), size)
+    return np.zeros(size, dtype=np.int64) if count == 1 else weighted_indexes(bits, np.ones(count), size)
 
 
 def _device(bits: Bits, person: Ints, first: Ints, owned: Ints) -> Ints:
@@ -96,7 +96,7 @@ def _device(bits: Bits, person: Ints, first: Ints, owned: Ints) -> Ints:
 def _codes(
     campaign: Campaign, bits: Bits, person: Ints, click: NDArray[np.bool_], people: int, of_source: bool
 ) -> dict[str, Ints]:
-    """Return the codes of every field that a source (or a conversion) brings."""
+    """Return the codes of every field that comes from the source, or from the conversion."""
     codes: dict[str, Ints] = {}
     for field in campaign.keys.fields:
         if field.of_source != of_source or field.origin in ("measure", "threshold"):
@@ -106,7 +106,7 @@ def _codes(
             continue
         weights = np.asarray(field.weights)
         if field.per_person:
-            codes[field.name] = chosen(bits.child(f"field {field.name}"), weights, people)[person]
+            codes[field.name] = weighted_indexes(bits.child(f"field {field.name}"), weights, people)[person]
         else:
-            codes[field.name] = chosen(bits.child(f"field {field.name}"), weights, person.size)
+            codes[field.name] = weighted_indexes(bits.child(f"field {field.name}"), weights, person.size)
     return codes

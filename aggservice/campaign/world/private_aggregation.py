@@ -1,7 +1,7 @@
-"""Reach and frequency: impressions through Private Aggregation's fleet of devices (the paper's Figure 2).
+"""Reach and frequency with a fleet of Private Aggregation devices (Figure 2 of the Privacy Sandbox paper).
 
-An item is a device that ought to count: its first view of a slice (reach), or the view with which it reaches one of the
-thresholds (frequency). The browser's contribution budget may cut it; nothing else in the browser does.
+An item is a device that should count: at its first view of a slice (reach), or at the view that reaches a threshold
+(frequency). In the browser only the contribution budget can cut it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
-from aggservice.campaign.world.attribution import Items, Reports
+from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns
 from aggservice.campaign.world.events import Events, Impressions
 from aggservice.campaign.world.fates import Fate
 from aggservice.mechanisms import Bits
@@ -31,15 +31,15 @@ WINDOW_MS = 600_000
 
 
 def recipe_of(campaign: Campaign) -> Reach | KPlusFrequency:
-    """Return what every device runs at each view."""
+    """Return the recipe that every device runs at each view."""
     client = campaign.client
     if client.kind == "reach":
         return Reach(cap=client.cap, budget=client.l1)
     return KPlusFrequency(thresholds=client.thresholds, cap=client.cap, budget=client.l1)
 
 
-def aggregate_privately(campaign: Campaign, events: Events, bits: Bits) -> tuple[Reports, Items]:
-    """Run every device's worklet over its views; return the reports and the ground truth."""
+def aggregate_privately(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
+    """Run the worklet of every device over its views; return the reports and the ground truth."""
     views = events.impressions
     recipe = recipe_of(campaign)
     fleet = Fleet(recipe=recipe, origin=campaign.reporting_origin)
@@ -57,7 +57,7 @@ def aggregate_privately(campaign: Campaign, events: Events, bits: Bits) -> tuple
     item_of = np.empty(count, dtype=np.int64)
     item_of[report[report >= 0]] = np.flatnonzero(report >= 0)
     value = np.full(size, made.value, dtype=np.int64)
-    reports = Reports(
+    reports = ReportColumns(
         scheduled_ms=made.report_time_ms,
         report_id=made.report_id,
         destination=np.zeros(count, dtype=np.int64),
@@ -69,7 +69,7 @@ def aggregate_privately(campaign: Campaign, events: Events, bits: Bits) -> tuple
         null=np.zeros(count, dtype=np.bool_),
         unit=made.device << 32 | made.time_ms // WINDOW_MS,
     )
-    return reports, Items(
+    return reports, MeasuredConversions(
         conversion=event,
         measure=np.zeros(size, dtype=np.int64),
         time_ms=views.time_ms[event],
@@ -87,7 +87,7 @@ def aggregate_privately(campaign: Campaign, events: Events, bits: Bits) -> tuple
 
 
 def slice_numbers(campaign: Campaign, views: Impressions) -> Ints:
-    """Return the slice of each view as one number: its codes in mixed radix, or, of too many slices, its place."""
+    """Return the slice of each view as a number: its codes in mixed radix, or its rank if slices are too many."""
     fields = [field for field in campaign.keys.fields if field.name in views.codes]
     if math.prod(len(field.values) for field in fields) > _MAX_SLICES:
         high, low = campaign.keys.keys(views.codes, len(views))
@@ -99,7 +99,7 @@ def slice_numbers(campaign: Campaign, views: Impressions) -> Ints:
 
 
 def moments(campaign: Campaign, views: Impressions, slices: Ints) -> tuple[Ints, Ints]:
-    """Return the views with which a device comes to count, in order of time, and which threshold each reaches."""
+    """Return the views at which a device counts, in order of time, and the index of the threshold that each reaches."""
     order = np.lexsort((np.arange(len(views)), slices, views.device))
     device, name = views.device[order], slices[order]
     starts = np.ones(len(views), dtype=np.bool_)

@@ -279,10 +279,7 @@ def _limits(section: Section) -> Limits:
 
 def _caller(section: Section) -> Caller:
     name = section.text("name", example="adtech")
-    roles = section.texts("roles", (), any_list=True)
-    for role in roles:
-        if role not in list(Role):
-            section.refuse("roles", f"has {role!r}, which is not a role", f"Write some of {', '.join(Role)}")
+    roles = section.choices("roles", [role.value for role in Role], (), any_list=True)
     tokens = []
     for one in section.sections("tokens"):
         tokens.append(Token(digest=one.text("sha256"), expires_ms=one.time_ms("expires")))
