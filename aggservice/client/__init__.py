@@ -4,13 +4,15 @@ from aggservice.client.client import Client
 from aggservice.client.credentials import Credentials
 from aggservice.client.errors import ClientError
 from aggservice.client.parameters import JobParameters, ShuffleParameters
-from aggservice.client.summary import Statement, Summary
+from aggservice.client.values import Job, JobStatus, Statement, Summary
 
 __all__ = [
     "Client",
     "ClientError",
     "Credentials",
+    "Job",
     "JobParameters",
+    "JobStatus",
     "ShuffleParameters",
     "Statement",
     "Summary",

@@ -1,13 +1,13 @@
 """The client library: a typed, synchronous client of both services, with retries that cannot charge twice.
 
-A job id belongs to one request: asked again after a lost connection, the service gives the same summary, so that the
-library may retry whatever it was.
+A job id belongs to one request: if the same request comes again after a lost connection, the service returns the same
+summary. The library can therefore retry every call.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -15,19 +15,19 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.client import messages
 from aggservice.client.credentials import Credentials
 from aggservice.client.errors import ClientError, error_from_detail, error_of
 from aggservice.client.parameters import JobParameters
-from aggservice.client.summary import Summary, amounts
+from aggservice.client.values import Balance, BudgetCheck, Job, LedgerEntry, Summary, UnpaidUnit, Verification
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
-from aggservice.rpc.v1 import common_pb2
 from aggservice.wire import AggregatableReport, PublicKeySet, ReportBatch
 
 T = TypeVar("T")
-Progress = Callable[[int, str], None]
+OnProgress = Callable[[int, str], None]
 Reports = Iterable[AggregatableReport] | Iterable[ReportBatch]
 Domain = Iterable[int] | tuple[NDArray[np.uint64], NDArray[np.uint64]]
 
@@ -60,7 +60,7 @@ class Client:
         credentials.check_address(address)
         options = [
             ("grpc.max_receive_message_length", _MAX_RECEIVED_BYTES),
-            # Left alone, a channel waits for up to two minutes before it tries a restarted service again.
+            # By default a channel waits for up to two minutes before it connects to a restarted service again.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", round(1000 * longest_wait_s)),
@@ -85,11 +85,11 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._channel.close()
 
     def _retry(self, call: Callable[[], T]) -> T:
-        """Call, and call again while that can help, waiting twice as long each time, up to a limit."""
+        """Call, and retry while that can help; each wait is twice the one before, up to a limit."""
         wait = self._first_wait_s
         for attempt in range(self._attempts):
             try:
@@ -117,13 +117,13 @@ class Client:
         reports: Reports,
         *,
         domain: Domain = (),
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
     ) -> Summary:
         """Stream a job and return its summary.
 
-        ``reports`` and ``domain`` are read again for each attempt; an iterator, which can be read once, is not
-        retried. What they raise ends the job before it is charged, and is raised. ``progress`` is called with the
-        number of reports opened and the stage.
+        Each attempt reads ``reports`` and ``domain`` again; an iterator can be read only once, so it is not retried.
+        An exception that they raise ends the job before it is charged, and is raised here. ``progress`` is called with
+        the number of reports opened and the stage.
         """
         once = isinstance(reports, Iterator) or isinstance(domain, Iterator)
 
@@ -131,27 +131,12 @@ class Client:
             problems: list[Exception] = []
             requests = _remembering(_requests(parameters.message(job_request_id), domain, reports), problems)
             responses = self._aggregation.Aggregate(requests, metadata=self._metadata, timeout=self._timeout_s)
-            header: common_pb2.SummaryHeader | None = None
-            pages: list[common_pb2.SummaryRows] = []
-            shuffled: list[bytes] = []
             try:
-                for response in responses:
-                    part = response.WhichOneof("part")
-                    if part == "progress" and progress is not None:
-                        progress(response.progress.reports_read, response.progress.stage)
-                    elif part == "header":
-                        header = response.header
-                    elif part == "rows":
-                        pages.append(response.rows)
-                    elif part == "shuffled":
-                        shuffled.append(response.shuffled.reports)
+                return messages.summary(_watched(responses, progress))
             except grpc.RpcError:
                 if problems:
                     raise problems[0] from None
                 raise
-            if header is None:
-                raise ClientError("the service ended the stream without a summary")
-            return Summary.of(header, pages, b"".join(shuffled))
 
         if not once:
             return self._retry(attempt)
@@ -168,8 +153,8 @@ class Client:
         input_data_blob_prefix: str | Sequence[str],
         output_data_blob_prefix: str,
         output_domain_blob_prefix: str = "",
-    ) -> aggregation_pb2.Job:
-        """Begin a job over files that the service can read, or find it if it was begun already."""
+    ) -> Job:
+        """Begin a job over files that the service can read, or return the one that the same request began before."""
         single = isinstance(input_data_blob_prefix, str)
         request = aggregation_pb2.CreateJobRequest(
             job_request_id=job_request_id,
@@ -179,18 +164,20 @@ class Client:
             output_domain_blob_prefix=output_domain_blob_prefix,
             job_parameters=parameters.message(job_request_id),
         )
-        return self._call(self._aggregation.CreateJob, request)
+        return messages.job(self._call(self._aggregation.CreateJob, request))
 
-    def get_job(self, job_request_id: str) -> aggregation_pb2.Job:
+    def get_job(self, job_request_id: str) -> Job:
         """Return a job as it is now."""
-        return self._call(self._aggregation.GetJob, aggregation_pb2.GetJobRequest(job_request_id=job_request_id))
+        request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
+        return messages.job(self._call(self._aggregation.GetJob, request))
 
-    def cancel_job(self, job_request_id: str) -> aggregation_pb2.Job:
+    def cancel_job(self, job_request_id: str) -> Job:
         """End a job that has not been paid for yet."""
-        return self._call(self._aggregation.CancelJob, aggregation_pb2.GetJobRequest(job_request_id=job_request_id))
+        request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
+        return messages.job(self._call(self._aggregation.CancelJob, request))
 
-    def watch_job(self, job_request_id: str, progress: Progress | None = None) -> aggregation_pb2.Job:
-        """Wait until a job has finished and return it; raise ``ClientError`` when it failed."""
+    def watch_job(self, job_request_id: str, progress: OnProgress | None = None) -> Job:
+        """Wait until a job has finished and return it; raise ``ClientError`` if it failed."""
         request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
 
         def watch() -> aggregation_pb2.Job:
@@ -199,97 +186,110 @@ class Client:
                 if progress is not None:
                     progress(last.progress.reports_read, last.progress.stage)
             if last is None:
-                raise ClientError("the service said nothing about the job")
+                raise ClientError("the service ended the stream without the job: ask again")
             return last
 
-        job = self._retry(watch)
-        if not job.HasField("summary"):
-            raise error_from_detail(job.result_info.return_message, job.result_info.detail)
-        return job
+        found = self._retry(watch)
+        if not found.HasField("summary"):
+            raise error_from_detail(found.result_info.return_message, found.result_info.detail)
+        return messages.job(found)
 
     def summary(self, job_request_id: str) -> Summary:
         """Return the summary of a finished job."""
         request = aggregation_pb2.GetSummaryRequest(job_request_id=job_request_id)
+        return self._retry(
+            lambda: messages.summary(
+                self._aggregation.GetSummary(request, metadata=self._metadata, timeout=self._timeout_s)
+            )
+        )
 
-        def fetch() -> Summary:
-            header: common_pb2.SummaryHeader | None = None
-            pages: list[common_pb2.SummaryRows] = []
-            shuffled: list[bytes] = []
-            for chunk in self._aggregation.GetSummary(request, metadata=self._metadata, timeout=self._timeout_s):
-                part = chunk.WhichOneof("part")
-                if part == "header":
-                    header = chunk.header
-                elif part == "shuffled":
-                    shuffled.append(chunk.shuffled.reports)
-                else:
-                    pages.append(chunk.rows)
-            if header is None:
-                raise ClientError("the service ended the stream without a summary")
-            return Summary.of(header, pages, b"".join(shuffled))
-
-        return self._retry(fetch)
-
-    def balances(self, shared_infos: Sequence[str], filtering_ids: Sequence[int] = ()) -> list[budget_pb2.Balance]:
+    def balances(self, shared_infos: Sequence[str], filtering_ids: Sequence[int] = ()) -> list[Balance]:
         """Return what the units of these reports have spent and have left, report by report."""
         request = budget_pb2.GetBalanceRequest(
             shared_infos=shared_infos, filtering_ids=",".join(map(str, filtering_ids))
         )
-        return list(self._call(self._budget.GetBalance, request).balances)
+        return [messages.balance(one) for one in self._call(self._budget.GetBalance, request).balances]
 
-    def unit_balances(self, units: Sequence[bytes]) -> list[budget_pb2.Balance]:
-        """Return what units have spent, by key: for auditors and operators."""
-        return list(self._call(self._budget.GetBalance, budget_pb2.GetBalanceRequest(units=units)).balances)
+    def unit_balances(self, units: Sequence[bytes]) -> list[Balance]:
+        """Return what units have spent, by unit key: for auditors and operators."""
+        request = budget_pb2.GetBalanceRequest(units=units)
+        return [messages.balance(one) for one in self._call(self._budget.GetBalance, request).balances]
 
-    def check_budget(self, parameters: JobParameters, shared_infos: Sequence[str]) -> budget_pb2.CheckBudgetResponse:
-        """Say whether a job over these reports would be paid. Nothing is charged."""
+    def check_budget(self, parameters: JobParameters, shared_infos: Sequence[str]) -> BudgetCheck:
+        """Return whether a job over these reports would be paid. Nothing is charged."""
         request = budget_pb2.CheckBudgetRequest(
             job_parameters=parameters.message("dry-run"), shared_infos=list(shared_infos)
         )
-        return self._call(self._budget.CheckBudget, request)
+        return messages.budget_check(self._call(self._budget.CheckBudget, request))
 
-    def unpaid_units(self, job_request_id: str, page_size: int = 1000) -> Iterator[common_pb2.UnpaidUnit]:
+    def unpaid_units(self, job_request_id: str, page_size: int = 1000) -> Iterator[UnpaidUnit]:
         """Yield every unit that could not pay for a refused job."""
-        token = ""
+        request = budget_pb2.ListUnpaidUnitsRequest(job_request_id=job_request_id, page_size=page_size)
+        for page in self._pages(self._budget.ListUnpaidUnits, request):
+            yield from map(messages.unpaid_unit, page.units)
+
+    def entries(
+        self,
+        *,
+        job_request_id: str = "",
+        caller: str = "",
+        unit: bytes = b"",
+        not_before_ms: int | None = None,
+        before_ms: int | None = None,
+        page_size: int = 1000,
+    ) -> Iterator[LedgerEntry]:
+        """Yield the entries of the log that meet every condition given and that this caller may see."""
+        request = budget_pb2.ListEntriesRequest(
+            job_request_id=job_request_id,
+            caller=caller,
+            unit=unit,
+            not_before=messages.timestamp(not_before_ms),
+            before=messages.timestamp(before_ms),
+            page_size=page_size,
+        )
+        for page in self._pages(self._budget.ListEntries, request):
+            yield from map(messages.ledger_entry, page.entries)
+
+    def _pages(self, method: Any, request: Any) -> Iterator[Any]:
+        """Yield every page of an answer."""
         while True:
-            request = budget_pb2.ListUnpaidUnitsRequest(
-                job_request_id=job_request_id, page_size=page_size, page_token=token
-            )
-            page = self._call(self._budget.ListUnpaidUnits, request)
-            yield from page.units
-            token = page.next_page_token
-            if not token:
+            page = self._call(method, request)
+            yield page
+            request.page_token = page.next_page_token
+            if not request.page_token:
                 return
 
-    def entries(self, **filters: Any) -> Iterator[budget_pb2.LedgerEntry]:
-        """Yield the entries of the log that this caller may see; filters are those of ``ListEntriesRequest``."""
-        token = ""
-        while True:
-            page = self._call(self._budget.ListEntries, budget_pb2.ListEntriesRequest(page_token=token, **filters))
-            yield from page.entries
-            token = page.next_page_token
-            if not token:
-                return
+    def verify_ledger(self, receipts: Sequence[bytes] = ()) -> Verification:
+        """Have the service replay its ledger. To trust nobody, export the log and run the audit yourself.
 
-    def verify_ledger(self, receipts: Sequence[bytes] = ()) -> budget_pb2.VerifyLedgerResponse:
-        """Have the service replay its ledger. Whoever trusts nobody exports the log and runs the audit himself.
-
-        Receipts beyond a message go in another, with another replay; the first answer that is not good is returned.
+        Receipts that do not fit into one message go into further ones, with one replay per message; the first failed
+        audit is returned.
         """
         asked = budget_pb2.VerifyLedgerRequest()
         for receipt in receipts:
             if asked.receipts and asked.ByteSize() + len(receipt) > _MESSAGE_BYTES:
                 found = self._call(self._budget.VerifyLedger, asked)
                 if not found.ok:
-                    return found
+                    return messages.verification(found)
                 asked = budget_pb2.VerifyLedgerRequest()
             asked.receipts.append(receipt)
-        return self._call(self._budget.VerifyLedger, asked)
+        return messages.verification(self._call(self._budget.VerifyLedger, asked))
+
+
+def _watched(
+    responses: Iterable[aggregation_pb2.AggregateResponse], progress: OnProgress | None
+) -> Iterator[aggregation_pb2.AggregateResponse]:
+    """Yield ``responses``, and call ``progress`` with those that tell how far the job has come."""
+    for response in responses:
+        if progress is not None and response.HasField("progress"):
+            progress(response.progress.reports_read, response.progress.stage)
+        yield response
 
 
 def _remembering(
     requests: Iterator[aggregation_pb2.AggregateRequest], problems: list[Exception]
 ) -> Iterator[aggregation_pb2.AggregateRequest]:
-    """Yield ``requests`` and keep what ends them: gRPC reads them in a thread of its own and would only say that."""
+    """Yield ``requests`` and keep the exception that ends them: gRPC reads them in its own thread and hides it."""
     try:
         yield from requests
     except Exception as problem:
@@ -325,7 +325,7 @@ def _domain_parts(domain: Domain) -> Iterator[bytes]:
             held.append(int(bucket).to_bytes(16, "big"))
         except OverflowError:
             raise ClientError(
-                f"the bucket {bucket} of the domain is not from 0 to 2^128 - 1", return_code="INVALID_JOB"
+                f"bucket {bucket} of the domain is outside 0 to 2^128 - 1", return_code="INVALID_JOB"
             ) from None
         if len(held) == _DOMAIN_KEYS:
             yield b"".join(held)
@@ -355,13 +355,8 @@ def _fields(reports: Reports) -> Iterator[tuple[bytes, str, str]]:
     for one in reports:
         if isinstance(one, ReportBatch):
             for payload, key_id, info in zip(one.payloads, one.key_ids, one.shared_infos, strict=True):
-                # A message's text is UTF-8; what is not does not open, and the service counts it like any bad report.
+                # Text in a message is UTF-8. Other bytes do not open, and the service counts them like any bad report.
                 yield payload, key_id.decode(errors="replace"), info.decode(errors="replace")
         else:
             sealed = one.payloads[0]
             yield sealed.payload, sealed.key_id, one.shared_info
-
-
-def balance_left(balance: budget_pb2.Balance) -> Mapping[str, str]:
-    """Return what a balance has left, by name of the amount."""
-    return amounts(balance.remaining)

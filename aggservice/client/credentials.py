@@ -1,4 +1,4 @@
-"""How a client proves who it is, and where it may say so."""
+"""The credentials of a client, and the addresses that they may be sent to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aggservice.wire import parse_origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """How to prove who calls. ``root_certificates`` (PEM) turns on TLS; certificate and key are the client's own."""
+    """A caller's token or certificate. ``root_certificates`` (PEM) turns on TLS."""
 
     token: str | None = field(default=None, repr=False)
     root_certificates: bytes | None = None
@@ -20,11 +20,16 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token):
-            raise ClientError("a token is printable ASCII text: is the file the right one?", return_code="INVALID_JOB")
+            raise ClientError(
+                "the token is not printable ASCII text: check that the token file is the right one",
+                return_code="INVALID_JOB",
+            )
         if (self.certificate is None) != (self.private_key is None):
-            raise ClientError("a client certificate needs its private key, and the key it", return_code="INVALID_JOB")
+            raise ClientError(
+                "certificate and private_key go together: give both, or neither", return_code="INVALID_JOB"
+            )
         if self.certificate is not None and self.root_certificates is None:
-            raise ClientError("a client certificate needs root certificates, for TLS", return_code="INVALID_JOB")
+            raise ClientError("a client certificate needs TLS: give root_certificates too", return_code="INVALID_JOB")
 
     def check_address(self, address: str) -> None:
         """Refuse to send a token in clear text to another machine."""
@@ -33,7 +38,7 @@ class Credentials:
         origin = parse_origin(f"http://{address}")
         if origin is None or not origin.suitable:
             raise ClientError(
-                f"a token goes to {address} over TLS only: give root certificates, or an address of this machine",
+                f"a token is sent to {address} over TLS only: give root_certificates, or an address of this machine",
                 return_code="INVALID_JOB",
             )
 

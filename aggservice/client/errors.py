@@ -1,4 +1,4 @@
-"""The error of the client library: what the service said, in a form that code can look into."""
+"""The error of the client library: what the service answered, as attributes that code can read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from grpc_status import rpc_status
 
 from aggservice.rpc.v1 import common_pb2
 
-#: Statuses after which asking again with the same job id can help and cannot charge twice.
+#: Statuses after which a retry with the same job id can help; it cannot charge twice.
 RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED})
 
 
 class ClientError(Exception):
-    """A call that the service refused, or that did not reach it.
+    """The service refused a call, or the call did not reach it.
 
-    ``return_code`` is the deployed service's name for it; ``units`` are the first of the units that could not pay;
-    ``error_counts`` says why reports were left out; ``remedy`` what to do.
+    ``return_code`` is the deployed service's name for the reason; ``units`` holds the first units that could not pay;
+    ``error_counts`` says why reports were left out, ``remedy`` what to do.
     """
 
     def __init__(
@@ -42,12 +42,18 @@ class ClientError(Exception):
 
     @property
     def may_retry(self) -> bool:
-        """Whether asking again can help."""
+        """Whether a retry can help."""
         return self.status in RETRIED
 
 
+def return_code_name(number: int) -> str:
+    """Return the name of a return code; UNKNOWN_n for one that a newer service has added."""
+    known = common_pb2.ReturnCode.Code.DESCRIPTOR.values_by_number.get(number)
+    return known.name if known is not None else f"UNKNOWN_{number}"
+
+
 def error_of(problem: grpc.RpcError) -> ClientError:
-    """Return a gRPC error as a ``ClientError``, with the details that the service sent along."""
+    """Return a gRPC error as a ``ClientError``, with the details that the service sent."""
     code = problem.code() if hasattr(problem, "code") else grpc.StatusCode.UNKNOWN
     text = (problem.details() if hasattr(problem, "details") else None) or str(code)
     detail = common_pb2.ErrorDetail()
@@ -60,7 +66,7 @@ def error_of(problem: grpc.RpcError) -> ClientError:
             if packed.Is(common_pb2.ErrorDetail.DESCRIPTOR):
                 packed.Unpack(detail)
     if detail.return_code == common_pb2.ReturnCode.RETURN_CODE_UNSPECIFIED:
-        return ClientError(text, status=code, remedy="Is the address right, and the service running?")
+        return ClientError(text, status=code, remedy="Check the address, and that the service is running.")
     return error_from_detail(text, detail, code)
 
 
@@ -71,7 +77,7 @@ def error_from_detail(
     return ClientError(
         text,
         status=status,
-        return_code=common_pb2.ReturnCode.Code.Name(detail.return_code),
+        return_code=return_code_name(detail.return_code),
         count=detail.count,
         units=tuple(detail.units),
         error_counts={one.category: one.count for one in detail.error_counts},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from aggservice.client.errors import ClientError
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -11,10 +11,10 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleParameters:
-    """What a shuffle asks for: the randomizer (56 hexadecimal digits) whose reports it takes, and amplification at δ.
+    """Parameters of a shuffle: the randomizer (56 hexadecimal digits) whose reports it takes, and amplification at δ.
 
-    Amplification needs ``delta`` and the ``collection`` that the reports' device tokens are for; without both each
-    report pays its own ε₀. ``bound`` is numerical, closed or small; numerical when empty.
+    Amplification needs ``delta`` and the ``collection`` that the reports' device tokens are for; without both, each
+    report pays its own ε₀. ``bound`` is numerical (the default), closed or small.
     """
 
     randomizer: str
@@ -25,11 +25,11 @@ class ShuffleParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobParameters:
-    """What a job asks for. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
+    """Parameters of a job. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
 
-    Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` is Laplace noise's, ``rho`` Gaussian
-    noise's. ``discovery_delta`` asks for keys that nobody declared, within ``key_mask``; ``others_epsilon`` for the
-    total of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead.
+    Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` asks for Laplace noise, ``rho`` for
+    Gaussian noise. ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` the total
+    of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead.
     """
 
     attribution_report_to: str = ""
@@ -46,11 +46,13 @@ class JobParameters:
     shuffle: ShuffleParameters | None = None
 
     def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
-        """Return the message that asks for this under a job id; raise ``ClientError`` where no message can say it."""
+        """Return the message for a job id; raise ``ClientError`` for a number that does not fit into it."""
         if self.key_mask is not None and not 0 <= self.key_mask < 1 << 128:
-            raise ClientError("key_mask is from 0 to 2^128 - 1", return_code="INVALID_JOB")
+            raise ClientError(f"key_mask {self.key_mask} is outside 0 to 2^128 - 1", return_code="INVALID_JOB")
         if not -(1 << 63) <= self.input_report_count < 1 << 63:
-            raise ClientError("input_report_count is a 64-bit integer", return_code="INVALID_JOB")
+            raise ClientError(
+                f"input_report_count {self.input_report_count} does not fit into 64 bits", return_code="INVALID_JOB"
+            )
         message = aggregation_pb2.JobParameters(
             job_request_id=job_request_id,
             attribution_report_to=self.attribution_report_to,
@@ -71,10 +73,31 @@ class JobParameters:
         if self.others_epsilon:
             message.others.epsilon = self.others_epsilon
         if self.shuffle is not None:
-            asked = self.shuffle
-            message.shuffle.CopyFrom(
-                aggregation_pb2.Shuffle(
-                    randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound, collection=asked.collection
-                )
-            )
+            message.shuffle.CopyFrom(aggregation_pb2.Shuffle(**asdict(self.shuffle)))
         return message
+
+    @classmethod
+    def of(cls, message: aggregation_pb2.JobParameters) -> JobParameters:
+        """Return the parameters that a message holds."""
+        privacy, discovery, shuffle = message.privacy_params, message.key_discovery, message.shuffle
+        return cls(
+            attribution_report_to=message.attribution_report_to,
+            reporting_site=message.reporting_site,
+            epsilon=privacy.laplace_dp_params.job_epsilon or message.debug_privacy_epsilon,
+            rho=privacy.gaussian_dp_params.job_rho,
+            discovery_delta=discovery.delta,
+            key_mask=int.from_bytes(discovery.key_mask, "big") if discovery.key_mask else None,
+            others_epsilon=message.others.epsilon,
+            filtering_ids=tuple(map(int, filter(None, message.filtering_ids.split(",")))),
+            report_error_threshold_percentage=message.report_error_threshold_percentage,
+            input_report_count=message.input_report_count,
+            debug_run=message.debug_run,
+            shuffle=ShuffleParameters(
+                randomizer=shuffle.randomizer,
+                delta=shuffle.delta,
+                bound=shuffle.bound,
+                collection=shuffle.collection,
+            )
+            if message.HasField("shuffle")
+            else None,
+        )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from aggservice.client import Client, Credentials, Summary
-    from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+    from aggservice.client import Client, Credentials, Job, Summary
 
 job = typer.Typer(help="Jobs of a running service.", no_args_is_help=True)
 
@@ -215,20 +215,22 @@ def unpaid(
     as_json: Json = False,
 ) -> None:
     """List every unit that could not pay for a refused job."""
-    from google.protobuf.json_format import MessageToDict
-
     with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
         units = list(client.unpaid_units(job_request_id))
     if as_json:
-        plain = [{**MessageToDict(one, preserving_proto_field_name=True), "unit": one.unit.hex()} for one in units]
-        typer.echo(json.dumps(plain, indent=2))
+        typer.echo(to_json([asdict(one) for one in units]))
         return
     for one in units:
         jobs = ", ".join(one.job_request_ids)
         typer.echo(f"{one.unit.hex()}  spent {one.spent.epsilon or one.spent.rho}, δ {one.spent.delta}, jobs: {jobs}")
 
 
-def _watched(client: Client, job_request_id: str, *, quiet: bool) -> aggregation_pb2.Job:
+def to_json(plain: object) -> str:
+    """Return plain values as JSON; bytes become hexadecimal digits."""
+    return json.dumps(plain, indent=2, default=bytes.hex)
+
+
+def _watched(client: Client, job_request_id: str, *, quiet: bool) -> Job:
     """Wait with a line of progress on a terminal."""
     from rich.console import Console
 
@@ -239,22 +241,17 @@ def _watched(client: Client, job_request_id: str, *, quiet: bool) -> aggregation
         return client.watch_job(job_request_id, lambda read, stage: status.update(f"{stage}: {read:,} reports opened"))
 
 
-def show_job(found: aggregation_pb2.Job, *, as_json: bool) -> None:
+def show_job(found: Job, *, as_json: bool) -> None:
     """Print a job."""
-    from google.protobuf.json_format import MessageToDict
-
     if as_json:
-        typer.echo(json.dumps(MessageToDict(found, preserving_proto_field_name=True), indent=2))
+        typer.echo(to_json(asdict(found)))
         return
-    from aggservice.rpc.v1 import common_pb2
-
-    typer.echo(f"{found.job_request_id}: {found.Status.Name(found.job_status)}")
-    if found.HasField("result_info"):
-        code = common_pb2.ReturnCode.Code.Name(found.result_info.return_code)
-        typer.echo(f"  {code}: {found.result_info.return_message}")
-        for one in found.result_info.error_summary.error_counts:
+    typer.echo(f"{found.job_request_id}: {found.job_status}")
+    if found.result is not None:
+        typer.echo(f"  {found.result.return_code}: {found.result.message}")
+        for one in found.result.error_counts:
             typer.echo(f"  {one.category}: {one.count}  ({one.description})")
-    if found.HasField("summary"):
+    if found.summary is not None:
         typer.echo(f"  {found.summary.row_count:,} rows; {found.summary.statement.text}")
         for name in found.summary.files:
             typer.echo(f"  {name}")
@@ -262,8 +259,6 @@ def show_job(found: aggregation_pb2.Job, *, as_json: bool) -> None:
 
 def summary_to_plain(found: Summary) -> dict[str, Any]:
     """Return a summary as plain values."""
-    from dataclasses import asdict
-
     return {
         "job_request_id": found.job_request_id,
         "return_code": found.return_code,
@@ -282,7 +277,7 @@ def summary_to_plain(found: Summary) -> dict[str, Any]:
 def show_summary(found: Summary, *, as_json: bool) -> None:
     """Print a summary."""
     if as_json:
-        typer.echo(json.dumps(summary_to_plain(found), indent=2))
+        typer.echo(to_json(summary_to_plain(found)))
         return
     typer.echo(f"{found.job_request_id}: {found.return_code}")
     for name, count in found.error_counts.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -295,6 +296,14 @@ def test_credentials_that_would_not_be_used_or_not_be_safe_are_refused(tmp_path:
         Credentials.from_files(token_file=tmp_path / "token")
 
 
+def test_no_method_takes_or_returns_a_protobuf_message() -> None:
+    methods = {name: kind for name, kind in vars(Client).items() if not name.startswith("_")}
+    assert len(methods) == 14
+    for name, method in methods.items():
+        for said in typing.get_type_hints(method).values():
+            assert said is not typing.Any and "pb2" not in str(said), name
+
+
 def test_an_address_where_nothing_listens_is_told_after_retries() -> None:
     with Client("127.0.0.1:1", attempts=2, first_wait_s=0.01) as client, pytest.raises(ClientError) as caught:
         client.public_keys()
@@ -326,7 +335,7 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
     )
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["job_status"] == "FINISHED"
-    assert json.loads(run("get", "a", "--json").stdout)["summary"]["row_count"] == "1"
+    assert json.loads(run("get", "a", "--json").stdout)["summary"]["row_count"] == 1
     receipt = folder / "receipt"
     plain = json.loads(run("summary", "a", "--json", "--receipt", str(receipt)).stdout)
     assert plain["return_code"] == "SUCCESS" and plain["files"] == ["o-1-of-1"]

@@ -13,6 +13,7 @@ from google.protobuf import timestamp_pb2
 
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.service import EmbeddedService
 from aggservice.service.log import EventLog
 
@@ -53,8 +54,13 @@ def test_a_unit_of_another_length_and_a_receipt_that_is_none_are_refused(client:
 def test_a_time_that_is_none_is_refused(client: Client, seconds: int, nanos: int) -> None:
     for name in ("before", "not_before"):
         with pytest.raises(ClientError, match=name) as caught:
-            list(client.entries(**{name: timestamp_pb2.Timestamp(seconds=seconds, nanos=nanos)}))
+            client._call(
+                client._budget.ListEntries,
+                budget_pb2.ListEntriesRequest(**{name: timestamp_pb2.Timestamp(seconds=seconds, nanos=nanos)}),
+            )
         assert caught.value.return_code == "INVALID_JOB"
+    with pytest.raises(ClientError, match="years 1 to 9999"):
+        list(client.entries(before_ms=2**62))
 
 
 def test_a_log_that_cannot_be_written_ends_nothing(maker: Any) -> None:
@@ -81,7 +87,8 @@ def test_fields_that_we_do_not_know_are_not_kept_with_a_job(service: EmbeddedSer
         with pytest.raises(grpc.RpcError) as caught:
             list(call(iter([first, end])))
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT  # nothing to release
-    assert client.get_job("a").ByteSize() < 2_000
+    asked = aggregation_pb2.GetJobRequest(job_request_id="a")
+    assert client._call(client._aggregation.GetJob, asked).ByteSize() < 2_000
 
 
 def _varint(number: int) -> bytes:

@@ -13,9 +13,8 @@ from typing import Any
 import grpc
 import pytest
 
-from aggservice.client import Client, ClientError, JobParameters
+from aggservice.client import Client, ClientError, JobParameters, JobStatus
 from aggservice.engine import Session
-from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
 from aggservice.service.jobs.runner import FileJob
 from aggservice.wire import ReportBatch, write_reports
@@ -145,11 +144,11 @@ def test_a_job_that_was_paid_for_is_never_called_cancelled_or_failed(
     monkeypatch.setattr(service.ledger, "commit", real)
     for job in ("cancelled", "lost"):
         for _ in range(100):
-            if client.get_job(job).job_status == aggregation_pb2.Job.FINISHED:
+            if client.get_job(job).job_status == JobStatus.FINISHED:
                 break
             time.sleep(0.05)
-        for told in (client.get_job(job), client.watch_job(job), client.cancel_job(job)):
-            assert told.summary.row_count == 1 and told.summary.receipt
+        for found in (client.get_job(job), client.watch_job(job), client.cancel_job(job)):
+            assert found.summary.row_count == 1 and found.summary.receipt
         assert client.summary(job).receipt == client.get_job(job).summary.receipt
     assert len(list(client.entries(caller="local"))) == 2
 
@@ -185,8 +184,8 @@ def test_one_call_sent_many_times_at_once_begins_one_job(
             thread.join(20)
         # Whichever output came first is the job's; another is another request, and is not kept from other jobs.
         assert set(told) == {"INVALID_JOB", "begun"} and len(told) == 4
-        assert client.watch_job("a").job_status == aggregation_pb2.Job.FINISHED
+        assert client.watch_job("a").job_status == JobStatus.FINISHED
         monkeypatch.setattr(service.service.engine, "find", real)
         (left,) = {"sum", "other"} - {one.name.removesuffix("-1-of-1") for one in (tmp_path / "out").glob("*-of-1")}
         client.create_job("b", asks, input_data_blob_prefix="reports", output_data_blob_prefix=left)
-        assert client.watch_job("b").job_status == aggregation_pb2.Job.FINISHED
+        assert client.watch_job("b").job_status == JobStatus.FINISHED

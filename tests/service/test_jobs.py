@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 import pytest
 
-from aggservice.client import Client, ClientError, JobParameters
+from aggservice.client import Client, ClientError, Job, JobParameters, JobStatus
 from aggservice.engine.release import charging
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
@@ -49,10 +49,10 @@ def parts(maker: Any, job: str, pause_s: float) -> Iterator[aggregation_pb2.Aggr
     yield aggregation_pb2.AggregateRequest(end=aggregation_pb2.EndOfReports(report_count=1))
 
 
-def finished(client: Client, job: str) -> aggregation_pb2.Job:
+def finished(client: Client, job: str) -> Job:
     for _ in range(100):
         found = client.get_job(job)
-        if found.job_status == aggregation_pb2.Job.FINISHED:
+        if found.job_status == JobStatus.FINISHED:
             return found
         time.sleep(0.05)
     raise AssertionError("the job did not end")
@@ -70,7 +70,7 @@ def test_a_stream_that_is_cancelled_or_overdue_leaves_nothing(
         list(late)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     for job in ("cancelled", "late"):
-        assert not finished(client, job).HasField("summary")
+        assert finished(client, job).summary is None
         with pytest.raises(ClientError):
             client.summary(job)
     assert service.ledger.checkpoint() == before

@@ -166,7 +166,8 @@ class JobSubmitter:
             output_data_blob_prefix=f"summaries/{job.name}/summary.avro",
             output_domain_blob_prefix="" if query.discovery else f"domains/{query.label}.avro",
         )
-        summary = Summary.of(self._client.watch_job(self._prefix + job.name).summary, ())
+        summary = self._client.watch_job(self._prefix + job.name).summary
+        assert summary is not None  # watch_job raises when a job ends without one
         shards = sorted((self._out / "summaries" / job.name).glob("summary-*.avro"))
         if not shards:
             raise RunError(f"job {job.name} was done before, and its summary is not in {self._out}")
