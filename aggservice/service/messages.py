@@ -30,18 +30,28 @@ _MICRO_PLACES, _ATTO_PLACES = 6, 18
 _UNBOUNDED_USES = 2**32 - 1
 
 
+def _given(text: str, field: str, example: str) -> str:
+    """Return the text of an amount that its message must hold."""
+    if not text.strip():
+        raise InvalidJobError(f"{field} is missing: give a decimal number such as {example}")
+    return text
+
+
 def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...] = ()) -> JobRequest:
     """Return the engine's request of a message; raises ``InvalidJobError`` for what makes no sense."""
     kind = parameters.privacy_params.WhichOneof("mechanism") if parameters.HasField("privacy_params") else None
     epsilon, rho = parameters.debug_privacy_epsilon, ""
     if kind == "laplace_dp_params":
-        epsilon = parameters.privacy_params.laplace_dp_params.job_epsilon or "missing"
+        laplace = parameters.privacy_params.laplace_dp_params
+        epsilon = _given(laplace.job_epsilon, "privacy_params.laplace_dp_params.job_epsilon", "1.5")
     elif kind == "gaussian_dp_params":
-        epsilon, rho = "", parameters.privacy_params.gaussian_dp_params.job_rho or "missing"
+        gaussian = parameters.privacy_params.gaussian_dp_params
+        epsilon, rho = "", _given(gaussian.job_rho, "privacy_params.gaussian_dp_params.job_rho", "0.5")
     discovery = None
     if parameters.HasField("key_discovery"):
         discovery = parse_discovery(
-            delta=parameters.key_discovery.delta or "missing", key_mask=parameters.key_discovery.key_mask
+            delta=_given(parameters.key_discovery.delta, "key_discovery.delta", "0.000001"),
+            key_mask=parameters.key_discovery.key_mask,
         )
     shuffle = None
     if parameters.HasField("shuffle"):
@@ -57,7 +67,9 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         reporting_site=parameters.reporting_site or None,
         noise=parse_noise(epsilon=epsilon, rho=rho),
         discovery=discovery,
-        others=parse_epsilon(parameters.others.epsilon) if parameters.HasField("others") else None,
+        others=parse_epsilon(_given(parameters.others.epsilon, "others.epsilon", "1.5"))
+        if parameters.HasField("others")
+        else None,
         error_threshold_percent=parse_percentage(parameters.report_error_threshold_percentage),
         input_report_count=parameters.input_report_count or None,
         filtering_ids=parse_filtering_ids(parameters.filtering_ids),

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from budget.errors import FormatError, UnitKeyError
-from budget.log.entries import Entry, Genesis, ReleaseEntry, entry_from_bytes, entry_to_plain
+from budget.log.entries import Entry, Genesis, ReleaseEntry, entry_from_bytes, entry_hash, entry_to_plain
 from budget.log.export import ExportedLog
 from budget.store import Store, Transaction
 from budget.units import UNIT_BYTES, contains, rows
+
+_READ_PER_PAGE = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,22 +44,27 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """An entry, and the plain values to show of it."""
+    """An entry, its hash, and the plain values to show of it."""
 
     entry: Entry
+    entry_hash: bytes
     plain: dict[str, Any]
 
 
-def _listed(raw: bytes, genesis: Genesis | None) -> tuple[Listed, Genesis]:
-    entry = entry_from_bytes(raw, None if genesis is None else genesis.filter.loss_name)
-    if genesis is None:
-        if not isinstance(entry, Genesis):
-            raise FormatError("the first entry of a log must be its genesis")
-        genesis = entry
-    return Listed(entry=entry, plain=entry_to_plain(entry, genesis.filter.loss_name)), genesis
+def _loss_name(genesis: bytes) -> str:
+    """Return the name of the loss that every other entry counts, from the first entry."""
+    entry = entry_from_bytes(genesis, None)
+    if not isinstance(entry, Genesis):
+        raise FormatError("the first entry of a log must be its genesis")
+    return entry.filter.loss_name
 
 
-def _in_database(transaction: Transaction, query: Query) -> Iterator[Listed]:
+def _listed(entry: Entry, header: bytes, loss_name: str) -> Listed:
+    return Listed(entry=entry, entry_hash=entry_hash(header), plain=entry_to_plain(entry, loss_name))
+
+
+def _in_database(transaction: Transaction, query: Query, start: int = 0) -> Iterator[tuple[int, Listed | None]]:
+    """Yield the index of every entry from ``start`` on, with the entry itself if it meets ``query``."""
     charged: set[int] | None = None
     if query.unit is not None:
         key = rows(query.unit)
@@ -66,27 +73,45 @@ def _in_database(transaction: Transaction, query: Query) -> Iterator[Listed]:
             for part in transaction.parts_between(query.unit, query.unit)
             if bool(contains(rows(part.keys), key)[0])
         }
-    genesis: Genesis | None = None
-    for row in transaction.entries():
-        found, genesis = _listed(bytes(row.header), genesis)
-        if query._meets(found.entry) and (charged is None or found.entry.seq in charged):
-            yield found
+    first = transaction.entry(0)
+    loss_name = "" if first is None else _loss_name(bytes(first.header))
+    for row in transaction.entries(start):
+        header = bytes(row.header)
+        entry = entry_from_bytes(header, loss_name if row.seq else None)
+        wanted = query._meets(entry) and (charged is None or row.seq in charged)
+        yield row.seq, _listed(entry, header, loss_name) if wanted else None
 
 
 def _in_export(log: ExportedLog, query: Query) -> Iterator[Listed]:
-    genesis: Genesis | None = None
+    loss_name: str | None = None
     for one in log.entries():
-        found, genesis = _listed(one.header, genesis)
-        held = query.unit is None
-        for part in one.parts:
-            if query.unit is not None and not held:
-                held = bool(contains(rows(part), rows(query.unit))[0])
-        if held and query._meets(found.entry):
-            yield found
+        entry = entry_from_bytes(one.header, loss_name)
+        loss_name = loss_name or _loss_name(one.header)
+        held = query.unit is None or any(bool(contains(rows(part), rows(query.unit))[0]) for part in one.parts)
+        if held and query._meets(entry):
+            yield _listed(entry, one.header, loss_name)
 
 
 def find_entries(place: Store | ExportedLog, query: Query) -> list[Listed]:
     """Return the entries that meet ``query``, in order. Reads what an audit has not checked: ``verify`` first."""
     if isinstance(place, ExportedLog):
         return list(_in_export(place, query))
-    return place.read("log", lambda transaction: list(_in_database(transaction, query)))
+    return place.read("log", lambda transaction: [found for _, found in _in_database(transaction, query) if found])
+
+
+def find_page(store: Store, query: Query, *, start: int, size: int) -> tuple[list[Listed], int | None]:
+    """Return up to ``size`` entries from index ``start`` on, and where the next page begins (None: nowhere).
+
+    One page reads at most 100,000 entries, so it can be short, or even empty, before the end of the log.
+    """
+
+    def read(transaction: Transaction) -> tuple[list[Listed], int | None]:
+        page: list[Listed] = []
+        for count, (index, found) in enumerate(_in_database(transaction, query, start)):
+            if len(page) == size or count == _READ_PER_PAGE:
+                return page, index
+            if found is not None:
+                page.append(found)
+        return page, None
+
+    return store.read("log", read)

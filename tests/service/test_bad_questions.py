@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -107,3 +108,39 @@ def test_more_receipts_than_a_message_holds_are_checked_all_the_same(maker: Any,
     assert client.verify_ledger(many).ok
     with pytest.raises(ClientError, match="not a receipt"):
         client.verify_ledger([*many, b"{}"])
+
+
+@pytest.mark.parametrize(
+    ("field", "example"),
+    [
+        ("privacy_params.laplace_dp_params.job_epsilon", "1.5"),
+        ("privacy_params.gaussian_dp_params.job_rho", "0.5"),
+        ("key_discovery.delta", "0.000001"),
+        ("others.epsilon", "1.5"),
+    ],
+)
+def test_a_missing_amount_is_called_missing(client: Client, field: str, example: str) -> None:
+    asked = JobParameters(attribution_report_to=ORIGIN).message("a")
+    part = asked
+    for name in field.split(".")[:-1]:
+        part = getattr(part, name)
+    part.SetInParent()
+    with pytest.raises(ClientError) as caught:
+        client._call(client._budget.CheckBudget, budget_pb2.CheckBudgetRequest(job_parameters=asked))
+    assert caught.value.message == f"{field} is missing: give a decimal number such as {example}"
+    assert caught.value.return_code == "INVALID_JOB"
+
+
+def test_pages_of_the_log_join_and_filter(maker: Any, client: Client) -> None:
+    asks = JobParameters(attribution_report_to=ORIGIN, epsilon="1")
+    for job in ("a", "b", "c"):
+        client.aggregate(job, asks, [maker.report({1: 1})], domain=[1])
+    every = list(client.entries())
+    assert [one.kind for one in every] == ["genesis", "release", "release", "release"]
+    assert [one.cost is None for one in every] == [True, False, False, False]
+    assert list(client.entries(page_size=1)) == list(client.entries(page_size=3)) == every
+    assert [one.index for one in client.entries(caller="local", page_size=2)] == [1, 2, 3]
+    assert [one.job_request_id for one in client.entries(job_request_id="b")] == ["b"]
+    assert list(client.entries(not_before_ms=every[-1].time_ms + 1)) == []
+    assert list(client.entries(before_ms=every[-1].time_ms + 1)) == every
+    assert all(later.previous_hash == one.entry_hash for one, later in itertools.pairwise(every))

@@ -17,7 +17,6 @@ from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.api.gate import current_caller
-from aggservice.service.api.log_pages import LogPages
 from aggservice.service.config.callers import Caller, Role
 from aggservice.service.errors import ForbiddenError
 from aggservice.service.jobs.runner import JobRunner
@@ -27,6 +26,8 @@ from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from budget import Check, Receipt, Spend, verify_store
 from budget.errors import FormatError
 from budget.explain import Shortfall
+from budget.log.entries import Genesis, RecoveryEntry, ReleaseEntry
+from budget.log.history import Listed, Query, find_page
 
 T = TypeVar("T")
 
@@ -182,33 +183,36 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         if len(request.unit) not in (0, UNIT_BYTES):
             raise InvalidJobError(f"a unit has {UNIT_BYTES} bytes")
         everything = bool(caller.roles & {Role.AUDITOR, Role.OPERATOR})
-        pages = LogPages(
-            self._ledger,
+        query = Query(
             caller=(request.caller or None) if everything else caller.name,
             job_id=request.job_request_id or None,
             unit=request.unit or None,
-            not_before_ms=_time_ms(request, "not_before"),
-            before_ms=_time_ms(request, "before"),
+            since_ms=_time_ms(request, "not_before"),
+            until_ms=_time_ms(request, "before"),
         )
-        found, following = await self._runner.blocking(pages.page, start, size)
+        found, following = await self._runner.blocking(find_page, self._ledger.store, query, start=start, size=size)
         return budget_pb2.ListEntriesResponse(
-            entries=[
-                budget_pb2.LedgerEntry(
-                    index=one.seq,
-                    kind=one.kind,
-                    caller=one.caller,
-                    job_request_id=one.job_id,
-                    time=timestamp(one.time_ms),
-                    cost=None if one.cost is None else amount(one.cost, self._ledger.filter),
-                    unit_count=one.unit_count,
-                    result_digest=one.result_digest,
-                    entry_hash=one.entry_hash,
-                    previous_hash=one.previous,
-                )
-                for one in found
-            ],
-            next_page_token="" if following is None else str(following),
+            entries=[self._entry(one) for one in found], next_page_token="" if following is None else str(following)
         )
+
+    def _entry(self, listed: Listed) -> budget_pb2.LedgerEntry:
+        entry = listed.entry
+        message = budget_pb2.LedgerEntry(
+            index=entry.seq,
+            kind=entry.type,
+            time=timestamp(entry.time_ms),
+            entry_hash=listed.entry_hash,
+            previous_hash=entry.previous,
+        )
+        if not isinstance(entry, Genesis):
+            message.cost.CopyFrom(amount(entry.cost, self._ledger.filter))
+            message.unit_count = entry.units.count
+        if isinstance(entry, ReleaseEntry):
+            message.caller, message.job_request_id = entry.caller, entry.job_id
+            message.result_digest = entry.result.sha256
+        if isinstance(entry, RecoveryEntry):
+            message.caller = entry.operator
+        return message
 
     async def VerifyLedger(
         self, request: budget_pb2.VerifyLedgerRequest, context: grpc.aio.ServicerContext
