@@ -1,63 +1,42 @@
 """Prometheus metrics: how the service is doing, and nothing that depends on what reports hold.
 
-Calls by method and status, jobs running and waiting, worker processes replaced. No counts of reports, keys, errors
-or sums: those are the callers' data.
+Calls by method and status, their duration, running and queued jobs, replaced worker processes, and the process itself.
+There are no counts of reports, keys, errors or sums: those are the callers' data.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_SECONDS = (0.005, 0.025, 0.1, 0.5, 1, 5, 10, 60, 300, 1800, 3600)
 
 
-class Metrics:
-    """Counters and gauges of one service. Safe for several threads."""
+class Metrics(Collector):
+    """The metrics of one service, in a registry of their own: one process can run several services."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: Counter[tuple[str, str]] = Counter()
-        self._gauges: Counter[str] = Counter()
+    def __init__(self, workers_replaced: Callable[[], int] = lambda: 0) -> None:
+        self._workers_replaced = workers_replaced
+        self._registry = registry = CollectorRegistry()
+        self.calls = Counter("aggservice_calls", "Finished gRPC calls.", ["method", "status"], registry=registry)
+        self.call_seconds = Histogram(
+            "aggservice_call_seconds", "Duration of gRPC calls.", ["method"], registry=registry, buckets=_SECONDS
+        )
+        self.calls_in_flight = Gauge("aggservice_calls_in_flight", "gRPC calls under way.", registry=registry)
+        self.jobs_running = Gauge("aggservice_jobs_running", "Jobs that hold a slot.", registry=registry)
+        self.jobs_waiting = Gauge("aggservice_jobs_waiting", "Jobs that wait for a slot.", registry=registry)
+        registry.register(self)
+        ProcessCollector(registry=registry)
 
-    def count_call(self, method: str, status: str) -> None:
-        """Count a finished call."""
-        with self._lock:
-            self._calls[(method, status)] += 1
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the counter that the pool of workers keeps itself."""
+        text = "Worker processes that ended and were replaced."
+        yield CounterMetricFamily("aggservice_workers_replaced", text, value=self._workers_replaced())
 
-    def move(self, gauge: str, by: int) -> None:
-        """Move a gauge: ``calls_in_flight``, ``jobs_running``, ``jobs_waiting``."""
-        with self._lock:
-            self._gauges[gauge] += by
-
-    def value(self, gauge: str) -> int:
-        """Return a gauge."""
-        with self._lock:
-            return self._gauges[gauge]
-
-    def text(self, *, workers_replaced: int = 0) -> str:
+    def text(self) -> bytes:
         """Return the exposition that Prometheus reads."""
-        with self._lock:
-            calls, gauges = sorted(self._calls.items()), dict(self._gauges)
-        lines = [
-            "# HELP aggservice_calls_total Finished gRPC calls.",
-            "# TYPE aggservice_calls_total counter",
-        ]
-        for (method, status), count in calls:
-            lines.append(f'aggservice_calls_total{{method="{method}",status="{status}"}} {count}')
-        for name, words in (
-            ("calls_in_flight", "gRPC calls under way."),
-            ("jobs_running", "Jobs that hold a place."),
-            ("jobs_waiting", "Jobs that wait for a place."),
-        ):
-            lines += [
-                f"# HELP aggservice_{name} {words}",
-                f"# TYPE aggservice_{name} gauge",
-                f"aggservice_{name} {gauges.get(name, 0)}",
-            ]
-        lines += [
-            "# HELP aggservice_workers_replaced_total Worker processes that ended and were replaced.",
-            "# TYPE aggservice_workers_replaced_total counter",
-            f"aggservice_workers_replaced_total {workers_replaced}",
-        ]
-        return "\n".join(lines) + "\n"
+        return generate_latest(self._registry)

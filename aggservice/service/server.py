@@ -30,7 +30,7 @@ from aggservice.service.http.app import build_app
 from aggservice.service.jobs.book import JobBook
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.runner import JobRunner
-from aggservice.service.jobs.slots import Places
+from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
 from budget import Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
@@ -97,7 +97,7 @@ class Service:
         self.config = config
         self.clock = clock
         self.log = log or EventLog(clock)
-        self.metrics = Metrics()
+        self.metrics = Metrics(workers_replaced=lambda: getattr(self.opener, "replaced", 0))
         try:
             self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
             self.ledger = ledger or open_ledger(config, clock=clock, bits=bits)
@@ -126,22 +126,18 @@ class Service:
         self.mtls_port = 0
         self.http_port = 0
 
-    def metrics_text(self) -> str:
-        """Return the metrics in Prometheus' form."""
-        return self.metrics.text(workers_replaced=getattr(self.opener, "replaced", 0))
-
     async def start(self) -> None:
         """Listen. Whatever is wrong with addresses or certificates is told here."""
         config, limits = self.config, self.config.limits
         self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
         book = JobBook(self.clock, finished_kept=limits.finished_kept)
-        places = Places(
+        slots = JobSlots(
             jobs=limits.jobs,
-            a_caller=limits.share(len(config.callers)),
+            per_caller=limits.share(len(config.callers)),
             waiting=limits.waiting,
             metrics=self.metrics,
         )
-        self.runner = JobRunner(engine=self.engine, book=book, places=places, executor=self._executor, log=self.log)
+        self.runner = JobRunner(engine=self.engine, book=book, slots=slots, executor=self._executor, log=self.log)
         self._server = grpc.aio.server(
             interceptors=[Gate(self.register, self.metrics, self.log)],
             options=[
@@ -208,7 +204,7 @@ class Service:
     async def _start_http(self, listening: socket.socket) -> None:
         tls = self.config.tls
         settings = uvicorn.Config(
-            build_app(keys=self.keys, metrics=self.metrics_text, register=self.register),
+            build_app(keys=self.keys, metrics=self.metrics, register=self.register),
             log_config=None,
             access_log=False,
             lifespan="off",

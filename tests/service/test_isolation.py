@@ -408,8 +408,11 @@ def test_metrics_are_the_operators_and_public_keys_everybodys(world: World) -> N
     assert fetch("/metrics", "adtech")[0] == 403
     status, text = fetch("/metrics", "operator")
     assert status == 200 and 'aggservice_calls_total{method="ListPublicKeys",status="OK"} 1' in text
+    assert 'aggservice_call_seconds_count{method="ListPublicKeys"} 1.0' in text
+    assert "process_resident_memory_bytes" in text and "aggservice_workers_replaced_total 0.0" in text
+    words = text.lower().replace("_seconds_bucket{", "")  # the histogram's own buckets
     for word in ("report", "unit", "bucket", "key_id", "epsilon"):
-        assert word not in text.lower()
+        assert word not in words
 
 
 def test_an_aggregate_stream_must_begin_with_its_parameters(world: World) -> None:

@@ -26,7 +26,7 @@ from aggservice.service.config.keyring import KeyRing
 from aggservice.service.jobs.book import JobBook
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.runner import JobRunner
-from aggservice.service.jobs.slots import Places
+from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, SqliteStore, Staging, Store, ZcdpFilter, write_log
 from budget.errors import FormatError, StoreError
@@ -230,7 +230,9 @@ class World:
         runner = JobRunner(
             engine=service.engine,
             book=JobBook(self.clock, finished_kept=limits.finished_kept),
-            places=Places(jobs=limits.jobs, a_caller=limits.share(0), waiting=limits.waiting, metrics=service.metrics),
+            slots=JobSlots(
+                jobs=limits.jobs, per_caller=limits.share(0), waiting=limits.waiting, metrics=service.metrics
+            ),
             executor=HereExecutor(),  # type: ignore[arg-type]
             log=service.log,
         )

@@ -117,7 +117,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
     async def _stream(self, context: grpc.aio.ServicerContext, caller: Caller, record: JobRecord) -> Outcome:
         """Take a stream through the engine; whatever goes wrong, the book says how it ended."""
         try:
-            async with self._runner.places.take(caller.name):
+            async with self._runner.slots.take(caller.name):
                 session = self._engine.begin(scope_of(caller), record.request)
                 record.begin(session)
                 self._runner.book.change(record, status=IN_PROGRESS, stage="reading")

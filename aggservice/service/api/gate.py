@@ -1,4 +1,4 @@
-"""The gate that every call passes: who calls, may he, how it ended. An interceptor, so that no method can forget it."""
+"""An interceptor that authenticates, authorises, counts and logs each call, so that no method can leave that out."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from aggservice.service.metrics import Metrics
 from aggservice.service.status import KNOWN_ERRORS, abort, status_of, without_frames
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
-_MAX_LOGGED_ID = 128
 
 
 def current_caller() -> Caller:
-    """Return who makes the call that this task answers."""
+    """Return the caller whose call this task answers."""
     caller = _CALLER.get()
     if caller is None:
-        raise UnauthenticatedError("this call needs credentials")
+        raise UnauthenticatedError("this call has no credentials")
     return caller
 
 
@@ -91,7 +90,7 @@ class Gate(grpc.aio.ServerInterceptor):
         name = method.rpartition("/")[2]
         start = asyncio.get_running_loop().time()
         caller: Caller | None = None
-        self._metrics.move("calls_in_flight", 1)
+        self._metrics.calls_in_flight.inc()
         ended = "OK"
         try:
             authorization, names = _credentials(context)
@@ -105,25 +104,27 @@ class Gate(grpc.aio.ServerInterceptor):
         except asyncio.CancelledError:
             ended = "CANCELLED"
             raise
-        except NotImplementedError:  # a method of a library's service that it does not offer
+        except NotImplementedError:  # a library's service does not offer this method
             ended = "UNIMPLEMENTED"
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not offered here")
         except grpc.aio.AbortError:
             ended = "ABORTED"
             raise
-        except Exception as problem:  # a fault of ours: log where it arose, tell the caller nothing of it
+        except Exception as problem:  # a fault of the service: log where it arose; the caller learns no details
             ended = "INTERNAL"
             self._log.fault("call_failed", problem, method=name)
             await abort(context, without_frames(problem))
         finally:
-            self._metrics.move("calls_in_flight", -1)
-            self._metrics.count_call(name, ended)
+            seconds = asyncio.get_running_loop().time() - start
+            self._metrics.calls_in_flight.dec()
+            self._metrics.calls.labels(name, ended).inc()
+            self._metrics.call_seconds.labels(name).observe(seconds)
             self._log.event(
                 "call",
                 method=name,
                 caller=caller.name if caller else None,
                 status=ended,
-                seconds=round(asyncio.get_running_loop().time() - start, 3),
+                seconds=round(seconds, 3),
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from aggservice.service.config.callers import Register, Role
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.errors import ServiceError
-from aggservice.service.metrics import CONTENT_TYPE
+from aggservice.service.metrics import CONTENT_TYPE, Metrics
 
 PUBLIC_KEYS_PATH = "/.well-known/aggregation-service/v1/public-keys"
 _MAX_AGE_S = 3600
@@ -21,7 +21,7 @@ _MAX_AGE_S = 3600
 def build_app(
     *,
     keys: KeyRing,
-    metrics: Callable[[], str],
+    metrics: Metrics,
     register: Register,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
@@ -47,7 +47,7 @@ def build_app(
             return PlainTextResponse("this needs credentials\n", status_code=401)
         if Role.OPERATOR not in caller.roles:
             return PlainTextResponse("metrics are the operator's\n", status_code=403)
-        return Response(metrics(), media_type=CONTENT_TYPE)
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "SERVING"})

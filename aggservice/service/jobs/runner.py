@@ -14,7 +14,7 @@ from aggservice.engine.errors import InputReadError
 from aggservice.service.config.callers import Caller
 from aggservice.service.jobs.book import IN_PROGRESS, JobBook, JobRecord
 from aggservice.service.jobs.folders import Folder
-from aggservice.service.jobs.slots import Places
+from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from aggservice.service.messages import outcome_header
 from aggservice.service.status import KNOWN_ERRORS, return_code_of, without_frames
@@ -38,11 +38,11 @@ class JobRunner:
     """Takes jobs through the engine. Everything that blocks runs in a thread of its own pool."""
 
     def __init__(
-        self, *, engine: LocalEngine, book: JobBook, places: Places, executor: ThreadPoolExecutor, log: EventLog
+        self, *, engine: LocalEngine, book: JobBook, slots: JobSlots, executor: ThreadPoolExecutor, log: EventLog
     ) -> None:
         self.engine = engine
         self.book = book
-        self.places = places
+        self.slots = slots
         self._executor = executor
         self._log = log
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,7 +80,7 @@ class JobRunner:
 
     async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
         try:
-            async with self.places.take(caller.name):
+            async with self.slots.take(caller.name):
                 expected = await self.blocking(job.expected_keys)
                 session = self.engine.begin(
                     scope_of(caller), record.request, destination=job.output, expected_keys=expected

@@ -1,4 +1,4 @@
-"""Places for jobs: so many at once, so many that wait, and no caller with all of them."""
+"""Slots for jobs: limits on running and queued jobs, in all and per caller."""
 
 from __future__ import annotations
 
@@ -11,73 +11,74 @@ from aggservice.service.errors import BusyError
 from aggservice.service.metrics import Metrics
 
 
-class Places:
-    """A bounded number of jobs at once, and a bounded number that wait for a place, first come, first served.
+class JobSlots:
+    """A bounded number of running jobs, and a bounded queue of jobs that wait for a slot, first come, first served.
 
-    One caller has at most ``a_caller`` places and, where that is not all of them, half of the waiting ones: a job that
-    reads a slow stream holds its place for as long as the caller likes. Used from the event loop alone.
+    One caller holds at most ``per_caller`` slots. If that is fewer than all, one caller may also fill at most half of
+    the queue: a job that reads a slow stream holds its slot for as long as its caller likes. Used from the event loop
+    alone.
     """
 
-    def __init__(self, *, jobs: int, a_caller: int, waiting: int, metrics: Metrics) -> None:
+    def __init__(self, *, jobs: int, per_caller: int, waiting: int, metrics: Metrics) -> None:
         self._free = jobs
-        self._share = a_caller
-        self._most_waiting = waiting
-        self._most_waiting_of_one = waiting if a_caller >= jobs else -(-waiting // 2)
+        self._per_caller = per_caller
+        self._queue_limit = waiting
+        self._queue_limit_per_caller = waiting if per_caller >= jobs else -(-waiting // 2)
         self._held: Counter[str] = Counter()
         self._queue: deque[tuple[str, asyncio.Future[None]]] = deque()
         self._metrics = metrics
 
     @asynccontextmanager
     async def take(self, caller: str) -> AsyncIterator[None]:
-        """Wait for a place and hold it; refuse when too many wait already."""
-        if self._open_to(caller):
+        """Wait for a slot and hold it; raise ``BusyError`` if the queue is full."""
+        if self._is_free_for(caller):
             self._hold(caller)
         else:
             await self._wait(caller)
-        self._metrics.move("jobs_running", 1)
+        self._metrics.jobs_running.inc()
         try:
             yield
         finally:
-            self._metrics.move("jobs_running", -1)
-            self._leave(caller)
+            self._metrics.jobs_running.dec()
+            self._release(caller)
 
-    def _open_to(self, caller: str) -> bool:
-        return self._free > 0 and self._held[caller] < self._share
+    def _is_free_for(self, caller: str) -> bool:
+        return self._free > 0 and self._held[caller] < self._per_caller
 
     def _hold(self, caller: str) -> None:
         self._free -= 1
         self._held[caller] += 1
 
     async def _wait(self, caller: str) -> None:
-        mine = sum(one == caller for one, _ in self._queue)
-        if len(self._queue) >= self._most_waiting or mine >= self._most_waiting_of_one:
-            raise BusyError(f"{len(self._queue)} jobs wait already, {mine} of them yours")
+        own = sum(one == caller for one, _ in self._queue)
+        if len(self._queue) >= self._queue_limit or own >= self._queue_limit_per_caller:
+            raise BusyError(f"the queue is full: {len(self._queue)} jobs wait, {own} of them yours")
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        place = (caller, granted)
-        self._queue.append(place)
-        self._metrics.move("jobs_waiting", 1)
+        queued = (caller, granted)
+        self._queue.append(queued)
+        self._metrics.jobs_waiting.inc()
         try:
             await granted
         except asyncio.CancelledError:
             if granted.done() and not granted.cancelled():
-                self._leave(caller)  # it was given in the same moment
+                self._release(caller)  # the slot was granted in the same moment
             else:
-                self._queue.remove(place)
+                self._queue.remove(queued)
             raise
         finally:
-            self._metrics.move("jobs_waiting", -1)
+            self._metrics.jobs_waiting.dec()
 
-    def _leave(self, caller: str) -> None:
-        """Give a place back, and the free ones to the first who may have them."""
+    def _release(self, caller: str) -> None:
+        """Free a slot, and grant free slots to the first callers in the queue that may have them."""
         self._free += 1
         self._held[caller] -= 1
         if not self._held[caller]:
             del self._held[caller]
-        for place in list(self._queue):
+        for queued in list(self._queue):
             if not self._free:
                 return
-            waiting, granted = place
-            if not granted.done() and self._open_to(waiting):
-                self._queue.remove(place)
+            waiting, granted = queued
+            if not granted.done() and self._is_free_for(waiting):
+                self._queue.remove(queued)
                 self._hold(waiting)
                 granted.set_result(None)

@@ -1,4 +1,4 @@
-"""Places for jobs: bounded, first come first served, and never all with one caller."""
+"""Slots for jobs: bounded, first come first served, and never all with one caller."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 
 from aggservice.service import Limits
 from aggservice.service.errors import BusyError
-from aggservice.service.jobs.slots import Places
+from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.metrics import Metrics
 
 
 class Job:
-    """A job that holds its place until it is told to end."""
+    """A job that holds its slot until ``end`` is set."""
 
-    def __init__(self, places: Places, caller: str) -> None:
+    def __init__(self, slots: JobSlots, caller: str) -> None:
         self.caller = caller
         self.running = False
         self.end = asyncio.Event()
-        self.task = asyncio.get_running_loop().create_task(self._run(places))
+        self.task = asyncio.get_running_loop().create_task(self._run(slots))
 
-    async def _run(self, places: Places) -> None:
-        async with places.take(self.caller):
+    async def _run(self, slots: JobSlots) -> None:
+        async with slots.take(self.caller):
             self.running = True
             try:
                 await self.end.wait()
@@ -43,16 +43,16 @@ def run(body: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(body, 30))
 
 
-def test_one_caller_leaves_a_place_to_the_others() -> None:
+def test_one_caller_leaves_a_slot_to_the_others() -> None:
     async def body() -> None:
-        places = Places(jobs=3, a_caller=2, waiting=4, metrics=Metrics())
-        greedy = [Job(places, "greedy") for _ in range(4)]
+        slots = JobSlots(jobs=3, per_caller=2, waiting=4, metrics=Metrics())
+        greedy = [Job(slots, "greedy") for _ in range(4)]
         await settled()
         assert [job.running for job in greedy] == [True, True, False, False]
         with pytest.raises(BusyError, match="2 of them yours"):
-            async with places.take("greedy"):
+            async with slots.take("greedy"):
                 pass
-        other = Job(places, "other")
+        other = Job(slots, "other")
         await settled()
         assert other.running
         greedy[0].end.set()
@@ -80,15 +80,15 @@ STEPS = st.lists(
 
 @settings(deadline=None, max_examples=200)
 @given(st.integers(1, 4), st.integers(1, 4), STEPS)
-def test_whoever_comes_and_goes_no_place_is_lost_or_given_twice(jobs: int, share: int, steps: list[Any]) -> None:
+def test_whoever_comes_and_goes_no_slot_is_lost_or_given_twice(jobs: int, share: int, steps: list[Any]) -> None:
     async def body() -> None:
         metrics = Metrics()
-        places = Places(jobs=jobs, a_caller=share, waiting=1000, metrics=metrics)
+        slots = JobSlots(jobs=jobs, per_caller=share, waiting=1000, metrics=metrics)
         alive: list[Job] = []
         everyone: list[Job] = []
         for action, caller, which in steps:
             if action == "begin":
-                alive.append(Job(places, f"caller {caller}"))
+                alive.append(Job(slots, f"caller {caller}"))
                 everyone.append(alive[-1])
             elif alive:
                 job = alive.pop(which % len(alive))
@@ -104,12 +104,12 @@ def test_whoever_comes_and_goes_no_place_is_lost_or_given_twice(jobs: int, share
         for name in {job.caller for job in alive}:
             mine = running.count(name)
             assert mine <= share
-            # Whoever waits has his share, or there is no place left.
+            # A caller that waits has its share, or no slot is left.
             if any(job.caller == name and not job.running for job in alive):
                 assert mine == share or len(running) == jobs
         for job in alive:
             job.end.set()
         await asyncio.gather(*(job.task for job in everyone), return_exceptions=True)
-        assert places._free == jobs and not places._held and not places._queue
+        assert slots._free == jobs and not slots._held and not slots._queue
 
     run(body())
