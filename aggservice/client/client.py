@@ -260,7 +260,7 @@ class Client:
                 return
 
     def verify_ledger(self, receipts: Sequence[bytes] = ()) -> Verification:
-        """Have the service replay its ledger. To trust nobody, export the log and run the audit yourself.
+        """Have the service replay its ledger. To check it independently, export the log and audit it yourself.
 
         Receipts that do not fit into one message go into further ones, with one replay per message; the first failed
         audit is returned.

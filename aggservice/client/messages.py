@@ -10,25 +10,9 @@ import numpy as np
 from google.protobuf import timestamp_pb2
 from google.protobuf.message import Message
 
+from aggservice.client import values
 from aggservice.client.errors import ClientError, return_code_name
-from aggservice.client.parameters import JobParameters
-from aggservice.client.values import (
-    Amount,
-    Balance,
-    BudgetCheck,
-    ErrorCount,
-    Job,
-    JobResult,
-    JobStatus,
-    LedgerEntry,
-    Progress,
-    Shuffled,
-    Statement,
-    Summary,
-    SummaryHeader,
-    UnpaidUnit,
-    Verification,
-)
+from aggservice.client.parameters import JobParameters, ShuffleParameters
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import common_pb2
@@ -58,23 +42,23 @@ def timestamp(time_ms: int | None) -> timestamp_pb2.Timestamp | None:
     return found
 
 
-def amount(message: common_pb2.PrivacyAmount) -> Amount:
+def amount(message: common_pb2.PrivacyAmount) -> values.Amount:
     """Return an amount."""
-    return _value(Amount, message)
+    return _value(values.Amount, message)
 
 
 def _amounts_set(message: common_pb2.PrivacyAmount) -> dict[str, str]:
     return {name: getattr(message, name) for name in ("epsilon", "rho", "delta") if getattr(message, name)}
 
 
-def _statement(message: common_pb2.Statement) -> Statement:
+def _statement(message: common_pb2.Statement) -> values.Statement:
     return _value(
-        Statement,
+        values.Statement,
         message,
         noise_standard_deviation=float(message.noise_standard_deviation or 0),
         cost=_amounts_set(message.cost),
         remaining=_amounts_set(message.remaining),
-        shuffle=_value(Shuffled, message.shuffle) if message.HasField("shuffle") else None,
+        shuffle=_value(values.Shuffled, message.shuffle) if message.HasField("shuffle") else None,
     )
 
 
@@ -92,7 +76,7 @@ def _header_fields(message: common_pb2.SummaryHeader) -> dict[str, Any]:
 
 def summary(
     parts: Iterable[aggregation_pb2.AggregateResponse] | Iterable[aggregation_pb2.SummaryChunk],
-) -> Summary:
+) -> values.Summary:
     """Put a summary together from the messages of a stream; messages of progress are skipped."""
     header: common_pb2.SummaryHeader | None = None
     buckets, metrics, unnoised, annotations, shuffled = [], [], [], [], []
@@ -113,7 +97,7 @@ def summary(
     width = max(1, header.statement.shuffle.report_bytes)
     reports = b"".join(shuffled)
     return _value(
-        Summary,
+        values.Summary,
         header,
         high=both[:, 0].astype(np.uint64),
         low=both[:, 1].astype(np.uint64),
@@ -125,56 +109,75 @@ def summary(
     )
 
 
-def job(message: aggregation_pb2.Job) -> Job:
+def _parameters(message: aggregation_pb2.JobParameters) -> JobParameters:
+    privacy, discovery = message.privacy_params, message.key_discovery
+    return _value(
+        JobParameters,
+        message,
+        epsilon=privacy.laplace_dp_params.job_epsilon or message.debug_privacy_epsilon,
+        rho=privacy.gaussian_dp_params.job_rho,
+        discovery_delta=discovery.delta,
+        key_mask=int.from_bytes(discovery.key_mask, "big") if discovery.key_mask else None,
+        others_epsilon=message.others.epsilon,
+        filtering_ids=tuple(map(int, filter(None, message.filtering_ids.split(",")))),
+        shuffle=_value(ShuffleParameters, message.shuffle) if message.HasField("shuffle") else None,
+    )
+
+
+def job(message: aggregation_pb2.Job) -> values.Job:
     """Return a job."""
     asked, result = message.request, message.result_info
-    return Job(
+    return values.Job(
         job_request_id=message.job_request_id,
-        job_status=JobStatus(message.Status.Name(message.job_status)),
-        progress=_value(Progress, message.progress),
+        job_status=values.JobStatus(message.Status.Name(message.job_status)),
+        progress=_value(values.Progress, message.progress),
         received_ms=_time_ms(message, "request_received_at"),
         started_ms=_time_ms(message, "request_processing_started_at"),
         updated_ms=_time_ms(message, "request_updated_at"),
-        parameters=JobParameters.of(asked.job_parameters) if message.HasField("request") else None,
+        parameters=_parameters(asked.job_parameters) if message.HasField("request") else None,
         input_data_blob_prefixes=tuple(asked.input_data_blob_prefixes or filter(None, [asked.input_data_blob_prefix])),
         output_data_blob_prefix=asked.output_data_blob_prefix,
         output_domain_blob_prefix=asked.output_domain_blob_prefix,
-        result=JobResult(
+        result=values.JobResult(
             return_code=return_code_name(result.return_code),
             message=result.return_message,
-            error_counts=tuple(_value(ErrorCount, one) for one in result.error_summary.error_counts),
+            error_counts=tuple(_value(values.ErrorCount, one) for one in result.error_summary.error_counts),
             finished_ms=result.finished_at.ToMilliseconds(),
         )
         if message.HasField("result_info")
         else None,
-        summary=_value(SummaryHeader, message.summary, **_header_fields(message.summary))
+        summary=_value(values.SummaryHeader, message.summary, **_header_fields(message.summary))
         if message.HasField("summary")
         else None,
     )
 
 
-def balance(message: budget_pb2.Balance) -> Balance:
+def balance(message: budget_pb2.Balance) -> values.Balance:
     """Return a balance."""
-    return _value(Balance, message, spent=amount(message.spent), remaining=amount(message.remaining))
+    return _value(values.Balance, message, spent=amount(message.spent), remaining=amount(message.remaining))
 
 
-def unpaid_unit(message: common_pb2.UnpaidUnit) -> UnpaidUnit:
+def unpaid_unit(message: common_pb2.UnpaidUnit) -> values.UnpaidUnit:
     """Return a unit that could not pay."""
-    return _value(UnpaidUnit, message, spent=amount(message.spent), job_request_ids=tuple(message.job_request_ids))
+    return _value(
+        values.UnpaidUnit, message, spent=amount(message.spent), job_request_ids=tuple(message.job_request_ids)
+    )
 
 
-def budget_check(message: budget_pb2.CheckBudgetResponse) -> BudgetCheck:
+def budget_check(message: budget_pb2.CheckBudgetResponse) -> values.BudgetCheck:
     """Return the answer of a dry run."""
-    return _value(BudgetCheck, message, unpaid=tuple(map(unpaid_unit, message.unpaid)), cost=amount(message.cost))
+    return _value(
+        values.BudgetCheck, message, unpaid=tuple(map(unpaid_unit, message.unpaid)), cost=amount(message.cost)
+    )
 
 
-def ledger_entry(message: budget_pb2.LedgerEntry) -> LedgerEntry:
+def ledger_entry(message: budget_pb2.LedgerEntry) -> values.LedgerEntry:
     """Return an entry of the log."""
     cost = amount(message.cost) if message.HasField("cost") else None
-    return _value(LedgerEntry, message, time_ms=message.time.ToMilliseconds(), cost=cost)
+    return _value(values.LedgerEntry, message, time_ms=message.time.ToMilliseconds(), cost=cost)
 
 
-def verification(message: budget_pb2.VerifyLedgerResponse) -> Verification:
+def verification(message: budget_pb2.VerifyLedgerResponse) -> values.Verification:
     """Return the result of an audit."""
     bad = message.first_bad_entry
-    return _value(Verification, message, first_bad_entry=None if message.ok or bad < 0 else bad)
+    return _value(values.Verification, message, first_bad_entry=None if message.ok or bad < 0 else bad)

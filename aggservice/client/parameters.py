@@ -75,29 +75,3 @@ class JobParameters:
         if self.shuffle is not None:
             message.shuffle.CopyFrom(aggregation_pb2.Shuffle(**asdict(self.shuffle)))
         return message
-
-    @classmethod
-    def of(cls, message: aggregation_pb2.JobParameters) -> JobParameters:
-        """Return the parameters that a message holds."""
-        privacy, discovery, shuffle = message.privacy_params, message.key_discovery, message.shuffle
-        return cls(
-            attribution_report_to=message.attribution_report_to,
-            reporting_site=message.reporting_site,
-            epsilon=privacy.laplace_dp_params.job_epsilon or message.debug_privacy_epsilon,
-            rho=privacy.gaussian_dp_params.job_rho,
-            discovery_delta=discovery.delta,
-            key_mask=int.from_bytes(discovery.key_mask, "big") if discovery.key_mask else None,
-            others_epsilon=message.others.epsilon,
-            filtering_ids=tuple(map(int, filter(None, message.filtering_ids.split(",")))),
-            report_error_threshold_percentage=message.report_error_threshold_percentage,
-            input_report_count=message.input_report_count,
-            debug_run=message.debug_run,
-            shuffle=ShuffleParameters(
-                randomizer=shuffle.randomizer,
-                delta=shuffle.delta,
-                bound=shuffle.bound,
-                collection=shuffle.collection,
-            )
-            if message.HasField("shuffle")
-            else None,
-        )

@@ -1,6 +1,6 @@
 """A service inside the caller's own process, on loopback: for tests, campaigns and the demo.
 
-It is the same service, spoken to over the same gRPC; only its event loop runs in a thread.
+It is the same service behind the same gRPC; only its event loop runs in a thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from budget import Ledger
 
 
 class EmbeddedService:
-    """A running service. ``address`` is where a client finds it."""
+    """A running service. ``address`` is the address to give to a client."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
@@ -34,13 +34,8 @@ class EmbeddedService:
         return f"127.0.0.1:{self.service.port}"
 
     @property
-    def http_address(self) -> str:
-        """Where the HTTP app is, as the beginning of a URL."""
-        return f"http://127.0.0.1:{self.service.http_port}"
-
-    @property
     def ledger(self) -> Ledger:
-        """The ledger, for those who want to look at it without the network."""
+        """The ledger itself, without the network."""
         return self.service.ledger
 
     @property
@@ -60,10 +55,10 @@ def embedded(
     processes: int = 0,
     quiet: bool = True,
 ) -> Iterator[EmbeddedService]:
-    """Run a service until the block ends, on a free port of loopback.
+    """Run a service on a free port of loopback until the block ends.
 
-    Without ``config`` it has a memory ledger in a folder that goes away, or, with ``state``, a SQLite ledger in that
-    folder. Without ``processes`` reports are opened in the service's own threads.
+    Without ``config`` it keeps a memory ledger, or, with ``state``, a SQLite ledger in that folder. Without
+    ``processes`` it opens reports in its own threads.
     """
     clock = clock or SystemClock()
     bits = bits or SecureBits()
@@ -83,7 +78,7 @@ def embedded(
 
 @contextmanager
 def run_service(service: Service) -> Iterator[EmbeddedService]:
-    """Run a service that was put together by hand, in a thread, until the block ends."""
+    """Run a service that the caller has built, in a thread, until the block ends."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="aggservice", daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Between messages and the engine's values: the one place that knows both."""
+"""Conversion between messages and the engine's values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aggservice.wire import ReportBatch, Spans
 from budget import Filter, Spend
 from budget.amounts import decimal_text
 
-ROWS_A_MESSAGE = 1 << 16
+ROWS_PER_MESSAGE = 1 << 16
 _SHUFFLED_BYTES = 1 << 20
 _KEY_BYTES = 16
 _MICRO_PLACES, _ATTO_PLACES = 6, 18
@@ -38,7 +38,7 @@ def _given(text: str, field: str, example: str) -> str:
 
 
 def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...] = ()) -> JobRequest:
-    """Return the engine's request of a message; raises ``InvalidJobError`` for what makes no sense."""
+    """Return the engine's request for a message; raise ``InvalidJobError`` naming what is wrong with it."""
     kind = parameters.privacy_params.WhichOneof("mechanism") if parameters.HasField("privacy_params") else None
     epsilon, rho = parameters.debug_privacy_epsilon, ""
     if kind == "laplace_dp_params":
@@ -56,7 +56,7 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
     shuffle = None
     if parameters.HasField("shuffle"):
         if kind is not None or parameters.debug_privacy_epsilon:
-            raise InvalidJobError("a shuffle pays what its reports say: give it no epsilon and no rho")
+            raise InvalidJobError("a shuffle has no epsilon and no rho of its own: leave both out")
         asked = parameters.shuffle
         shuffle = ShuffleRequest.parse(
             randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound, collection=asked.collection
@@ -86,7 +86,10 @@ def batch_of(message: aggregation_pb2.ReportBatch) -> ReportBatch:
     if len(key_ids) == 1 and count > 1:
         key_ids = key_ids * count
     if not len(key_ids) == len(message.shared_infos) == count:
-        raise ProtocolError("a batch has as many payloads, key ids (or one) and shared_infos")
+        raise ProtocolError(
+            f"a batch has {count} payloads, {len(key_ids)} key_ids and {len(message.shared_infos)} shared_infos: "
+            "give one of each per report, or a single key id for all"
+        )
     return ReportBatch(
         payloads=Spans.of(list(message.payloads)),
         key_ids=Spans.of([key_id.encode() for key_id in key_ids]),
@@ -97,25 +100,25 @@ def batch_of(message: aggregation_pb2.ReportBatch) -> ReportBatch:
 def keys_of(raw: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the high and low halves of packed 16-byte keys."""
     if len(raw) % _KEY_BYTES:
-        raise ProtocolError("a domain part is a whole number of 16-byte keys")
+        raise ProtocolError(f"a domain part has {len(raw)} bytes: give whole keys of 16 bytes each")
     both = np.frombuffer(raw, dtype=">u8").reshape(-1, 2)
     return both[:, 0].astype(np.uint64), both[:, 1].astype(np.uint64)
 
 
 class ContentDigest:
-    """A hash over what a stream carried, whatever the size of its messages: the same reports, the same digest."""
+    """A hash over the keys and reports of a stream. It does not depend on how they were divided into messages."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256(b"aggservice stream v1\0")
 
     def add_domain(self, raw: bytes) -> None:
-        """Hash keys; each key by itself, so that their division into messages does not matter."""
+        """Hash keys, each by itself."""
         if len(raw) % _KEY_BYTES:
-            raise ProtocolError("a domain part is a whole number of 16-byte keys")
+            raise ProtocolError(f"a domain part has {len(raw)} bytes: give whole keys of 16 bytes each")
         self._hash.update(b"".join(b"d" + raw[at : at + _KEY_BYTES] for at in range(0, len(raw), _KEY_BYTES)))
 
     def add_reports(self, batch: ReportBatch) -> None:
-        """Hash reports, each field with its length before it."""
+        """Hash reports: the length of each field, then the field."""
         for row in zip(batch.payloads.views(), batch.key_ids.views(), batch.shared_infos.views(), strict=True):
             for field in row:
                 self._hash.update(len(field).to_bytes(4, "big"))
@@ -132,21 +135,21 @@ def timestamp(time_ms: int) -> timestamp_pb2.Timestamp:
 
 
 def amount(spend: Spend, chosen: Filter) -> common_pb2.PrivacyAmount:
-    """Return a spend as decimal text under the filter's word for its loss."""
+    """Return a spend as decimal text, under the filter's name for its loss."""
     found = common_pb2.PrivacyAmount(delta=decimal_text(spend.delta_atto, _ATTO_PLACES))
     setattr(found, chosen.loss_name, decimal_text(spend.loss_micro, _MICRO_PLACES))
     return found
 
 
 def statement_message(statement: Statement) -> common_pb2.Statement:
-    """Return a statement of guarantee as a message, as far as the engine knows it."""
+    """Return the engine's statement of guarantee as a message."""
     return common_pb2.Statement(**statement.to_plain())
 
 
 def header_message(
     header: ResultHeader, receipted: Receipted | None, chosen: Filter, *, repeated: bool = False
 ) -> common_pb2.SummaryHeader:
-    """Return what a finished job says about itself."""
+    """Return the header of a finished job's summary."""
     message = common_pb2.SummaryHeader(
         job_request_id=header.job_request_id,
         return_code=common_pb2.ReturnCode.Code.Value(header.return_code.value),

@@ -1,4 +1,4 @@
-"""Putting a service together: ledger, keys, engine, gRPC and HTTP, and its orderly end."""
+"""A service as a whole: ledger, keys, engine, gRPC and HTTP, from start to orderly stop."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from aggservice.service.metrics import Metrics
 from budget import Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
 
 _GRACE_S = 10.0
-_KEYS_LOOKED_AT_EVERY_S = 5.0
+_KEY_CHECK_EVERY_S = 5.0
 SERVICE_NAMES = (
     aggregation_pb2.DESCRIPTOR.services_by_name["AggregationService"].full_name,
     budget_pb2.DESCRIPTOR.services_by_name["BudgetService"].full_name,
@@ -44,7 +44,7 @@ SERVICE_NAMES = (
 
 
 def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
-    """Open the configured ledger, or create it, and settle what a crash left staged."""
+    """Open or create the configured ledger, and settle results that a crash left staged."""
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     store: Store
     if config.ledger == "memory":
@@ -68,7 +68,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
 
 
 def server_credentials(tls: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
-    """Return TLS credentials; ``mutual`` demands a client certificate of the configured authority."""
+    """Return TLS credentials; ``mutual`` requires a client certificate of the configured authority."""
     key = read_secret(tls.private_key, "tls.private_key")
     try:
         certificate = tls.certificate.read_bytes()
@@ -81,7 +81,7 @@ def server_credentials(tls: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials
 class Service:
     """A service that can be started and stopped within an event loop.
 
-    ``port`` and ``http_port`` tell where it listens once it has started: useful when the configuration says port 0.
+    Once it has started, ``port``, ``mtls_port`` and ``http_port`` are the ports that it listens on.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Service:
         self.http_port = 0
 
     async def start(self) -> None:
-        """Listen. Whatever is wrong with addresses or certificates is told here."""
+        """Start to listen; raise ``ConfigError`` for an address or certificate that cannot be used."""
         config, limits = self.config, self.config.limits
         self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
         book = JobBook(self.clock, finished_kept=limits.finished_kept)
@@ -178,7 +178,7 @@ class Service:
         self.log.event("started", listen=config.listen, port=self.port, http_port=self.http_port)
 
     def _listen(self) -> socket.socket | None:
-        """Take every port, before anything is served on one; return the HTTP app's."""
+        """Open every port before any of them serves; return the HTTP app's socket."""
         config = self.config
         try:
             if config.tls is None:
@@ -190,16 +190,16 @@ class Service:
                     config.listen_mtls, server_credentials(config.tls, mutual=True)
                 )
         except RuntimeError as problem:
-            raise ConfigError(f"cannot listen on {config.listen}: is the port taken?") from problem
+            raise ConfigError(f"cannot listen on {config.listen}: check that the port is free") from problem
         if not config.http_listen:
             return None
         host, _, port = config.http_listen.rpartition(":")
         host = host.strip("[]")
         try:
-            # Taken here: uvicorn itself ends the whole program when a port is taken.
+            # Opened here, because uvicorn ends the whole program if a port is taken.
             return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except (OSError, OverflowError) as problem:
-            raise ConfigError(f"cannot listen on {config.http_listen}: is the port taken?") from problem
+            raise ConfigError(f"cannot listen on {config.http_listen}: check that the port is free") from problem
 
     async def _start_http(self, listening: socket.socket) -> None:
         tls = self.config.tls
@@ -216,14 +216,14 @@ class Service:
         self._background.append(asyncio.create_task(self._http.serve([listening])))
         while not self._http.started:
             if self._background[-1].done():
-                raise ConfigError(f"cannot serve HTTP on {self.config.http_listen}: are the TLS files good?")
+                raise ConfigError(f"cannot serve HTTP on {self.config.http_listen}: check the TLS files")
             await asyncio.sleep(0.01)
         self.http_port = self._http.servers[0].sockets[0].getsockname()[1]
 
     async def _watch_keys(self) -> None:
-        """Read the key file again when the operator has rotated it."""
+        """Read the key file again after the operator has rotated it."""
         while True:
-            await asyncio.sleep(_KEYS_LOOKED_AT_EVERY_S)
+            await asyncio.sleep(_KEY_CHECK_EVERY_S)
             try:
                 if await self.runner.blocking(self.keys.refresh):
                     self.log.event("keys_changed", published=len(self.keys.public().keys))
@@ -231,7 +231,7 @@ class Service:
                 self.log.fault("keys_unreadable", problem)
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Stop taking calls, let those under way end, end jobs that are not committed, and let go of everything."""
+        """Refuse new calls, let running ones end, cancel jobs that are not committed, and close everything."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
         await self.runner.stop()

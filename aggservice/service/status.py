@@ -1,7 +1,7 @@
-"""From an error to what a caller sees: the one place where gRPC status codes are chosen.
+"""From an error to what a caller sees. Only this module chooses gRPC status codes.
 
-Every refusal carries a google.rpc.Status with an ``ErrorDetail``: return code, count and the first 20 units. Details
-beyond a few kilobytes are lost in gRPC trailers, so nothing here grows with the job.
+Every error carries a google.rpc.Status with an ``ErrorDetail``: return code, count and the first 20 units. gRPC
+trailers lose details beyond a few kilobytes, so the size of a detail is bounded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from budget import BudgetError
 _MAX_MESSAGE_CHARACTERS = 1024
 _FIRST_UNITS = 20
 
-#: More particular errors first: the first class that fits decides.
+#: The first class that matches decides, so subclasses stand before their base classes.
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (UnauthenticatedError, code_pb2.UNAUTHENTICATED),
     (ForbiddenError, code_pb2.PERMISSION_DENIED),
@@ -55,11 +55,11 @@ _BY_RETURN_CODE = {
 }
 
 KNOWN_ERRORS = (EngineError, BudgetError, WireError)
-"""Errors whose message was written for the caller. Any other is a fault of ours, and says only that."""
+"""Errors whose message is meant for the caller. Any other error is a fault of the service; its message stays hidden."""
 
 
 def return_code_of(problem: BaseException) -> ReturnCode:
-    """Return the return code that an error stands for."""
+    """Return the return code of an error."""
     if isinstance(problem, EngineError):
         return problem.code
     if isinstance(problem, BudgetError):
@@ -70,16 +70,16 @@ def return_code_of(problem: BaseException) -> ReturnCode:
 
 
 def message_of(problem: BaseException) -> str:
-    """Return what to tell the caller."""
+    """Return the message that the caller sees."""
     if isinstance(problem, KNOWN_ERRORS):
         return str(problem)[:_MAX_MESSAGE_CHARACTERS]
-    return "the service failed; the operator's log says more"
+    return "the service failed: ask its operator, whose log says where"
 
 
 def without_frames(problem: BaseException) -> BaseException:
-    """Make an error, and those that it came from, let go of the frames that they passed through; return it.
+    """Remove the stack frames from an error and from its causes; return the error.
 
-    An error that is kept would otherwise keep all that the failed job held: its sums, its units, its unpaid noise.
+    Frames would keep everything alive that the failed job held: its sums, its units, its unpaid noise.
     """
     left: list[BaseException | None] = [problem]
     seen: set[int] = set()
@@ -93,7 +93,7 @@ def without_frames(problem: BaseException) -> BaseException:
 
 
 def detail_of(problem: BaseException, job_request_id: str = "") -> common_pb2.ErrorDetail:
-    """Return the detail of an error, bounded in size."""
+    """Return the detail of an error; its size is bounded."""
     detail = common_pb2.ErrorDetail(
         return_code=common_pb2.ReturnCode.Code.Value(return_code_of(problem).value),
         job_request_id=job_request_id,
@@ -109,7 +109,7 @@ def detail_of(problem: BaseException, job_request_id: str = "") -> common_pb2.Er
 
 
 def error_counts(counts: dict[str, int]) -> list[common_pb2.ErrorCount]:
-    """Return counters with what they mean."""
+    """Return counters with their descriptions."""
     return [
         common_pb2.ErrorCount(category=name, count=count, description=DESCRIPTIONS.get(name, ""))
         for name, count in counts.items()

@@ -145,7 +145,7 @@ class Attempt:
         except OSError as problem:
             self.let_go()  # whoever asks again takes it over
             raise StagingError(
-                f"the result is paid for but could not be written to {destination}: {problem.strerror};"
+                f"the result is paid for but could not be written to {destination.name!r}: {problem.strerror};"
                 " make the folder writable and ask again with the same job id"
             ) from problem
         self.discard()

@@ -201,7 +201,7 @@ class SqliteStore(Store):
                 connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
             connection.execute("PRAGMA cache_size = -65536")
         except sqlite3.Error as problem:
-            raise StoreError(f"cannot open the ledger {self.path}: {problem}") from problem
+            raise StoreError(f"cannot open the ledger {self.path.name}: {problem}") from problem
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
@@ -241,10 +241,10 @@ class SqliteStore(Store):
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as problem:
-            raise StoreError(f"{self.path} is not a SQLite database: {problem}") from problem
+            raise StoreError(f"{self.path.name} is not a SQLite database: {problem}") from problem
         if not 1 <= version <= len(MIGRATIONS):
             raise LedgerMismatchError(
-                f"{self.path} has schema version {version}, this program knows 1 to {len(MIGRATIONS)}:"
+                f"{self.path.name} has schema version {version}, this program knows 1 to {len(MIGRATIONS)}:"
                 " use a newer program"
             )
 
@@ -263,7 +263,7 @@ class SqliteStore(Store):
             connection.execute("COMMIT")
             clean = True
         except sqlite3.Error as problem:
-            raise StoreError(f"transaction {name!r} on {self.path} failed: {problem}") from problem
+            raise StoreError(f"transaction {name!r} on {self.path.name} failed: {problem}") from problem
         finally:
             if clean:
                 self._connections.give_back(connection)
@@ -273,7 +273,7 @@ class SqliteStore(Store):
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
         if self._read_only:
-            raise StoreError(f"{self.path} is open for reading only")
+            raise StoreError(f"{self.path.name} is open for reading only")
         with self._connections.writer:
             return self._run(name, "BEGIN IMMEDIATE", work)
 

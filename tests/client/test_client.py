@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aggservice.client import Client, ClientError, Credentials, JobParameters
+from aggservice.client import Client, ClientError, Credentials, JobParameters, JobStatus
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import BucketRows, KeySet, ReportBatch, Spans, read_summary, write_buckets, write_reports
 from aggservice.wire.avro.buckets import read_debug_summary
@@ -90,7 +90,7 @@ def test_a_job_over_files(maker: Any, files: Any) -> None:
     assert caught.value.status == grpc.StatusCode.ALREADY_EXISTS
     assert client.summary("a").files == ("day1-1-of-1.avro",)
     assert not list((folder / "state" / "staging").iterdir())
-    # What was written is the caller's to move or change; that is then told, and not taken for the service's word.
+    # The caller may move or change what was written; the service then says so and does not present it as its own.
     statement = folder / "out" / "sum" / "day1-statement.json"
     statement.write_text(statement.read_text().replace("20", "10"))
     with pytest.raises(ClientError, match="moved or changed"):
@@ -330,11 +330,11 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
         return runner.invoke(program, ["job", *arguments, "--service", service.address])
 
     create = ("--input-data-blob-prefix", "reports", "--output-domain-blob-prefix", "domain")
-    told = run(
+    created = run(
         "create", "a", *create, "--output-data-blob-prefix", "o", "--attribution-report-to", ORIGIN, "--watch", "--json"
     )
-    assert told.exit_code == 0, told.output
-    assert json.loads(told.stdout)["job_status"] == "FINISHED"
+    assert created.exit_code == 0, created.output
+    assert json.loads(created.stdout)["job_status"] == "FINISHED"
     assert json.loads(run("get", "a", "--json").stdout)["summary"]["row_count"] == 1
     receipt = folder / "receipt"
     plain = json.loads(run("summary", "a", "--json", "--receipt", str(receipt)).stdout)
@@ -359,3 +359,19 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
     listed = run("unpaid", "b", "--json")
     assert len(json.loads(listed.stdout)) == 1
     assert "jobs: a" in run("unpaid", "b").stdout
+
+
+def test_a_job_gives_its_parameters_back(maker: Any, files: Any) -> None:
+    _service, client, folder = files
+    write_reports(folder / "in" / "reports.avro", [ReportBatch.of([maker.report({1: 10})])])
+    asked = asks(
+        epsilon="2.5", discovery_delta="0.000001", key_mask=(1 << 100) - 1, others_epsilon="1", filtering_ids=(0, 7)
+    )
+    where = {"input_data_blob_prefix": ["reports"], "output_data_blob_prefix": "o"}
+    begun = client.create_job("a", asked, **where)
+    assert begun.parameters == asked and begun.received_ms is not None
+    assert (begun.input_data_blob_prefixes, begun.output_data_blob_prefix) == (("reports",), "o")
+    done = client.watch_job("a")
+    assert done.job_status == JobStatus.FINISHED and done.result is not None and done.summary is not None
+    assert done.result.return_code == done.summary.return_code == "SUCCESS"
+    assert done.result.finished_ms == done.summary.finished_ms

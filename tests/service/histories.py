@@ -115,7 +115,7 @@ class Part(Brief):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Stream(Brief):
-    """A job over a stream; ``between`` are calls made before the message of that place is read."""
+    """A job over a stream; ``between`` are calls made before the message of that index is read."""
 
     job: str
     asks: Asks

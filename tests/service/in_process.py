@@ -39,7 +39,7 @@ class Answer:
 
 
 class OwnTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop whose clock moves only when somebody moves it."""
+    """An event loop whose clock moves only when a test moves it."""
 
     def __init__(self) -> None:
         self._now = 1_000.0
@@ -139,14 +139,14 @@ class Server:
         cut: Cut = Cut.CLOSE,
         before: Callable[[int], Awaitable[None]] | None = None,
     ) -> Answer:
-        """Make one call; ``before`` runs before each message of a stream is read, with its place."""
+        """Make one call; ``before`` runs before each message of a stream is read, with its index."""
         handler = await self._handler(method)
         loop = asyncio.get_running_loop()
 
-        def reading(place: int, raw: bytes) -> Callable[[], Awaitable[Any]]:
+        def reading(index: int, raw: bytes) -> Callable[[], Awaitable[Any]]:
             async def read() -> Any:
                 if before is not None:
-                    await before(place)
+                    await before(index)
                 loop.pass_time(_SECONDS_A_MESSAGE)  # type: ignore[attr-defined]
                 if len(raw) > self._message_bytes:  # gRPC itself ends the call; to the handler the stream just ends
                     context.too_large = True
@@ -155,7 +155,7 @@ class Server:
 
             return read
 
-        streamed = [reading(place, raw) for place, raw in enumerate(requests)] if handler.request_streaming else []
+        streamed = [reading(index, raw) for index, raw in enumerate(requests)] if handler.request_streaming else []
         context = _Context(streamed, cut, handler.response_serializer)
         task = asyncio.create_task(self._run(handler, requests, context))
         if cut is not Cut.CLOSE:

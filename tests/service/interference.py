@@ -33,7 +33,7 @@ _SHOWN = 1_500
 
 
 class InterferenceError(AssertionError):
-    """Two worlds that differ only in sealed payloads could be told apart for free, or an answer changed."""
+    """Two worlds that differ only in sealed payloads could be distinguished for free, or an answer changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,9 +158,9 @@ class Driver:
         parts = [part.message(step.job, step.asks, self.reports, self.world.side) for part in step.parts]
         requests = tuple(part.SerializeToString() for part in parts)
 
-        async def before(place: int) -> None:
+        async def before(index: int) -> None:
             for at, inner in step.between:
-                if at == place:
+                if at == index:
                     await asyncio.create_task(self._take(inner, seen))
 
         answer = await self.world.server.call(
@@ -298,7 +298,7 @@ def _header(header: common_pb2.SummaryHeader) -> bytes:
 
 @contextmanager
 def running_machine() -> Iterator[Machine]:
-    """Yield a machine whose files lie in memory where the system has a place for that."""
+    """Yield a machine whose files are in memory if the system has a file system for that."""
     shared = Path("/dev/shm")
     scratch = Path(tempfile.mkdtemp(prefix="worlds-", dir=shared if shared.is_dir() else None))
     # The same few mechanisms come again and again, and the width of an interval depends on nothing else.

@@ -1,4 +1,4 @@
-"""Questions that make no sense, or too much work for one call, are refused by name and hold nobody up."""
+"""Questions that make no sense, or too much work for one call, are refused by name and delay no other caller."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import io
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -17,13 +18,16 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.service import EmbeddedService
 from aggservice.service.log import EventLog
+from aggservice.service.status import message_of
+from budget import SqliteStore
+from budget.errors import StoreError
 
 ORIGIN = "https://adtech.example"
 MANY = tuple(range(256))
 
 
 def test_questions_about_too_many_units_are_refused_before_any_work(maker: Any, client: Client) -> None:
-    """10,000 reports with 256 filtering IDs each are two million hashes; nobody else may wait for them."""
+    """10,000 reports with 256 filtering IDs each are two million hashes; no other caller may wait for them."""
     infos = [maker.info().serialise() for _ in range(2_000)]
     asks = JobParameters(attribution_report_to=ORIGIN, filtering_ids=MANY)
     questions: list[Callable[[], object]] = [
@@ -144,3 +148,11 @@ def test_pages_of_the_log_join_and_filter(maker: Any, client: Client) -> None:
     assert list(client.entries(not_before_ms=every[-1].time_ms + 1)) == []
     assert list(client.entries(before_ms=every[-1].time_ms + 1)) == every
     assert all(later.previous_hash == one.entry_hash for one, later in itertools.pairwise(every))
+
+
+def test_an_error_of_the_ledgers_file_shows_no_folder_of_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(StoreError) as caught:
+        SqliteStore(path).read("log", lambda transaction: None)
+    assert "ledger.sqlite" in message_of(caught.value) and str(tmp_path) not in message_of(caught.value)

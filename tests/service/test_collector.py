@@ -116,7 +116,7 @@ def test_what_is_wrong_is_said_and_not_kept(http: Any, maker: Any, tmp_path: Pat
         (ARA, storage.to_json(), 400, "attribution-reporting"),
         (STORAGE, report.to_json(), 400, "shared-storage"),
         (ARA, other.to_json(), 400, "reporting origin"),
-        (ARA, "x" * 300_000, 413, "at most"),
+        (ARA, "x" * 300_000, 413, "larger than"),
         ("/.well-known/else", "{}", 404, ""),
     ):
         answer = http.post(path, content=body)

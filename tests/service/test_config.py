@@ -197,7 +197,7 @@ def test_what_the_service_cannot_use_is_told_by_name_when_it_starts(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         for settings, word in (
-            ({"state": "s", "http_listen": taken}, "port taken"),
+            ({"state": "s", "http_listen": taken}, "port is free"),
             ({"state": "s", "http_listen": "127.0.0.1:99999"}, "99999"),
             ({"state": "file/below"}, "file"),
             ({"state": "s", "ledger": {"path": "nowhere/ledger.sqlite"}}, "nowhere"),

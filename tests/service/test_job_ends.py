@@ -1,4 +1,4 @@
-"""How jobs end: what is kept of one that failed, and what its owner is told."""
+"""How jobs end: what is kept of one that failed, and what its caller learns."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_made_is_told_by_name(maker: Any, tmp_path: Path
     with (
         embedded(file_service(tmp_path, maker), keys=maker.keys, clock=maker.clock) as service,
         Client(service.address) as client,
-        pytest.raises(ClientError, match="cannot be made: File name too long") as caught,
+        pytest.raises(ClientError, match="cannot be created: File name too long") as caught,
     ):
         asks = replace(ASKS, discovery_delta="1e-8")
         client.create_job("a", asks, input_data_blob_prefix="reports", output_data_blob_prefix="x" * 300 + "/sum")
@@ -164,14 +164,14 @@ def test_one_call_sent_many_times_at_once_begins_one_job(
 ) -> None:
     config = file_service(tmp_path, maker)
     asks = replace(ASKS, discovery_delta="1e-8")
-    told: list[str] = []
+    answers: list[str] = []
 
     def ask(client: Client, output: str) -> None:
         try:
             client.create_job("a", asks, input_data_blob_prefix="reports", output_data_blob_prefix=output)
-            told.append("begun")
+            answers.append("begun")
         except ClientError as problem:
-            told.append(problem.return_code)
+            answers.append(problem.return_code)
 
     with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
         real, together = service.service.engine.find, threading.Barrier(4)
@@ -183,7 +183,7 @@ def test_one_call_sent_many_times_at_once_begins_one_job(
         for thread in threads:
             thread.join(20)
         # Whichever output came first is the job's; another is another request, and is not kept from other jobs.
-        assert set(told) == {"INVALID_JOB", "begun"} and len(told) == 4
+        assert set(answers) == {"INVALID_JOB", "begun"} and len(answers) == 4
         assert client.watch_job("a").job_status == JobStatus.FINISHED
         monkeypatch.setattr(service.service.engine, "find", real)
         (left,) = {"sum", "other"} - {one.name.removesuffix("-1-of-1") for one in (tmp_path / "out").glob("*-of-1")}

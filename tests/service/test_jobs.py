@@ -179,7 +179,7 @@ def _create(client: Client, job: str, output: str) -> None:
 def test_two_jobs_never_write_to_the_same_prefix(maker: Any, tmp_path: Path) -> None:
     config = _files(tmp_path, maker)
     with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
-        holder = stream(service, parts(maker, "holder", 1.5))  # takes the only place, so that files must wait
+        holder = stream(service, parts(maker, "holder", 1.5))  # takes the only slot, so that files must wait
         time.sleep(0.4)
         _create(client, "first", "same")
         with pytest.raises(ClientError) as caught:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 import grpc
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +26,6 @@ from budget.explain import Shortfall
 from budget.log.entries import Genesis, RecoveryEntry, ReleaseEntry
 from budget.log.history import Listed, Query, find_page
 
-T = TypeVar("T")
-
 _MAX_UNITS = 10_000
 _MAX_UNITS_DERIVED = 100_000
 _PAGE, _MAX_PAGE = 100, 1000
@@ -38,7 +33,7 @@ _FIRST_SHOWN = 20
 
 
 class BudgetServicer(budget_grpc.BudgetServiceServicer):
-    """Answers calls about the ledger; the gate has already decided who calls and that he may."""
+    """Answers calls about the ledger that the gate has authenticated and authorised."""
 
     def __init__(self, *, engine: LocalEngine, runner: JobRunner) -> None:
         self._engine = engine
@@ -46,9 +41,11 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         self._runner = runner
 
     def _columns(self, caller: Caller, shared_infos: list[str]) -> SharedInfoColumns:
-        """Return shared_infos as columns; refuse those of origins that are not the caller's."""
+        """Return shared_infos as columns; refuse those of origins that the caller does not own."""
         if len(shared_infos) > _MAX_UNITS:
-            raise InvalidJobError(f"ask about at most {_MAX_UNITS} reports at once")
+            raise InvalidJobError(
+                f"the request has {len(shared_infos)} shared_infos: give at most {_MAX_UNITS} per call"
+            )
         columns = parse_shared_info_batch(shared_info_batch(shared_infos))
         bad = np.flatnonzero(columns.status != ReportStatus.OK)
         if bad.size:
@@ -60,11 +57,11 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         return columns
 
     def _units(self, columns: SharedInfoColumns, filtering_ids: tuple[int, ...]) -> NDArray[np.uint8]:
-        """Return a unit for each report and filtering ID; refuse more of them than one call may keep us busy with."""
+        """Return a unit for each report and filtering ID; refuse more than 100,000 per call."""
         if len(columns.status) * len(filtering_ids) > _MAX_UNITS_DERIVED:
             raise InvalidJobError(
                 f"{len(columns.status)} reports and {len(filtering_ids)} filtering IDs make more than "
-                f"{_MAX_UNITS_DERIVED} units: ask about fewer at once"
+                f"{_MAX_UNITS_DERIVED} units: ask about fewer per call"
             )
         of = report_units if self._engine.unit == PrivacyUnit.REPORT else shared_id_units
         return of(columns, filtering_ids).reshape(-1, UNIT_BYTES)
@@ -72,17 +69,17 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
     async def GetBalance(
         self, request: budget_pb2.GetBalanceRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.GetBalanceResponse:
-        """What units have spent: a caller's own by shared_info, any by key for auditors and operators."""
+        """Return what units have spent: an ad-tech asks by shared_info, auditors and operators by unit key."""
         caller = current_caller()
         if request.units and not caller.roles & {Role.AUDITOR, Role.OPERATOR}:
-            raise ForbiddenError("only auditors and operators look units up by key; give shared_infos")
+            raise ForbiddenError("only auditors and operators can look up units by key: give shared_infos")
         if request.shared_infos and Role.ADTECH not in caller.roles:
-            raise ForbiddenError("only an ad-tech asks about reports; give unit keys")
+            raise ForbiddenError("only ad-techs can ask by shared_info: give unit keys")
         if len(request.units) > _MAX_UNITS or any(len(unit) != UNIT_BYTES for unit in request.units):
-            raise InvalidJobError(f"ask about at most {_MAX_UNITS} units of {UNIT_BYTES} bytes")
+            raise InvalidJobError(f"units: give at most {_MAX_UNITS} per call, each of {UNIT_BYTES} bytes")
         filtering_ids = parse_filtering_ids(request.filtering_ids)
         if len(request.shared_infos) * len(filtering_ids) + len(request.units) > _MAX_UNITS:
-            raise InvalidJobError(f"ask about at most {_MAX_UNITS} units at once")
+            raise InvalidJobError(f"the request names more than {_MAX_UNITS} units: ask about fewer per call")
         columns = self._columns(caller, list(request.shared_infos))
         raw = self._units(columns, filtering_ids).tobytes() + b"".join(request.units)
         asked = [raw[at : at + UNIT_BYTES] for at in range(0, len(raw), UNIT_BYTES)]
@@ -118,10 +115,10 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
     async def CheckBudget(
         self, request: budget_pb2.CheckBudgetRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.CheckBudgetResponse:
-        """Would this job be paid? Nothing is charged, opened or released.
+        """Return whether this job would be paid. Nothing is charged, opened or released.
 
-        A device token is inside a sealed payload, so the price of an amplified shuffle is that of a job in which every
-        report has one.
+        A device token is inside a sealed payload. The cost of an amplified shuffle therefore assumes that every report
+        has a valid one.
         """
         caller = current_caller()
         asked = request_of(request.job_parameters)
@@ -158,14 +155,20 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
     async def ListUnpaidUnits(
         self, request: budget_pb2.ListUnpaidUnitsRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.ListUnpaidUnitsResponse:
-        """Every unit that could not pay for a refused job of this caller, by page."""
+        """Return one page of the units that could not pay for a refused job of this caller."""
         caller = current_caller()
         refusal = self._runner.book.refusal(caller.name, request.job_request_id)
         start, size = page_of(request.page_token, request.page_size)
-        explain: Callable[[], tuple[Shortfall, ...]] = lambda: self._ledger.explain(  # noqa: E731
-            caller=caller.name, release=refusal.release, units=refusal.units, offset=start, limit=size
-        )
-        page = await self._runner.blocking(explain) if start < refusal.count else ()
+        page: tuple[Shortfall, ...] = ()
+        if start < refusal.count:
+            page = await self._runner.blocking(
+                self._ledger.explain,
+                caller=caller.name,
+                release=refusal.release,
+                units=refusal.units,
+                offset=start,
+                limit=size,
+            )
         stop = start + len(page)
         return budget_pb2.ListUnpaidUnitsResponse(
             units=[self._unpaid(one) for one in page],
@@ -177,11 +180,11 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
     async def ListEntries(
         self, request: budget_pb2.ListEntriesRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.ListEntriesResponse:
-        """The log, filtered; an ad-tech sees its own entries only."""
+        """Return one page of the log, filtered; an ad-tech sees its own entries only."""
         caller = current_caller()
         start, size = page_of(request.page_token, request.page_size)
         if len(request.unit) not in (0, UNIT_BYTES):
-            raise InvalidJobError(f"a unit has {UNIT_BYTES} bytes")
+            raise InvalidJobError(f"unit has {len(request.unit)} bytes: a unit key has {UNIT_BYTES} bytes")
         everything = bool(caller.roles & {Role.AUDITOR, Role.OPERATOR})
         query = Query(
             caller=(request.caller or None) if everything else caller.name,
@@ -221,7 +224,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         try:
             receipts = [Receipt.from_bytes(raw) for raw in request.receipts]
         except FormatError as problem:
-            raise InvalidJobError(f"not a receipt that can be compared: {problem}") from problem
+            raise InvalidJobError(f"receipts holds something that is not a receipt: {problem}") from problem
         report = await self._runner.blocking(verify_store, self._ledger.store, receipts=receipts)
         found = report.disagreement
         return budget_pb2.VerifyLedgerResponse(
@@ -235,21 +238,21 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
 
 
 def _time_ms(request: budget_pb2.ListEntriesRequest, name: str) -> int | None:
-    """Return a time that a request gives; None when it gives none."""
+    """Return a time of the request, or None if it is not set."""
     if not request.HasField(name):
         return None
     try:
         return int(getattr(request, name).ToMilliseconds())
     except ValueError:
         raise InvalidJobError(
-            f"{name} is a time in the years 1 to 9999, its nanoseconds from 0 to 999,999,999"
+            f"{name} is not a time: give the years 1 to 9999 and nanoseconds from 0 to 999,999,999"
         ) from None
 
 
 def page_of(token: str, size: int) -> tuple[int, int]:
-    """Return where a page begins and how long it is; tokens are whole numbers that we gave out."""
+    """Return the start and the size of a page. A page token is the index at which the page begins."""
     if token and not (token.isascii() and token.isdigit() and len(token) <= 18):
-        raise InvalidJobError("page_token is what the page before gave as next_page_token")
+        raise InvalidJobError("page_token is wrong: give the next_page_token of the page before")
     if not 0 <= size <= _MAX_PAGE:
-        raise InvalidJobError(f"page_size is at most {_MAX_PAGE}")
+        raise InvalidJobError(f"page_size is {size}: give 0 to {_MAX_PAGE}")
     return int(token or 0), size or _PAGE

@@ -1,4 +1,4 @@
-"""Who may call: callers with a role, the reporting origins they own, and how they prove who they are."""
+"""Callers: their roles, the reporting origins they own, and how they authenticate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_TOKEN_CHARACTERS = 512
 
 
 class Role(StrEnum):
-    """What a caller is for."""
+    """The role of a caller; it decides which methods they may call."""
 
     ADTECH = "adtech"
     AUDITOR = "auditor"
@@ -27,31 +27,31 @@ class Role(StrEnum):
 
 
 def token_digest(token: str) -> str:
-    """Return the hash under which a token is kept. Tokens have 256 random bits, so one round of SHA-256 is enough."""
+    """Return the hash that the configuration keeps of a token. Its 256 random bits make one SHA-256 enough."""
     return hashlib.sha256(b"aggservice bearer token\0" + token.encode()).hexdigest()
 
 
 def new_token(bits: Bits) -> str:
-    """Return a fresh token to give to a caller."""
+    """Return a new random token for a caller."""
     return f"agg_{bits.read(_TOKEN_BYTES).hex()}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """A bearer token as the service keeps it: its hash, and when it stops being good."""
+    """A bearer token as the service keeps it: its hash, and when it expires."""
 
     digest: str = field(repr=False)
     expires_ms: int | None = None
 
     def __post_init__(self) -> None:
         if re.fullmatch(r"[0-9a-f]{64}", self.digest) is None:
-            raise ConfigError("a token is kept as 64 hex digits of SHA-256: see 'aggservice serve --new-token'")
+            raise ConfigError("a token is not 64 hex digits of SHA-256: make one with 'aggservice serve --new-token'")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Somebody with rights. ``origins`` and ``sites`` are what he reports to; None for both means every origin,
-    which only an embedded or loopback service without callers grants.
+    """A caller and their rights. ``origins`` and ``sites`` are those whose reports they own; None for both means every
+    origin, which only an embedded or loopback service without callers grants.
     """
 
     name: str
@@ -64,18 +64,18 @@ class Caller:
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:
-            raise ConfigError(f"caller {self.name!r}: a name is lower-case letters, digits, '.', '_' and '-'")
+            raise ConfigError(f"caller {self.name!r}: a name is 1 to 64 lower-case letters, digits, '.', '_' and '-'")
         if not self.roles:
-            raise ConfigError(f"caller {self.name!r} needs a role: {', '.join(Role)}")
+            raise ConfigError(f"caller {self.name!r} has no role: give at least one of {', '.join(Role)}")
 
     def owns(self, origin: str) -> bool:
-        """Return whether reports of this origin are his."""
+        """Return whether the caller owns the reports of this origin."""
         if self.origins is None or self.sites is None:
             return True
         return origin in self.origins or (bool(self.sites) and site_of(origin) in self.sites)
 
     def check_scope(self, *, attribution_report_to: str | None, reporting_site: str | None) -> None:
-        """Refuse a job over an origin or a site that is not his."""
+        """Refuse a job over an origin or a site that the caller does not own."""
         if self.origins is None or self.sites is None:
             return
         if attribution_report_to is not None and not self.owns(attribution_report_to):
@@ -87,7 +87,7 @@ class Caller:
 
 
 def local_caller() -> Caller:
-    """Return the only caller of a service without callers, which listens on loopback alone: he may do everything."""
+    """Return the caller with every right, for a service without callers, which listens on loopback only."""
     return Caller(name="local", roles=frozenset(Role), origins=None, sites=None)
 
 
@@ -101,21 +101,21 @@ class Register:
         self._by_certificate = {name: caller for caller in self._callers for name in caller.certificates}
         names = [caller.name for caller in self._callers]
         if len(set(names)) != len(names):
-            raise ConfigError("two callers have the same name")
+            raise ConfigError("two callers have the same name: give each its own")
         if len(self._by_token) != sum(len(caller.tokens) for caller in self._callers):
-            raise ConfigError("two callers have the same token")
+            raise ConfigError("two callers have the same token: give each its own")
         if len(self._by_certificate) != sum(len(caller.certificates) for caller in self._callers):
-            raise ConfigError("two callers have the same certificate name")
+            raise ConfigError("two callers have the same certificate name: give each its own")
 
     @property
     def is_empty(self) -> bool:
-        """Whether the service has no callers, and therefore only a local one."""
+        """Whether the service has no configured callers, so that only the local one exists."""
         return not self._callers
 
     def find(self, *, authorization: str | None, certificate_names: Iterable[str]) -> Caller | None:
-        """Return the caller that these credentials prove; None for a stranger who shows none.
+        """Return the caller of these credentials; None if there are no credentials.
 
-        Wrong or expired credentials raise ``UnauthenticatedError``: they are never taken for none.
+        Wrong or expired credentials raise ``UnauthenticatedError``; the call is never treated as anonymous.
         """
         if self.is_empty:
             return local_caller()
@@ -132,18 +132,18 @@ class Register:
     def _bearer(self, authorization: str) -> Caller:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer" or not 0 < len(token) <= _MAX_TOKEN_CHARACTERS:
-            raise UnauthenticatedError("authorization must be 'Bearer TOKEN'")
+            raise UnauthenticatedError("the authorization header is not of the form 'Bearer TOKEN'")
         digest = token_digest(token)
         found = self._by_token.get(digest)
         if found is None or not hmac.compare_digest(found[1].digest, digest):
-            raise UnauthenticatedError("this token is not known")
+            raise UnauthenticatedError("this token is unknown")
         caller, kept = found
         if kept.expires_ms is not None and not self._clock.now_ms() < kept.expires_ms:
             raise UnauthenticatedError("this token has expired")
         return caller
 
 
-#: Which roles may call a method; an empty set means everybody, strangers too. A method that is not here is nobody's.
+#: The roles that may call a method; an empty set means everyone, also without credentials. Other methods are refused.
 RIGHTS: Mapping[str, frozenset[Role]] = {
     "/aggservice.v1.AggregationService/ListPublicKeys": frozenset(),
     "/grpc.health.v1.Health/Check": frozenset(),
@@ -166,11 +166,11 @@ RIGHTS: Mapping[str, frozenset[Role]] = {
 
 
 def authorise(method: str, caller: Caller | None) -> None:
-    """Refuse a call that this caller may not make; a method nobody listed is nobody's."""
+    """Refuse a call that this caller may not make, and every method that is not in ``RIGHTS``."""
     roles = RIGHTS.get(method)
     if roles is not None and not roles:
         return
     if caller is None:
-        raise UnauthenticatedError("this call needs credentials")
+        raise UnauthenticatedError("this call has no credentials")
     if roles is None or not roles & caller.roles:
         raise ForbiddenError(f"{caller.name} has no role that may call {method.rpartition('/')[2]}")

@@ -13,7 +13,7 @@ from aggservice.wire.errors import KeySetError
 
 
 class KeyRing:
-    """Keys now, and who must be told when they change. Old keys open reports for as long as the file keeps them."""
+    """The current keys, and callbacks for their change. Old keys open reports for as long as the file keeps them."""
 
     def __init__(self, keys: KeySet, clock: Clock, path: Path | None = None) -> None:
         self._keys = keys
@@ -21,12 +21,12 @@ class KeyRing:
         self._path = path
         self._seen = self._stamp()
         self._lock = threading.Lock()
-        self._told: list[Callable[[KeySet], None]] = []
+        self._callbacks: list[Callable[[KeySet], None]] = []
         self.unreadable = False
 
     @classmethod
     def load_or_create(cls, path: Path, bits: Bits, clock: Clock) -> KeyRing:
-        """Read the keys in ``path``, or make them when there is no such file."""
+        """Read the keys in ``path``, or create them if there is no such file."""
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -34,32 +34,32 @@ class KeyRing:
             except KeySetError:
                 if not path.exists():
                     raise
-                # another service that shares the file was first: its keys are as good
+                # another service that shares the file was first: use its keys
         return cls(read_key_set(path), clock, path)
 
     @property
     def keys(self) -> KeySet:
-        """The keys now."""
+        """The current keys."""
         return self._keys
 
     def public(self) -> PublicKeySet:
-        """Return the public halves that clients may seal to now; NoKeysError when every key has expired."""
+        """Return the public keys that clients may seal to now; raise ``NoKeysError`` if every key has expired."""
         if not self._keys.published(self._clock.now_ms()):
             raise NoKeysError("no key is published at this time")
         return self._keys.public(self._clock)
 
-    def on_change(self, told: Callable[[KeySet], None]) -> None:
-        """Call ``told`` with the keys whenever they change."""
-        self._told.append(told)
+    def on_change(self, callback: Callable[[KeySet], None]) -> None:
+        """Call ``callback`` with the keys whenever they change."""
+        self._callbacks.append(callback)
 
     def replace(self, keys: KeySet) -> None:
         """Use other keys from now on."""
         self._keys = keys
-        for told in self._told:
-            told(keys)
+        for callback in self._callbacks:
+            callback(keys)
 
     def refresh(self) -> bool:
-        """Read the file again if it has changed; return whether it had.
+        """Read the file again if it has changed; return whether it has.
 
         While it cannot be read the old keys stay in use, ``unreadable`` is set, and the error is raised.
         """

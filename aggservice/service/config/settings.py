@@ -1,4 +1,4 @@
-"""The configuration of a service: one TOML file, typed, strict, with secrets in files of their own."""
+"""The configuration of a service: one TOML file, read strictly, with secrets in separate files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ConfigFileError(FileError, ConfigError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """Where the certificate, its key, and the authority of client certificates lie."""
+    """The files of the certificate, its private key, and the authority of client certificates."""
 
     certificate: Path
     private_key: Path
@@ -35,7 +35,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What bounds a service's work: jobs at once and waiting, bytes a message, seconds a stream may stall."""
+    """Limits of a service: running and queued jobs, bytes per message, seconds that a stream may stall, and more."""
 
     jobs: int = 4
     jobs_per_caller: int | None = None
@@ -48,7 +48,7 @@ class Limits:
     max_report_age_ms: int = 90 * DAY_MS
 
     def share(self, callers: int) -> int:
-        """Return how many jobs one caller may have at once: all but one where there are several, unless it is set."""
+        """Return how many jobs one caller may run at once; by default all but one if there are several callers."""
         if self.jobs_per_caller is not None:
             return min(self.jobs_per_caller, self.jobs)
         return self.jobs if callers <= 1 else max(1, self.jobs - 1)
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """Everything a service needs to start. ``ledger`` is ``memory``, ``sqlite``, or ``postgres`` with a DSN file."""
+    """Everything that a service needs to start. ``ledger`` is memory, sqlite or postgres (with a DSN file)."""
 
     state: Path
     listen: str = "127.0.0.1:50051"
@@ -78,19 +78,19 @@ class ServiceConfig:
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
 
     def __post_init__(self) -> None:
-        """Refuse to expose what is not protected: off loopback, TLS and callers are a must."""
+        """Refuse an unprotected service: beyond loopback, TLS and callers are required."""
         plain = [self.listen] + ([self.http_listen] if self.http_listen else [])
         for address in plain:
             if not is_loopback(address) and (self.tls is None or not self.callers):
                 raise ConfigError(
-                    f"{address} can be reached from elsewhere: give [tls] and [[callers]], or listen on 127.0.0.1"
+                    f"{address} can be reached from other machines: give [tls] and [[callers]], or listen on 127.0.0.1"
                 )
         if self.http_listen and self.http_listen.startswith("unix:"):
-            raise ConfigError("http_listen is a host and a port, such as 127.0.0.1:8080")
+            raise ConfigError("http_listen is a unix socket: give a host and a port, such as 127.0.0.1:8080")
         if self.listen_mtls and (self.tls is None or self.tls.client_authority is None or not self.callers):
-            raise ConfigError("listen_mtls needs [tls] with client_authority, and [[callers]]")
+            raise ConfigError("listen_mtls cannot work alone: give [tls] with client_authority, and [[callers]]")
         if any(caller.certificates for caller in self.callers) and not self.listen_mtls:
-            raise ConfigError("a caller has a certificate but nothing listens for one: set listen_mtls")
+            raise ConfigError("a caller has certificates, but no port asks for them: set listen_mtls")
 
     @property
     def terms(self) -> Terms:

@@ -1,4 +1,4 @@
-"""The small HTTP app: the public keys at their well-known path, metrics for the operator, and room for a collector."""
+"""The HTTP app: public keys at their well-known path, metrics for the operator, and routes of a collector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_app(
     register: Register,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """Return the app. ``routes`` are added as they are: a collector brings its own endpoints."""
+    """Return the app. ``routes`` are added unchanged, such as those of a collector."""
 
     async def public_keys(request: Request) -> Response:
         try:
@@ -44,9 +44,9 @@ def build_app(
         except ServiceError as problem:
             return PlainTextResponse(f"{problem}\n", status_code=401)
         if caller is None:
-            return PlainTextResponse("this needs credentials\n", status_code=401)
+            return PlainTextResponse("this request has no credentials\n", status_code=401)
         if Role.OPERATOR not in caller.roles:
-            return PlainTextResponse("metrics are the operator's\n", status_code=403)
+            return PlainTextResponse("only operators can read metrics\n", status_code=403)
         return Response(metrics.text(), media_type=CONTENT_TYPE)
 
     async def health(request: Request) -> Response:

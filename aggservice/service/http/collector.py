@@ -1,8 +1,8 @@
-"""A collector: reports as browsers post them to the well-known endpoints, into Avro batches that jobs can read.
+"""A collector: writes reports that browsers post to the well-known endpoints into Avro batches that jobs can read.
 
-It is the ad-tech's side and holds no key: payloads stay sealed. A batch is a period of ``scheduled_report_time``.
-A report is answered with 200 only once it is on disk. Copies for debugging and event-level reports go into folders
-and files of their own, so that no job reads a report twice.
+It belongs to the ad-tech and holds no key: payloads stay sealed. A batch covers a period of ``scheduled_report_time``.
+The answer 200 means that the report is on disk. Debug copies and event-level reports go into separate folders, so that
+no job reads a report twice.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import fcntl
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -39,7 +39,7 @@ _HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """What a well-known path takes: reports of an API, or (``api`` None) documents kept as lines of JSON."""
+    """What a well-known path accepts: reports of an API, or (``api`` None) documents kept as lines of JSON."""
 
     folder: str
     api: Api | None = None
@@ -61,32 +61,32 @@ ENDPOINTS = {
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    """NaN and infinities are Python's, not JSON's: a line with one would spoil the file for stricter readers."""
+    """Refuse NaN and infinities: Python accepts them, but they are not JSON, and other readers would fail."""
     raise ValueError(name)
 
 
 def accept(path: str, body: bytes) -> tuple[Endpoint, AggregatableReport | None, SharedInfo | None]:
-    """Return what a posted body is; raise ``WireError`` naming what is wrong with it.
+    """Parse a posted body; raise ``WireError`` naming what is wrong with it.
 
-    A report must be of the API that its endpoint is for; a document of an event-level endpoint must be JSON.
+    A report must belong to the API of its endpoint; a document of an event-level endpoint must be JSON.
     """
     endpoint = ENDPOINTS[path]
     if endpoint.api is None:
         try:
             json.loads(body, parse_constant=_refuse_constant)
         except (ValueError, RecursionError):
-            raise ReportBodyError("the body of a report is JSON, and this is not") from None
+            raise ReportBodyError("the report body is not valid JSON") from None
         return endpoint, None, None
     report = AggregatableReport.from_json(body)
     info = SharedInfo.parse(report.shared_info)
     if info.api != endpoint.api:
-        raise ReportBodyError(f"this endpoint takes reports of {endpoint.api.value}")
+        raise ReportBodyError(f"this endpoint takes only reports of {endpoint.api.value}")
     return endpoint, report, info
 
 
 @dataclass(slots=True)
 class _Open:
-    """A file being written. ``whole`` is how many of its bytes are known to be on disk, and end a block."""
+    """A file being written. Its first ``whole`` bytes are on disk and end with a complete block."""
 
     path: Path
     file: BinaryIO
@@ -97,16 +97,15 @@ class _Open:
 class Collector:
     """Writes accepted reports below ``root``: ``api/20261118T00/reports-….avro`` and ``event-level/….jsonl``.
 
-    Files are new at each start and whole after each flush; ``flush`` returns when everything is on disk. What a crash
-    left half-written is cut off at the next start: a locked file ``.open-…`` names what is being written. Not for
-    several threads at once.
+    Each start opens new files; each flush leaves them complete and on disk. After a crash the next start cuts off
+    half-written blocks: a locked file ``.open-…`` names the files being written. Not thread-safe.
     """
 
     def __init__(
         self, root: Path, *, clock: Clock, batch_hours: int = 24, origins: Sequence[str] = (), tag: str = ""
     ) -> None:
         if not 1 <= batch_hours <= 24 * 366:
-            raise ReportBodyError("a batch has 1 hour to 366 days")
+            raise ReportBodyError(f"batch_hours is {batch_hours}: give 1 hour to 366 days")
         self.root = root
         self.received = 0
         self.refused = 0
@@ -121,15 +120,17 @@ class Collector:
         self._tag, self._marker = _marker(root, tag or f"{clock.now_ms()}")
 
     def receive(self, path: str, body: bytes) -> None:
-        """Take a posted body; it is safe after the next ``flush``. A bad one raises ``WireError`` and is not kept."""
+        """Accept a posted body; the next ``flush`` stores it. A bad one raises ``WireError`` and is dropped."""
         try:
             endpoint, report, info = accept(path, body)
             if info is not None and self._origins and info.reporting_origin not in self._origins:
-                raise ReportBodyError("this collector takes no reports for that reporting origin")
+                raise ReportBodyError(
+                    f"this collector takes no reports for {info.reporting_origin}: check the reporting origin"
+                )
             line = b"" if report is not None else json.dumps(json.loads(body), separators=(",", ":")).encode()
         except RecursionError:
             self.refused += 1
-            raise ReportBodyError("the body of a report is nested too deeply") from None
+            raise ReportBodyError("the report body is nested too deeply") from None
         except WireError:
             self.refused += 1
             raise
@@ -139,14 +140,14 @@ class Collector:
             return
         start = info.scheduled_report_time_s // self._length_s * self._length_s
         period = datetime.fromtimestamp(start, tz=UTC).strftime("%Y%m%dT%H")
-        place = self.root / endpoint.folder / period / f"reports-{self._tag}.avro"
-        self._pending.setdefault(place, []).append(report)
+        file = self.root / endpoint.folder / period / f"reports-{self._tag}.avro"
+        self._pending.setdefault(file, []).append(report)
 
     def flush(self) -> None:
-        """Write everything that was received to disk, and wait until it is there.
+        """Write everything received to disk, and wait until it is there.
 
-        What cannot be written raises ``OSError`` and is forgotten, and nothing of it stays in a file: what comes later
-        must not stand behind half a block.
+        If that fails, ``OSError`` is raised, the reports are dropped and the file is cut back: later reports must not
+        follow half a block.
         """
         pending, self._pending = self._pending, {}
         lines, self._lines = self._lines, {}
@@ -174,22 +175,22 @@ class Collector:
                 raise
 
     def _open(self, path: Path) -> _Open:
-        """Return the file that reports for ``path`` go to: a new one with a similar name where it was closed before."""
+        """Return the open file for ``path``; if that file was closed before, a new one with a number in its name."""
         if path not in self._files:
             if len(self._files) >= _MAX_OPEN_FILES:
                 self._close_files()
             path.parent.mkdir(parents=True, exist_ok=True)
-            place, again = path, 1
-            while place.exists():
-                again += 1
-                place = path.with_name(f"{path.stem}-{again}.avro")
-            self._name(place)
-            file = place.open("xb")
-            self._files[path] = _Open(path=place, file=file, writer=ReportWriter(file))
+            fresh, number = path, 1
+            while fresh.exists():
+                number += 1
+                fresh = path.with_name(f"{path.stem}-{number}.avro")
+            self._name(fresh)
+            file = fresh.open("xb")
+            self._files[path] = _Open(path=fresh, file=file, writer=ReportWriter(file))
         return self._files[path]
 
     def _name(self, path: Path) -> None:
-        """Note that ``path`` is being written, before it is."""
+        """Name ``path`` in the marker file before it is written."""
         if path not in self._named:
             self._marker.write(f"{path.relative_to(self.root)}\n".encode())
             self._marker.flush()
@@ -197,7 +198,7 @@ class Collector:
             self._named.add(path)
 
     def _abandon(self, path: Path) -> None:
-        """Close a file that could not be written to, with what was whole in it."""
+        """Close a file after a failed write, and cut it back to its complete blocks."""
         held = self._files.pop(path)
         with suppress(OSError):
             held.file.close()
@@ -222,25 +223,25 @@ class Collector:
 
 
 def _marker(root: Path, tag: str) -> tuple[str, BinaryIO]:
-    """Return a tag that no collector below ``root`` has, and its marker, locked for as long as this process lives."""
+    """Return a tag that no other collector below ``root`` uses, and its marker file, locked by this process."""
     while True:
         with suppress(FileExistsError):
             file = (root / f".open-{tag}").open("xb")
             fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file.fileno()).st_nlink:
                 return tag, file
-            file.close()  # another collector took it for one left behind before it was locked
+            file.close()  # another collector removed it as left behind, before it was locked
         tag += "x"
 
 
 def _mend(root: Path) -> None:
-    """Cut off what collectors that did not end in order left half-written in the files that they name."""
+    """Cut off half-written blocks in the files that crashed collectors name in their markers."""
     for marker in sorted(root.glob(".open-*")):
         with marker.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                continue  # its collector runs
+                continue  # its collector is running
             for line in file.read().decode().splitlines():
                 path = root / line
                 if path.is_file():
@@ -251,7 +252,7 @@ def _mend(root: Path) -> None:
 
 
 def _whole(path: Path) -> int:
-    """Return how many bytes of a file of reports, or of lines, a crash left whole."""
+    """Return the size of the complete blocks, or lines, at the start of a file."""
     with path.open("rb") as file:
         if path.suffix == ".avro":
             return whole_bytes(file, str(path), REPORT)
@@ -259,7 +260,7 @@ def _whole(path: Path) -> int:
 
 
 def _cut(path: Path, size: int) -> None:
-    """Shorten a file to ``size`` bytes; one of which nothing remains is no file of reports and goes."""
+    """Shorten a file to ``size`` bytes; remove it if nothing remains."""
     with suppress(OSError):
         if size:
             os.truncate(path, size)
@@ -267,10 +268,10 @@ def _cut(path: Path, size: int) -> None:
             path.unlink(missing_ok=True)
 
 
-def collector_routes(collector: Collector, told: Callable[[int], None] | None = None) -> list[BaseRoute]:
+def collector_routes(collector: Collector) -> list[BaseRoute]:
     """Return the routes of a collector, for ``build_app`` or an app of their own.
 
-    Requests that come within a moment of one another share one flush: each is answered after it.
+    Requests that arrive within 50 ms share one flush, and are answered after it.
     """
     lock = asyncio.Lock()
     waiting: list[asyncio.Future[None]] = []
@@ -284,7 +285,7 @@ def collector_routes(collector: Collector, told: Callable[[int], None] | None = 
                 group, waiting[:] = waiting[:], []
                 try:
                     collector.flush()
-                except Exception as problem:  # whatever it was, everybody who waits is told
+                except Exception as problem:  # every request that waits gets the error
                     for one in filter(lambda one: not one.done(), group):
                         one.set_exception(problem)
                 else:
@@ -299,9 +300,11 @@ def collector_routes(collector: Collector, told: Callable[[int], None] | None = 
                 async for part in request.stream():
                     body += part
                     if len(body) > MAX_BODY_BYTES:
-                        return PlainTextResponse(f"a report has at most {MAX_BODY_BYTES} bytes\n", status_code=413)
+                        return PlainTextResponse(
+                            f"the report body is larger than {MAX_BODY_BYTES} bytes\n", status_code=413
+                        )
         except TimeoutError:
-            return PlainTextResponse(f"a report is sent within {_BODY_S} seconds\n", status_code=408)
+            return PlainTextResponse(f"the report body did not arrive within {_BODY_S} seconds\n", status_code=408)
         except ClientDisconnect:
             return PlainTextResponse("", status_code=400)
         try:
@@ -312,8 +315,6 @@ def collector_routes(collector: Collector, told: Callable[[int], None] | None = 
             await settle()
         except OSError:
             return PlainTextResponse("the report could not be stored: send it again\n", status_code=503)
-        if told is not None:
-            told(collector.received)
         return PlainTextResponse("", status_code=200)
 
     return [Route(path, post, methods=["POST"]) for path in ENDPOINTS]

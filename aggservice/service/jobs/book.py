@@ -1,7 +1,7 @@
-"""The jobs of a service: which are waiting, running and finished, and who may see them.
+"""The jobs of a service: waiting, running and finished ones, each visible to its caller only.
 
-The book lives in memory and is bounded. What was paid for is in the ledger, and is found there after a restart; what
-was not, is gone with the service, as if it had never been asked for.
+The book is kept in memory and is bounded. After a restart, jobs that were paid for are found in the ledger; all others
+are gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FINISHED = aggregation_pb2.Job.FINISHED
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class JobRecord:
-    """One job as its owner sees it. Changed only from the event loop."""
+    """One job as its caller sees it. Changed from the event loop only."""
 
     caller: str
     request: JobRequest
@@ -48,7 +48,7 @@ class JobRecord:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Whose job, and which."""
+        """The caller and the job id."""
         return self.caller, self.request.job_request_id
 
     @property
@@ -57,19 +57,19 @@ class JobRecord:
         return self.session.reports_read if self.session else 0
 
     def begin(self, session: Session) -> None:
-        """Note the session that runs the job, unless somebody cancelled it while it waited."""
+        """Record the session that runs the job; raise ``CancelledError`` if it was cancelled while it waited."""
         if self.cancelled:
             raise CancelledError("the job was cancelled while it waited; nothing was charged")
         self.session = session
 
     def cancel(self) -> None:
-        """End the job at its next step, if it has not been committed by then."""
+        """End the job at its next step, unless it has been committed by then."""
         self.cancelled = True
         if self.session is not None:
             self.session.cancel()
 
     def message(self) -> aggregation_pb2.Job:
-        """Return the job as getJob shows it."""
+        """Return the job as GetJob shows it."""
         job = aggregation_pb2.Job(
             job_request_id=self.request.job_request_id,
             job_status=self.status,
@@ -88,7 +88,7 @@ class JobRecord:
 
 
 def fail_message(job: aggregation_pb2.Job, problem: BaseException, finished_ms: int) -> None:
-    """Fill in what getJob shows of a job that ended with an error."""
+    """Fill in the result of a job that ended with an error."""
     detail = detail_of(problem, job.job_request_id)
     job.result_info.return_code = detail.return_code
     job.result_info.return_message = message_of(problem)
@@ -98,7 +98,7 @@ def fail_message(job: aggregation_pb2.Job, problem: BaseException, finished_ms: 
 
 
 def finish_message(job: aggregation_pb2.Job, summary: common_pb2.SummaryHeader) -> None:
-    """Fill in what getJob shows of a job that finished with a summary."""
+    """Fill in the result of a job that finished with a summary."""
     job.result_info.return_code = summary.return_code
     job.result_info.return_message = "the summary is ready"
     job.result_info.error_summary.CopyFrom(summary.error_summary)
@@ -107,7 +107,7 @@ def finish_message(job: aggregation_pb2.Job, summary: common_pb2.SummaryHeader) 
 
 
 class JobBook:
-    """Jobs by caller and id. Finished ones are kept up to a number; running ones always."""
+    """Jobs by caller and id: all running ones, and a limited number of finished ones."""
 
     def __init__(self, clock: Clock, *, finished_kept: int) -> None:
         self._clock = clock
@@ -128,9 +128,9 @@ class JobBook:
         return [record for record in self._jobs.values() if record.status != FINISHED]
 
     def open(self, caller: str, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
-        """Enter a new job, in the place of a finished one of the same id.
+        """Enter a new job; it replaces a finished job of the same id.
 
-        Of ``asked`` only what we know is kept: fields that we do not can fill a whole message.
+        Unknown fields of ``asked`` are dropped: they could fill a whole message.
         """
         now = self._clock.now_ms()
         asked.DiscardUnknownFields()
@@ -142,7 +142,7 @@ class JobBook:
     def change(
         self, record: JobRecord, *, status: aggregation_pb2.Job.Status | None = None, stage: str | None = None
     ) -> None:
-        """Note that a job has gone on, and wake those who watch it."""
+        """Record a job's progress, and wake the calls that watch it."""
         record.updated_ms = self._clock.now_ms()
         if status is not None:
             record.status = status
@@ -161,9 +161,9 @@ class JobBook:
         debug_rows: Rows | None = None,
         problem: BaseException | None = None,
     ) -> None:
-        """Note how a job ended. Rows are in the ledger or in files; only a small debug run's are kept here.
+        """Record how a job ended. Rows are in the ledger or in files; only those of a small debug run are kept here.
 
-        Whoever caught ``problem`` sees to it that it is kept ``without_frames``.
+        Pass ``problem`` through ``without_frames`` first.
         """
         record.session = None
         record.summary, record.problem = summary, problem
@@ -186,8 +186,8 @@ class JobBook:
         return sum(problem.count for problem in self._refusals.values())
 
     def refusal(self, caller: str, job_request_id: str) -> UnpaidError:
-        """Return why a job was not paid for, with every unit that could not pay."""
+        """Return the error of a refused job, with every unit that could not pay."""
         found = self._refusals.get((caller, job_request_id))
         if found is None:
-            raise NoSuchJobError(f"no job {job_request_id!r} of yours was refused for its budget lately")
+            raise NoSuchJobError(f"you have no recent job {job_request_id!r} that was refused for its budget")
         return found

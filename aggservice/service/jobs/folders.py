@@ -1,7 +1,7 @@
-"""Folders that a caller may name files in: nothing outside them can be read, written or even seen.
+"""Folders in which a caller may name files. Nothing outside them can be read, written or listed.
 
-A path is relative, without ``..``, and every step is opened from the folder above it without following links, so that
-neither a link nor a race between looking and opening leads outside.
+A path is relative and without ``..``. Each step is opened from the folder above it without following links, so that
+neither a link nor a race between check and opening leads outside.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def parts_of(path: str) -> tuple[str, ...]:
-    """Return the steps of a relative path, or refuse it by name."""
+    """Return the steps of a relative path; refuse any other path."""
     if not 0 < len(path) <= _MAX_PATH_CHARACTERS:
-        raise PathRefusedError(f"a path has 1 to {_MAX_PATH_CHARACTERS} characters")
+        raise PathRefusedError(f"the path has {len(path)} characters: give 1 to {_MAX_PATH_CHARACTERS}")
     if path.startswith(("/", "~")) or "\\" in path or ":" in path.split("/", maxsplit=1)[0]:
         raise PathRefusedError(f"the path {path!r} is not relative to your folder")
     if not path.isprintable():
-        raise PathRefusedError("a path is printable text")
+        raise PathRefusedError("the path holds characters that cannot be printed")
     parts = tuple(path.split("/"))
     if any(part in ("", ".", "..") for part in parts[:-1]) or parts[-1] in (".", ".."):
         raise PathRefusedError(f"the path {path!r} has an empty, '.' or '..' step")
     if len(parts) > _MAX_DEPTH:
-        raise PathRefusedError(f"a path has at most {_MAX_DEPTH} steps")
+        raise PathRefusedError(f"the path has more than {_MAX_DEPTH} steps")
     return parts
 
 
 class Folder:
-    """A folder that one caller may use. ``root`` is the operator's and may itself be reached through links."""
+    """A folder that one caller may use. The operator chooses ``root``, which may itself be a link."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def below(self, name: str) -> Folder:
-        """Return the folder of one caller below this one; this one itself when he has no name of his own."""
+        """Return the folder of one caller below this one; this folder itself if ``name`` is empty."""
         if not name:
             return self
         if len(parts_of(name)) != 1:
-            raise PathRefusedError("a caller's folder is one step below the service's")
+            raise PathRefusedError(f"the caller's folder {name!r} is not a single folder name")
         return Folder(self.root / name)
 
     @contextmanager
@@ -60,7 +60,7 @@ class Folder:
         try:
             descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as problem:
-            raise InputReadError("the operator has made no folder for you") from problem
+            raise InputReadError("you have no folder on this service: ask its operator to create one") from problem
         try:
             for step in steps:
                 if create:
@@ -69,7 +69,7 @@ class Folder:
                     except FileExistsError:
                         pass
                     except OSError as problem:
-                        text = f"the folder {'/'.join(steps)!r} cannot be made: {problem.strerror}"
+                        text = f"the folder {'/'.join(steps)!r} cannot be created: {problem.strerror}"
                         raise ResultWriteError(text) from problem
                 try:
                     below = os.open(step, _DIRECTORY, dir_fd=descriptor)
@@ -100,7 +100,7 @@ class Folder:
 
     def _gather(self, above: int, name: str, path: tuple[str, ...], found: list[str]) -> None:
         if len(path) > _MAX_DEPTH:
-            raise PathRefusedError(f"a path has at most {_MAX_DEPTH} steps")
+            raise PathRefusedError(f"the path has more than {_MAX_DEPTH} steps")
         _refuse_link(above, name)
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
         if stat.S_ISREG(mode):
@@ -128,22 +128,22 @@ class Folder:
             raise InputReadError(f"{path!r} is not a file")
         os.set_blocking(file, True)
         raw = io.FileIO(file)
-        raw.name = path  # what errors call it: the caller knows no descriptor's number
+        raw.name = path  # errors then name the path, not the number of a descriptor
         return io.BufferedReader(raw)
 
     def prepare(self, prefix: str) -> Path:
-        """Make the folders that ``prefix`` names and return where files of that prefix go, by a path without links.
+        """Create the folders of ``prefix`` and return the path of its files, without links.
 
-        Refused when something begins with it already: a summary never takes the place of another.
+        Refused if a file of this prefix exists: a summary never replaces another.
         """
         parts = parts_of(prefix)
         if not parts[-1]:
-            raise PathRefusedError("an output prefix ends with the beginning of a file's name, not with '/'")
+            raise PathRefusedError("the output prefix ends with '/': add the beginning of a file name")
         with self._enter(parts[:-1], create=True) as descriptor:
             stem = parts[-1].removesuffix(".avro")
             taken = [name for name in os.listdir(descriptor) if name.startswith(f"{stem}-") or name == parts[-1]]
             if taken:
-                raise ResultWriteError(f"{prefix!r} is taken: {taken[0]!r} exists already")
+                raise ResultWriteError(f"{prefix!r} is taken: {taken[0]!r} exists; choose another prefix")
         return Path(os.path.realpath(self.root)).joinpath(*parts)
 
 
@@ -153,4 +153,4 @@ def _refuse_link(above: int, name: str) -> None:
     except OSError:
         return
     if stat.S_ISLNK(mode):
-        raise PathRefusedError(f"{name!r} is a symbolic link, and those are not followed")
+        raise PathRefusedError(f"{name!r} is a symbolic link, which the service does not follow")

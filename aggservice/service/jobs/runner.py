@@ -1,4 +1,4 @@
-"""Running jobs: from the event loop into threads and back, with cancellation that leaves nothing behind."""
+"""Running jobs: steps that block run in threads, and a cancelled job leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _DOMAIN_RECORD_BYTES = 17
-"""A 16-byte bucket and its length."""
+"""16 bytes of a bucket and one of its length."""
 _MOST_EXPECTED = 100_000_000
 
 
 def scope_of(caller: Caller) -> Scope:
-    """Return a caller as the engine knows him."""
+    """Return the scope that the engine checks reports against."""
     return Scope(caller=caller.name, origins=caller.origins, sites=caller.sites)
 
 
 class JobRunner:
-    """Takes jobs through the engine. Everything that blocks runs in a thread of its own pool."""
+    """Runs jobs in the engine. Everything that blocks runs in a thread of the pool."""
 
     def __init__(
         self, *, engine: LocalEngine, book: JobBook, slots: JobSlots, executor: ThreadPoolExecutor, log: EventLog
@@ -49,11 +49,11 @@ class JobRunner:
         self._writing: set[Path] = set()
 
     async def blocking(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run something that blocks in a thread."""
+        """Run a blocking call in a thread."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: call(*args, **kwargs))
 
     async def step(self, session: Session, call: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run one step of a job in a thread. A cancelled caller cancels the job, and is let go once the step ended."""
+        """Run one step of a job in a thread. Cancellation cancels the job, and returns once the step has ended."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, lambda: call(*args, **kwargs))
         try:
@@ -66,13 +66,13 @@ class JobRunner:
             raise
 
     def reserve(self, job: FileJob) -> None:
-        """Keep a job's output prefix for it alone until it has finished."""
+        """Reserve a job's output prefix until the job has finished."""
         if job.output.prefix in self._writing:
-            raise ResultWriteError(f"another job is writing to {job.output.prefix.name!r}")
+            raise ResultWriteError(f"another job is writing to {job.output.prefix.name!r}: choose another prefix")
         self._writing.add(job.output.prefix)
 
     def start(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
-        """Run a job over files, whose output was reserved, in the background."""
+        """Run a job over files in the background; its output must be reserved."""
         task = asyncio.get_running_loop().create_task(self._run(record, caller, job))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -90,28 +90,28 @@ class JobRunner:
                 outcome = await self.step(session, job.run, session)
             self.finished(record, outcome)
         except KNOWN_ERRORS as problem:
-            self.lost(record, problem)
+            self.log_lost(record, problem)
             self.book.close(record, problem=without_frames(problem))
-            self._note(record, return_code_of(problem).value)
+            self._log_end(record, return_code_of(problem).value)
         except asyncio.CancelledError as problem:
             self.book.close(record, problem=problem)
             raise
-        except Exception as problem:  # a fault of ours must end the job, not the service
+        except Exception as problem:  # a fault of the service ends the job, not the service
             self._log.fault("job_failed", problem, caller=record.caller, job=record.request.job_request_id)
             self.book.close(record, problem=without_frames(problem))
 
     def finished(self, record: JobRecord, outcome: Outcome) -> None:
-        """Note a job that ended with a summary."""
+        """Record a job that ended with a summary."""
         summary = outcome_header(outcome, self.engine.ledger.filter)
         self.book.close(record, summary=summary, debug_rows=outcome.rows if outcome.receipted is None else None)
-        self._note(record, outcome.header.return_code.value)
+        self._log_end(record, outcome.header.return_code.value)
 
-    def lost(self, record: JobRecord, problem: BaseException) -> None:
-        """Tell the operator why a summary that was paid for could not be made or kept."""
+    def log_lost(self, record: JobRecord, problem: BaseException) -> None:
+        """Log why a summary that was paid for could not be made or kept."""
         if isinstance(problem, PaidFailureError) and problem.__cause__ is not None:
             self._log.fault("summary_lost", problem.__cause__, caller=record.caller, job=record.request.job_request_id)
 
-    def _note(self, record: JobRecord, code: str) -> None:
+    def _log_end(self, record: JobRecord, code: str) -> None:
         self._log.event("job", caller=record.caller, job=record.request.job_request_id, return_code=code)
 
     async def stop(self) -> None:
@@ -136,7 +136,7 @@ class FileJob:
         output: AvroShards,
         recheck: Callable[[], object] | None = None,
     ) -> None:
-        """``recheck`` looks at the output's path once more before anything is charged."""
+        """``recheck`` checks the output path once more before anything is charged."""
         self.output = output
         self._inputs = inputs
         self._prefixes = prefixes
@@ -144,7 +144,7 @@ class FileJob:
         self._recheck = recheck
 
     def expected_keys(self) -> int:
-        """Return about how many keys the domain has, from its files' sizes: a table made for them need not grow."""
+        """Estimate how many keys the domain has from the size of its files, so that the table need not grow."""
         if self._domain is None:
             return 0
         size = 0
