@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +11,15 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import Campaign, Query
-from aggservice.client import Client, ClientError, JobParameters, Statement, Summary
+from aggservice.client import Client, ClientError, JobParameters, Statement
+from aggservice.client.values import SummaryHeader
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import BucketRows, read_reports, read_summary, write_buckets
 from aggservice.wire.avro.shards import find_shards, shard_name
 
 Words = NDArray[np.uint64]
+Columns = tuple[Words, Words, NDArray[np.int64]]
+"""The rows of a summary: high and low halves of the keys, and metrics."""
 
 REFUSED = "PRIVACY_BUDGET_EXHAUSTED"
 
@@ -53,13 +56,13 @@ class JobResult:
         return self.statement is not None
 
     @classmethod
-    def of(cls, job: Job, summary: Summary) -> JobResult:
-        """Return the result of a job that has a summary."""
+    def of(cls, job: Job, summary: SummaryHeader, rows: Columns) -> JobResult:
+        """Return the result of a job that has a summary with these rows."""
         return cls(
             job=job,
-            high=summary.high,
-            low=summary.low,
-            metrics=summary.metrics,
+            high=rows[0],
+            low=rows[1],
+            metrics=rows[2],
             statement=summary.statement,
             return_code=summary.return_code,
             error_counts=summary.error_counts,
@@ -149,13 +152,13 @@ class JobSubmitter:
         if self._clock is not None and job.time_ms > self._clock.now_ms():
             self._clock.advance_to(job.time_ms)
         try:
-            return JobResult.of(job, self._over_files(job) if self._files else self._streamed(job))
+            return JobResult.of(job, *(self._over_files(job) if self._files else self._streamed(job)))
         except ClientError as problem:
             if problem.return_code != REFUSED:
                 raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
             return JobResult.refused(job, problem)
 
-    def _over_files(self, job: Job) -> Summary:
+    def _over_files(self, job: Job) -> tuple[SummaryHeader, Columns]:
         query = job.query
         every = job.batches == tuple(range(self._campaign.batches))
         prefixes = ["batches/"] if every else [f"batches/{number:03d}/" for number in job.batches]
@@ -172,14 +175,14 @@ class JobSubmitter:
         if not shards:
             raise RunError(f"job {job.name} was done before, and its summary is not in {self._out}")
         parts = [rows for path in shards for rows in read_summary(path)]
-        return replace(
-            summary,
-            high=np.concatenate([summary.high, *(rows.key_high for rows in parts)]),
-            low=np.concatenate([summary.low, *(rows.key_low for rows in parts)]),
-            metrics=np.concatenate([summary.metrics, *(rows.metric for rows in parts)]),
+        none = np.empty(0, dtype=np.uint64)
+        return summary, (
+            np.concatenate([none, *(rows.key_high for rows in parts)]),
+            np.concatenate([none, *(rows.key_low for rows in parts)]),
+            np.concatenate([np.empty(0, dtype=np.int64), *(rows.metric for rows in parts)]),
         )
 
-    def _streamed(self, job: Job) -> Summary:
+    def _streamed(self, job: Job) -> tuple[SummaryHeader, Columns]:
         folder = self._out / "batches"
         shards = [path for number in job.batches for path in find_shards(folder, f"{number:03d}/")]
         batches = [batch for path in shards for batch in read_reports(path)]
@@ -190,4 +193,4 @@ class JobSubmitter:
         folder.mkdir(parents=True, exist_ok=True)
         rows = BucketRows.summary(summary.high, summary.low, summary.metrics)
         write_buckets(folder / shard_name("summary.avro", 1, 1), rows)
-        return summary
+        return summary, (summary.high, summary.low, summary.metrics)
