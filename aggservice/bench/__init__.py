@@ -1,6 +1,6 @@
 """Benchmarks: each measures a part of the project against a peer or a limit in the same run.
 
-A module is a benchmark: it exposes ``command``, a typer command whose options are sizes with defaults that finish
+Each module is one benchmark. It exposes ``command``, a typer command whose options are sizes with defaults that finish
 in about a minute; ``--full`` runs the sizes that the project promises. It ends by calling ``conclude``.
 """
 
@@ -21,7 +21,7 @@ def seconds(work: Callable[[], object]) -> float:
 def interleaved(works: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
     """Return the median time of each work over rounds in which every work runs once.
 
-    Interleaving lets a slow minute of the machine fall on all of them alike.
+    Interleaving spreads a slow minute of the machine over all of them.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):

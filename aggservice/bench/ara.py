@@ -1,34 +1,51 @@
-"""Attribution Reporting, one core: a fleet against a browser on the same registrations, which must send the same."""
+"""Attribution Reporting, one core: a fleet against browsers on the same registrations and with the same reports."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from fractions import Fraction
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from aggservice.bench import conclude, seconds
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from ara_client import Fleet, SourceColumns, TriggerColumns, VendorValues
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from ara_client import (
+    AggregatableAttributionReport,
+    Browser,
+    Fleet,
+    FleetRules,
+    Request,
+    Response,
+    SourceColumns,
+    StateSpace,
+    TriggerColumns,
+    TriggerDataSpec,
+    VendorValues,
+    draw_states,
+    match_table,
+)
+from ara_client.reports import Report
 
 _PROMISED_RATE = 1_000_000
 _PROMISED_RATIO = 50
 _DESTINATIONS = 5
 _ROUNDS = 3
 
-#: What leaves a fleet or a browser: the trigger's place, and (key, value) for each contribution.
+#: What leaves a fleet or a browser: the trigger's row, and (key, value) for each contribution.
 Sent = list[tuple[int, tuple[tuple[int, int], ...]]]
 
 
 def command(
     registrations: Annotated[int, typer.Option(min=1_000, help="Registrations of the fleet alone.")] = 2_000_000,
-    shared: Annotated[int, typer.Option(min=100, help="Registrations that the browsers do as well.")] = 60_000,
+    shared: Annotated[int, typer.Option(min=100, help="Registrations that browsers run as well.")] = 60_000,
     full: Annotated[bool, typer.Option("--full", help="Ten million and 200,000 registrations.")] = False,
 ) -> None:
-    """Registrations a second of ``Fleet``, and of ``Browser`` on the same ones; the ratio of the two."""
+    """Attribution Reporting: Fleet over Browser, registrations per s.
+
+    Both run the same registrations on one core, and must send the same reports.
+    """
     if full:
         registrations, shared = 10_000_000, 200_000
     events = _Events(registrations, devices=max(1, registrations // 10))
@@ -37,45 +54,38 @@ def command(
 
     _event_level()
     best = min(_fleet(events)[0] for _ in range(_ROUNDS))
-    print(f"Fleet:   {registrations / best:12,.0f} registrations a second ({registrations:,} in {best:.2f} s)")
+    print(f"Fleet:   {registrations / best:12,.0f} registrations per second ({registrations:,} in {best:.2f} s)")
     same, by_fleet = min((_fleet(few) for _ in range(_ROUNDS)), key=lambda timed: timed[0])
-    print(f"Fleet:   {shared / same:12,.0f} registrations a second on the {shared:,} that the browsers do too")
+    print(f"Fleet:   {shared / same:12,.0f} registrations per second on the {shared:,} that the browsers run too")
     alone, by_browsers = _browsers(few)
-    print(f"Browser: {shared / alone:12,.0f} registrations a second on those ({shared:,} in {alone:.2f} s)")
+    print(f"Browser: {shared / alone:12,.0f} registrations per second on those ({shared:,} in {alone:.2f} s)")
     if by_fleet != by_browsers:
         print("the fleet and the browsers did not send the same reports: the times mean nothing")
         raise typer.Exit(1)
     print(f"both sent the same {len(by_fleet):,} reports")
     conclude(
         alone / same,
-        "Fleet over Browser, registrations a second, one core, the same registrations",
-        f"promised {_PROMISED_RATIO}; Fleet {registrations / best:,.0f} a second, promised {_PROMISED_RATE:,}; "
-        f"Browser {shared / alone:,.0f} a second",
+        "Fleet over Browser, registrations per second, one core, the same registrations",
+        f"promised {_PROMISED_RATIO}; Fleet {registrations / best:,.0f} per second, promised {_PROMISED_RATE:,}; "
+        f"Browser {shared / alone:,.0f} per second",
     )
 
 
 def _event_level() -> None:
-    """Print how long counting a large specification takes, and how many registrations a second can be randomized."""
-    from fractions import Fraction
-
-    from aggservice.mechanisms import SecureBits
-    from ara_client import StateSpace, TriggerDataSpec, draw_states
-
+    """Print how long counting a large specification takes, and how many registrations per second can be randomized."""
     large = [TriggerDataSpec(trigger_data=data, windows=5, buckets=3) for data in range(10)]
     made: list[StateSpace] = []
     took = min(seconds(lambda: made.append(StateSpace(large, 12))) for _ in range(_ROUNDS))
     print(f"States:  {made[0].count:,} counted in {1000 * took:.1f} ms (promised: 10^12 within a second)")
     draws = 10_000_000
     took = min(seconds(lambda: draw_states(SecureBits(), 2925, Fraction(14), draws)) for _ in range(_ROUNDS))
-    print(f"Noise:   {draws / took:12,.0f} exact draws a second at epsilon 14 over 2,925 states")
+    print(f"Noise:   {draws / took:12,.0f} exact draws per second at epsilon 14 over 2,925 states")
 
 
 class _Events:
     """A month of registrations: seven sources to three triggers, five destinations, some filters and dedup keys."""
 
     def __init__(self, size: int, *, devices: int) -> None:
-        import numpy as np
-
         rng = np.random.default_rng(size)
         self.size = size
         self.is_trigger = rng.random(size) < 0.3
@@ -90,17 +100,13 @@ class _Events:
         self.devices = devices
 
     def columns(self) -> tuple[SourceColumns, TriggerColumns]:
-        """Lay the registrations out. The place of the source is in the high half of a key, the trigger's in the low."""
-        import numpy as np
-
-        from ara_client import SourceColumns, TriggerColumns
-
-        place = np.arange(self.size)
+        """Return the columns. A key has the row of the source in its high half, of the trigger in its low half."""
+        row = np.arange(self.size)
         s, t = ~self.is_trigger, self.is_trigger
 
         def common(rows: np.ndarray[Any, np.dtype[np.bool_]]) -> dict[str, Any]:
             return {
-                "order": place[rows],
+                "order": row[rows],
                 "time_ms": self.time_ms[rows],
                 "device": self.device[rows],
                 "destination": self.destination[rows],
@@ -111,11 +117,11 @@ class _Events:
             **common(s),
             priority=self.priority[s],
             expiry_ms=self.time_ms[s] + 1000 * self.expiry_s[s],
-            key_high=place[s],
+            key_high=row[s],
             key_low=0,
         )
         triggers = TriggerColumns.of(
-            **common(t), dedup_key=self.dedup_key[t], key_high=0, key_low=place[t], value=self.value[t]
+            **common(t), dedup_key=self.dedup_key[t], key_high=0, key_low=row[t], value=self.value[t]
         )
         return sources, triggers
 
@@ -145,9 +151,7 @@ class _Events:
 
 
 def _vendor() -> VendorValues:
-    """A browser without the limits that a fleet leaves out, and without chance, so that both send the same."""
-    from ara_client import VendorValues
-
+    """Return limits under which a browser and a fleet send the same: those that a fleet lacks are off, as is chance."""
     plenty = 1 << 30
     return VendorValues(
         max_sources_per_origin=plenty,
@@ -159,9 +163,6 @@ def _vendor() -> VendorValues:
 
 
 def _new_fleet() -> Fleet:
-    from aggservice.mechanisms import SeededBits
-    from ara_client import Fleet, FleetRules, match_table
-
     products = range(3)
     # A source or trigger without the filter (0) matches anything.
     matches = match_table(products, products, lambda source, trigger: 0 in (source, trigger) or source == trigger)
@@ -187,11 +188,7 @@ def _fleet(events: _Events) -> tuple[float, Sent]:
 
 
 def _browsers(events: _Events) -> tuple[float, Sent]:
-    """Return the time that browsers take from headers to reports (unsealed, as the fleet's), and what they sent."""
-    from aggservice.mechanisms import ManualClock, SeededBits
-    from ara_client import AggregatableAttributionReport, Browser, Request, Response
-    from ara_client.reports import Report
-
+    """Return the time that browsers take from headers to reports, unsealed as the fleet's, and what they sent."""
     vendor, bits = _vendor(), SeededBits("bench")
     browsers = [Browser(clock=ManualClock(0), bits=bits, config=vendor) for _ in range(events.devices)]
     click = Request(context="https://publisher.example", eligible="navigation-source")

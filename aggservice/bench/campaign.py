@@ -1,7 +1,7 @@
-"""A whole campaign against bare cryptography: as many bare seals and opens on all cores, over the wall time of the run.
+"""A whole campaign against bare cryptography: time of as many bare seals and opens, over the wall time of the run.
 
 The run simulates people, attributes, collects, seals, writes Avro, asks the service for a summary over files, charges a
-SQLite ledger, and holds the summary against the truth. The bare work is measured before and after it and averaged.
+SQLite ledger, and compares the summary with the truth. The bare work is measured before and after it and averaged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from aggservice.bench import conclude
+from aggservice.campaign import parse_campaign, run_campaign
+from aggservice.wire import encode_payload
+from aggservice.wire.hpke.sealing import SUITE
 
 _MIB = 1 << 20
 _INFO_BYTES = 290
@@ -64,11 +68,6 @@ by = ["campaign"]
 
 def _bare_child(count: int, begin: Any, times: Any) -> None:
     """Seal and open ``count`` payloads of a report's size; nothing else is timed."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-    from aggservice.wire import encode_payload
-    from aggservice.wire.hpke.sealing import SUITE
-
     private = X25519PrivateKey.generate()
     public = private.public_key()
     info, plain = bytes(_INFO_BYTES), encode_payload([], maximum=_PAYLOAD_SLOTS)
@@ -95,13 +94,14 @@ def bare_seconds(count: int, workers: int) -> float:
 
 
 def command(
-    people: Annotated[int, typer.Option(help="People; each sees 4.4 ads on average.")] = 60_000,
+    people: Annotated[int, typer.Option(help="Number of people; each sees 4.4 ads on average.")] = 60_000,
     full: Annotated[bool, typer.Option("--full", help="A million people: about 5 million events.")] = False,
-    out: Annotated[Path | None, typer.Option(help="Keep the run here.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Keep the run in this folder.")] = None,
 ) -> None:
-    """Measure as many bare seals and opens on all cores over the wall time of a campaign's run."""
-    from aggservice.campaign import parse_campaign, run_campaign
+    """A whole run: bare seals and opens over its wall time.
 
+    The bare work is as many seals and opens as the run has reports, on all cores.
+    """
     if full:
         people = 1_000_000
     workers = min(2, os.cpu_count() or 1)
@@ -128,14 +128,12 @@ def command(
     conclude(
         bare / wall,
         f"time of {sealed:,} bare seals and opens on {workers} processes over the wall time of the run",
-        f"{bare:.1f} s against {wall:.1f} s; {sealed / wall:,.0f} reports and {events / wall:,.0f} events a second",
+        f"{bare:.1f} s against {wall:.1f} s; {sealed / wall:,.0f} reports and {events / wall:,.0f} events per second",
     )
 
 
 def _warm(workers: int) -> None:
-    """Let every kernel compile once before anything is timed."""
-    from aggservice.campaign import parse_campaign, run_campaign
-
+    """Compile every kernel before anything is timed."""
     with tempfile.TemporaryDirectory(prefix="aggservice-bench-") as scratch:
         campaign = parse_campaign(CAMPAIGN.format(people=300), folder=Path())
         run_campaign(campaign, Path(scratch) / "warm", workers=workers, draw=False)

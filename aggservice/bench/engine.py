@@ -1,4 +1,4 @@
-"""The engine against bare opening: reports a second from Avro to a summary, over two processes that only open.
+"""The engine against bare opening: reports per second from Avro to a summary, over those of processes that only open.
 
 Both run on all cores. The engine reads Avro, judges, opens, decodes, drops repeated ids, sums over the domain, draws
 noise, stages an Avro summary and charges a fresh SQLite ledger. The rounds are interleaved and medians compared.
@@ -19,6 +19,29 @@ import numpy as np
 import typer
 
 from aggservice.bench import conclude
+from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
+from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.runner import FileJob
+from aggservice.wire import Api as Apis
+from aggservice.wire import (
+    BucketRows,
+    Contribution,
+    KeySet,
+    PublicKeySet,
+    ReportBatch,
+    ReportWriter,
+    SharedInfo,
+    Spans,
+    encode_payload,
+    read_key_set,
+    read_reports,
+    seal,
+    write_buckets,
+    write_key_set,
+)
+from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
+from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
 
 ORIGIN = "https://adtech.example"
 CONTRIBUTIONS = 20
@@ -35,18 +58,6 @@ def _keys_of(count: int) -> tuple[Any, Any]:
 
 def _seal_part(folder: str, part: int, start: int, stop: int, key_count: int, public: str) -> None:
     """Seal reports ``start`` to ``stop`` into one Avro file."""
-    from aggservice.wire import Api as Apis
-    from aggservice.wire import (
-        Contribution,
-        PublicKeySet,
-        ReportBatch,
-        ReportWriter,
-        SharedInfo,
-        Spans,
-        encode_payload,
-        seal,
-    )
-
     rng = np.random.default_rng(start)
     high, low = _keys_of(key_count)
     key = PublicKeySet.parse(public).keys[0]
@@ -79,9 +90,6 @@ def _seal_part(folder: str, part: int, start: int, stop: int, key_count: int, pu
 
 def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
     """Make keys, domain and sealed reports."""
-    from aggservice.mechanisms import ManualClock, SeededBits
-    from aggservice.wire import BucketRows, KeySet, write_buckets, write_key_set
-
     clock = ManualClock(NOW_MS)
     ring = KeySet.create(SeededBits("bench"), clock)
     write_key_set(folder / "keys.json", ring)
@@ -100,12 +108,10 @@ def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
 
 
 def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> None:
-    """Open every ``parts``-th batch and nothing else. The clock stands still while the next batch is read, so that
-    what is opened lies near, as it does in the engine.
-    """
-    from aggservice.wire import read_key_set, read_reports
-    from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
+    """Open every ``parts``-th batch and nothing else.
 
+    Reading is not timed, but happens just before opening, so that reports are in the cache as they are in the engine.
+    """
     keys = read_key_set(Path(folder) / "keys.json").by_id
     decrypt = SUITE.decrypt
     taken = 0.0
@@ -124,7 +130,7 @@ def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> 
 
 
 def bare_seconds(folder: Path, workers: int) -> float:
-    """Return how long the slower of ``workers`` processes is at opening, when they open every report between them."""
+    """Return the time that the slowest of ``workers`` processes opens, when they share all reports."""
     context = multiprocessing.get_context("spawn")
     begin, times = context.Barrier(workers), context.Queue()
     processes = [
@@ -139,19 +145,12 @@ def bare_seconds(folder: Path, workers: int) -> float:
 
 
 def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
-    """Run one job over a folder's reports and domain, in a process of its own so that its memory can be told apart.
+    """Run one job over a folder's reports and domain, in a separate process, so that its memory is measured alone.
 
     ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
     """
-    from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
-    from aggservice.mechanisms import ManualClock, SecureBits
-    from aggservice.service.jobs.folders import Folder
-    from aggservice.service.jobs.runner import FileJob
-    from aggservice.wire import KeySet, read_key_set
-    from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
-
-    place = Path(folder)
-    state = Path(tempfile.mkdtemp(dir=place, prefix="state-"))
+    inputs = Path(folder)
+    state = Path(tempfile.mkdtemp(dir=inputs, prefix="state-"))
     bits, clock = SecureBits(), ManualClock(NOW_MS)
     ledger = Ledger.create(
         SqliteStore(state / "ledger.sqlite"),
@@ -162,15 +161,15 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
         terms=ledger_terms(),
         staging=Staging(state / "staging", bits),
     )
-    pool = WorkerPool(KeySet(()) if cleartext else read_key_set(place / "keys.json"), processes=workers)
+    pool = WorkerPool(KeySet(()) if cleartext else read_key_set(inputs / "keys.json"), processes=workers)
     engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
     job = FileJob(
-        inputs=Folder(place),
+        inputs=Folder(inputs),
         prefixes=("reports",),
         domain="domain.avro",
         output=AvroShards(prefix=state / "summary.avro"),
     )
-    _warm(engine, place, cleartext)
+    _warm(engine, inputs, cleartext)
     out.put("ready")
     request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
     start = time.perf_counter()
@@ -189,10 +188,7 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
 
 
 def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
-    """Let every kernel compile and every worker start before the clock does; nothing is charged."""
-    from aggservice.engine import JobRequest, Scope
-    from aggservice.wire import read_reports
-
+    """Compile every kernel and start every worker before the clock starts; nothing is charged."""
     batch = next(iter(read_reports(min(folder.glob("reports*.avro")), rows=100))).slice(0, 64)
     request = JobRequest(job_request_id="warm", attribution_report_to=ORIGIN)
     session = engine.begin(Scope(caller="warm"), request, cleartext=cleartext)
@@ -203,7 +199,7 @@ def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
 
 
 def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, int]:
-    """Run ``work`` in a fresh process; return what it put out last and the peak RSS of its family."""
+    """Run ``work`` in a new process; return its result and the peak RSS of the process with its children."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     child = context.Process(target=work, args=(*arguments, out))
@@ -223,7 +219,7 @@ def engine_seconds(folder: Path, workers: int, *, cleartext: bool = False) -> tu
     """Return how long the engine takes over a folder, the rows it released, and the peak RSS of its processes."""
     (taken, rows, errors), peak = in_process(engine_job, (str(folder), workers, cleartext))
     if errors or not rows:
-        raise RuntimeError(f"the engine's job went wrong: {rows} rows, errors {errors}")
+        raise RuntimeError(f"the engine's job failed: {rows} rows, errors {errors}")
     return taken, rows, peak
 
 
@@ -246,35 +242,38 @@ def family_rss(process_id: int | None) -> int:
 
 
 def command(
-    reports: Annotated[int, typer.Option(help="Sealed reports of 20 contributions.")] = 60_000,
+    reports: Annotated[int, typer.Option(help="Number of sealed reports, of 20 contributions each.")] = 60_000,
     keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 100_000,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians count.")] = 3,
     full: Annotated[bool, typer.Option("--full", help="A million reports and a million keys.")] = False,
-    folder: Annotated[Path | None, typer.Option(help="Keep the sealed reports here for the next run.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Keep the sealed reports in this folder.")] = None,
 ) -> None:
-    """Measure reports a second from Avro to summary over bare opens a second, both on all cores."""
+    """Avro to summary: reports per second over bare opens.
+
+    Both use all cores, one process each.
+    """
     if full:
         reports, keys = 1_000_000, 1_000_000
     workers = min(2, os.cpu_count() or 1)
     with tempfile.TemporaryDirectory(prefix="aggservice-bench-") as scratch:
-        place = folder or Path(scratch)
-        if not (place / "domain.avro").exists():
-            place.mkdir(parents=True, exist_ok=True)
+        inputs = folder or Path(scratch)
+        if not (inputs / "domain.avro").exists():
+            inputs.mkdir(parents=True, exist_ok=True)
             print(f"sealing {reports:,} reports on {workers} processes …", flush=True)
-            _prepare(place, reports, keys, workers)
+            _prepare(inputs, reports, keys, workers)
         bare: list[float] = []
         ours: list[float] = []
         peak = 0
         for number in range(rounds):
-            bare.append(bare_seconds(place, workers))
-            taken, _, seen = engine_seconds(place, workers)
+            bare.append(bare_seconds(inputs, workers))
+            taken, _, seen = engine_seconds(inputs, workers)
             ours.append(taken)
             peak = max(peak, seen)
             print(f"round {number + 1}: bare {bare[-1]:.2f} s, engine {ours[-1]:.2f} s, peak RSS {seen / _GIB:.2f} GiB")
     ratio = median(bare) / median(ours)
     conclude(
         ratio,
-        f"reports a second from Avro to a summary of {keys:,} keys over bare opens a second, {workers} processes each",
-        f"{reports / median(ours):,.0f} against {reports / median(bare):,.0f} a second; "
+        f"reports per second, Avro to a summary of {keys:,} keys, over bare opens per second, {workers} processes each",
+        f"{reports / median(ours):,.0f} against {reports / median(bare):,.0f} per second; "
         f"peak RSS of all processes {peak / _GIB:.2f} GiB",
     )

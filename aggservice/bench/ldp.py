@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import numpy as np
 import typer
 
 from aggservice.bench import conclude, interleaved, seconds
-
-if TYPE_CHECKING:
-    from ldp_client.experiments.datasets import Dataset
+from aggservice.mechanisms import SecureBits, uniform_below_batch
+from ldp_client import build, l_osue
+from ldp_client.experiments.datasets import Dataset, load, synthetic
+from ldp_client.experiments.run import run
+from ldp_client.sampling.hashing import count_matches, draw_hashes
 
 #: ε∞ and ε₁ of everything measured here, in millionths; the middle of the paper's grid.
 _LIMIT, _ONCE = 3_000_000, 1_800_000
@@ -20,24 +23,27 @@ _CELL_PROMISED_S = 3.5
 
 
 def command(
-    users: Annotated[int, typer.Option(help="Users of L-OSUE a round, one report each.")] = 5_000,
-    values: Annotated[int, typer.Option(help="Values of L-OSUE.")] = 360,
+    users: Annotated[int, typer.Option(help="Users of L-OSUE per round, one report each.")] = 5_000,
+    values: Annotated[int, typer.Option(help="Number of values of L-OSUE.")] = 360,
     data: Annotated[
         Path | None,
-        typer.Option(envvar="AGGSERVICE_LDP_DATA", help="The folder with PWGTP_Delaware.csv; else data of its size."),
+        typer.Option(
+            envvar="AGGSERVICE_LDP_DATA",
+            help="The folder with PWGTP_Delaware.csv; default: synthetic data.",
+        ),
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The same: the promised sizes are the defaults.")] = False,
 ) -> None:
-    """Hash tests a second, seconds a cell, and our L-OSUE client and server over multi-freq-ldpy's."""
+    """Local DP: our L-OSUE over multi-freq-ldpy's, reports per second.
+
+    Also prints hash tests per second of the LOLOHA server, and seconds per OLOLOHA run over DB_DE.
+    """
     _hash_tests()
     _cell(data)
     _against_peer(users, values)
 
 
 def _hash_tests() -> None:
-    from aggservice.mechanisms import SecureBits, uniform_below_batch
-    from ldp_client.sampling.hashing import count_matches, draw_hashes
-
     users, values, collections, g = 9_123, 1_234, 80, 5
     bits = SecureBits()
     multipliers, addends = draw_hashes(bits, users)
@@ -57,10 +63,6 @@ def _hash_tests() -> None:
 
 
 def _cell(folder: Path | None) -> None:
-    from aggservice.mechanisms import SecureBits
-    from ldp_client import build
-    from ldp_client.experiments.run import run
-
     table = _delaware(folder)
     protocol = build("OLOLOHA", k=table.k, epsilon_permanent_micro=_LIMIT, epsilon_first_micro=_ONCE)
     run(table.part(100, 2), protocol, SecureBits())  # compile
@@ -73,21 +75,14 @@ def _cell(folder: Path | None) -> None:
 
 
 def _delaware(folder: Path | None) -> Dataset:
-    """Return DB_DE, or where its file is not at hand data of its size that change as often."""
-    from aggservice.mechanisms import SecureBits
-    from ldp_client.experiments.datasets import load, synthetic
-
+    """Return DB_DE, or without its folder synthetic data of its size."""
     if folder is not None:
         return load("DB_DE", SecureBits(), folder)
     return synthetic(SecureBits(), users=9_123, k=1_234, collections=80)
 
 
 def _against_peer(users: int, values: int) -> None:
-    import numpy as np
     from multi_freq_ldpy.long_freq_est.L_OSUE import L_OSUE_Aggregator_MI, L_OSUE_Client
-
-    from aggservice.mechanisms import SecureBits
-    from ldp_client import l_osue
 
     protocol = l_osue(k=values, epsilon_permanent_micro=_LIMIT, epsilon_first_micro=_ONCE)
     held = np.arange(users) % values

@@ -2,7 +2,7 @@
 
 Fresh units of one day, shaped as ``aggservice.wire`` shapes them (hour ‖ 16 bytes of hash), are charged in one job
 into a ledger that already holds many; then the same units again; then everything is audited. The rate of bare HPKE
-opens is measured in the same run, one process a core.
+opens is measured in the same run, one process per core.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Annotated
 
 import numpy as np
 import typer
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from numpy.typing import NDArray
 
 from aggservice.bench import conclude, seconds
@@ -47,9 +49,6 @@ _ROUNDS = 3
 
 def _open_many(count: int) -> float:
     """Return the seconds that ``count`` bare HPKE opens of a 20-contribution payload take in this process."""
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
-
     suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
     key = X25519PrivateKey.generate()
     info = b"aggregation_service" + bytes(300)
@@ -63,7 +62,7 @@ def _open_many(count: int) -> float:
 
 
 def open_rate(opens: int) -> float:
-    """Return opens a second over all cores: the sum of what each process reaches while all of them run."""
+    """Return opens per second over all cores: the sum of the processes' rates while all of them run."""
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
         list(pool.map(_open_many, [50] * cores))
@@ -71,7 +70,7 @@ def open_rate(opens: int) -> float:
 
 
 def units_of_day(day: int, count: int) -> NDArray[np.uint8]:
-    """Return ``count`` fresh unit keys spread evenly over the hours of one day, in no order."""
+    """Return ``count`` fresh unit keys spread evenly over the hours of one day, in random order."""
     keys = np.frombuffer(SecureBits().read(count * 20), dtype=np.uint8).reshape(count, 20).copy()
     hours = (_FIRST_HOUR + day * _HOURS_A_DAY + np.arange(count) % _HOURS_A_DAY).astype(">u4")
     keys[:, :4] = hours.view(np.uint8).reshape(count, 4)
@@ -92,7 +91,7 @@ def _charge(ledger: Ledger, job_id: str, keys: NDArray[np.uint8]) -> float:
 
 
 def _measure(store: Store, held: int, count: int, verify: bool) -> tuple[float, float, float]:
-    """Fill a ledger, charge fresh units, charge them again, audit; return seconds, seconds and units a second."""
+    """Fill a ledger, charge fresh units, charge them again, audit; return both times and audited units per second."""
     bits = SecureBits()
     ledger = Ledger.create(
         store, filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=SystemClock(), bits=bits
@@ -132,21 +131,24 @@ def command(
     postgres: Annotated[bool, typer.Option(help="Measure PostgreSQL too (needs pgserver).")] = True,
     full: Annotated[bool, typer.Option("--full", help="1,000,000 units into 20,000,000.")] = False,
     folder: Annotated[
-        Path | None, typer.Option(help="Where to put the databases (default: a temporary folder).")
+        Path | None, typer.Option(help="The folder for the databases; default: a temporary folder.")
     ] = None,
 ) -> None:
-    """Charge units in one job, SQLite and PostgreSQL, against opening as many reports on all cores."""
+    """The ledger: time to open reports over time to charge them.
+
+    Charges units in one job, in SQLite and PostgreSQL; opens as many reports on all cores.
+    """
     if full:
         units, held, opens = 1_000_000, 20_000_000, 60_000
     rate = open_rate(opens)
     opening = units / rate
-    print(f"open      {rate:,.0f} reports a second on all cores: {units:,} take {opening:.2f} s")
+    print(f"open      {rate:,.0f} reports per second on all cores: {units:,} take {opening:.2f} s")
     with tempfile.TemporaryDirectory(dir=folder) as name:
         store = SqliteStore(Path(name) / "ledger.db")
         first, second, audited = _measure(store, held, units, verify=True)
         store.close()
         print(f"sqlite    fresh {first:.2f} s ({first / opening:.3f} of opening), again {second:.2f} s")
-        print(f"verify    {audited:,.0f} units a second")
+        print(f"verify    {audited:,.0f} units per second")
         if postgres and find_spec("pgserver") is None:
             print("postgres  not measured: pgserver is not installed (pip install 'aggservice[test]')")
         elif postgres:
@@ -159,5 +161,5 @@ def command(
         opening / first,
         f"times: opening {units:,} reports on all cores over charging them in one job, SQLite, {held:,} units held",
         f"open {opening:.2f} s, charge {first:.2f} s = {first / opening:.3f} of it, again {second:.2f} s,"
-        f" verify {audited:,.0f} units a second",
+        f" verify {audited:,.0f} units per second",
     )

@@ -1,4 +1,4 @@
-"""Exact discrete-Laplace draws a second, secure bits included, over opendp's vector call, one core."""
+"""Exact discrete-Laplace draws per second, secure bits included, over opendp's vector call, one core."""
 
 from __future__ import annotations
 
@@ -8,18 +8,20 @@ import numpy as np
 import typer
 
 from aggservice.bench import conclude, interleaved
+from aggservice.mechanisms import DiscreteLaplace, SecureBits
+from aggservice.mechanisms.geometric import digits_of
 
 
 def command(
-    ours: Annotated[int, typer.Option(help="Draws of ours a round.")] = 10_000_000,
-    theirs: Annotated[int, typer.Option(help="Draws of opendp's a round.")] = 200_000,
+    ours: Annotated[int, typer.Option(help="Our draws per round.")] = 10_000_000,
+    theirs: Annotated[int, typer.Option(help="opendp's draws per round.")] = 200_000,
     full: Annotated[bool, typer.Option("--full", help="The same: the promised size is the default.")] = False,
 ) -> None:
-    """Discrete Laplace at ε = 10, Λ₁ = 2¹⁶: our kernel on secure bits against opendp's vector call."""
-    import opendp.prelude as dp
+    """Exact discrete Laplace: draws per second over opendp's.
 
-    from aggservice.mechanisms import DiscreteLaplace, SecureBits
-    from aggservice.mechanisms.geometric import digits_of
+    Both draw at ε = 10, Λ₁ = 2¹⁶: our kernel on secure bits, and opendp's vector call.
+    """
+    import opendp.prelude as dp
 
     dp.enable_features("contrib")
     measurement = (dp.vector_domain(dp.atom_domain(T=int)), dp.l1_distance(T=int)) >> dp.m.then_laplace(scale=6553.6)
@@ -53,6 +55,6 @@ def command(
     print(f"a bare copy of the same bytes takes {times['copy'] / times['ours']:.1%} of our time")
     conclude(
         our_rate / their_rate,
-        "our exact discrete-Laplace draws a second over opendp's, one core",
+        "our exact discrete-Laplace draws per second over opendp's, one core",
         f"{our_rate:,.0f} against {their_rate:,.0f} draws/s",
     )

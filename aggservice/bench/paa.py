@@ -1,4 +1,4 @@
-"""``aggservice bench paa``: contributions a second of ``Fleet`` over those of ``Browser``, one core."""
+"""``aggservice bench paa``: contributions per second of ``Fleet`` over those of ``Browser``, one core."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def events_of(devices: int, seed: int) -> Events:
 
 
 def run_browsers(recipe: Reach | KPlusFrequency, config: Config, events: Events, devices: int) -> int:
-    """Run the events in a browser a device; return how many contributions were made, cut ones included."""
+    """Run the events with one browser per device; return the number of contributions, cut ones included."""
     clock = ManualClock(START_MS)
     bits = SeededBits("browsers")
     browsers = []
@@ -57,13 +57,14 @@ def run_browsers(recipe: Reach | KPlusFrequency, config: Config, events: Events,
 
 def command(
     devices: Annotated[int, typer.Option(min=1, help="Devices of the fleet.")] = 400_000,
-    browsers: Annotated[int, typer.Option(min=1, help="Devices run one browser each.")] = 2_000,
+    browsers: Annotated[int, typer.Option(min=1, help="Devices with one browser each.")] = 2_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; the median counts.")] = 5,
     full: Annotated[bool, typer.Option("--full", help=f"Run {FULL_DEVICES} devices.")] = False,
 ) -> None:
-    """Time reach and K+ frequency with columns of devices and with a browser a device, in turns, on one core.
+    """Private Aggregation: Fleet over Browser, contributions per s.
 
-    Both run the operation of each view, storage, budgets, report ids and report times; sealing is in neither.
+    Reach and K+ frequency run as columns of devices and with one browser per device, in turns, on one core.
+    Both include the operation of each view, storage, budgets, report ids and report times; neither seals.
     """
     devices = FULL_DEVICES if full else devices
     config = Config()
@@ -100,5 +101,5 @@ def command(
         print(f"{name}: {taken}, Browser {made_few:,} in {times['browsers']:.3f} s")
         figures.append(f"{name} {rate:,.0f}/s over {browser_rate:,.0f}/s")
     wall, core = min(rates)
-    print(f"slowest Fleet: {wall:,.0f} contributions/s, {core:,.0f} for a second of one core; promised: 1,000,000")
-    conclude(min(ratios), "Fleet over Browser, contributions a second, the worse of two recipes", "; ".join(figures))
+    print(f"slowest Fleet: {wall:,.0f} contributions/s, {core:,.0f} per second of one core; promised: 1,000,000")
+    conclude(min(ratios), "Fleet over Browser, contributions per second, the worse of two recipes", "; ".join(figures))

@@ -34,13 +34,13 @@ def make_batch(count: int, contributions: int, maximum: int) -> tuple[ReportBatc
             scheduled_report_time_s=1_700_000_000 + number,
             attribution_destination="https://shop.example",
         )
-        real = [Contribution(bucket=number << 64 | place, value=place + 1) for place in range(contributions)]
+        real = [Contribution(bucket=number << 64 | index, value=index + 1) for index in range(contributions)]
         reports.append(make_report(real, shared_info=info, keys=public, bits=bits, maximum=maximum))
     return ReportBatch.of(reports), keys
 
 
 class Opener:
-    """The two works that are compared, over reports in batches."""
+    """The two kinds of work that are compared, on reports in batches."""
 
     def __init__(self, batch: ReportBatch, keys: KeySet) -> None:
         self.keys = keys
@@ -55,28 +55,28 @@ class Opener:
             for part in self.batches
         ]
 
-    def bare(self, place: int) -> None:
+    def bare(self, index: int) -> None:
         """Open every report of a batch with ``cryptography`` and nothing else."""
         decrypt = SUITE.decrypt
-        for payload, private, info in self.bare_inputs[place]:
+        for payload, private, info in self.bare_inputs[index]:
             decrypt(payload, private, info)
 
-    def whole(self, place: int) -> None:
+    def whole(self, index: int) -> None:
         """Open and decode every report of a batch into columns."""
-        opened = open_batch(self.batches[place], self.keys.by_id)
+        opened = open_batch(self.batches[index], self.keys.by_id)
         _, status = decode_batch(opened)
         if status.any():
             raise RuntimeError("a report that was sealed for this benchmark did not open")
 
 
 def _serve(opener: Opener, connection: Connection) -> None:
-    """Run what the parent asks for, and say when it is done."""
+    """Run the work that the parent asks for, and report when it is done."""
     opener.whole(0)
     connection.send("ready")
     while (asked := connection.recv()) is not None:
-        work, place = asked
-        if place < len(opener.batches):
-            getattr(opener, work)(place)
+        work, index = asked
+        if index < len(opener.batches):
+            getattr(opener, work)(index)
         connection.send("done")
 
 
@@ -84,7 +84,7 @@ class Workers:
     """Processes that each run a work over their share of the reports, at the same time."""
 
     def __init__(self, batch: ReportBatch, keys: KeySet, count: int) -> None:
-        # Fork: the children find the reports and the compiled kernels in place.
+        # Fork: the children inherit the reports and the compiled kernels.
         context = multiprocessing.get_context("fork")
         share = -(-len(batch) // count)
         self.connections = []
@@ -99,10 +99,10 @@ class Workers:
             self.processes.append(process)
         self._gather()
 
-    def run(self, work: str, place: int) -> None:
+    def run(self, work: str, index: int) -> None:
         """Run ``work`` on a batch in every process and return when the last is done."""
         for connection in self.connections:
-            connection.send((work, place))
+            connection.send((work, index))
         self._gather()
 
     def _gather(self) -> None:
@@ -119,29 +119,32 @@ class Workers:
 def _alternated(works: Mapping[str, tuple[Callable[[int], object], int]], rounds: int) -> dict[str, float]:
     """Return the median over rounds of the time each work takes for all of its parts, alternating part by part.
 
-    A machine that is busy for a second is then busy for all the works alike.
+    A busy second of the machine then falls on all of them.
     """
     totals: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(rounds):
         taken = dict.fromkeys(works, 0.0)
-        for place in range(max(parts for _, parts in works.values())):
+        for index in range(max(parts for _, parts in works.values())):
             for name, (work, parts) in works.items():
-                if place < parts:
-                    taken[name] += seconds(lambda run=work, at=place: run(at))  # type: ignore[misc]
+                if index < parts:
+                    taken[name] += seconds(lambda run=work, at=index: run(at))  # type: ignore[misc]
         for name, total in taken.items():
             totals[name].append(total)
     return {name: median(times) for name, times in totals.items()}
 
 
 def command(
-    reports: Annotated[int, typer.Option(help="How many reports.", min=2)] = 16_384,
-    contributions: Annotated[int, typer.Option(help="Contributions a report that are not null.")] = 10,
-    maximum: Annotated[int, typer.Option(help="Contributions a report, with padding.")] = 20,
+    reports: Annotated[int, typer.Option(help="Number of reports.", min=2)] = 16_384,
+    contributions: Annotated[int, typer.Option(help="Contributions per report that are not null.")] = 10,
+    maximum: Annotated[int, typer.Option(help="Contributions per report, with padding.")] = 20,
     processes: Annotated[int, typer.Option(help="Processes of the second comparison.", min=2)] = 2,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians are shown.", min=1)] = 5,
     full: Annotated[bool, typer.Option("--full", help="100,000 reports.")] = False,
 ) -> None:
-    """Bare HPKE opens against opening and batch-decoding the same reports, in one process and in several."""
+    """Opening: bare HPKE opens over opening and decoding in batches.
+
+    Opens and decodes the same reports in one process and in several.
+    """
     batch, keys = make_batch(100_000 if full else reports, contributions, maximum)
     opener = Opener(batch, keys)
     opener.whole(0)
@@ -150,14 +153,14 @@ def command(
         {
             "bare": (opener.bare, len(opener.batches)),
             "whole": (opener.whole, len(opener.batches)),
-            "bare, processes": (lambda place: workers.run("bare", place), workers.parts),
-            "whole, processes": (lambda place: workers.run("whole", place), workers.parts),
+            "bare, processes": (lambda index: workers.run("bare", index), workers.parts),
+            "whole, processes": (lambda index: workers.run("whole", index), workers.parts),
         },
         rounds,
     )
     workers.stop()
     each = {name: taken / len(batch) * 1e6 for name, taken in times.items()}
-    print(f"{len(batch)} reports of {maximum} contributions, medians of {rounds} interleaved rounds, µs a report:")
+    print(f"{len(batch)} reports of {maximum} contributions, medians of {rounds} interleaved rounds, µs per report:")
     for name, taken in each.items():
         print(f"  {name.replace('processes', f'{processes} processes'):24} {taken:7.2f}")
     bare_gain = times["bare"] / times["bare, processes"]
@@ -169,6 +172,6 @@ def command(
     conclude(
         times["bare"] / times["whole"],
         "time of bare HPKE opens over time of open and batch decode, one process",
-        f"{each['bare']:.2f} µs against {each['whole']:.2f} µs a report, "
+        f"{each['bare']:.2f} µs against {each['whole']:.2f} µs per report, "
         f"which is {times['whole'] / times['bare']:.3f} times; at most 1.10",
     )

@@ -1,48 +1,180 @@
-"""The ``aggservice`` program: one module a group of commands.
+"""The ``aggservice`` program: one module per group of commands, imported when one of its commands is called.
 
-Every module of this package exposes ``register(app)``, which adds its commands to the program. Modules import what
-is heavy inside their commands, so that a quick command stays quick.
+``COMMANDS`` and ``BENCHMARKS`` name where each command is and the line that help prints for it, so that help, the
+version and shell completion need no command's module; the modules import what they need at their top. Help is plain
+text, which names every option in full and spares the import of rich.
 """
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib import import_module
-from pkgutil import iter_modules
+from typing import Annotated, Any, ClassVar
 
 import typer
+from typer.completion import install_callback, show_callback
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command, get_group
+
+from aggservice import __version__
+
+#: Per command: the module, the name in it of a function or a ``Typer``, and the line of help. A group whose commands
+#: are in two modules is taken from the module that completes it.
+COMMANDS = {
+    "demo": ("aggservice.commands.run:demo", "Run the demo campaign, from ads to report: start here."),
+    "run": ("aggservice.commands.run:run", "Run a campaign file and compare its results with the truth."),
+    "serve": ("aggservice.commands.serve:serve", "Run the aggregation service."),
+    "collect": ("aggservice.commands.collect:collect", "Receive reports over HTTP and write them to Avro batches."),
+    "job": ("aggservice.commands.job:job", "Create, watch, cancel and read jobs of a running service."),
+    "aggregate": ("aggservice.commands.aggregate:aggregate", "Aggregate cleartext debug reports on this machine."),
+    "ledger": ("aggservice.commands.ledger_audit:ledger", "Read, dry-run and audit the privacy budget."),
+    "keys": ("aggservice.commands.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
+    "convert": ("aggservice.commands.convert:convert", "Convert buckets, reports, domains and summaries."),
+    "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
+    "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),
+    "ldp": ("aggservice.commands.ldp_track:ldp", "Run, compare and track longitudinal local-DP protocols."),
+    "conformance": ("aggservice.commands.conformance:conformance", "Run Chromium's test vectors against this code."),
+    "bench": ("aggservice.commands:bench", "Measure a part against a peer or a limit in the same run."),
+}
+
+BENCHMARKS = {
+    "ara": ("aggservice.bench.ara:command", "Attribution Reporting: Fleet over Browser, registrations per s."),
+    "campaign": ("aggservice.bench.campaign:command", "A whole run: bare seals and opens over its wall time."),
+    "domain": ("aggservice.bench.domain:command", "A large domain: rows per second over pyarrow's group_by."),
+    "engine": ("aggservice.bench.engine:command", "Avro to summary: reports per second over bare opens."),
+    "ldp": ("aggservice.bench.ldp:command", "Local DP: our L-OSUE over multi-freq-ldpy's, reports per second."),
+    "ledger": ("aggservice.bench.ledger:command", "The ledger: time to open reports over time to charge them."),
+    "noise": ("aggservice.bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
+    "paa": ("aggservice.bench.paa:command", "Private Aggregation: Fleet over Browser, contributions per s."),
+    "start": (
+        "aggservice.bench.start:command",
+        "Starting: CPU time of importing typer and rich over --help.",
+    ),
+    "wire": ("aggservice.bench.wire:command", "Opening: bare HPKE opens over opening and decoding in batches."),
+}
+
+#: Errors whose message says what to do: they end the program with that message and code 2, without a traceback.
+REFUSALS = {
+    "aggservice.mechanisms.errors": "MechanismError",
+    "aggservice.wire.errors": "WireError",
+    "aggservice.engine.errors": "EngineError",
+    "aggservice.client.errors": "ClientError",
+    "aggservice.campaign.errors": "CampaignError",
+    "ara_client.errors": "AraClientError",
+    "ldp_client.errors": "LdpError",
+    "paa_client.errors": "PaaError",
+    "budget.errors": "BudgetError",
+}
+
+_COMPLETION = {"--install-completion": install_callback, "--show-completion": show_callback}
+
+
+class LazyGroup(TyperGroup):
+    """A group that lists its commands from a table and imports a command when it is called."""
+
+    table: ClassVar[dict[str, tuple[str, str]]]
+
+    def __init__(self, **given: Any) -> None:
+        """Hold a stand-in per command with its line of help, for help and completion."""
+        super().__init__(**given)
+        self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in self.table.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that is to run, from its module."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, self.load(name) if found and name else None, rest
+
+    @classmethod
+    def load(cls, name: str) -> Any:
+        """Import a command."""
+        module, _, attribute = cls.table[name][0].partition(":")
+        found = getattr(import_module(module), attribute)
+        if isinstance(found, typer.Typer):
+            found.rich_markup_mode = None
+            command: Any = get_group(found)
+        else:
+            single = typer.Typer(add_completion=False, rich_markup_mode=None)
+            single.command(name)(found)
+            command = get_command(single)
+        command.name = name
+        return command
+
+
+class Program(LazyGroup):
+    """The program: turns refusals of the packages into a message and exit code 2."""
+
+    table = COMMANDS
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Let the completion options take the name of a shell; without one, typer finds out which shell it is."""
+        if len(args) == 2 and args[0] in _COMPLETION:
+            _COMPLETION[args[0]](ctx, self.params[0], args[1])
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # An error of a package that nothing has imported cannot have been raised.
+            known = [getattr(sys.modules[module], name) for module, name in REFUSALS.items() if module in sys.modules]
+            if not isinstance(error, (OSError, *known)) or getattr(error, "errno", None) == errno.EPIPE:
+                raise
+            text = str(error)
+            if isinstance(error, OSError) and error.filename is not None:
+                text = f"cannot use {error.filename}: {error.strerror}; check the path"
+            typer.echo(f"aggservice: {text}", err=True)
+            raise typer.Exit(2) from None
+
+
+class Bench(LazyGroup):
+    """The benchmarks."""
+
+    table = BENCHMARKS
+
 
 app = typer.Typer(
     name="aggservice",
+    cls=Program,
     help="A runnable, auditable simulator of the Privacy Sandbox measurement stack.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+bench = typer.Typer(
+    cls=Bench,
+    help="Measure a part against a peer or a limit in the same run.\n\nThe last line printed starts with the ratio.",
+    invoke_without_command=True,
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"aggservice {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _program() -> None:
-    """Keep the program a group of commands even while it has only one."""
+def _program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
+
+
+@bench.callback()
+def _names(
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--names", help="List the names of the benchmarks and stop.")] = False,
+) -> None:
+    if show:
+        typer.echo("\n".join(BENCHMARKS))
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
     """Run the program."""
-    for module in sorted(iter_modules(__path__), key=lambda found: found.name):
-        import_module(f"{__name__}.{module.name}").register(app)
-    try:
-        app()
-    except Exception as error:
-        if not isinstance(error, _explained()):
-            raise
-        print(f"aggservice: {error}", file=sys.stderr)
-        sys.exit(1)
-
-
-def _explained() -> tuple[type[Exception], ...]:
-    """Return the errors whose message says what to do: they end the program without a traceback."""
-    from aggservice.mechanisms import MechanismError
-    from aggservice.wire import WireError
-    from budget import BudgetError
-
-    return (WireError, BudgetError, MechanismError, OSError)
+    app(prog_name="aggservice")

@@ -1,56 +1,50 @@
-"""``aggservice collect``: an HTTP collector at the well-known report endpoints, into Avro batches."""
+"""``aggservice collect``: an HTTP collector at the well-known report endpoints that writes Avro batches."""
 
 from __future__ import annotations
 
+import signal
+from contextlib import suppress
 from pathlib import Path
 from socket import socket
 from typing import Annotated
 
 import typer
+import uvicorn
+from starlette.applications import Starlette
+
+from aggservice.commands.console import refuse
+from aggservice.mechanisms import SystemClock
+from aggservice.service import Collector, collector_routes
+from aggservice.wire import is_reporting_origin
 
 
 def collect(
-    out: Annotated[Path, typer.Option(help="Where batches go: API/PERIOD/reports-….avro.")] = Path("collected"),
-    listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:8080",
-    batch_hours: Annotated[int, typer.Option(help="How long a batch is, by scheduled report time.")] = 24,
-    origin: Annotated[list[str] | None, typer.Option(help="Take only reports for this reporting origin.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder for batches: API/PERIOD/reports-….avro.")] = Path("collected"),
+    listen: Annotated[str, typer.Option(help="host:port to listen on; port 0 takes a free port.")] = "127.0.0.1:8080",
+    batch_hours: Annotated[int, typer.Option(help="Hours per batch, by scheduled report time.")] = 24,
+    origin: Annotated[
+        list[str] | None, typer.Option(help="Take only reports for this reporting origin; may be repeated.")
+    ] = None,
     certificate: Annotated[Path | None, typer.Option(help="Serve https with this certificate (PEM).")] = None,
-    private_key: Annotated[Path | None, typer.Option(help="The key of the certificate (PEM).")] = None,
+    private_key: Annotated[Path | None, typer.Option(help="The private key of the certificate (PEM).")] = None,
 ) -> None:
-    """Collect reports as browsers post them, until stopped. Payloads stay sealed: a collector has no key.
+    """Receive reports over HTTP and write them to Avro batches.
 
-    Each report is answered with 200 once it is on disk. The batches are input for 'aggservice job create' as they are.
+    Runs until stopped. Each report is answered with 200 once it is on disk. Payloads stay sealed: a collector has no
+    key. The batches are input for 'aggservice job create'.
     """
-    import signal
-    from contextlib import suppress
-
-    import uvicorn
-    from starlette.applications import Starlette
-
-    from aggservice.mechanisms import SystemClock
-    from aggservice.service import Collector, collector_routes
-    from aggservice.wire import WireError, is_reporting_origin
-
     host, _, port = listen.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16):
-        typer.echo(f"aggservice collect: {listen!r} is not an address such as 127.0.0.1:8080", err=True)
-        raise typer.Exit(2)
+        refuse(f"--listen: {listen!r} is not an address such as 127.0.0.1:8080")
     if (certificate is None) != (private_key is None):
-        typer.echo("aggservice collect: give --certificate and --private-key together", err=True)
-        raise typer.Exit(2)
+        refuse("give --certificate and --private-key together")
     for one in origin or ():
         if not is_reporting_origin(one):
-            typer.echo(f"aggservice collect: {one!r} is not an origin such as https://adtech.example", err=True)
-            raise typer.Exit(2)
+            refuse(f"--origin: {one!r} is not an origin such as https://adtech.example")
     for file in (certificate, private_key):
         if file is not None and not file.is_file():
-            typer.echo(f"aggservice collect: there is no file {file}", err=True)
-            raise typer.Exit(2)
-    try:
-        collector = Collector(out, clock=SystemClock(), batch_hours=batch_hours, origins=origin or ())
-    except (WireError, OSError) as problem:
-        typer.echo(f"aggservice collect: {problem}", err=True)
-        raise typer.Exit(2) from None
+            refuse(f"there is no file {file}: give the path of a PEM file")
+    collector = Collector(out, clock=SystemClock(), batch_hours=batch_hours, origins=origin or ())
     settings = uvicorn.Config(
         Starlette(routes=collector_routes(collector)),
         host=host.strip("[]"),
@@ -63,7 +57,7 @@ def collect(
     )
 
     class Server(uvicorn.Server):
-        """Says where it listens once it does, which is when a free port is known."""
+        """Prints the address once it listens, because only then is a free port known."""
 
         async def startup(self, sockets: list[socket] | None = None) -> None:
             await super().startup(sockets)
@@ -72,19 +66,13 @@ def collect(
                 typer.echo(f"collecting on {host}:{bound} into {out.resolve()}; stop with Ctrl-C")
 
     server = Server(settings)
-    # uvicorn stops in order and then raises the signal again, for whoever was to hear it before.
+    # uvicorn shuts down and then raises the signal again, for the handler that was there before.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):
             server.run()
     except SystemExit:
-        typer.echo(f"aggservice collect: cannot listen on {listen}: is the port taken?", err=True)
-        raise typer.Exit(1) from None
+        refuse(f"cannot listen on {listen}: another program may use the port; choose another one")
     finally:
         collector.close()
     typer.echo(f"{collector.received:,} reports taken, {collector.refused:,} refused")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("collect")(collect)

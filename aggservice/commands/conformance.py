@@ -1,20 +1,26 @@
-"""``aggservice conformance``: run vectors that others wrote. One line each, a diff for each failure, then the count."""
+"""``aggservice conformance``: run vectors that others wrote.
+
+Prints one line per vector, the differences of each failure, then the count.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import typer
 
-_Folder = Annotated[Path, typer.Argument(help="The folder of vectors.", exists=True, file_okay=False)]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+from aggservice.commands.console import NO, Json, progress_bar, refuse
+from aggservice.conformance.goldens import check_goldens
+from ara_client.interop.runner import CaseResult, run_directory
+
+conformance = typer.Typer(help="Run Chromium's test vectors against this code.", no_args_is_help=True)
 
 
 class Result(Protocol):
-    """What became of one vector: it passed when it has no differences."""
+    """The result of one vector: it passed when it has no differences."""
 
     @property
     def name(self) -> str:
@@ -22,25 +28,45 @@ class Result(Protocol):
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """What differed, a line each."""
+        """What differed, one line each."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``conformance``."""
-    conformance = typer.Typer(help="Run interop vectors and golden reports of Chromium.", no_args_is_help=True)
-    conformance.command("reports")(reports)
-    app.add_typer(conformance, name="conformance")
+@conformance.command()
+def reports(
+    folder: Annotated[Path, typer.Argument(help="The folder of vectors.", exists=True, file_okay=False)],
+    as_json: Json = False,
+) -> None:
+    """Open Chromium's golden reports and compare them with their cleartext.
 
-
-def reports(folder: _Folder, as_json: _Json = False) -> None:
-    """Open Chromium's golden reports, compare each with its cleartext, and encode it again to the same bytes."""
-    from aggservice.conformance.goldens import check_goldens
-
+    Each report is also encoded again, to the same bytes.
+    """
     show(check_goldens(folder), as_json)
 
 
+@conformance.command()
+def ara(
+    folder: Annotated[Path, typer.Argument(help="A folder of cases with its default_config.json.")],
+    only: Annotated[list[str] | None, typer.Option("--case", help="Run only this case; may be repeated.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run Chromium's Attribution Reporting cases.
+
+    Compares every report, time, URL and payload field.
+    """
+    show(_cases(folder, only or []), as_json)
+
+
+def _cases(folder: Path, only: list[str]) -> Iterator[CaseResult]:
+    """Run the cases with a progress bar, and name the fields of their configurations that are not known here."""
+    with progress_bar() as report:
+        for result in run_directory(folder, only, lambda done, total: report("cases", done, total)):
+            if result.ignored:
+                typer.echo(f"note: {result.name}: unknown fields of api_config: {', '.join(result.ignored)}", err=True)
+            yield result
+
+
 def show(results: Iterable[Result], as_json: bool) -> None:
-    """Print each result and the count, and end the program with 1 if any failed or there were none."""
+    """Print each result and the count; the exit code is 1 if a vector failed, 2 if there is no vector."""
     passed, failed, listed = 0, 0, []
     for result in results:
         good = not result.differences
@@ -53,9 +79,9 @@ def show(results: Iterable[Result], as_json: bool) -> None:
                 typer.echo(f"    {difference}")
     if as_json:
         typer.echo(json.dumps({"results": listed, "passed": passed, "failed": failed}, indent=2))
-    elif passed + failed == 0:
-        typer.echo("found no vectors in this folder", err=True)
-    if not as_json:
+    else:
         typer.echo(f"{passed} passed, {failed} failed")
-    if failed or not passed:
-        raise typer.Exit(1)
+    if not passed + failed:
+        refuse("there are no vectors in this folder: name the folder that holds them")
+    if failed:
+        raise typer.Exit(NO)

@@ -1,18 +1,49 @@
-"""``aggservice convert``: buckets, reports, domains and summaries between integers, hex, base64, Avro and JSON."""
+"""``aggservice convert``: buckets, reports, domains and summaries, to and from Avro, JSON and text."""
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, BinaryIO, TextIO
 
+import numpy as np
 import typer
 
-if TYPE_CHECKING:
-    from aggservice.wire import BucketRows, KeySet, ReportBatch
+from aggservice.commands.console import Json, open_with_bar
+from aggservice.files.atomic import whole_file
+from aggservice.wire import (
+    AggregatableReport,
+    BucketRows,
+    KeySet,
+    OpenedBatch,
+    ReportBatch,
+    ReportStatus,
+    WireError,
+    decode_batch,
+    open_batch,
+    read_domain,
+    read_key_set,
+    read_reports,
+    read_summary,
+    write_reports,
+)
+from aggservice.wire.avro.buckets import BucketWriter
+from aggservice.wire.avro.container import Codec
+from aggservice.wire.avro.schemas import BUCKET
+from aggservice.wire.buckets import (
+    bucket_from_base64,
+    bucket_from_hex,
+    bucket_from_int,
+    bucket_to_base64,
+    bucket_to_hex,
+    bucket_to_short_bytes,
+)
+
+convert = typer.Typer(help="Convert buckets, reports, domains and summaries.", no_args_is_help=True)
 
 _ROWS = 4096
 _BASE64_CHARACTERS = 24
@@ -30,28 +61,20 @@ class Form(StrEnum):
 
 
 _From = Annotated[
-    Form | None, typer.Option("--from", help="How buckets are written; guessed when not given (digits are decimal).")
+    Form | None, typer.Option("--from", help="How buckets are written; default: recognised (digits alone are decimal).")
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``convert``."""
-    convert = typer.Typer(help="Convert buckets, reports, domains and summaries.", no_args_is_help=True)
-    convert.command("bucket")(bucket)
-    convert.command("reports")(reports)
-    convert.command("domain")(domain)
-    convert.command("summary")(summary)
-    app.add_typer(convert, name="convert")
-
-
+@convert.command()
 def bucket(
     values: Annotated[list[str], typer.Argument(help="Buckets: decimal, 0x and hexadecimal digits, or base64.")],
     form: _From = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show buckets in every form: decimal, hexadecimal, base64 of the 16 bytes, and the short bytes of a summary."""
-    from aggservice.wire.buckets import bucket_to_base64, bucket_to_hex, bucket_to_short_bytes
+    """Show buckets in every form.
 
+    The forms are decimal, hexadecimal, base64 of the 16 bytes, and the bytes of an Avro file without leading zeros.
+    """
     rows = []
     for value in values:
         number = _parse_bucket(value, form)
@@ -71,20 +94,18 @@ def bucket(
 
 
 def _parse_bucket(text: str, form: Form | None = None) -> int:
-    """Return a bucket; without ``form``, base64 is recognised only of all 16 bytes, so that no word passes for one."""
-    from aggservice.wire import WireError
-    from aggservice.wire.buckets import bucket_from_base64, bucket_from_hex, bucket_from_int
-
+    """Return a bucket; without ``form``, only base64 of all 16 bytes is recognised, so that a word is an error."""
     if form is None:
         form = Form.HEX if text[:2].lower() == "0x" else Form.INT if text.isdecimal() else Form.BASE64
         if form is Form.BASE64 and len(text) != _BASE64_CHARACTERS:
             raise WireError(
-                f"{text!r} is neither decimal, nor 0x and hexadecimal digits, nor the base64 of 16 bytes "
+                f"{text!r} is not a bucket: give decimal digits, 0x and hexadecimal digits, or the base64 of 16 bytes "
                 "(shorter base64 needs --from base64)"
             )
     return {Form.INT: bucket_from_int, Form.HEX: bucket_from_hex, Form.BASE64: bucket_from_base64}[form](text)
 
 
+@convert.command()
 def reports(
     source: _Source,
     target: _Target,
@@ -97,10 +118,10 @@ def reports(
     inside: Annotated[bool, typer.Option(help="From Avro of cleartext payloads: show what is inside.")] = False,
     deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
 ) -> None:
-    """Convert reports: from JSON bodies (one a line, or a list) to Avro, and from Avro to JSON, one a line."""
-    from aggservice.files.atomic import whole_file
-    from aggservice.wire import read_key_set, read_reports, write_reports
+    """Convert reports from JSON to Avro, and from Avro to JSON.
 
+    JSON input is one report, a list, or one report per line; JSON output is one report per line.
+    """
     with _opened(source) as (stream, is_avro):
         if is_avro:
             opener = read_key_set(keys) if keys is not None else None
@@ -117,17 +138,15 @@ def reports(
 
 
 def _json_reports(stream: BinaryIO, cleartext: bool) -> Iterator[ReportBatch]:
-    """Yield batches of the JSON bodies in a file: a list, one object, or an object a line."""
-    from aggservice.wire import AggregatableReport, ReportBatch, WireError
-
+    """Yield batches of the JSON bodies in a file: a list, one object, or one object per line."""
     held: list[AggregatableReport] = []
-    for place, body in _json_bodies(stream):
+    for where, body in _json_bodies(stream):
         try:
             held.append(AggregatableReport.from_dict(body))
             if cleartext and held[-1].payloads[0].debug_cleartext_payload is None:
-                raise WireError("a report without debug mode has no cleartext payload")
+                raise WireError("the report is not in debug mode, so it has no cleartext: leave --cleartext out")
         except WireError as error:
-            raise WireError(f"{place}: {error}") from None
+            raise WireError(f"{where}: {error}") from None
         if len(held) >= _ROWS:
             yield ReportBatch.of(held, cleartext=cleartext)
             held = []
@@ -136,9 +155,7 @@ def _json_reports(stream: BinaryIO, cleartext: bool) -> Iterator[ReportBatch]:
 
 
 def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield JSON values with their places; only a file of lines is read without holding it whole."""
-    from aggservice.wire import WireError
-
+    """Yield JSON values with where they are; only a file with one value per line is read piece by piece."""
     first = stream.readline()
     try:
         body = json.loads(first)
@@ -146,11 +163,11 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
         try:
             body = json.loads(first + stream.read())
         except (ValueError, RecursionError):
-            raise WireError("neither Avro, nor one JSON value, nor one a line") from None
+            raise WireError("the file is not Avro, not one JSON value, and not one JSON value per line") from None
     if isinstance(body, list):
-        yield from ((f"entry {place}", entry) for place, entry in enumerate(body))
+        yield from ((f"entry {index}", entry) for index, entry in enumerate(body))
         if stream.read().strip():
-            raise WireError("line 2: there is more after the list; give one list, or one object a line")
+            raise WireError("line 2: there is more after the list; give one list, or one object per line")
         return
     yield "line 1", body
     for number, line in enumerate(stream, start=2):
@@ -162,11 +179,7 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
 
 
 def _report_rows(batch: ReportBatch, keys: KeySet | None, inside: bool) -> Iterator[dict[str, Any]]:
-    """Yield the JSON of each report, or, opened or in cleartext, its contributions and what became of it."""
-    import base64
-
-    from aggservice.wire import OpenedBatch, ReportStatus, decode_batch, open_batch
-
+    """Yield the JSON of each report, or with ``keys`` or ``inside`` its status and contributions."""
     infos = [raw.decode("utf-8", "replace") for raw in batch.shared_infos]
     if keys is None and not inside:
         for payload, key_id, info in zip(batch.payloads, batch.key_ids, infos, strict=True):
@@ -182,6 +195,7 @@ def _report_rows(batch: ReportBatch, keys: KeySet | None, inside: bool) -> Itera
         yield {"shared_info": info, "status": ReportStatus(code).name, "contributions": found}
 
 
+@convert.command()
 def domain(
     source: _Source,
     target: _Target,
@@ -189,13 +203,10 @@ def domain(
     form: Annotated[Form, typer.Option("--to", help="To text: how to write the buckets.")] = Form.INT,
     deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
 ) -> None:
-    """Convert an output domain: from text, a bucket a line in any form, to Avro, and from Avro to text."""
-    from aggservice.files.atomic import whole_file
-    from aggservice.wire import read_domain
-    from aggservice.wire.avro.buckets import BucketWriter
-    from aggservice.wire.avro.container import Codec
-    from aggservice.wire.avro.schemas import BUCKET
+    """Convert an output domain from text to Avro, and from Avro to text.
 
+    Text has one bucket per line, in any form; lines that start with # are comments.
+    """
     count = 0
     with _opened(source) as (stream, is_avro):
         if is_avro:
@@ -213,8 +224,6 @@ def domain(
 
 
 def _domain_rows(stream: BinaryIO, form: Form | None) -> Iterator[BucketRows]:
-    from aggservice.wire import WireError
-
     held: list[int] = []
     for number, line in enumerate(stream, start=1):
         text = line.decode("utf-8", "replace").strip()
@@ -232,10 +241,6 @@ def _domain_rows(stream: BinaryIO, form: Form | None) -> Iterator[BucketRows]:
 
 
 def _columns(buckets: list[int]) -> BucketRows:
-    import numpy as np
-
-    from aggservice.wire import BucketRows
-
     mask = (1 << 64) - 1
     high = np.fromiter((bucket >> 64 for bucket in buckets), dtype=np.uint64, count=len(buckets))
     low = np.fromiter((bucket & mask for bucket in buckets), dtype=np.uint64, count=len(buckets))
@@ -247,21 +252,21 @@ def _numbers(rows: BucketRows) -> Iterator[int]:
 
 
 def _write_bucket(number: int, form: Form) -> str:
-    from aggservice.wire.buckets import bucket_to_base64, bucket_to_hex
-
     if form is Form.INT:
         return str(number)
     return bucket_to_hex(number) if form is Form.HEX else bucket_to_base64(number)
 
 
+@convert.command()
 def summary(
     source: _Source,
     target: _Target,
     form: Annotated[Form, typer.Option("--to", help="How to write the buckets.")] = Form.INT,
 ) -> None:
-    """Convert a summary from Avro to JSON, one row a line: ``{"bucket": ..., "metric": ...}``."""
-    from aggservice.wire import WireError, read_summary
+    """Convert a summary from Avro to JSON, one row per line.
 
+    A row is {"bucket": ..., "metric": ...}.
+    """
     count = 0
     with _opened(source) as (stream, is_avro):
         if not is_avro:
@@ -276,28 +281,18 @@ def summary(
 
 @contextmanager
 def _text(target: Path) -> Iterator[TextIO]:
-    """Open a text file that is written whole or not at all; it may be the file that is read."""
-    from aggservice.files.atomic import whole_file
-
+    """Open a text file that is replaced at the end, if all went well; it may be the file that is read."""
     with whole_file(target) as staged, staged.open("w", encoding="utf-8") as out:
         yield out
 
 
 @contextmanager
 def _opened(source: Path) -> Iterator[tuple[BinaryIO, bool]]:
-    """Open a file under a progress bar on a terminal; say whether it is an Avro file. Errors name the file."""
-    from rich.console import Console
-    from rich.progress import open as open_with_progress
-
-    from aggservice.wire import WireError
-
+    """Open a file under a progress bar; yield it and whether it is an Avro file. Errors name the file."""
     with source.open("rb") as stream:
         is_avro = stream.read(len(_MAGIC)) == _MAGIC
-    console = Console(stderr=True)
     try:
-        with open_with_progress(
-            source, "rb", description=source.name, console=console, transient=True, disable=not console.is_terminal
-        ) as stream:
+        with open_with_bar(source) as stream:
             yield stream, is_avro
     except WireError as error:
         raise WireError(str(error) if str(source) in str(error) else f"{source}: {error}") from None

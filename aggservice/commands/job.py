@@ -1,113 +1,121 @@
-"""``aggservice job``: create, look at, watch and fetch jobs of a running service."""
+"""``aggservice job``: create, watch, cancel and read jobs of a running service."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import update_wrapper
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from aggservice.client import Client, Credentials, Job, Summary
+from aggservice.client import Client, ClientError, Credentials, Job, JobParameters, ShuffleParameters, Summary
+from aggservice.commands.console import Json, refuse
 
-job = typer.Typer(help="Jobs of a running service.", no_args_is_help=True)
+job = typer.Typer(help="Create, watch, cancel and read jobs of a running service.", no_args_is_help=True)
 
-Service = Annotated[str, typer.Option("--service", help="Where the service listens.", envvar="AGGSERVICE_ADDRESS")]
+Service = Annotated[str, typer.Option("--service", help="host:port of the service.", envvar="AGGSERVICE_ADDRESS")]
 TokenFile = Annotated[Path | None, typer.Option(help="A file that holds your bearer token.")]
 RootFile = Annotated[Path | None, typer.Option(help="PEM certificates to trust; turns on TLS.")]
 CertificateFile = Annotated[Path | None, typer.Option(help="Your client certificate (PEM).")]
 KeyFile = Annotated[Path | None, typer.Option(help="The private key of your client certificate (PEM).")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-JobId = Annotated[str, typer.Argument(help="job_request_id")]
+JobId = Annotated[str, typer.Argument(help="Your name for the job: job_request_id.")]
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
 
-@contextmanager
-def connected(address: str, credentials: Credentials) -> Iterator[Client]:
-    """Connect, and turn what the service refuses into a message and an exit code."""
-    from aggservice.client import Client, ClientError
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of a connection to a command, whose first parameter gets the connected client."""
 
-    try:
-        with Client(address, credentials=credentials) as client:
-            yield client
-    except ClientError as problem:
-        typer.echo(f"{problem}", err=True)
-        for name, count in problem.error_counts.items():
-            typer.echo(f"  {name}: {count}", err=True)
-        for unit in problem.units:
-            typer.echo(f"  unit {unit.hex()}", err=True)
-        if problem.count > len(problem.units) > 0:
-            typer.echo(f"  … {problem.count - len(problem.units)} more: aggservice job unpaid", err=True)
-        if problem.remedy:
-            typer.echo(f"{problem.remedy}", err=True)
-        raise typer.Exit(1) from None
+    def connect(
+        *,
+        service: Service = DEFAULT_ADDRESS,
+        token_file: TokenFile = None,
+        root_certificates: RootFile = None,
+        certificate: CertificateFile = None,
+        private_key: KeyFile = None,
+        **given: Any,
+    ) -> None:
+        try:
+            credentials = Credentials.from_files(
+                token_file=token_file,
+                root_certificates=root_certificates,
+                certificate=certificate,
+                private_key=private_key,
+            )
+        except ClientError as problem:
+            refuse(problem.message)
+        try:
+            with Client(service, credentials=credentials) as client:
+                command(client, **given)
+        except ClientError as problem:
+            refuse(str(problem), *_details(problem))
+
+    own, options = (list(signature(one, eval_str=True).parameters.values()) for one in (command, connect))
+    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in (*own[1:], *options[:-1])]
+    update_wrapper(connect, command)
+    connect.__signature__ = Signature(keywords)  # type: ignore[attr-defined]
+    connect.__annotations__ = {one.name: one.annotation for one in keywords}
+    return connect
 
 
-def credentials_of(
-    token_file: Path | None, root: Path | None, certificate: Path | None, private_key: Path | None
-) -> Credentials:
-    """Read credentials, or say which file cannot be read."""
-    from aggservice.client import ClientError, Credentials
-
-    try:
-        return Credentials.from_files(
-            token_file=token_file, root_certificates=root, certificate=certificate, private_key=private_key
-        )
-    except ClientError as problem:
-        typer.echo(problem.message, err=True)
-        raise typer.Exit(2) from None
-    except OSError as problem:
-        typer.echo(f"cannot read {problem.filename}: {problem.strerror}", err=True)
-        raise typer.Exit(2) from None
+def _details(problem: ClientError) -> Iterator[str]:
+    """Yield what the service said besides its message: why reports failed, which units cannot pay, what to do."""
+    yield from (f"{name}: {count}" for name, count in problem.error_counts.items())
+    yield from (f"unit {unit.hex()}" for unit in problem.units)
+    if problem.count > len(problem.units) > 0:
+        yield f"… and {problem.count - len(problem.units)} more: `aggservice job unpaid` lists them"
+    if problem.remedy:
+        yield problem.remedy
 
 
 @job.command()
+@connected
 def create(
+    client: Client,
     job_request_id: JobId,
-    input_data_blob_prefix: Annotated[list[str], typer.Option(help="Reports; may be given several times.")],
-    output_data_blob_prefix: Annotated[str, typer.Option(help="Where the summary goes.")],
-    output_domain_blob_prefix: Annotated[str, typer.Option(help="The output domain.")] = "",
+    input_data_blob_prefix: Annotated[
+        list[str], typer.Option(help="Prefix of the report files, below the service's input folder; may be repeated.")
+    ],
+    output_data_blob_prefix: Annotated[str, typer.Option(help="Prefix of the summary files.")],
+    output_domain_blob_prefix: Annotated[str, typer.Option(help="Prefix of the files of the output domain.")] = "",
     attribution_report_to: Annotated[str, typer.Option(help="The reporting origin of the reports.")] = "",
-    reporting_site: Annotated[str, typer.Option(help="Their reporting site instead.")] = "",
-    epsilon: Annotated[str, typer.Option(help="ε of the job, decimal text; 10 when left out.")] = "",
-    rho: Annotated[str, typer.Option(help="ρ of Gaussian noise instead of ε.")] = "",
-    discovery_delta: Annotated[str, typer.Option(help="Discover keys, at this δ.")] = "",
-    key_mask: Annotated[str, typer.Option(help="Only keys without a bit outside this mask (hex).")] = "",
-    others_epsilon: Annotated[str, typer.Option(help="Also the total of what is left out, at this ε.")] = "",
-    filtering_ids: Annotated[str, typer.Option(help="Whole numbers separated by commas.")] = "",
-    report_error_threshold_percentage: Annotated[str, typer.Option(help="10 when left out.")] = "",
-    input_report_count: Annotated[int, typer.Option(help="How many reports there are, if you know.")] = 0,
-    debug_run: Annotated[bool, typer.Option("--debug-run", help="True values beside noisy ones; no charge.")] = False,
-    shuffle_randomizer: Annotated[str, typer.Option(help="Shuffle local reports of this randomizer instead.")] = "",
-    shuffle_delta: Annotated[str, typer.Option(help="δ of amplification by shuffling.")] = "",
-    shuffle_bound: Annotated[str, typer.Option(help="numerical, closed or small.")] = "",
-    shuffle_collection: Annotated[
-        str, typer.Option(help="The collection that device tokens must be for; amplification needs it.")
+    reporting_site: Annotated[str, typer.Option(help="Instead of --attribution-report-to: the reporting site.")] = "",
+    epsilon: Annotated[str, typer.Option(help="ε of the job; default: 10.")] = "",
+    rho: Annotated[str, typer.Option(help="Instead of --epsilon: ρ of Gaussian noise.")] = "",
+    discovery_delta: Annotated[str, typer.Option(help="Discover keys instead of reading a domain, at this δ.")] = "",
+    key_mask: Annotated[str, typer.Option(help="Sum only keys that have no bit outside this mask (hex).")] = "",
+    others_epsilon: Annotated[str, typer.Option(help="Also release the total of all other keys, at this ε.")] = "",
+    filtering_ids: Annotated[str, typer.Option(help="Filtering IDs, separated by commas.")] = "",
+    report_error_threshold_percentage: Annotated[
+        str, typer.Option(help="Fail above this percentage of bad reports; default: 10.")
     ] = "",
-    watch_it: Annotated[bool, typer.Option("--watch", help="Wait until it has finished.")] = False,
-    service: Service = DEFAULT_ADDRESS,
-    token_file: TokenFile = None,
-    root_certificates: RootFile = None,
-    certificate: CertificateFile = None,
-    private_key: KeyFile = None,
+    input_report_count: Annotated[int, typer.Option(help="Number of reports, if known.")] = 0,
+    debug_run: Annotated[
+        bool, typer.Option("--debug-run", help="Show true values beside noisy ones; nothing is charged.")
+    ] = False,
+    shuffle_randomizer: Annotated[
+        str, typer.Option(help="Instead of summing: shuffle local-DP reports of this randomizer.")
+    ] = "",
+    shuffle_delta: Annotated[str, typer.Option(help="δ of amplification by shuffling.")] = "",
+    shuffle_bound: Annotated[str, typer.Option(help="Bound of amplification: numerical, closed or small.")] = "",
+    shuffle_collection: Annotated[
+        str, typer.Option(help="The collection that device tokens must name; amplification needs it.")
+    ] = "",
+    watch_it: Annotated[bool, typer.Option("--watch", help="Wait until the job has finished.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Begin a job over files that the service can read."""
-    from aggservice.client import JobParameters, ShuffleParameters
-
+    """Create a job over files that the service can read."""
     if (shuffle_delta or shuffle_bound or shuffle_collection) and not shuffle_randomizer:
-        typer.echo("shuffle-delta, shuffle-bound and shuffle-collection need shuffle-randomizer", err=True)
-        raise typer.Exit(2)
+        refuse("--shuffle-delta, --shuffle-bound and --shuffle-collection need --shuffle-randomizer")
     try:
         mask = int(key_mask, 16) if key_mask else None
         ids = tuple(int(one) for one in filtering_ids.split(",")) if filtering_ids else ()
     except ValueError:
-        typer.echo("key-mask is hexadecimal and filtering-ids are whole numbers separated by commas", err=True)
-        raise typer.Exit(2) from None
+        refuse("give --key-mask in hexadecimal digits and --filtering-ids as whole numbers separated by commas")
     parameters = JobParameters(
         attribution_report_to=attribution_report_to,
         reporting_site=reporting_site,
@@ -126,97 +134,78 @@ def create(
         if shuffle_randomizer
         else None,
     )
-    credentials = credentials_of(token_file, root_certificates, certificate, private_key)
-    with connected(service, credentials) as client:
-        begun = client.create_job(
-            job_request_id,
-            parameters,
-            input_data_blob_prefix=input_data_blob_prefix,
-            output_data_blob_prefix=output_data_blob_prefix,
-            output_domain_blob_prefix=output_domain_blob_prefix,
-        )
-        if watch_it:
-            begun = _watched(client, job_request_id, quiet=as_json)
+    begun = client.create_job(
+        job_request_id,
+        parameters,
+        input_data_blob_prefix=input_data_blob_prefix,
+        output_data_blob_prefix=output_data_blob_prefix,
+        output_domain_blob_prefix=output_domain_blob_prefix,
+    )
+    if watch_it:
+        begun = _watched(client, job_request_id, quiet=as_json)
     show_job(begun, as_json=as_json)
 
 
 @job.command()
+@connected
 def get(
+    client: Client,
     job_request_id: JobId,
-    service: Service = DEFAULT_ADDRESS,
-    token_file: TokenFile = None,
-    root_certificates: RootFile = None,
-    certificate: CertificateFile = None,
-    private_key: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Show a job as it is now."""
-    with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
-        show_job(client.get_job(job_request_id), as_json=as_json)
+    """Show the state of a job."""
+    show_job(client.get_job(job_request_id), as_json=as_json)
 
 
 @job.command()
+@connected
 def watch(
+    client: Client,
     job_request_id: JobId,
-    service: Service = DEFAULT_ADDRESS,
-    token_file: TokenFile = None,
-    root_certificates: RootFile = None,
-    certificate: CertificateFile = None,
-    private_key: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until a job has finished; the exit code says whether it has a summary."""
-    with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
-        show_job(_watched(client, job_request_id, quiet=as_json), as_json=as_json)
+    """Wait until a job has finished.
+
+    The exit code is 0 when the job has a summary, and 2 when it failed.
+    """
+    show_job(_watched(client, job_request_id, quiet=as_json), as_json=as_json)
 
 
 @job.command()
+@connected
 def cancel(
+    client: Client,
     job_request_id: JobId,
-    service: Service = DEFAULT_ADDRESS,
-    token_file: TokenFile = None,
-    root_certificates: RootFile = None,
-    certificate: CertificateFile = None,
-    private_key: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """End a job that has not been paid for yet."""
-    with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
-        show_job(client.cancel_job(job_request_id), as_json=as_json)
+    """Cancel a job that has not been charged yet."""
+    show_job(client.cancel_job(job_request_id), as_json=as_json)
 
 
 @job.command()
+@connected
 def summary(
+    client: Client,
     job_request_id: JobId,
-    service: Service = DEFAULT_ADDRESS,
-    token_file: TokenFile = None,
-    root_certificates: RootFile = None,
-    certificate: CertificateFile = None,
-    private_key: KeyFile = None,
     receipt: Annotated[Path | None, typer.Option(help="Write the signed receipt to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the summary of a finished job, with its statement of guarantee."""
-    with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
-        found = client.summary(job_request_id)
+    """Print the summary of a finished job, with its privacy guarantee."""
+    found = client.summary(job_request_id)
     if receipt is not None:
         receipt.write_bytes(found.receipt)
     show_summary(found, as_json=as_json)
 
 
 @job.command()
+@connected
 def unpaid(
+    client: Client,
     job_request_id: JobId,
-    service: Service = DEFAULT_ADDRESS,
-    token_file: TokenFile = None,
-    root_certificates: RootFile = None,
-    certificate: CertificateFile = None,
-    private_key: KeyFile = None,
     as_json: Json = False,
 ) -> None:
-    """List every unit that could not pay for a refused job."""
-    with connected(service, credentials_of(token_file, root_certificates, certificate, private_key)) as client:
-        units = list(client.unpaid_units(job_request_id))
+    """List every privacy unit that could not pay for a refused job."""
+    units = list(client.unpaid_units(job_request_id))
     if as_json:
         typer.echo(to_json([asdict(one) for one in units]))
         return
@@ -231,9 +220,7 @@ def to_json(plain: object) -> str:
 
 
 def _watched(client: Client, job_request_id: str, *, quiet: bool) -> Job:
-    """Wait with a line of progress on a terminal."""
-    from rich.console import Console
-
+    """Wait for a job; on a terminal, show its stage."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         return client.watch_job(job_request_id)
@@ -293,9 +280,4 @@ def show_summary(found: Summary, *, as_json: bool) -> None:
     typer.echo(found.statement.text)
     left = ", ".join(f"{name} {value}" for name, value in found.statement.remaining.items())
     if left:
-        typer.echo(f"Left for the unit that has least: {left}.")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    app.add_typer(job, name="job")
+        typer.echo(f"Least budget left of any unit: {left}.")

@@ -1,83 +1,79 @@
-"""``aggservice keys``: make, look at and rotate the HPKE keys that reports are sealed to; make a registry's keys."""
+"""``aggservice keys``: the HPKE keys that reports are sealed to, and the key pair of a device registry."""
 
 from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from aggservice.wire import KeySet
+from aggservice.commands.console import Json
+from aggservice.files.atomic import whole_file
+from aggservice.mechanisms import SecureBits, SystemClock
+from aggservice.wire import KeySet, read_key_set, write_key_set
+from aggservice.wire.errors import KeySetError
+from aggservice.wire.hpke.key_files import sole_writer
+from aggservice.wire.report.registry_keys import RegistryKeyPair
+
+keys = typer.Typer(
+    help="Make, list and rotate the keys that reports are sealed to.\n\nAlso: the key pair of a device registry.",
+    no_args_is_help=True,
+)
 
 _HOUR_MS = 3_600_000
-_File = Annotated[Path, typer.Argument(help="The file of private keys. Only its owner may read it.")]
+_File = Annotated[Path, typer.Argument(help="The file of private keys. Only its owner can read it.")]
 _Public = Annotated[
     Path | None, typer.Option("--public", help="Also write the public-key document that clients fetch to this file.")
 ]
-_Lifetime = Annotated[
-    float, typer.Option(help="For how many days the new keys are published.", min=0.01, max=1_000_000)
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+_Lifetime = Annotated[float, typer.Option(help="Days for which the new keys are published.", min=0.01, max=1_000_000)]
 
 
-def register(app: typer.Typer) -> None:
-    """Add ``keys``."""
-    keys = typer.Typer(
-        help="HPKE key sets: make, list and rotate them. Device registries: make a key pair.", no_args_is_help=True
-    )
-    keys.command("new")(new)
-    keys.command("list")(list_keys)
-    keys.command("rotate")(rotate)
-    keys.command("registry")(registry)
-    app.add_typer(keys, name="keys")
-
-
+@keys.command()
 def new(
     file: _File,
-    count: Annotated[int, typer.Option(help="How many keys; a client picks one of them.", min=1)] = 1,
+    count: Annotated[int, typer.Option(help="Number of keys; a client picks one at random.", min=1)] = 1,
     lifetime_days: _Lifetime = 7.0,
     public: _Public = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Make a new set of keys that are published from now on."""
-    from aggservice.mechanisms import SecureBits, SystemClock
-    from aggservice.wire import KeySet, write_key_set
-
+    """Make a new set of keys, published from now on."""
     _check_apart(file, public)
     keys = KeySet.create(SecureBits(), SystemClock(), count=count, lifetime_ms=round(lifetime_days * 24 * _HOUR_MS))
     write_key_set(file, keys)
     _show(keys, public, as_json)
 
 
+@keys.command("list")
 def list_keys(
     file: _File,
     public: _Public = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Show the keys of a set and which of them are published; never their private halves."""
-    from aggservice.wire import read_key_set
+    """List the keys of a set and say which are published.
 
+    Private keys are never printed.
+    """
     _check_apart(file, public)
     _show(read_key_set(file), public, as_json)
 
 
+@keys.command()
 def rotate(
     file: _File,
     lifetime_days: _Lifetime = 7.0,
     overlap_hours: Annotated[
-        float, typer.Option(help="For how long the old keys stay published beside the new ones.", min=0, max=24_000_000)
+        float,
+        typer.Option(help="Hours for which the old keys stay published, too.", min=0, max=24_000_000),
     ] = 24.0,
     public: _Public = None,
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Add new keys, let the published ones expire after the overlap, drop those too old to open anything."""
-    from aggservice.mechanisms import SecureBits, SystemClock
-    from aggservice.wire import read_key_set, write_key_set
-    from aggservice.wire.hpke.key_files import sole_writer
+    """Add new keys and let the published ones expire after the overlap.
 
+    Keys that are too old to open any report are dropped.
+    """
     _check_apart(file, public)
     with sole_writer(file):
         keys = read_key_set(file).rotate(
@@ -90,16 +86,16 @@ def rotate(
     _show(keys, public, as_json)
 
 
+@keys.command()
 def registry(
-    file: Annotated[Path, typer.Argument(help="The file for the private key. Only its owner may read it.")],
+    file: Annotated[Path, typer.Argument(help="The file for the private key. Only its owner can read it.")],
     public: Annotated[Path, typer.Option("--public", help="The file for the public key, which the service reads.")],
-    as_json: _Json = False,
+    as_json: Json = False,
 ) -> None:
-    """Make the key pair of a device registry, whose tokens let a shuffle be charged less."""
-    from aggservice.files.atomic import whole_file
-    from aggservice.mechanisms import SecureBits
-    from aggservice.wire.report.registry_keys import RegistryKeyPair
+    """Make the key pair of a device registry.
 
+    With a registry's device tokens, a shuffled report is charged less than its local ε.
+    """
     _check_apart(file, public)
     pair = RegistryKeyPair.create(SecureBits())
     pair.write(file)
@@ -112,17 +108,12 @@ def registry(
 
 
 def _check_apart(file: Path, public: Path | None) -> None:
-    """Refuse to write the public keys over the private ones, which nothing could bring back."""
-    from aggservice.wire.errors import KeySetError
-
+    """Refuse to overwrite the private keys with the public ones."""
     if public is not None and public.resolve() == file.resolve():
         raise KeySetError(f"{file} holds the private keys: name another file for the public ones")
 
 
 def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
-    from aggservice.files.atomic import whole_file
-    from aggservice.mechanisms import SystemClock
-
     clock = SystemClock()
     if public is not None:
         with whole_file(public) as staged:

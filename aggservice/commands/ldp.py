@@ -1,7 +1,7 @@
-"""``aggservice ldp``: longitudinal local-DP protocols on data, compared with each other, and the papers' figures.
+"""``aggservice ldp``: run longitudinal local-DP protocols on data, compare them, and make the papers' figures.
 
-Figures register themselves by name in ``ldp_client.experiments.figures``. A module that adds a command to this group
-does so with ``@ldp.command``.
+``aggservice.commands.ldp_track`` adds ``track`` to this group. Figures are found by name in
+``ldp_client.experiments.figures``.
 """
 
 from __future__ import annotations
@@ -9,95 +9,61 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-if TYPE_CHECKING:
-    from aggservice.mechanisms import Bits
-    from ldp_client import FrequencyProtocol
-    from ldp_client.experiments.datasets import Dataset
-    from ldp_client.experiments.run import Outcome
+from aggservice.commands.console import Json, progress_bar
+from aggservice.mechanisms import Bits, SecureBits, SeededBits, SystemClock
+from ldp_client import Estimate, FrequencyProtocol, build
+from ldp_client.experiments import datasets
+from ldp_client.experiments import run as experiment
+from ldp_client.experiments.datasets import Dataset
+from ldp_client.experiments.figures import all_figures, find_figure
+from ldp_client.experiments.figures.kinds import FigureRequest, write_table
+from ldp_client.experiments.figures.loloha_experiments import Interval
+from ldp_client.experiments.run import Outcome
+from ldp_client.protocols.methods import EXACT_METHODS, PAPER_METHODS
 
 ldp = typer.Typer(
     name="ldp",
-    help="Longitudinal local differential privacy: run a protocol, compare protocols, make the papers' figures.",
+    help="Run, compare and track longitudinal local-DP protocols.\n\nAlso makes the figures and tables of the papers.",
     no_args_is_help=True,
 )
 
 DatasetName = Annotated[
-    str, typer.Option("--dataset", help="Syn, DB_MT, DB_DE, or a CSV file: a header, a row a user, a column a time.")
+    str,
+    typer.Option("--dataset", help="Syn, DB_MT, DB_DE, or a CSV file: header, one row per user, one column per time."),
 ]
 DataFolder = Annotated[
     Path | None,
     typer.Option(
-        "--data", envvar="AGGSERVICE_LDP_DATA", help="The folder with PWGTP_Montana.csv and PWGTP_Delaware.csv"
+        "--data", envvar="AGGSERVICE_LDP_DATA", help="The folder with PWGTP_Montana.csv and PWGTP_Delaware.csv."
     ),
 ]
-Limit = Annotated[str, typer.Option("--epsilon", help="ε∞: what all reports of one value leak at most.")]
+Limit = Annotated[str, typer.Option("--epsilon", help="ε∞: the most that all reports of one value leak.")]
 Share = Annotated[str, typer.Option("--alpha", help="ε₁ = α·ε∞: what the first report leaks.")]
-First = Annotated[str | None, typer.Option("--first", help="ε₁ itself, in place of --alpha.")]
-Users = Annotated[int | None, typer.Option("--users", min=1, help="Only the first so many users.")]
-Collections = Annotated[int | None, typer.Option("--collections", min=1, help="Only the first so many collections.")]
+First = Annotated[str | None, typer.Option("--first", help="Instead of --alpha: ε₁ itself.")]
+Users = Annotated[int | None, typer.Option("--users", min=1, help="Use only the first N users.")]
+Collections = Annotated[int | None, typer.Option("--collections", min=1, help="Use only the first N collections.")]
 Seed = Annotated[str | None, typer.Option("--seed", help="Make the run reproducible, and not private.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-#: No amount is a trillion; the packages say which are too large for them.
+#: Amounts of a trillion or more are refused here; smaller limits are those of the packages.
 _MOST_MICRO = 10**18
 
 
-def register(app: typer.Typer) -> None:
-    """Add the group."""
-    app.add_typer(ldp)
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Turn what the packages refuse into one line and exit code 1; a traceback is kept for defects."""
-    from aggservice.mechanisms import MechanismError
-    from ldp_client import LdpError
-
-    try:
-        yield
-    except (LdpError, MechanismError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
-    except OSError as error:
-        typer.echo(f"error: cannot use {error.filename}: {error.strerror}; choose another place", err=True)
-        raise typer.Exit(1) from error
-
-
-@contextmanager
-def progress_bar(shown: bool) -> Iterator[Callable[[int, int, str], None]]:
-    """Yield a function that is told (done, total, words) and moves a bar, on a terminal only."""
-    if not shown or not sys.stderr.isatty():
-        yield lambda done, total, words: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    with Progress(
-        BarColumn(), TextColumn("{task.completed}/{task.total} {task.description}"), TimeRemainingColumn(),
-        console=Console(stderr=True), transient=True,
-    ) as bar:  # fmt: skip
-        task = bar.add_task("", total=None)
-        yield lambda done, total, words: bar.update(task, completed=done, total=total, description=words)
-
-
 def micro(text: str, what: str) -> int:
-    """Return a decimal amount in millionths, refusing what is not a whole number of them."""
+    """Return a decimal amount in millionths; an amount that is not a whole number of them is an error."""
     try:
         scaled = Decimal(text) * 1_000_000
         whole = int(scaled) if abs(scaled) < _MOST_MICRO and scaled == scaled.to_integral_value() else None
     except (ArithmeticError, ValueError):  # not a number, not finite, or beyond any exponent
         whole = None
     if whole is None:
-        raise typer.BadParameter(f"{what} must be a decimal number of reasonable size and at most six places")
+        raise typer.BadParameter(f"{what} must be a decimal number below 10^12 with at most six places")
     return whole
 
 
@@ -110,22 +76,18 @@ def first_micro(limit_micro: int, alpha: str, first: str | None) -> int:
 
 def bits_for(seed: str | None) -> Bits:
     """Return seeded bits, or secure ones without a seed."""
-    from aggservice.mechanisms import SecureBits, SeededBits
-
     return SecureBits() if seed is None else SeededBits(checked_seed(seed))
 
 
 def checked_seed(seed: str) -> str:
-    """Return a seed, refusing one that is no text: bytes that are not UTF-8 reach a program as lone surrogates."""
+    """Return a seed; one that is not UTF-8, which reaches a program as lone surrogates, is an error."""
     if any("\ud800" <= letter <= "\udfff" for letter in seed):
         raise typer.BadParameter("--seed must be text in UTF-8")
     return seed
 
 
 def load_dataset(name: str, bits: Bits, folder: Path | None, users: int | None, collections: int | None) -> Dataset:
-    """Return a data set of the paper, or of a file, cut to size."""
-    from ldp_client.experiments import datasets
-
+    """Return the first users and collections of a data set: the paper's, by name, or a file's."""
     path = Path(name)
     if name not in datasets.NAMES and path.suffix == ".csv":
         data = datasets.counters(path, path.stem)
@@ -145,43 +107,44 @@ def run_command(
     users: Users = None,
     collections: Collections = None,
     buckets: Annotated[int | None, typer.Option("--buckets", min=2, help="b of dBitFlipPM.")] = None,
-    top: Annotated[int, typer.Option("--top", min=0, help="How many of the commonest values to print.")] = 10,
-    confidence: Annotated[float, typer.Option("--confidence", help="Of the intervals printed.")] = 0.95,
-    out: Annotated[Path | None, typer.Option("--out", help="Write all of the last estimates as CSV.")] = None,
+    top: Annotated[
+        int, typer.Option("--top", min=0, help="Number of most common values to print; 0 prints all with --json.")
+    ] = 10,
+    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")] = 0.95,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write every estimate of the last collection to this CSV file.")
+    ] = None,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Run one protocol over a data set: estimates with intervals, error, and privacy loss."""
+    """Run one protocol over a data set.
+
+    Prints estimates with intervals, the error, and the privacy loss.
+    """
     if not 0 < confidence < 1:
         raise typer.BadParameter(f"--confidence must lie between 0 and 1, not {confidence}")
     limit = micro(epsilon, "--epsilon")
     once = first_micro(limit, alpha, first)
-    with refusals():
-        from ldp_client import Estimate, build
-        from ldp_client.experiments import run as experiment
+    bits = bits_for(seed)
+    table = load_dataset(dataset, bits, data, users, collections)
+    protocol = build(
+        method,
+        k=table.k,
+        epsilon_permanent_micro=limit,
+        epsilon_first_micro=once,
+        buckets=buckets or table.buckets,
+    )
+    last: list[Estimate] = []
+    with progress_bar(shown=not as_json) as report:
 
-        bits = bits_for(seed)
-        table = load_dataset(dataset, bits, data, users, collections)
-        protocol = build(
-            method,
-            k=table.k,
-            epsilon_permanent_micro=limit,
-            epsilon_first_micro=once,
-            buckets=buckets or table.buckets,
-        )
-        last: list[Estimate] = []
-        with progress_bar(not as_json) as progress:
+        def each(t: int, estimate: Estimate) -> None:
+            last[:] = [estimate]
+            report(method, t + 1, table.collections)
 
-            def each(t: int, estimate: Estimate) -> None:
-                last[:] = [estimate]
-                progress(t + 1, table.collections, method)
-
-            outcome = experiment.run(table, protocol, bits.child("reports"), each)
-        rows = _estimates(last[0], protocol, table, confidence)
-        if out is not None:
-            from ldp_client.experiments.figures.kinds import write_table
-
-            write_table(out, tuple(rows[0]), (tuple(row.values()) for row in rows))
+        outcome = experiment.run(table, protocol, bits.child("reports"), each)
+    rows = _estimates(last[0], protocol, table, confidence)
+    if out is not None:
+        write_table(out, tuple(rows[0]), (tuple(row.values()) for row in rows))
     described = _described(protocol, table, outcome, private=seed is None)
     commonest = sorted(rows, key=lambda row: -row["estimate"])[:top]
     if as_json:
@@ -191,8 +154,6 @@ def run_command(
 
 
 def _estimates(estimate: Any, protocol: FrequencyProtocol, table: Dataset, confidence: float) -> list[dict[str, Any]]:
-    import numpy as np
-
     truth = np.bincount(protocol.cell(table.values[:, -1]), minlength=protocol.cells) / table.users
     low, high = estimate.interval(confidence)
     columns = zip(
@@ -210,9 +171,7 @@ def _estimates(estimate: Any, protocol: FrequencyProtocol, table: Dataset, confi
 
 
 def _labels(protocol: FrequencyProtocol, table: Dataset) -> list[int | str]:
-    """Return what each estimated cell stands for: a number, or a bucket's first and last number."""
-    import numpy as np
-
+    """Return the label of each estimated cell: a number, or a bucket's first and last number."""
     cells = protocol.cell(np.arange(table.k))
     labels: list[int | str] = []
     for cell in range(protocol.cells):
@@ -264,14 +223,14 @@ def _print_run(described: dict[str, Any], commonest: list[dict[str, Any]], confi
     if shown is not None:
         typer.echo(f"changes  {shown:.4%} of the users who changed had every change show in their reports")
     if commonest:
-        typer.echo(f"the commonest at the last collection, with {confidence:.0%} intervals:")
+        typer.echo(f"the most common values at the last collection, with {confidence:.0%} intervals:")
         for row in commonest:
             typer.echo(
                 f"  {row['value']:>9}  {row['estimate']:>9.5f}  [{row['low']:>9.5f}, {row['high']:>9.5f}]  "
                 f"true {row['truth']:.5f}"
             )
     if not described["private"]:
-        typer.echo("NOT PRIVATE: whoever knows the seed can take the noise off.")
+        typer.echo("NOT PRIVATE: anyone who knows the seed can remove the noise.")
 
 
 @ldp.command()
@@ -281,48 +240,47 @@ def compare(
     epsilon: Limit = "2",
     alpha: Share = "0.5",
     first: First = None,
-    methods: Annotated[str | None, typer.Option("--methods", help="Names with commas; else all with memory.")] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="How often to run each.")] = 3,
+    methods: Annotated[
+        str | None, typer.Option("--methods", help="Names separated by commas; default: every longitudinal protocol.")
+    ] = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs per protocol.")] = 3,
     users: Users = None,
     collections: Collections = 10,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
-    """Compare protocols at one (ε∞, ε₁): error with its interval, V*, and what they leak."""
+    """Compare protocols at one (ε∞, ε₁).
+
+    Prints each protocol's error with its interval, its approximate variance V*, and its privacy loss.
+    """
     limit = micro(epsilon, "--epsilon")
     once = first_micro(limit, alpha, first)
-    with refusals():
-        from ldp_client import build
-        from ldp_client.experiments import run as experiment
-        from ldp_client.experiments.figures.loloha_experiments import Interval
-        from ldp_client.protocols.methods import EXACT_METHODS, PAPER_METHODS
-
-        bits = bits_for(seed)
-        table = load_dataset(dataset, bits, data, users, collections)
-        names = [*PAPER_METHODS, *EXACT_METHODS] if methods is None else [name.strip() for name in methods.split(",")]
-        protocols = {
-            name: build(name, k=table.k, epsilon_permanent_micro=limit, epsilon_first_micro=once, buckets=table.buckets)
-            for name in names
-        }
-        rows = []
-        with progress_bar(not as_json) as progress:
-            for index, (name, protocol) in enumerate(protocols.items()):
-                outcomes = []
-                for number in range(runs):
-                    progress(index * runs + number, len(protocols) * runs, name)
-                    outcomes.append(experiment.run(table, protocol, bits.child(f"{name}/{number}")))
-                mse = Interval.over([outcome.mse for outcome in outcomes])
-                described = _described(protocol, table, outcomes[0], private=seed is None)
-                rows.append(
-                    {
-                        "method": name,
-                        "mse": mse.mean,
-                        "mse_half_95": None if math.isnan(mse.half) else mse.half,
-                        "approximate_variance": described["error"]["approximate_variance"],
-                        **described["privacy"],
-                        "epsilon_average_loss": sum(outcome.loss for outcome in outcomes) / runs,
-                    }
-                )
+    bits = bits_for(seed)
+    table = load_dataset(dataset, bits, data, users, collections)
+    names = [*PAPER_METHODS, *EXACT_METHODS] if methods is None else [name.strip() for name in methods.split(",")]
+    protocols = {
+        name: build(name, k=table.k, epsilon_permanent_micro=limit, epsilon_first_micro=once, buckets=table.buckets)
+        for name in names
+    }
+    rows = []
+    with progress_bar(shown=not as_json) as report:
+        for index, (name, protocol) in enumerate(protocols.items()):
+            outcomes = []
+            for number in range(runs):
+                report(name, index * runs + number, len(protocols) * runs)
+                outcomes.append(experiment.run(table, protocol, bits.child(f"{name}/{number}")))
+            mse = Interval.over([outcome.mse for outcome in outcomes])
+            described = _described(protocol, table, outcomes[0], private=seed is None)
+            rows.append(
+                {
+                    "method": name,
+                    "mse": mse.mean,
+                    "mse_half_95": None if math.isnan(mse.half) else mse.half,
+                    "approximate_variance": described["error"]["approximate_variance"],
+                    **described["privacy"],
+                    "epsilon_average_loss": sum(outcome.loss for outcome in outcomes) / runs,
+                }
+            )
     rows.sort(key=lambda row: row["mse"])
     result = {"dataset": described["dataset"], "runs": runs, "private": seed is None, "methods": rows}
     if as_json:
@@ -344,56 +302,56 @@ def compare(
 
 @ldp.command()
 def figure(
-    name: Annotated[str | None, typer.Argument(help="Which figure; without one, the list.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="Where its data and plot go.")] = Path("figures"),
+    name: Annotated[str | None, typer.Argument(help="The figure; default: list them.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The folder for data and plot.")] = Path("figures"),
     data: DataFolder = None,
     runs: Annotated[
         int | None,
-        typer.Option(
-            "--runs", min=1, help="How often an experiment is repeated; LOLOHA's: 20 times, an hour of a core."
-        ),
+        typer.Option("--runs", min=1, help="Runs per experiment; LOLOHA's default of 20 takes a core about an hour."),
     ] = None,
-    budget: Annotated[float | None, typer.Option("--budget", help="Begin no run after so many seconds.")] = None,
+    budget: Annotated[float | None, typer.Option("--budget", help="Start no run after this many seconds.")] = None,
     seed: Annotated[str, typer.Option("--seed", help="The seed of the experiments.")] = "figures",
     users: Users = None,
     collections: Collections = None,
-    epsilons: Annotated[str | None, typer.Option("--epsilons", help="Only these ε∞, with commas.")] = None,
-    datasets: Annotated[str | None, typer.Option("--datasets", help="Only these data sets, with commas.")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=0, help="Processes that share the runs; 0: one a core.")] = 0,
+    epsilons: Annotated[str | None, typer.Option("--epsilons", help="Only these ε∞, separated by commas.")] = None,
+    datasets: Annotated[
+        str | None, typer.Option("--datasets", help="Only these data sets, separated by commas.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", min=0, help="Processes that share the runs; 0: one per core.")
+    ] = 0,
     as_json: Json = False,
 ) -> None:
-    """Make a figure or table of the papers, as data and as a plot; run again, it goes on from the runs it kept."""
+    """Make a figure or table of the papers, as data and as a plot.
+
+    Finished runs are kept: the same command again continues from them.
+    """
     if budget is not None and not budget > 0:
         raise typer.BadParameter(f"--budget must be a positive number of seconds, not {budget}")
-    with refusals():
-        from aggservice.mechanisms import SystemClock
-        from ldp_client.experiments.figures import all_figures, find_figure
-        from ldp_client.experiments.figures.kinds import FigureRequest
-
-        if name is None:
-            known = {each.name: each.title for each in all_figures().values()}
-            lines = [f"{key:<16} {title}" for key, title in known.items()]
-            typer.echo(json.dumps(known) if as_json else "\n".join(lines))
-            return
-        chosen = find_figure(name)
-        wanted = tuple(micro(text, "--epsilons") for text in epsilons.split(",")) if epsilons else None
-        with progress_bar(not as_json) as progress:
-            made = chosen.make(
-                FigureRequest(
-                    out=out,
-                    clock=SystemClock(),
-                    data=data,
-                    runs=runs,
-                    budget_s=budget,
-                    seed=checked_seed(seed),
-                    users=users,
-                    collections=collections,
-                    epsilons_micro=wanted,
-                    datasets=tuple(text.strip() for text in datasets.split(",")) if datasets else None,
-                    workers=workers or os.cpu_count() or 1,
-                    progress=progress,
-                )
+    if name is None:
+        known = {each.name: each.title for each in all_figures().values()}
+        lines = [f"{key:<16} {title}" for key, title in known.items()]
+        typer.echo(json.dumps(known) if as_json else "\n".join(lines))
+        return
+    chosen = find_figure(name)
+    wanted = tuple(micro(text, "--epsilons") for text in epsilons.split(",")) if epsilons else None
+    with progress_bar(shown=not as_json) as report:
+        made = chosen.make(
+            FigureRequest(
+                out=out,
+                clock=SystemClock(),
+                data=data,
+                runs=runs,
+                budget_s=budget,
+                seed=checked_seed(seed),
+                users=users,
+                collections=collections,
+                epsilons_micro=wanted,
+                datasets=tuple(text.strip() for text in datasets.split(",")) if datasets else None,
+                workers=workers or os.cpu_count() or 1,
+                progress=lambda done, total, words: report(words, done, total),
             )
+        )
     files = [str(path) for path in made.files]
     if as_json:
         result = {"figure": chosen.name, "title": chosen.title, "files": files, "lines": list(made.lines)}

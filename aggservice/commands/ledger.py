@@ -1,24 +1,48 @@
-"""``aggservice ledger``: look at a ledger, dry-run a job against it, list its log (or an exported one)."""
+"""``aggservice ledger``: read a ledger, dry-run a job against it, list its log or an exported one.
+
+``aggservice.commands.ledger_audit`` adds the commands that prove things to this group.
+"""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from aggservice.commands.console import NO, Json, unit_count
+from aggservice.mechanisms import SystemClock
+from aggservice.wire import ReportStatus, parse_shared_info_batch, read_reports, report_units, shared_id_units
+from budget import (
+    Delta,
+    Epsilon,
+    ExportedLog,
+    Filter,
+    GaussianNoise,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    Ledger,
+    Release,
+    Rho,
+    Spend,
+    Store,
+    open_store,
+)
+from budget.explain import Shortfall
+from budget.filters import filter_to_plain, spend_to_plain
+from budget.log.history import Listed, Query, find_entries
+from budget.release import Mechanism
+from budget.stores.balances import balance_totals
+from budget.stores.locations import open_place
 
-    from budget import Filter, Release, Spend, Store
-    from budget.explain import Shortfall
-    from budget.log.history import Listed
+ledger = typer.Typer(
+    help="Read, dry-run and audit the privacy budget.\n\nA ledger is a SQLite file or a PostgreSQL schema.",
+    no_args_is_help=True,
+)
 
 SCHEMA = "aggservice_ledger"
 _PAGE = 1000
@@ -28,62 +52,16 @@ Place = Annotated[
 ]
 Database = Annotated[str, typer.Argument(metavar="LEDGER", help="A SQLite file or a postgresql:// connection string.")]
 Schema = Annotated[str, typer.Option(help="The schema of a PostgreSQL ledger.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 UnitsFile = Annotated[
-    Path | None, typer.Option("--units", help="A file of unit keys: 40 hex digits a line.", exists=True, dir_okay=False)
+    Path | None,
+    typer.Option("--units", help="A file with one unit key per line.", exists=True, dir_okay=False),
 ]
 Reports = Annotated[
     list[Path] | None,
-    typer.Option("--reports", help="An Avro file of reports whose units to take; may be repeated.", exists=True),
+    typer.Option("--reports", help="Use the units of the reports in this Avro file; may be repeated.", exists=True),
 ]
-FilteringIds = Annotated[str, typer.Option(help="With --reports: the filtering IDs the job asks for, by commas.")]
-PrivacyUnit = Annotated[str, typer.Option(help="With --reports: report or shared_id.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add ``ledger``."""
-    group = ledger_group(app)
-    for command in (balance, check, log):
-        group.command(command.__name__)(command)
-
-
-def ledger_group(app: typer.Typer) -> typer.Typer:
-    """Return the group ``ledger``, making it if no module has yet."""
-    group = next((known.typer_instance for known in app.registered_groups if known.name == "ledger"), None)
-    if group is None:
-        group = typer.Typer(
-            help="The privacy budget: look at it, dry-run a job, list and audit its log.", no_args_is_help=True
-        )
-        app.add_typer(group, name="ledger")
-    return group
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn what the ledger or the reports refuse into a message and exit code 2, never a traceback."""
-    from aggservice.wire import WireError
-    from budget import BudgetError
-
-    try:
-        yield
-    except (BudgetError, WireError, OSError) as problem:
-        typer.echo(f"error: {problem}", err=True)
-        raise typer.Exit(2) from None
-
-
-@contextmanager
-def progress(what: str) -> Iterator[Callable[[int], None]]:
-    """Show a count that goes up, on a terminal."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed:,.0f} units"))
-    console = Console(stderr=True)
-    with Progress(
-        *columns, TimeElapsedColumn(), console=console, transient=True, disable=not sys.stderr.isatty()
-    ) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda units: bar.advance(task, units)
+FilteringIds = Annotated[str, typer.Option(help="With --reports: the job's filtering IDs, separated by commas.")]
+PrivacyUnit = Annotated[str, typer.Option(help="With --reports: the privacy unit, report or shared_id.")]
 
 
 def _time(time_ms: int) -> str:
@@ -91,7 +69,7 @@ def _time(time_ms: int) -> str:
 
 
 def _moment(what: str, text: str | None) -> int | None:
-    """Read a time: ISO 8601, in UTC unless it says otherwise."""
+    """Return a time in milliseconds from ISO 8601, which is UTC unless it names another zone."""
     if text is None:
         return None
     try:
@@ -114,11 +92,7 @@ def _unit(text: str) -> bytes:
 def _gather(
     units: list[str] | None, file: Path | None, reports: list[Path] | None, filtering_ids: str, privacy_unit: str
 ) -> NDArray[np.uint8]:
-    """Return the unit keys named on the command line, in a file, or by reports (which are not opened)."""
-    import numpy as np
-
-    from aggservice.wire import ReportStatus, parse_shared_info_batch, read_reports, report_units, shared_id_units
-
+    """Return the unit keys from the command line, a file, and reports (which stay sealed)."""
     raw = b"".join(_unit(one) for one in units or ())
     if file is not None:
         raw += b"".join(_unit(line) for line in file.read_text("ascii", errors="replace").splitlines() if line.strip())
@@ -138,8 +112,6 @@ def _gather(
 
 
 def _amounts(spend: Spend, chosen: Filter) -> dict[str, str]:
-    from budget.filters import spend_to_plain
-
     return spend_to_plain(spend, chosen.loss_name)
 
 
@@ -148,16 +120,15 @@ def _words(plain: dict[str, str]) -> str:
 
 
 def reading(place: str, schema: str) -> tuple[Store, Any]:
-    from aggservice.mechanisms import SystemClock
-    from budget import Ledger, open_store
-
+    """Open a ledger for reading; return its store and the ledger."""
     store = open_store(place, schema=schema)
     return store, Ledger.open(store, clock=SystemClock())
 
 
+@ledger.command()
 def balance(
     ledger: Database,
-    units: Annotated[list[str] | None, typer.Argument(metavar="[UNIT]...", help="Unit keys, 40 hex digits.")] = None,
+    units: Annotated[list[str] | None, typer.Argument(metavar="[UNIT]...", help="Unit keys (40 hex digits).")] = None,
     file: UnitsFile = None,
     reports: Reports = None,
     filtering_ids: FilteringIds = "0",
@@ -165,20 +136,18 @@ def balance(
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
-    """Show what units have spent and have left; without units, the ledger as a whole."""
-    import numpy as np
+    """Show what units have spent and have left.
 
-    from budget import Spend
-
-    with explained():
-        store, opened = reading(ledger, schema)
-        chosen, limit = opened.filter, opened.filter.limit
-        keys = _gather(units, file, reports, filtering_ids, privacy_unit)
-        if not len(keys):
-            _overview(store, opened, as_json)
-            return
-        spent = opened.balances(np.ascontiguousarray(keys))
-        store.close()
+    Without units, show the ledger as a whole.
+    """
+    store, opened = reading(ledger, schema)
+    chosen, limit = opened.filter, opened.filter.limit
+    keys = _gather(units, file, reports, filtering_ids, privacy_unit)
+    if not len(keys):
+        _overview(store, opened, as_json)
+        return
+    spent = opened.balances(np.ascontiguousarray(keys))
+    store.close()
     rows = []
     for index in range(len(spent.units)):
         one = spent.of(index)
@@ -200,10 +169,7 @@ def balance(
 
 def _overview(store: Store, opened: Any, as_json: bool) -> None:
     """Print the ledger as a whole, from its balances and its head."""
-    from budget.filters import filter_to_plain
-    from budget.stores.balances import balance_totals
-
-    with progress("reading balances") as count:
+    with unit_count("reading balances") as count:
         totals = balance_totals(store, opened.filter, count)
     signed = opened.checkpoint()
     store.close()
@@ -227,9 +193,6 @@ def _overview(store: Store, opened: Any, as_json: bool) -> None:
 
 
 def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:
-    from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Release, Rho
-    from budget.release import Mechanism
-
     if (epsilon is None) == (rho is None):
         raise typer.BadParameter("give --epsilon (Laplace noise) or --rho (Gaussian noise)")
     if rho is not None:
@@ -240,9 +203,10 @@ def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:
     return Release(mechanisms=(mechanism,))
 
 
+@ledger.command()
 def check(
     ledger: Database,
-    caller: Annotated[str, typer.Option(help="Who would ask; only his own jobs are named.")],
+    caller: Annotated[str, typer.Option(help="The caller who would ask; only their own jobs are named.")],
     epsilon: Annotated[str | None, typer.Option(help="ε of the job, for Laplace noise.")] = None,
     delta: Annotated[str, typer.Option(help="δ of the job; above 0 for key discovery.")] = "0",
     rho: Annotated[str | None, typer.Option(help="ρ of the job, for Gaussian noise on a zCDP ledger.")] = None,
@@ -251,27 +215,27 @@ def check(
     filtering_ids: FilteringIds = "0",
     privacy_unit: PrivacyUnit = "report",
     out: Annotated[
-        Path | None, typer.Option(help="Write every unit that cannot pay here, one JSON object a line.")
+        Path | None, typer.Option(help="Write every unit that cannot pay to this file, one JSON object per line.")
     ] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
-    """Dry-run a job: would it be paid for, and if not, which units lack how much. Exit code 1 when not."""
-    with explained():
-        release = _release(epsilon, delta, rho)
-        store, opened = reading(ledger, schema)
-        keys = _gather(None, file, reports, filtering_ids, privacy_unit)
-        answer = opened.check(caller=caller, release=release, units=keys)
-        loss = opened.filter.loss_name
-        if out is not None:
-            with out.open("w", encoding="ascii") as lines, progress("explaining") as count:
-                for start in range(0, answer.count, _PAGE):
-                    page = opened.explain(
-                        caller=caller, release=release, units=answer.lacking, offset=start, limit=_PAGE
-                    )
-                    lines.writelines(json.dumps(one.to_plain(loss)) + "\n" for one in page)
-                    count(len(page))
-        store.close()
+    """Dry-run a job: say whether every unit can pay for it.
+
+    If not, lists units that cannot pay and what they lack; the exit code is 1. Nothing is charged.
+    """
+    release = _release(epsilon, delta, rho)
+    store, opened = reading(ledger, schema)
+    keys = _gather(None, file, reports, filtering_ids, privacy_unit)
+    answer = opened.check(caller=caller, release=release, units=keys)
+    loss = opened.filter.loss_name
+    if out is not None:
+        with out.open("w", encoding="ascii") as lines, unit_count("explaining") as count:
+            for start in range(0, answer.count, _PAGE):
+                page = opened.explain(caller=caller, release=release, units=answer.lacking, offset=start, limit=_PAGE)
+                lines.writelines(json.dumps(one.to_plain(loss)) + "\n" for one in page)
+                count(len(page))
+    store.close()
     plain = {
         "payable": answer.payable,
         "units": answer.total,
@@ -283,7 +247,7 @@ def check(
         typer.echo(json.dumps(plain, indent=2))
     else:
         _show_check(answer.payable, plain, answer.first, loss)
-    raise typer.Exit(0 if answer.payable else 1)
+    raise typer.Exit(0 if answer.payable else NO)
 
 
 def _show_check(payable: bool, plain: dict[str, Any], first: tuple[Shortfall, ...], loss: str) -> None:
@@ -302,21 +266,21 @@ def _show_check(payable: bool, plain: dict[str, Any], first: tuple[Shortfall, ..
         typer.echo(f"  … and {rest} more: --out FILE writes them all")
 
 
+@ledger.command()
 def log(
     ledger: Place,
-    job: Annotated[str | None, typer.Option(help="Only this job id.")] = None,
-    caller: Annotated[str | None, typer.Option(help="Only this caller's jobs.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only entries of this job id.")] = None,
+    caller: Annotated[str | None, typer.Option(help="Only entries of this caller's jobs.")] = None,
     unit: Annotated[str | None, typer.Option(help="Only entries that charged this unit (40 hex digits).")] = None,
-    since: Annotated[str | None, typer.Option(help="From this time on, ISO 8601, UTC.")] = None,
-    until: Annotated[str | None, typer.Option(help="Before this time, ISO 8601, UTC.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only entries from this time on (ISO 8601, UTC).")] = None,
+    until: Annotated[str | None, typer.Option(help="Only entries before this time (ISO 8601, UTC).")] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
-    """List the entries of a ledger or of an exported log. It shows what is written; verify says whether it is true."""
-    from budget import ExportedLog
-    from budget.log.history import Query, find_entries
-    from budget.stores.locations import open_place
+    """List the entries of a ledger or of an exported log.
 
+    The entries are shown as they are written; verify checks them.
+    """
     query = Query(
         job_id=job,
         caller=caller,
@@ -324,11 +288,10 @@ def log(
         since_ms=_moment("--since", since),
         until_ms=_moment("--until", until),
     )
-    with explained():
-        place = open_place(ledger, schema=schema)
-        found = find_entries(place, query)
-        if not isinstance(place, ExportedLog):
-            place.close()
+    place = open_place(ledger, schema=schema)
+    found = find_entries(place, query)
+    if not isinstance(place, ExportedLog):
+        place.close()
     if as_json:
         typer.echo(json.dumps({"entries": [one.plain for one in found]}, indent=2))
         return

@@ -1,27 +1,25 @@
-"""The commands of ``aggservice ledger`` that prove things: verify, export, checkpoint, receipt; and recover."""
+"""The commands of ``aggservice ledger`` for audits (verify, export, checkpoint, receipt), and recover."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from aggservice.commands.ledger import SCHEMA, Database, Json, Place, Schema, explained, ledger_group, progress, reading
-
-if TYPE_CHECKING:
-    from budget import Receipt
-    from budget.audit.verify import AuditReport
-
-
-def register(app: typer.Typer) -> None:
-    """Add them to ``ledger``."""
-    group = ledger_group(app)
-    for command in (verify, export, checkpoint, receipt, recover):
-        group.command(command.__name__)(command)
+from aggservice.commands.console import NO, Json, unit_count
+from aggservice.commands.ledger import SCHEMA, Database, Place, Schema, ledger, reading
+from aggservice.mechanisms import SystemClock
+from budget import ExportedLog, Ledger, Receipt, Signer, open_store, verify_log, verify_store, write_log
+from budget.audit.verify import AuditReport
+from budget.errors import FormatError, LedgerMismatchError
+from budget.files.staging import file_digest
+from budget.log.proofs import read_checkpoint, read_receipt
+from budget.stores.locations import open_place
 
 
+@ledger.command()
 def verify(
     ledger: Place,
     checkpoints: Annotated[
@@ -33,29 +31,27 @@ def verify(
     summaries: Annotated[
         list[Path] | None, typer.Option("--summary", help="A summary file that one of the receipts must name.")
     ] = None,
-    public_key: Annotated[str | None, typer.Option(help="The key the ledger must sign with, 64 hex digits.")] = None,
+    public_key: Annotated[str | None, typer.Option(help="The ledger's public key, if known: 64 hex digits.")] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
-    """Replay the log from its first entry and compare everything with it. Exit code 1 at any disagreement."""
-    from budget import ExportedLog, verify_log, verify_store
-    from budget.log.proofs import read_checkpoint, read_receipt
-    from budget.stores.locations import open_place
+    """Audit: replay the log and compare everything with it.
 
-    with explained():
-        signed = [read_checkpoint(path) for path in checkpoints or ()]
-        held = [read_receipt(path) for path in receipts or ()]
-        _check_summaries(summaries or [], held)
-        key = None if public_key is None else _key(public_key)
-        place = open_place(ledger, schema=schema)
-        with progress("verifying") as count:
-            if isinstance(place, ExportedLog):
-                report = verify_log(place, checkpoints=signed, receipts=held, public_key=key, progress=count)
-            else:
-                report = verify_store(place, checkpoints=signed, receipts=held, public_key=key, progress=count)
-                place.close()
+    Names the first entry at which something disagrees; the exit code is then 1.
+    """
+    signed = [read_checkpoint(path) for path in checkpoints or ()]
+    held = [read_receipt(path) for path in receipts or ()]
+    _check_summaries(summaries or [], held)
+    key = None if public_key is None else _key(public_key)
+    place = open_place(ledger, schema=schema)
+    with unit_count("verifying") as count:
+        if isinstance(place, ExportedLog):
+            report = verify_log(place, checkpoints=signed, receipts=held, public_key=key, progress=count)
+        else:
+            report = verify_store(place, checkpoints=signed, receipts=held, public_key=key, progress=count)
+            place.close()
     _show_audit(report, as_json, exported=isinstance(place, ExportedLog))
-    raise typer.Exit(0 if report.ok else 1)
+    raise typer.Exit(0 if report.ok else NO)
 
 
 def _key(text: str) -> bytes:
@@ -69,14 +65,11 @@ def _key(text: str) -> bytes:
 
 
 def _check_summaries(summaries: list[Path], receipts: list[Receipt]) -> None:
-    """Check that each summary file is one that a receipt names, by its digest."""
-    from budget.errors import FormatError
-    from budget.files.staging import file_digest
-
+    """Check that a receipt names the digest of each summary file."""
     named = {digest for receipt in receipts for digest in receipt.result_digests()}
     for path in summaries:
         if file_digest(path).sha256.hex() not in named:
-            raise FormatError(f"{path} is not a result that any of the given receipts names")
+            raise FormatError(f"{path} is not a result of any given receipt: give the --receipt of its job")
 
 
 def _show_audit(report: AuditReport, as_json: bool, exported: bool) -> None:
@@ -107,53 +100,56 @@ def _show_audit(report: AuditReport, as_json: bool, exported: bool) -> None:
         return
     typer.echo(f"ok: {what} agree")
     if report.evidence <= int(exported):
-        typer.echo("give a --checkpoint or --receipt kept elsewhere to also find a tail that was cut off", err=True)
+        typer.echo("to find out whether the last entries were removed, give a --checkpoint or --receipt", err=True)
 
 
+@ledger.command()
 def export(
     ledger: Database,
-    file: Annotated[Path, typer.Argument(help="Where to write the log.")],
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
     schema: Schema = SCHEMA,
 ) -> None:
-    """Write the whole log to one file that can be verified anywhere, closed by a signed checkpoint."""
-    from budget import open_store, write_log
+    """Write the whole log to one file, which ends with a signed checkpoint.
 
-    with explained(), progress("exporting") as count:
+    The file can be verified on any machine.
+    """
+    with unit_count("exporting") as count:
         store = open_store(ledger, schema=schema)
         signed = write_log(store, file, count)
         store.close()
     typer.echo(f"{signed.entries} entries, root {signed.root.hex()}, in {file}")
 
 
+@ledger.command()
 def checkpoint(
     ledger: Database,
-    file: Annotated[Path | None, typer.Argument(help="Where to write it (default: print it).")] = None,
+    file: Annotated[Path | None, typer.Argument(help="The file to write; default: print it.")] = None,
     schema: Schema = SCHEMA,
 ) -> None:
-    """Write the signed checkpoint over the whole log. Keep it where whoever runs the ledger cannot reach it."""
-    with explained():
-        store, opened = reading(ledger, schema)
-        _write(opened.checkpoint().to_bytes(), file)
-        store.close()
+    """Write a signed checkpoint over the whole log.
+
+    Keep it where the operator of the ledger cannot change it: verify compares it with the log later.
+    """
+    store, opened = reading(ledger, schema)
+    _write(opened.checkpoint().to_bytes(), file)
+    store.close()
 
 
+@ledger.command()
 def receipt(
     ledger: Database,
-    caller: Annotated[str, typer.Option(help="Whose job.")],
+    caller: Annotated[str, typer.Option(help="The caller of the job.")],
     job: Annotated[str, typer.Option(help="The job id.")],
-    file: Annotated[Path | None, typer.Argument(help="Where to write it (default: print it).")] = None,
+    file: Annotated[Path | None, typer.Argument(help="The file to write; default: print it.")] = None,
     schema: Schema = SCHEMA,
 ) -> None:
-    """Write the signed receipt of a job again."""
-    from budget.errors import LedgerMismatchError
-
-    with explained():
-        store, opened = reading(ledger, schema)
-        found = opened.job(caller, job)
-        store.close()
-        if found is None:
-            raise LedgerMismatchError(f"caller {caller!r} has no job {job!r} in this ledger")
-        _write(found.receipt, file)
+    """Write the signed receipt of a job once more."""
+    store, opened = reading(ledger, schema)
+    found = opened.job(caller, job)
+    store.close()
+    if found is None:
+        raise LedgerMismatchError(f"caller {caller!r} has no job {job!r} in this ledger")
+    _write(found.receipt, file)
 
 
 def _write(raw: bytes, file: Path | None) -> None:
@@ -167,21 +163,21 @@ def _write(raw: bytes, file: Path | None) -> None:
         typer.echo(f"{len(raw)} bytes in {file}")
 
 
+@ledger.command()
 def recover(
     ledger: Database,
-    entry: Annotated[int, typer.Option(help="The release whose units get back what they paid.")],
-    operator: Annotated[str, typer.Option(help="Who decides.")],
-    reason: Annotated[str, typer.Option(help="Why, for everyone who reads the log.")],
+    entry: Annotated[int, typer.Option(help="Number of the entry whose units get back what they paid.")],
+    operator: Annotated[str, typer.Option(help="Who decided this.")],
+    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")],
     key: Annotated[Path, typer.Option(help="The ledger's signing key file.", exists=True)],
     schema: Schema = SCHEMA,
 ) -> None:
-    """Give budget back, once and whole, as a visible entry. Only in a ledger created with recovery on."""
-    from aggservice.mechanisms import SystemClock
-    from budget import Ledger, Signer, open_store
+    """Give back the budget that one entry charged, as a new entry of the log.
 
-    with explained():
-        store = open_store(ledger, schema=schema, read_only=False)
-        opened = Ledger.open(store, clock=SystemClock(), signer=Signer.load(key))
-        opened.recover_budget(operator=operator, reason=reason, seq=entry)
-        store.close()
+    An entry can be given back once, and only in a ledger that was created with recovery on.
+    """
+    store = open_store(ledger, schema=schema, read_only=False)
+    opened = Ledger.open(store, clock=SystemClock(), signer=Signer.load(key))
+    opened.recover_budget(operator=operator, reason=reason, seq=entry)
+    store.close()
     typer.echo(f"entry {entry} was given back by {operator}: {reason}")

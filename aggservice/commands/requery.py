@@ -1,68 +1,62 @@
-"""``aggservice requery``: run a scenario of requerying and judge it by the truth."""
+"""``aggservice requery`` and ``plan``: many queries over the same reports, run or planned."""
 
 from __future__ import annotations
 
 import json
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from aggservice.campaign import ScenarioResult
+from aggservice.campaign import CampaignError, ScenarioResult, load_plan, load_scenario, make_plan, run_scenario
+from aggservice.campaign.plan.file import feasibility_text, plan_to_plain
+from aggservice.campaign.requery.run import StepResult
+from aggservice.commands.console import NO, Json
+from aggservice.mechanisms import SecureBits, SystemClock
 
 
 def requery(
     file: Annotated[Path, typer.Argument(help="A scenario file; docs/requerying.md lists every step.")],
     out: Annotated[
-        Path | None, typer.Option(help="Keep the ledger, the service's log and transcript.json in this new folder.")
+        Path | None, typer.Option(help="A new folder that keeps the ledger, the service's log and transcript.json.")
     ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the transcript as JSON and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Run a scenario: query, look, choose, query again, late reports, retry, two analysts at once, crash.
+    """Run a requerying scenario and check it against the truth.
 
-    Every step runs against a real service. Ends with exit code 1 when a step did not go as the file expects, when a
-    unit lost more than (ε*, δ*), or when the ledger disagrees with the truth.
+    The steps of the file (query, choose the next query by the answer, late reports, retry, two analysts at once,
+    crash) run against a real service. The exit code is 1 when a step ended differently from what the file expects,
+    when a unit lost more than (ε*, δ*), or when the ledger disagrees with the truth.
     """
-    from aggservice.campaign import CampaignError, load_scenario, run_scenario
-    from aggservice.campaign.requery.run import StepResult
-    from aggservice.client import ClientError
-    from aggservice.mechanisms import SecureBits, SystemClock
-    from aggservice.service import ConfigError
 
-    def told(step: StepResult) -> None:
-        if not json_output:
+    def show_step(step: StepResult) -> None:
+        if not as_json:
             typer.echo(f"{'ok  ' if step.ok else 'FAIL'} {step.number:>2}  {step.did}")
             for problem in step.problems:
                 typer.echo(f"         line {step.line}: {problem}")
 
-    try:
-        scenario = load_scenario(file)
-        if out is not None and out.exists() and any(out.iterdir()):
-            raise CampaignError(f"{out} is not empty: name a new folder with --out, for a ledger of its own")
-        with tempfile.TemporaryDirectory(prefix="aggservice-requery-") as scratch:
-            result = run_scenario(scenario, out or Path(scratch), bits=SecureBits(), clock=SystemClock(), on_step=told)
-    except (CampaignError, ClientError, ConfigError) as problem:
-        typer.echo(f"aggservice requery: {problem}", err=True)
-        raise typer.Exit(2) from None
+    scenario = load_scenario(file)
+    if out is not None and out.exists() and any(out.iterdir()):
+        raise CampaignError(f"{out} is not empty: name a new folder with --out, so that the ledger is new")
+    with tempfile.TemporaryDirectory(prefix="aggservice-requery-") as scratch:
+        result = run_scenario(scenario, out or Path(scratch), bits=SecureBits(), clock=SystemClock(), on_step=show_step)
+    text = json.dumps(result.to_plain(), ensure_ascii=False, indent=1)
     if out is not None:
-        text = json.dumps(result.to_plain(), ensure_ascii=False, indent=1)
         (out / "transcript.json").write_text(text + "\n", encoding="utf-8")
-    if json_output:
-        typer.echo(json.dumps(result.to_plain(), ensure_ascii=False, indent=1))
+    if as_json:
+        typer.echo(text)
     else:
         _show(result)
     if not result.ok:
-        raise typer.Exit(1)
+        raise typer.Exit(NO)
 
 
 def _show(result: ScenarioResult) -> None:
-    """Print what the units that lost most have lost, beside what the ledger charged."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+    """Print the five units with the largest loss, beside what the ledger charged them."""
     console = Console()
     worst = sorted(result.comparisons, key=lambda one: (-one.lost.epsilon, one.unit))
     table = Table(title="Units that lost most, from the truth and from the ledger", title_justify="left")
@@ -90,6 +84,37 @@ def _show(result: ScenarioResult) -> None:
     )
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("requery")(requery)
+def plan(
+    file: Annotated[Path, typer.Argument(help="A plan file; docs/requerying.md lists every field.")],
+    as_json: Json = False,
+) -> None:
+    """Split ε over overlapping queries to meet their targets.
+
+    The file lists daily, weekly, rolling and drill-down queries, each with an error that it may have. The exit code is
+    1 when no split meets every target.
+    """
+    asked = load_plan(file)
+    made = make_plan(asked.lines, asked.resources)
+    plain = plan_to_plain(asked, made)
+    if as_json:
+        typer.echo(json.dumps(plain, ensure_ascii=False, indent=1))
+    else:
+        console = Console()
+        table = Table(title=escape(asked.title), title_justify="left")
+        for name in ("query", "jobs", "ε per job", "standard deviation", "95 % half-width", "target", "met"):
+            table.add_column(name, justify="left" if name in ("query", "target") else "right")
+        for one in plain["queries"]:
+            target = one["target"]
+            table.add_row(
+                escape(one["name"]),
+                str(one["jobs"]),
+                one["epsilon"],
+                f"{one['standard_deviation']:,.4g}",
+                f"{one['half_width_95']:,.4g}",
+                "" if target is None else f"{target['measure']} ≤ {target['most']:,.4g}",
+                "" if target is None else "yes" if one["met"] else "no",
+            )
+        console.print(table)
+        console.print(feasibility_text(made), highlight=False, markup=False)
+    if not made.feasible:
+        raise typer.Exit(NO)

@@ -1,63 +1,71 @@
-"""``aggservice run``: a campaign file from the first ad to a report."""
+"""``aggservice run`` and ``demo``: a campaign from the first ad to the report."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from aggservice.campaign import Campaign, RemoteService, RunResult
-    from aggservice.campaign.output.metrics import QueryMetrics
+from aggservice.campaign import (
+    Campaign,
+    CampaignError,
+    RemoteService,
+    RunResult,
+    load_campaign,
+    parse_field,
+    run_campaign,
+    run_sweep,
+    thanksgiving,
+)
+from aggservice.campaign.output.metrics import QueryMetrics
+from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
+from aggservice.client import Credentials
+from aggservice.commands.console import Json, progress_bar, refuse
 
 
 def run(
     file: Annotated[Path, typer.Argument(help="A campaign file; docs/campaign.md lists every field.")],
-    out: Annotated[Path | None, typer.Option(help="Where the run goes; default: named after the file.")] = None,
-    seed: Annotated[str, typer.Option(help="Makes the run reproducible to the byte, and not private.")] = "",
-    workers: Annotated[int, typer.Option(help="Processes that seal and open; 0: two where there are two cores.")] = 0,
-    service: Annotated[str, typer.Option(help="host:port of a service that runs; default: one inside.")] = "",
-    token_file: Annotated[Path | None, typer.Option(help="With --service: a file with the caller's token.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: named after the file.")] = None,
+    seed: Annotated[str, typer.Option(help="Make the run reproducible to the byte, and not private.")] = "",
+    workers: Annotated[int, typer.Option(help="Processes that seal and open; 0: one per core, at most two.")] = 0,
+    service: Annotated[str, typer.Option(help="host:port of a running service; default: start one for this run.")] = "",
+    token_file: Annotated[Path | None, typer.Option(help="With --service: a file with your bearer token.")] = None,
     root_certificates: Annotated[
-        Path | None, typer.Option(help="With --service: the authority of its certificate (PEM).")
+        Path | None, typer.Option(help="With --service: certificates to trust (PEM); turns on TLS.")
     ] = None,
     ledger: Annotated[Path | None, typer.Option(help="A SQLite ledger to charge; default: a new one.")] = None,
     plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots and the report.")] = True,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="A field and its values, such as queries.sales.epsilon=1,4,16; again for a grid."),
+        typer.Option(help="A field and its values, such as queries.sales.epsilon=1,4,16; repeat it for a grid."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="With --sweep: how often each point is run.")] = 1,
-    json_output: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON and nothing else.")] = False,
+    repeats: Annotated[int, typer.Option(help="With --sweep: how many times to run each point.")] = 1,
+    as_json: Json = False,
 ) -> None:
-    """Run a campaign: simulate, seal, collect, aggregate, compare with the truth, draw.
+    """Run a campaign file and compare its results with the truth.
 
-    With --service or --ledger, simulated time is moved so that the campaign ends now. With --sweep, every point of a
-    grid of fields is run, --workers at a time.
+    The folder of the run holds reports, summaries, ledger, metrics, plots and report.html. With --service or --ledger,
+    simulated time is shifted so that the campaign ends now. With --sweep, the campaign runs once for each point of a
+    grid of fields, --workers points at a time.
     """
-    from aggservice.campaign import CampaignError, RemoteService, load_campaign
-    from aggservice.client import ClientError, Credentials
-
-    try:
-        campaign = load_campaign(file)
-        other = None
-        if service:
-            credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
-            other = RemoteService(address=service, credentials=credentials)
-    except (CampaignError, ClientError, OSError) as problem:
-        typer.echo(f"aggservice run: {problem}", err=True)
-        raise typer.Exit(2) from None
+    campaign = load_campaign(file)
+    other = None
+    if service:
+        credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
+        other = RemoteService(address=service, credentials=credentials)
     name = file.resolve().parent.name if file.stem == "campaign" else file.stem
     if sweep:
         if other is not None or ledger is not None:
-            typer.echo("aggservice run: a sweep runs services of its own: leave --service and --ledger out", err=True)
-            raise typer.Exit(2)
-        place = out or Path(f"{name}-sweep")
-        sweep_file(campaign, sweep, place, seed, repeats, workers=workers, plots=plots, as_json=json_output)
+            refuse("a sweep starts its own services and ledgers: leave --service and --ledger out")
+        folder = out or Path(f"{name}-sweep")
+        sweep_file(campaign, sweep, folder, seed, repeats, workers=workers, plots=plots, as_json=as_json)
         return
     run_file(
         campaign,
@@ -67,8 +75,26 @@ def run(
         service=other,
         ledger=ledger,
         plots=plots,
-        as_json=json_output,
+        as_json=as_json,
     )
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("demo-run"),
+    seed: Annotated[str, typer.Option(help="Make the run reproducible to the byte, and not private.")] = "",
+    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots and the report.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Run the demo campaign, from ads to report: start here.
+
+    It is the Thanksgiving campaign of Figure 1 in "On the Differential Privacy and Interactivity of Privacy Sandbox
+    Reports", through browsers, encryption, service and ledger. It ends with a table of truth, estimate and interval,
+    what the ledger has left, and the path of the report.
+    """
+    if plots and find_spec("matplotlib") is None:
+        typer.echo("note: no plots and no report.html: they need pip install 'aggservice[plots]'", err=True)
+        plots = False
+    run_file(thanksgiving(), out=out, seed=seed, plots=plots, as_json=as_json)
 
 
 def run_file(
@@ -82,28 +108,18 @@ def run_file(
     plots: bool = True,
     as_json: bool = False,
 ) -> None:
-    """Run a campaign with a progress bar and show what came out."""
-    from aggservice.campaign import CampaignError, run_campaign
-    from aggservice.client import ClientError
-    from aggservice.engine import EngineError
-    from aggservice.service import ConfigError
-    from budget import BudgetError
-
-    try:
-        with _progress(as_json) as told:
-            result = run_campaign(
-                campaign,
-                out,
-                seed=seed or None,
-                workers=workers,
-                service=service,
-                ledger=ledger,
-                progress=told,
-                draw=plots,
-            )
-    except (CampaignError, ClientError, ConfigError, BudgetError, EngineError) as problem:
-        typer.echo(f"aggservice: {problem}", err=True)
-        raise typer.Exit(1) from None
+    """Run a campaign with a progress bar and print its results."""
+    with progress_bar(shown=not as_json, stages=True) as report:
+        result = run_campaign(
+            campaign,
+            out,
+            seed=seed or None,
+            workers=workers,
+            service=service,
+            ledger=ledger,
+            progress=report,
+            draw=plots,
+        )
     if as_json:
         typer.echo(json.dumps(result.metrics.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
     else:
@@ -122,33 +138,22 @@ def sweep_file(
     as_json: bool,
 ) -> None:
     """Run a sweep with a progress bar; print its table and say where its files are."""
-    import os
-
-    from rich.console import Console
-
-    from aggservice.campaign import CampaignError, parse_field, run_sweep
-    from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
-
-    try:
-        grid = [parse_field(text, campaign.document) for text in fields]
-        if out.exists() and any(out.iterdir()) and not (out / "sweep.json").is_file():
-            raise CampaignError(f"{out} is not empty and is no former sweep: name another folder with --out")
-        with _progress(as_json) as told:
-            rows = run_sweep(
-                campaign,
-                grid,
-                out,
-                seed=seed or None,
-                repeats=repeats,
-                workers=workers or min(2, os.cpu_count() or 1),
-                progress=lambda done, total: told("runs", done, total),
-            )
-        write_rows(rows, grid, out)
-        if plots:
-            draw_sweep(rows, grid, out / "plots")
-    except CampaignError as problem:
-        typer.echo(f"aggservice run: {problem}", err=True)
-        raise typer.Exit(1) from None
+    grid = [parse_field(text, campaign.document) for text in fields]
+    if out.exists() and any(out.iterdir()) and not (out / "sweep.json").is_file():
+        raise CampaignError(f"{out} is not empty and holds no earlier sweep: name another folder with --out")
+    with progress_bar(shown=not as_json, stages=True) as report:
+        rows = run_sweep(
+            campaign,
+            grid,
+            out,
+            seed=seed or None,
+            repeats=repeats,
+            workers=workers or min(2, os.cpu_count() or 1),
+            progress=lambda done, total: report("runs", done, total),
+        )
+    write_rows(rows, grid, out)
+    if plots:
+        draw_sweep(rows, grid, out / "plots")
     if as_json:
         typer.echo((out / "sweep.json").read_text(encoding="utf-8"), nl=False)
         return
@@ -157,31 +162,8 @@ def sweep_file(
     console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
-@contextmanager
-def _progress(silent: bool) -> Iterator[Any]:
-    """Yield a function that shows how far each stage is, on a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=silent or not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def told(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
-                tasks[stage] = bar.add_task(stage, total=total or None)
-            bar.update(tasks[stage], completed=done, total=total or None)
-
-        yield told
-
-
 def show(result: RunResult, *, plots: bool = True) -> None:
-    """Print the largest slices of each query, the losses, what is left, and where the report is."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
+    """Print the largest slices of each query, the losses, the budget left, and the path of the report."""
     console = Console()
     metrics = result.metrics
     # Names are the campaign's own: what stands in brackets in them is no markup.
@@ -232,12 +214,12 @@ def show(result: RunResult, *, plots: bool = True) -> None:
         console.print(f"The ledger says each {metrics.ledger.unit} has {what} left of {total}.", highlight=False)
     if not metrics.private:
         console.print("Not private: this run came from a seed.", style="yellow")
-    place = result.report if plots else result.out
-    console.print(f"Report: {place.resolve()}", highlight=False, soft_wrap=True, markup=False)
+    path = result.report if plots else result.out
+    console.print(f"Report: {path.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _losses(console: Any, query: QueryMetrics) -> None:
-    """Print where conversions went and, where there is one, the bias."""
+    """Print which step lost how many conversions, and the bias if there is any."""
     found = query.measures[0].waterfall
     if found is None:
         return
@@ -254,8 +236,3 @@ def _losses(console: Any, query: QueryMetrics) -> None:
                 highlight=False,
                 markup=False,
             )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("run")(run)

@@ -7,10 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from aggservice.commands import conformance, conformance_ara
+from aggservice.commands import app
 from ara_client import VendorValues
 from ara_client.errors import InteropCaseError
 from ara_client.interop.cases import load_case, load_config, merge_config
@@ -53,9 +52,6 @@ def test_reports_out_of_order_in_a_case_are_noticed(folder: Path) -> None:
 
 
 def test_the_command_prints_a_line_a_case_and_the_count(folder: Path, tmp_path: Path) -> None:
-    app = typer.Typer()
-    conformance.register(app)
-    conformance_ara.register(app)
     runner = CliRunner()
     result = runner.invoke(app, ["conformance", "ara", str(folder), "--case", "basic", "--case", "fenced"])
     assert result.exit_code == 0

@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 import psycopg
 import pytest
-import typer
 from psycopg import sql
 from typer.testing import CliRunner, Result
 
-from aggservice.commands import ledger as ledger_commands
-from aggservice.commands import ledger_audit
+from aggservice.commands import app
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report, write_reports
 from aggservice.wire.report.units import report_unit
@@ -53,19 +51,8 @@ class Desk:
         return run(command, place or self.place, *arguments, *self.extra)
 
 
-def program() -> typer.Typer:
-    app = typer.Typer()
-    ledger_commands.register(app)
-    ledger_audit.register(app)
-    app.callback()(lambda: None)
-    return app
-
-
-PROGRAM = program()
-
-
 def run(*arguments: str) -> Result:
-    result = CliRunner().invoke(PROGRAM, ["ledger", *arguments])
+    result = CliRunner().invoke(app, ["ledger", *arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     return result

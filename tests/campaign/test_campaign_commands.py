@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from aggservice.campaign import load_campaign, run_campaign
 from aggservice.campaign.run import shift_to_end_now
 from aggservice.client import Client
-from aggservice.commands import demo as demo_command
-from aggservice.commands import run as run_command
+from aggservice.commands import app
 from aggservice.mechanisms import SystemClock
 from aggservice.service import embedded
 from budget import ExportedLog
@@ -36,11 +34,6 @@ epsilon = "40"
 """
 
 NOW_MS = SystemClock().now_ms()
-
-
-app = typer.Typer()
-run_command.register(app)
-demo_command.register(app)
 
 
 @pytest.fixture
@@ -72,7 +65,7 @@ def test_a_bad_file_and_a_foreign_folder_are_refused(file: Path, tmp_path: Path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("do not touch")
     code, text = run(file, "--out", tmp_path / "mine")
-    assert code == 1 and "is not empty and is no former run" in text
+    assert code == 2 and "is not empty and is no former run" in text
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "do not touch"
 
 
@@ -87,7 +80,7 @@ def test_another_service_is_asked_and_time_is_now(file: Path, tmp_path: Path) ->
         assert client.verify_ledger().ok
     assert (tmp_path / "run1" / "summaries" / "summary-all" / "summary-1-of-1.avro").exists()
     code, text = run(file, "--out", tmp_path / "no", "--no-plots", "--service", "127.0.0.1:1")
-    assert code == 1 and "Traceback" not in text
+    assert code == 2 and "Traceback" not in text
 
 
 def test_a_ledger_of_ones_own_is_charged_again_and_again(file: Path, tmp_path: Path) -> None:
@@ -119,7 +112,7 @@ def test_a_ledger_in_the_folder_that_a_run_replaces_is_not_deleted(file: Path, t
     ledger = out / "ledger" / "ledger.sqlite"
     before = ledger.read_bytes()
     code, text = run(file, "--out", out, "--no-plots", "--ledger", ledger)
-    assert code == 1 and "name another folder" in text and "Traceback" not in text
+    assert code == 2 and "name another folder" in text and "Traceback" not in text
     assert ledger.read_bytes() == before
     code, text = run(file, "--out", tmp_path / "b", "--no-plots", "--ledger", ledger)
     assert code == 0, text
@@ -135,10 +128,10 @@ def test_a_folder_that_only_looks_like_a_run_is_left_alone(file: Path, tmp_path:
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text("do not touch")
     code, text = run(file, "--out", tmp_path / "mine", "--no-plots")
-    assert code == 1 and "is not empty and is no former run" in text
+    assert code == 2 and "is not empty and is no former run" in text
     assert all((tmp_path / "mine" / name).read_text() == "do not touch" for name in names)
     code, text = run(file, "--out", file, "--no-plots")
-    assert code == 1 and "is a file" in text and "Traceback" not in text
+    assert code == 2 and "is a file" in text and "Traceback" not in text
 
 
 def test_capping_and_discovery_print_their_bias(file: Path, tmp_path: Path) -> None:
@@ -149,3 +142,10 @@ def test_capping_and_discovery_print_their_bias(file: Path, tmp_path: Path) -> N
     file.write_text(capped.replace('epsilon = "40"', 'epsilon = "1"\ndiscovery = true'))
     code, text = run(file, "--out", tmp_path / "b", "--no-plots")
     assert code == 0 and "below threshold" in text and "Bias of count: -" in text
+
+
+def test_the_demo_runs_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aggservice.commands.run.find_spec", lambda name: None)
+    found = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo"), "--seed", "a"])
+    assert found.exit_code == 0 and "aggservice[plots]" in found.stderr
+    assert "The ledger says" in found.stdout and not (tmp_path / "demo" / "report.html").exists()

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignError, RunResult, parse_campaign, parse_field, run_campaign, run_sweep
 from aggservice.campaign.world.attribution import _scaled
 from aggservice.campaign.world.fates import Fate
-from aggservice.commands import plan as plan_command
-from aggservice.commands import run as run_command
+from aggservice.commands import app
 
 CAMPAIGN = """
 name = "extreme"
@@ -165,18 +163,14 @@ def test_names_are_drawn_and_printed_as_they_are(tmp_path: Path) -> None:
     text = text.replace('of = "value"', "name = '$ \\frac $'\nof = \"value\"")
     file = tmp_path / "names.toml"
     file.write_text(text)
-    app = typer.Typer()
-    run_command.register(app)
-    found = CliRunner().invoke(app, [str(file), "--out", str(tmp_path / "out"), "--seed", "1"])
+    found = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "out"), "--seed", "1"])
     assert found.exit_code == 0, found.output
     assert all(name in found.output for name in (*names, "<script>alert(1)</script> 50 % $off$ [/b]"))
     page = (tmp_path / "out" / "report.html").read_text()
     assert "<script" not in page and "&lt;script&gt;" in page
     plan = "days = 3\ntitle = '[/b]'\n[[queries]]\nname = '[red]'\nkind = \"daily\"\n"
     (tmp_path / "plan.toml").write_text(plan)
-    plans = typer.Typer()
-    plan_command.register(plans)
-    found = CliRunner().invoke(plans, [str(tmp_path / "plan.toml")])
+    found = CliRunner().invoke(app, ["plan", str(tmp_path / "plan.toml")])
     assert found.exit_code == 0 and "[/b]" in found.output and "[red]" in found.output
 
 

@@ -7,13 +7,12 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignFileError, load_plan
 from aggservice.campaign.plan.file import parse_plan
 from aggservice.campaign.plan.planner import TargetKind
-from aggservice.commands.plan import plan as command
+from aggservice.commands import app
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "requerying" / "plan" / "plan.toml"
 BASE = 'days = 14\nbatches = ["shop", "outlet"]\n[budget]\nepsilon = "8"\nvalue_per_count = 100\n'
@@ -69,20 +68,18 @@ def test_a_bad_file_is_refused_with_its_line_and_a_remedy(text: str, line: int, 
 
 
 def test_the_command_prints_a_plan_and_says_when_there_is_none(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(command)
     assert len(load_plan(EXAMPLE).lines) == 4
-    shown = CliRunner().invoke(app, [str(EXAMPLE)])
+    shown = CliRunner().invoke(app, ["plan", str(EXAMPLE)])
     assert shown.exit_code == 0 and "Every target is met" in shown.output
-    plain = json.loads(CliRunner().invoke(app, [str(EXAMPLE), "--json"]).stdout)
+    plain = json.loads(CliRunner().invoke(app, ["plan", str(EXAMPLE), "--json"]).stdout)
     assert plain["feasible"] and Fraction(plain["most_spent_by_a_report"]) <= 64
     assert all(one["met"] for one in plain["queries"])
     tight = tmp_path / "tight.toml"
     tight.write_text(EXAMPLE.read_text().replace('epsilon = "64"', 'epsilon = "10"'))
-    missed = CliRunner().invoke(app, [str(tight)])
+    missed = CliRunner().invoke(app, ["plan", str(tight)])
     assert missed.exit_code == 1 and "cannot be met" in missed.output and "times as large" in missed.output
     assert "give it a target" in " ".join(missed.output.split()) and "give it a target" not in shown.output
-    plain = json.loads(CliRunner().invoke(app, [str(tight), "--json"]).stdout)
+    plain = json.loads(CliRunner().invoke(app, ["plan", str(tight), "--json"]).stdout)
     assert not plain["feasible"] and plain["factor"] > 1 and Fraction(plain["needed_epsilon"]) > 10
     assert Fraction(plain["most_spent_by_a_report"]) <= 10
-    assert CliRunner().invoke(app, [str(tmp_path / "none.toml")]).exit_code == 2
+    assert CliRunner().invoke(app, ["plan", str(tmp_path / "none.toml")]).exit_code == 2

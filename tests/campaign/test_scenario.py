@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignFileError, RunError, ScenarioResult, load_scenario, run_scenario
 from aggservice.campaign.requery.file import STEPS, parse_scenario
-from aggservice.commands.requery import requery
+from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SystemClock
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "requerying"
@@ -219,10 +218,8 @@ def test_a_bad_file_is_refused_with_its_line_and_a_remedy(text: str, line: int, 
 
 
 def test_the_command_keeps_a_transcript_and_fails_when_the_scenario_does(tmp_path: Path) -> None:
-    app = typer.Typer()
-    app.command()(requery)
     out = tmp_path / "out"
-    good = CliRunner().invoke(app, [str(EXAMPLES / "retry.toml"), "--out", str(out), "--json"])
+    good = CliRunner().invoke(app, ["requery", str(EXAMPLES / "retry.toml"), "--out", str(out), "--json"])
     assert good.exit_code == 0, good.output
     transcript = json.loads((out / "transcript.json").read_text())
     assert transcript == json.loads(good.stdout)
@@ -231,10 +228,10 @@ def test_the_command_keeps_a_transcript_and_fails_when_the_scenario_does(tmp_pat
     assert transcript["units_past_the_limit"] == transcript["units_undercharged"] == 0
     loss = transcript["losses"][0]
     assert loss["lost"] == loss["charged_by_share"] and loss["lost"]["epsilon_exact"] == "125/512"
-    again = CliRunner().invoke(app, [str(EXAMPLES / "retry.toml"), "--out", str(out)])
+    again = CliRunner().invoke(app, ["requery", str(EXAMPLES / "retry.toml"), "--out", str(out)])
     assert again.exit_code == 2 and "is not empty" in again.output
     failing = tmp_path / "failing.toml"
     failing.write_text(BASE + QUERY + 'expect = "refused"\n')
-    bad = CliRunner().invoke(app, [str(failing)])
+    bad = CliRunner().invoke(app, ["requery", str(failing)])
     assert bad.exit_code == 1 and "line 12: expected refused, was released" in bad.output
-    assert CliRunner().invoke(app, [str(tmp_path / "none.toml")]).exit_code == 2
+    assert CliRunner().invoke(app, ["requery", str(tmp_path / "none.toml")]).exit_code == 2

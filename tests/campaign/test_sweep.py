@@ -7,13 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from aggservice.campaign import Campaign, parse_campaign, parse_field, run_sweep
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
 from aggservice.campaign.sweep.run import SweepError, SweepField, SweepRow, points_of
-from aggservice.commands.run import run as command
+from aggservice.commands import app
 
 TEXT = """
 name = "sweep"
@@ -156,16 +155,14 @@ def test_rows_are_written_and_drawn(tmp_path: Path) -> None:
 def test_the_command_runs_a_sweep(tmp_path: Path) -> None:
     file = tmp_path / "campaign.toml"
     file.write_text(TEXT)
-    app = typer.Typer()
-    app.command()(command)
     out = tmp_path / "out"
     options = ["--sweep", "queries.sales.epsilon=4,16", "--out", str(out), "--workers", "1", "--no-plots"]
-    shown = CliRunner().invoke(app, [str(file), *options, "--json"])
+    shown = CliRunner().invoke(app, ["run", str(file), *options, "--json"])
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout) == json.loads((out / "sweep.json").read_text())
-    bad = CliRunner().invoke(app, [str(file), "--sweep", "queries.sales.epsilon=0", "--out", str(out)])
-    assert bad.exit_code == 1 and "queries.sales.epsilon = 0" in bad.output
-    both = CliRunner().invoke(app, [str(file), "--sweep", "population.size=1", "--ledger", str(tmp_path / "x")])
+    bad = CliRunner().invoke(app, ["run", str(file), "--sweep", "queries.sales.epsilon=0", "--out", str(out)])
+    assert bad.exit_code == 2 and "queries.sales.epsilon = 0" in bad.output
+    both = CliRunner().invoke(app, ["run", str(file), "--sweep", "population.size=1", "--ledger", str(tmp_path / "x")])
     assert both.exit_code == 2 and "leave --service and --ledger out" in both.output
 
 

@@ -314,20 +314,15 @@ def test_an_address_where_nothing_listens_is_told_after_retries() -> None:
 def test_the_job_commands(maker: Any, files: Any) -> None:
     import json
 
-    import typer
-
-    from aggservice.commands.job import register
+    from aggservice.commands import app
 
     service, _client, folder = files
     write_reports(folder / "in" / "reports.avro", [ReportBatch.of([maker.report({1: 10})])])
     write_domain(folder / "in" / "domain.avro", [1])
-    program = typer.Typer()
-    register(program)
-    program.callback()(lambda: None)
     runner = CliRunner()
 
     def run(*arguments: str) -> Any:
-        return runner.invoke(program, ["job", *arguments, "--service", service.address])
+        return runner.invoke(app, ["job", *arguments, "--service", service.address])
 
     create = ("--input-data-blob-prefix", "reports", "--output-domain-blob-prefix", "domain")
     created = run(
@@ -342,7 +337,7 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
     assert receipt.read_bytes()
     assert "FINISHED" in run("watch", "a").output
     missing = run("get", "none")
-    assert missing.exit_code == 1 and "none" in missing.output and "Traceback" not in missing.output
+    assert missing.exit_code == 2 and "none" in missing.output and "Traceback" not in missing.output
     refused = run(
         "create",
         "b",
@@ -355,7 +350,7 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
         "60",
         "--watch",
     )
-    assert refused.exit_code == 1 and "PRIVACY_BUDGET_EXHAUSTED" in refused.output
+    assert refused.exit_code == 2 and "PRIVACY_BUDGET_EXHAUSTED" in refused.output
     listed = run("unpaid", "b", "--json")
     assert len(json.loads(listed.stdout)) == 1
     assert "jobs: a" in run("unpaid", "b").stdout

@@ -10,14 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from aggservice.commands.ldp import first_micro, micro, register
-
-APP = typer.Typer()
-register(APP)
+from aggservice.commands import app
+from aggservice.commands.ldp import first_micro, micro
 
 
 def ldp(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(APP, ["ldp", *arguments])
+    result = CliRunner().invoke(app, ["ldp", *arguments])
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output
     return result.output
@@ -96,7 +94,7 @@ def test_figure_lists_makes_and_goes_on(tmp_path: Path) -> None:
 )
 def test_refusals_say_what_to_do(arguments: list[str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGGSERVICE_LDP_DATA", raising=False)
-    assert words in ldp(*arguments, code=1)
+    assert words in ldp(*arguments, code=2)
 
 
 @pytest.mark.parametrize("text", ["abc", "nan", "inf", "1e-7", "0.1234567", "", "1e5000", "1e999999"])
@@ -109,7 +107,7 @@ def test_amounts_are_decimals_of_six_places(text: str) -> None:
 @pytest.mark.parametrize("cell", ["9" * 23, "1" * 140_000, "1" * 5_000])
 def test_cells_that_are_no_numbers_of_64_bits_are_refused_in_a_line(cell: str, tmp_path: Path) -> None:
     (tmp_path / "cells.csv").write_text(f"a,b\n1,2\n3,{cell}\n")
-    text = ldp("run", "OLOLOHA", "--dataset", str(tmp_path / "cells.csv"), code=1)
+    text = ldp("run", "OLOLOHA", "--dataset", str(tmp_path / "cells.csv"), code=2)
     assert "mend the row after 1 good ones" in text
     assert cell not in text
 

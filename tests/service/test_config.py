@@ -173,13 +173,8 @@ def test_a_service_that_would_be_exposed_does_not_start(tmp_path: Path) -> None:
 
     path = tmp_path / "service.toml"
     path.write_text('state = "s"\nlisten = "0.0.0.0:50051"\n')
-    import typer
+    from aggservice.commands import app as program
 
-    from aggservice.commands.serve import register as register_serve
-
-    program = typer.Typer()
-    register_serve(program)
-    program.callback()(lambda: None)
     result = CliRunner().invoke(program, ["serve", "--config", str(path)])
     assert result.exit_code == 2 and "[tls]" in result.output
     assert not (tmp_path / "s").exists()

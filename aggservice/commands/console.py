@@ -1,0 +1,71 @@
+"""What commands share at the terminal: refusals, progress bars on standard error, the option --json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, BinaryIO, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import open as open_with_progress
+
+#: Exit codes: 0 is success or yes, and typer's own usage errors are refusals too.
+NO, REFUSED = 1, 2
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def refuse(message: str, *details: str) -> NoReturn:
+    """End the program: bad input, or something that cannot be done. Details follow the message, indented."""
+    typer.echo(f"aggservice: {message}", err=True)
+    for detail in details:
+        typer.echo(f"  {detail}", err=True)
+    raise typer.Exit(REFUSED)
+
+
+@contextmanager
+def progress_bar(*, shown: bool = True, stages: bool = False) -> Iterator[Callable[[str, int, int | None], None]]:
+    """Yield ``report(what, done, total)``, which moves a bar on a terminal; a total of None or 0 is not known yet.
+
+    With ``stages`` each ``what`` has a line of its own, which stays; otherwise one line shows the latest and vanishes.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    disable = not (shown and console.is_terminal)
+    with Progress(*columns, console=console, transient=not stages, disable=disable) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            line = what if stages else ""
+            if line not in tasks:
+                tasks[line] = bar.add_task(what, total=None)
+            bar.update(tasks[line], description=what, completed=done, total=total or None)
+
+        yield report
+
+
+@contextmanager
+def unit_count(what: str) -> Iterator[Callable[[int], None]]:
+    """Yield a function that adds to a count of units, shown on a terminal."""
+    seen = 0
+    with progress_bar() as report:
+
+        def add(units: int) -> None:
+            nonlocal seen
+            seen += units
+            report(f"{what}, units", seen, None)
+
+        yield add
+
+
+@contextmanager
+def open_with_bar(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for reading, under a progress bar on a terminal."""
+    console = Console(stderr=True)
+    with open_with_progress(
+        path, "rb", description=path.name, console=console, transient=True, disable=not console.is_terminal
+    ) as stream:
+        yield stream
