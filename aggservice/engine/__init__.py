@@ -1,4 +1,4 @@
-"""The aggregation engine: from sealed reports to noisy summaries that somebody paid for."""
+"""The aggregation engine: from sealed reports to noisy summaries that privacy units pay for."""
 
 from aggservice.engine.errors import (
     CancelledError,
@@ -10,7 +10,8 @@ from aggservice.engine.errors import (
     ReturnCode,
     UnpaidError,
 )
-from aggservice.engine.local import EngineSettings, LocalEngine, Outcome, Scope, Session
+from aggservice.engine.jobs.session import EngineSettings, Outcome, Scope, Session
+from aggservice.engine.local import LocalEngine
 from aggservice.engine.opening.coverage import PrivacyUnit, ledger_terms
 from aggservice.engine.opening.pool import InlineOpener, WorkerPool
 from aggservice.engine.release.noise import ExactNoise, ReleasePlan

@@ -33,11 +33,11 @@ class EngineError(Exception):
     """The base of every error this package raises. ``code`` is what the job ends with."""
 
     code = ReturnCode.INTERNAL_ERROR
-    remedy = "Ask again with the same job_request_id; if it goes on, tell the operator."
+    remedy = "Send the job again with the same job_request_id; if it fails again, tell the operator."
 
 
 class InvalidJobError(EngineError):
-    """The job's parameters make no sense, together or one by one."""
+    """A parameter of the job is invalid, by itself or together with others."""
 
     code = ReturnCode.INVALID_JOB
     remedy = "Correct the parameter that the message names and send the job again."
@@ -75,7 +75,7 @@ class TooManyBadReportsError(EngineError):
     remedy = "Look at error_counts, correct or leave out those reports, or raise report_error_threshold_percentage."
 
     def __init__(self, *, bad: int, read: int, threshold: str, counts: Mapping[str, int]) -> None:
-        super().__init__(f"{bad} of {read} reports had errors, more than the {threshold} % that this job allows")
+        super().__init__(f"{bad} of {read} reports had errors, more than the {threshold} % that the job allows")
         self.bad = bad
         self.read = read
         self.counts = dict(counts)
@@ -103,12 +103,13 @@ class JobIdTakenError(InvalidJobError):
 
 
 class PaidFailureError(EngineError):
-    """The job was charged, but its summary could not be kept. The ledger has this answer: it stays the same.
+    """The job was charged, but its summary was lost. The ledger keeps this answer, and it stays the same.
 
-    From the first opened report on, failing without a charge would tell what reports hold (docs/design.md, 8).
+    After the first report is opened, a failure without a charge could reveal what reports contain (docs/design.md,
+    semantics 8).
     """
 
-    remedy = "Nothing more is charged for this job_request_id. Remove the cause and ask again under a new one."
+    remedy = "Remove the cause and send the job under a new job_request_id. Nothing more is charged for this one."
 
     def __init__(self, code: ReturnCode) -> None:
         super().__init__(_LOST[code])
@@ -117,20 +118,20 @@ class PaidFailureError(EngineError):
 
 _LOST = {
     ReturnCode.RESULT_WRITE_ERROR: "the job was charged, but its summary could not be stored",
-    ReturnCode.INTERNAL_ERROR: "the job was charged, but the service failed while it made the summary",
+    ReturnCode.INTERNAL_ERROR: "the job was charged, but the service failed while computing the summary",
 }
-"""What a caller reads of a paid failure. Constant: what went wrong in detail is for the operator's log."""
+"""What a caller reads about a paid failure. The texts are constant; details go to the operator's log."""
 
 
 class CancelledError(EngineError):
     """The job was cancelled before its commit: nothing was charged, nothing is left."""
 
     code = ReturnCode.INTERNAL_ERROR
-    remedy = "Send the job again when you want it; the same job_request_id may be used."
+    remedy = "Send the job again when you want it, with the same job_request_id if you like."
 
 
 class WorkerLostError(EngineError):
-    """Worker processes died on the same batch again and again."""
+    """Several worker processes died while they opened the same batch."""
 
     code = ReturnCode.RETRIES_EXHAUSTED
     remedy = "Tell the operator: a batch of these reports ends every worker process that opens it."

@@ -1,4 +1,4 @@
-"""What a job asks for: parameters read from text once, valid from then on."""
+"""What a job asks for: parameters, checked when they are read from text."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _PERCENT = re.compile(r"\d{1,3}(\.\d{1,20})?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Discovery:
-    """Release keys that nobody declared, above a threshold, at a price of δ (Algorithm 1)."""
+    """Release undeclared keys whose noisy sum exceeds a threshold, at a price of δ (Algorithm 1)."""
 
     delta: Delta
     mask: KeyMask = field(default_factory=KeyMask)
 
     def __post_init__(self) -> None:
         if not self.delta.atto > 0:
-            raise InvalidJobError("key discovery needs a delta above 0: without it no threshold hides a key")
+            raise InvalidJobError("key discovery needs a delta above 0: set key_discovery_delta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """The parameters of one job. ``noise`` is the ε of Laplace noise or the ρ of Gaussian noise.
 
-    ``source`` says where the reports come from (paths, for a job over files; nothing for a stream): it belongs to the
-    request, so that the same job id with other files is another request.
+    ``source`` holds the paths of a job over files, and is empty for a stream. It belongs to the request: the same job
+    id with other files is another request.
     """
 
     job_request_id: str
@@ -57,31 +57,35 @@ class JobRequest:
     def __post_init__(self) -> None:
         check_job_id(self.job_request_id)
         if (self.attribution_report_to is None) == (self.reporting_site is None):
-            raise InvalidJobError("give exactly one of attribution_report_to and reporting_site")
+            raise InvalidJobError(
+                "attribution_report_to and reporting_site are both given or both missing: give exactly one"
+            )
         if isinstance(self.noise, Rho) and self.discovery is not None:
             raise InvalidJobError("key discovery uses truncated Laplace noise: give job_epsilon, not job_rho")
         if isinstance(self.noise, Rho) and self.others is not None:
             raise InvalidJobError("the others total uses Laplace noise: ask for it in a job with job_epsilon")
         if not 0 <= self.error_threshold_percent <= 100:
-            raise InvalidJobError("report_error_threshold_percentage lies between 0 and 100")
+            raise InvalidJobError("report_error_threshold_percentage is out of range: use a number from 0 to 100")
         if self.input_report_count is not None and not self.input_report_count >= 0:
-            raise InvalidJobError("input_report_count is not negative")
+            raise InvalidJobError("input_report_count is negative: use 0 or more, or leave it out")
         if not self.filtering_ids or list(self.filtering_ids) != sorted(set(self.filtering_ids)):
-            raise InvalidJobError("filtering_ids are distinct and in order; there is at least one")
+            raise InvalidJobError(
+                "filtering_ids are empty, repeated or out of order: give distinct numbers in ascending order"
+            )
         if not (self.filtering_ids[0] >= 0 and self.filtering_ids[-1] < 1 << 64):
-            raise InvalidJobError("a filtering ID is a whole number below 2^64")
+            raise InvalidJobError("a filtering ID is out of range: use whole numbers from 0 to 2^64 - 1")
         if not len(self.filtering_ids) <= MAX_FILTERING_IDS:
-            raise InvalidJobError(f"a job asks for at most {MAX_FILTERING_IDS} filtering IDs")
+            raise InvalidJobError(f"the job has too many filtering IDs: give at most {MAX_FILTERING_IDS}")
         if self.shuffle is not None:
             if self.discovery is not None or self.others is not None or self.debug_run:
-                raise InvalidJobError("a shuffle has no key discovery, no others total and no debug run")
+                raise InvalidJobError("a shuffle has no key discovery, others total or debug run: leave them out")
             if self.filtering_ids != (0,):
                 raise InvalidJobError("local reports have no filtering IDs: leave filtering_ids out of a shuffle")
 
     def digest(self, content: bytes = b"") -> bytes:
-        """Return the hash by which the ledger knows the same request again.
+        """Return the hash by which the ledger recognises the same request.
 
-        ``content`` is the digest of what was streamed; a job over files is known by its paths.
+        ``content`` is the digest of what was streamed; a job over files is recognised by its paths.
         """
         mask = self.discovery.mask if self.discovery else None
         plain: dict[str, object] = {
@@ -109,15 +113,17 @@ class JobRequest:
 def check_job_id(job_request_id: str) -> None:
     """Refuse a job id that is empty, longer than 128 characters or not printable ASCII."""
     if not 1 <= len(job_request_id) <= MAX_JOB_ID_CHARACTERS:
-        raise InvalidJobError(f"job_request_id has 1 to {MAX_JOB_ID_CHARACTERS} characters")
+        raise InvalidJobError(f"job_request_id has {len(job_request_id)} characters: use 1 to {MAX_JOB_ID_CHARACTERS}")
     if not (job_request_id.isascii() and job_request_id.isprintable()):
-        raise InvalidJobError("job_request_id is printable ASCII")
+        raise InvalidJobError(
+            "job_request_id has characters that are not printable ASCII: use letters, digits and punctuation"
+        )
 
 
 def parse_noise(*, epsilon: str = "", rho: str = "") -> Epsilon | Rho:
     """Return the job's ε or ρ; ε is 10 when neither is given."""
     if epsilon and rho:
-        raise InvalidJobError("give an epsilon or a rho, not both")
+        raise InvalidJobError("epsilon and rho are both given: give one of them")
     try:
         return Rho.parse(rho) if rho else Epsilon.parse(epsilon or DEFAULT_EPSILON)
     except AmountError as problem:
@@ -147,7 +153,7 @@ def parse_percentage(text: str) -> Fraction:
     """Return a percentage from decimal text; 10 when empty."""
     text = text.strip() or DEFAULT_ERROR_THRESHOLD
     if len(text) > _MAX_PERCENT_CHARACTERS or _PERCENT.fullmatch(text) is None or not Fraction(text) <= 100:
-        raise InvalidJobError("report_error_threshold_percentage is a decimal number from 0 to 100")
+        raise InvalidJobError("report_error_threshold_percentage is invalid: use a decimal number from 0 to 100")
     return Fraction(text)
 
 
@@ -156,11 +162,11 @@ def parse_filtering_ids(text: str) -> tuple[int, ...]:
     if not text.strip():
         return (0,)
     if len(text) > MAX_FILTERING_IDS * 24:
-        raise InvalidJobError(f"a job asks for at most {MAX_FILTERING_IDS} filtering IDs")
+        raise InvalidJobError(f"the job has too many filtering IDs: give at most {MAX_FILTERING_IDS}")
     found = set()
     for part in text.split(","):
         digits = part.strip()
         if not (digits.isascii() and digits.isdigit() and len(digits) <= 20):
-            raise InvalidJobError(f"filtering_ids are whole numbers separated by commas, and {digits!r} is none")
+            raise InvalidJobError(f"filtering_ids: {digits!r} is not a whole number; separate numbers with commas")
         found.add(int(digits))
     return tuple(sorted(found))

@@ -1,8 +1,8 @@
 """Randomness and exact noise: from random bits through integers to integers.
 
 ``Bits`` and ``Clock`` are where chance and time come from; ``DiscreteLaplace``, ``TruncatedDiscreteLaplace``,
-``DiscreteGaussian`` and ``RandomizedResponse`` are noise with its law beside it; ``Real`` is a probability that is
-never rounded; the rest are the numbers that a guarantee is made of.
+and ``DiscreteGaussian`` are noise with its law beside it; ``Real`` is a probability that is never rounded; the rest
+compute the numbers of a guarantee.
 """
 
 from aggservice.mechanisms.amplification import AmplificationBound, amplified_micro

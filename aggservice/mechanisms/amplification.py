@@ -29,7 +29,7 @@ class AmplificationBound(StrEnum):
     SMALL = "small"
 
     def epsilon(self, local: float, reports: int, delta: float) -> float:
-        """Return the central ε at δ; raise ``ParameterError`` with the reason where the bound does not apply."""
+        """Return the central ε at δ; raise ``ParameterError`` with the reason if the bound does not apply."""
         match self:
             case AmplificationBound.NUMERICAL:
                 return shuffled_epsilon(local, reports, delta)
@@ -43,7 +43,7 @@ class AmplificationBound(StrEnum):
 def amplified_micro(bound: AmplificationBound, *, local_micro: int, reports: int, delta_atto: int) -> int:
     """Return the central ε of one of ``reports`` shuffled reports, in millionths; never above ``local_micro``.
 
-    Raises ``ParameterError`` with the reason where the bound does not apply.
+    Raises ``ParameterError`` with the reason if the bound does not apply.
 
     >>> amplified_micro(AmplificationBound.NUMERICAL, local_micro=300_000, reports=10_000, delta_atto=10**12)
     9878
@@ -52,9 +52,9 @@ def amplified_micro(bound: AmplificationBound, *, local_micro: int, reports: int
     check_whole(reports, "the number of reports")
     check_whole(delta_atto, "delta in units of 10⁻¹⁸")
     if not reports >= 2:
-        raise ParameterError(f"shuffling hides a report among others: it needs at least two reports, not {reports}")
+        raise ParameterError(f"a shuffle of {reports} reports hides nothing: use at least two reports")
     local, delta = local_micro / _MICRO, delta_atto / _ATTO
-    # A float may be a unit in the last place off: take the local epsilon above, and delta below, what was said.
+    # A float may be off by a unit in the last place, so round the local epsilon up and delta down.
     central = bound.epsilon(math.nextafter(local, math.inf), reports, math.nextafter(delta, 0))
     if not central < local:
         return local_micro

@@ -41,16 +41,11 @@ def bernoulli_batch(bits: Bits, p: Real | Fraction, size: int) -> NDArray[np.boo
     return out
 
 
-def bernoulli_exp_batch(bits: Bits, x: Fraction, size: int) -> NDArray[np.bool_]:
-    """Return ``size`` independent coins that are True with probability e^-x, exactly."""
-    return bernoulli_batch(bits, _exp_of(x), size)
-
-
 def threshold_word(p: Real) -> np.uint64:
     """Return the first 64 bits of p in (0, 1): a word below it says True, above it False, equal to it: a tie."""
     floor = p.floor(64)
     if not 0 <= floor < 1 << 64:
-        raise ParameterError("a probability must lie in [0, 1]")
+        raise ParameterError("a probability is out of range: use a number from 0 to 1")
     return np.uint64(floor)
 
 
@@ -63,7 +58,7 @@ def bernoulli_twin(tape: Tape, p: Real) -> bool:
 def bernoulli_kernel(
     words: NDArray[np.uint64], threshold: np.uint64, out: NDArray[np.bool_]
 ) -> Progress:  # pragma: no cover - compiled
-    """Write one coin a word; stop at a word equal to the threshold."""
+    """Write one coin per word; stop at a word equal to the threshold."""
     count = min(words.size, out.size)
     for index in range(count):
         if words[index] == threshold:
@@ -74,16 +69,16 @@ def bernoulli_kernel(
 
 def _exp_of(x: Fraction) -> Real:
     if not x >= 0:
-        raise ParameterError(f"e^-x is a probability for x ≥ 0 only, not for x = {x}")
+        raise ParameterError(f"e^-x with x = {x} is not a probability: use x ≥ 0")
     return exp(-Fraction(x))
 
 
 def _certain(p: Real | Fraction) -> bool | None:
-    """Return the outcome of a coin that cannot come up otherwise, or None; refuse what is not a probability."""
+    """Return the outcome of a coin with p = 0 or 1, or None for others; refuse what is not a probability."""
     real = Real.of(p)
     low, high = real.bounds(64)
     if low == high and low in (0, 1 << 64):
         return low != 0
     if not (high >= 0 and low <= 1 << 64) or (not isinstance(p, Real) and not 0 <= p <= 1):
-        raise ParameterError("a probability must lie in [0, 1]")
+        raise ParameterError("a probability is out of range: use a number from 0 to 1")
     return None

@@ -24,7 +24,7 @@ _fork_generation = 0
 
 
 def _count_fork() -> None:
-    global _fork_generation  # noqa: PLW0603 - the one thing a child must know about its own birth
+    global _fork_generation  # noqa: PLW0603 - a child process must know that it was forked
     _fork_generation += 1
 
 
@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=_count_fork)
 class Bits(ABC):
     """A source of independent, uniform bits.
 
-    ``private`` says whether noise made from it protects anybody: a summary made from a source that is not private
+    ``private`` says whether noise made from it protects anyone: a summary made from a source that is not private
     must say so.
     """
 
@@ -62,7 +62,7 @@ class Bits(ABC):
 
 
 class _Keystream:
-    """AES-256 in counter mode over zeros: the stream that a 32-byte key stands for."""
+    """AES-256 in counter mode over zeros: the stream of a 32-byte key."""
 
     def __init__(self, key: bytes) -> None:
         self._cipher: CipherContext = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
@@ -86,7 +86,7 @@ class _Keystream:
 
 
 class SecureBits(Bits):
-    """Cryptographically secure bits: a keystream keyed by the system's entropy, keyed anew after a fork."""
+    """Cryptographically secure bits: a keystream keyed by the system's entropy, with a new key after a fork."""
 
     private = True
 
@@ -111,7 +111,7 @@ class SecureBits(Bits):
         return SecureBits()
 
     def __reduce__(self) -> tuple[type[SecureBits], tuple[()]]:
-        """Never carry a key to another process: the copy keys itself."""
+        """Never pass a key to another process: the copy gets its own."""
         return (SecureBits, ())
 
 
@@ -145,10 +145,10 @@ class ForbiddenBits(Bits):
     private = False
 
     def read(self, count: int) -> bytes:
-        raise RandomnessForbiddenError("this path must not draw randomness, but it asked for some")
+        raise RandomnessForbiddenError("this path must not draw randomness, but bits were drawn")
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        raise RandomnessForbiddenError("this path must not draw randomness, but it asked for some")
+        raise RandomnessForbiddenError("this path must not draw randomness, but bits were drawn")
 
     def child(self, label: str) -> Bits:
         return self

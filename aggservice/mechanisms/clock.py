@@ -1,4 +1,4 @@
-"""What time it is: the system's, or the one a simulation says. The one module that reads the wall clock."""
+"""The time: the system's, or that of a simulation. The only module that reads the wall clock."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ManualClock:
     def advance_to(self, now_ms: int) -> None:
         """Move to ``now_ms``."""
         if now_ms < self._now_ms:
-            raise ParameterError(f"time does not go back: now {self._now_ms} ms, asked for {now_ms} ms")
+            raise ParameterError(f"the clock cannot go back from {self._now_ms} ms to {now_ms} ms: use a later time")
         self._now_ms = now_ms
 
     def advance(self, by_ms: int) -> None:

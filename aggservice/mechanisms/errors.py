@@ -12,4 +12,4 @@ class ParameterError(MechanismError, ValueError):
 
 
 class RandomnessForbiddenError(MechanismError):
-    """Somebody drew from ``ForbiddenBits``."""
+    """Bits were drawn from ``ForbiddenBits``."""

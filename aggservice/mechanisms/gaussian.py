@@ -23,6 +23,7 @@ from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.geometric import Digits, digits_of
 from aggservice.mechanisms.laplace import laplace_twin
 from aggservice.mechanisms.reals import exp
+from aggservice.mechanisms.symmetric import SymmetricNoise
 from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 _SMALLEST, _LARGEST = Fraction(1, 100), Fraction(1 << 96)
@@ -31,7 +32,7 @@ _SUMMED_SIGMA = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteGaussian:
+class DiscreteGaussian(SymmetricNoise):
     """Discrete Gaussian noise with parameter σ² = ``variance_parameter``, from 1/100 to 2^96.
 
     The variance of the law is within 10⁻⁹ of σ² for σ ≥ 1.2; ``variance()`` gives it.
@@ -41,7 +42,7 @@ class DiscreteGaussian:
 
     def __post_init__(self) -> None:
         if not isinstance(self.variance_parameter, int | Fraction):
-            raise ParameterError("σ² must be a whole number or a Fraction, never a float")
+            raise ParameterError("σ² is a float: give a whole number or a Fraction")
         if not _SMALLEST <= self.variance_parameter <= _LARGEST:
             raise ParameterError(f"σ² must lie between {_SMALLEST} and 2^96, not {self.variance_parameter}")
 
@@ -103,7 +104,7 @@ class DiscreteGaussian:
         return 2 * sum(x * x * self._weight(x) for x in range(1, 130)) / self._normaliser()
 
     def quantile(self, p: Fraction) -> int:
-        """Return the smallest x with P[X ≤ x] ≥ p, as far as ``cdf`` can tell."""
+        """Return the smallest x with P[X ≤ x] ≥ p, within the error of ``cdf``."""
         if not 0 < p < 1:
             raise ParameterError(f"a quantile needs 0 < p < 1, not {p}")
         low, high = -int(45 * self.sigma) - 2, int(45 * self.sigma) + 2
@@ -121,7 +122,7 @@ class Shape:
     """What the sampler needs for one σ²: the proposal's tables and the constants of the acceptance test.
 
     ``numbers`` holds, in this order: t's bit length L, ⌊2^(63+L)/t⌋, ⌊σ²/t²·2^57⌋, ⌊t²/2σ²·2^57⌋. ``powers`` holds
-    ⌊e^-i·2^63⌋ and ⌊e^(-j/2^11)·2^63⌋ and ⌊e^(-j/2^22)·2^63⌋, one table a row.
+    ⌊e^-i·2^63⌋ and ⌊e^(-j/2^11)·2^63⌋ and ⌊e^(-j/2^22)·2^63⌋, one table per row.
     """
 
     variance_parameter: Fraction

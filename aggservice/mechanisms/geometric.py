@@ -61,7 +61,7 @@ def digits_of(rate: Fraction, prefix: int = PREFIX, digit_bits: int = _DIGIT_BIT
     reach = Fraction(prefix) * 7 / 10 / rate  # e^-(rate·reach) is about 2^-prefix: few words go beyond it
     total_bits = max(1, (int(reach) + 1).bit_length())
     if total_bits > 62:
-        raise ParameterError(f"a geometric rate of {rate} would leave 64-bit integers")
+        raise ParameterError(f"the geometric rate {rate} is too small: samples would exceed 64-bit integers")
     rows = -(-total_bits // digit_bits)
     each = -(-total_bits // rows)
     shifts = np.arange(rows, dtype=np.int64) * each
@@ -119,7 +119,7 @@ def _row_at(step: Fraction, size: int | None, prefix: int, precision: int) -> li
 
 
 def geometric_twin(tape: Tape, digits: Digits) -> tuple[int, int]:
-    """Return (G, the spare low bits of the first word): one word a digit, further words only to settle ties."""
+    """Return (G, the spare low bits of the first word): one word per digit, and more words only for ties."""
     words = [tape.word() for _ in range(digits.shifts.size)]
     spare_bits = 64 - digits.prefix
     total = 0

@@ -19,6 +19,7 @@ from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.geometric import Digits, digits_of, geometric_twin, laplace_kernel
 from aggservice.mechanisms.reals import Real, exp
+from aggservice.mechanisms.symmetric import SymmetricNoise
 from aggservice.mechanisms.uniform import uniform_below
 from aggservice.mechanisms.words import Progress, Tape, fill
 
@@ -35,7 +36,7 @@ def _check(epsilon_micro: int, sensitivity: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteLaplace:
+class DiscreteLaplace(SymmetricNoise):
     """Discrete Laplace noise for ε = epsilon_micro·10⁻⁶ and L1 sensitivity Λ₁.
 
     >>> from aggservice.mechanisms import SeededBits
@@ -82,7 +83,7 @@ class DiscreteLaplace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruncatedDiscreteLaplace:
+class TruncatedDiscreteLaplace(SymmetricNoise):
     """Discrete Laplace noise conditioned on |x| ≤ τ (DLap_τ of the Privacy Sandbox paper)."""
 
     epsilon_micro: int

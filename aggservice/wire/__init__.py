@@ -1,4 +1,4 @@
-"""Reports as Chrome makes them: ``shared_info``, CBOR payloads, HPKE, key sets, JSON bodies, Avro, unit keys."""
+"""Reports as Chrome writes them: ``shared_info``, CBOR payloads, HPKE, key sets, JSON bodies, Avro, unit keys."""
 
 from aggservice.wire.avro.buckets import BucketRows, read_domain, read_summary, write_buckets
 from aggservice.wire.avro.reports import ReportWriter, read_reports, write_reports
@@ -11,12 +11,12 @@ from aggservice.wire.errors import WireError
 from aggservice.wire.hpke.key_files import read_key_set, write_key_set
 from aggservice.wire.hpke.key_sets import KeySet, PublicKeySet
 from aggservice.wire.hpke.sealing import seal
+from aggservice.wire.limits import UNIT_BYTES
 from aggservice.wire.origins import Origin, is_reporting_origin, parse_origin
 from aggservice.wire.report.body import AggregatableReport, make_report, open_report
 from aggservice.wire.report.ldp_payload import Randomizer
 from aggservice.wire.report.payload import Contribution, decode_payload, encode_payload
 from aggservice.wire.report.shared_info import Api, SharedInfo
-from aggservice.wire.report.units import UNIT_BYTES
 from aggservice.wire.status import ReportStatus
 
 __all__ = [

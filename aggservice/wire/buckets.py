@@ -1,4 +1,4 @@
-"""The ways people write a 128-bit bucket: integer, hexadecimal, 16 bytes, base64, and Avro's short form."""
+"""The ways to write a 128-bit bucket: integer, hexadecimal, 16 bytes, base64, and Avro's short form."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DECIMAL = re.compile(r"[0-9]{1,39}")
 
 def _checked(bucket: int) -> int:
     if not 0 <= bucket <= MAX_BUCKET:
-        raise EncodingError("a bucket is an integer from 0 to 2^128 - 1")
+        raise EncodingError(f"the bucket {bucket} is out of range: use an integer from 0 to 2^128 - 1")
     return bucket
 
 
@@ -51,7 +51,7 @@ def bucket_to_bytes(bucket: int) -> bytes:
 def bucket_from_bytes(raw: bytes) -> int:
     """Return the bucket of up to 16 bytes, big-endian: reads both the 16-byte and the short form."""
     if len(raw) > BUCKET_BYTES:
-        raise EncodingError(f"a bucket has at most {BUCKET_BYTES} bytes, not {len(raw)}")
+        raise EncodingError(f"the bucket has {len(raw)} bytes: use at most {BUCKET_BYTES}")
     return int.from_bytes(raw, "big")
 
 

@@ -1,7 +1,7 @@
-"""The errors of ``aggservice.wire``: each carries the counter under which the report is counted.
+"""The errors of ``aggservice.wire``: each has the counter under which the report is counted.
 
-A message says what was wrong with public text (a key id, a JSON field, a file). Of sealed bytes it says only that
-they could not be opened, and of what was inside only the kind of flaw: never bytes, positions or values.
+A message describes public text (a key id, a JSON field, a file) exactly. About sealed bytes it says only that they do
+not open, and about opened ones only the kind of flaw: never bytes, positions or values.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from aggservice.wire.status import ReportStatus
 
 
 class WireError(ValueError):
-    """The base of every error this package raises; ``status`` names the counter of a report that fails so."""
+    """The base of every error this package raises; ``status`` is the counter of a report that fails with it."""
 
     status: ReportStatus = ReportStatus.REPORT_PARSING_ERROR
 
 
 class EncodingError(WireError):
-    """A value that we were asked to write has no encoding: a bucket over 128 bits, too many contributions."""
+    """A value cannot be encoded: a bucket of more than 128 bits, for example, or too many contributions."""
 
     status = ReportStatus.INTERNAL_ERROR
 
 
 class SharedInfoError(WireError):
-    """``shared_info`` is not the JSON it must be; ``status`` depends on the field that is wrong."""
+    """``shared_info`` is not valid; ``status`` depends on the field that is wrong."""
 
     def __init__(self, status: ReportStatus, message: str) -> None:
         super().__init__(message)
@@ -40,14 +40,14 @@ class KeyNotFoundError(WireError):
 class DecryptionError(WireError):
     """A sealed payload does not open: truncated, altered, for another key or another ``shared_info``.
 
-    Which of these it was is not said: HPKE cannot tell them apart and neither should an observer.
+    The message does not say which: HPKE cannot distinguish them, and an observer should not.
     """
 
     status = ReportStatus.DECRYPTION_ERROR
 
     def __init__(self) -> None:
         super().__init__(
-            "the payload does not open: it, its key or its shared_info is not what the client sealed; "
+            "the payload does not open: it, its key or its shared_info was changed after sealing; "
             "check that shared_info is passed on byte for byte"
         )
 
@@ -56,7 +56,7 @@ class PayloadFlaw(StrEnum):
     """What is wrong with an opened payload."""
 
     NOT_CBOR = "not one CBOR item"
-    WRONG_SHAPE = "not a map of data and operation as the specification has it"
+    WRONG_SHAPE = "not the map of data and operation that the specification requires"
     OVERSIZED = "more bytes or contributions than a report may have"
     DUPLICATE_KEY = "a map that has a key twice"
     NEGATIVE_VALUE = "a contribution with a negative value"
@@ -73,7 +73,7 @@ class PayloadError(WireError):
 
 
 class UnsupportedOperationError(WireError):
-    """A well-formed payload asks for an operation that the decoder at hand does not know."""
+    """A well-formed payload has an operation that this decoder does not support."""
 
     status = ReportStatus.UNSUPPORTED_OPERATION
 

@@ -1,8 +1,8 @@
-"""Origins and sites: who is reported to, and whose budget pays.
+"""Origins and sites: where reports go, and whose budget pays.
 
 URLs with the schemes http and https are parsed as the URL Standard does (backslashes, missing slashes, IPv4 in any
-base, percent-encoded and internationalised hosts); every other scheme is opaque to us and unsuitable, and so is a
-host that DNS cannot have (an empty label, or one of more than 63 bytes). A site is the scheme with the registrable
+base, percent-encoded and internationalised hosts); every other scheme is unsuitable, and so is a host
+that DNS cannot have (an empty label, or one of more than 63 bytes). A site is the scheme with the registrable
 domain (HTML, "obtain a site"), by the Public Suffix List with its private part.
 """
 
@@ -44,12 +44,12 @@ class Origin:
 
     @property
     def site(self) -> str:
-        """The serialised site: scheme and registrable domain, or the host where there is none."""
+        """The serialised site: scheme and registrable domain, or the host if there is none."""
         return self.registrable_site or f"{self.scheme}://{self.host}"
 
     @property
     def registrable_site(self) -> str | None:
-        """The site where the host has a registrable domain; None for an address, ``localhost`` or a public suffix."""
+        """The site, if the host has a registrable domain; None for an address, ``localhost`` or a public suffix."""
         domain = _registrable_domain(self.host)
         return None if domain is None else f"{self.scheme}://{domain}"
 
@@ -106,10 +106,20 @@ def parse_origin(text: str) -> Origin | None:
 def is_reporting_origin(text: str) -> bool:
     """Return whether ``text`` is, as a browser writes it, an origin that reports go to: https, or http on loopback.
 
-    Port 0 parses but cannot be reached. What is longer than any origin is not parsed, nor remembered.
+    Port 0 parses but cannot be reached. A text longer than any origin is neither parsed nor cached.
     """
     origin = parse_origin(text) if len(text) <= _MAX_ORIGIN_BYTES else None
     return origin is not None and origin.suitable and origin.port > 0 and str(origin) == text
+
+
+def site_of(origin: str) -> str | None:
+    """Return the site of an origin; None if it has no registrable domain (an address, ``localhost``).
+
+    >>> site_of("https://reports.adtech.co.uk:8443")
+    'https://adtech.co.uk'
+    """
+    parsed = parse_origin(origin)
+    return None if parsed is None else parsed.registrable_site
 
 
 def same_site(a: Origin, b: Origin) -> bool:
@@ -182,14 +192,14 @@ def _to_ascii(domain: str) -> str:
         if not label.isascii():
             idna.check_initial_combiner(label)
             idna.check_bidi(label)
-            joiners = (place for place, letter in enumerate(label) if letter in "\u200c\u200d")
-            if not all(idna.valid_contextj(label, place) for place in joiners):
-                raise UnicodeError("a joiner stands where it joins nothing")
+            joiners = (index for index, letter in enumerate(label) if letter in "\u200c\u200d")
+            if not all(idna.valid_contextj(label, index) for index in joiners):
+                raise UnicodeError("a joiner character has nothing to join")
     return ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels)
 
 
 def _ipv6(text: str) -> str | None:
-    """Return an address in brackets, the first of its longest runs of zeros shortened; a zone is not of a URL."""
+    """Return an address in brackets, its first longest run of zeros shortened; a URL has no zone."""
     try:
         value = int(ipaddress.IPv6Address(text if "%" not in text else ""))
     except ValueError:
@@ -203,7 +213,7 @@ def _ipv6(text: str) -> str | None:
 
 
 def _ipv4(parts: list[str]) -> str | None:
-    """Return the address that a host ending in a number stands for: one to four parts, each in any base."""
+    """Return the address of a host that ends in a number: one to four parts, each in any base."""
     if len(parts) > 4:
         return None
     numbers = []
@@ -216,7 +226,7 @@ def _ipv4(parts: list[str]) -> str | None:
     *leading, last = numbers
     if any(number > 255 for number in leading) or last >= 256 ** (5 - len(numbers)):
         return None
-    value = last + sum(number << (8 * (3 - place)) for place, number in enumerate(leading))
+    value = last + sum(number << (8 * (3 - index)) for index, number in enumerate(leading))
     return str(ipaddress.IPv4Address(value))
 
 

@@ -1,7 +1,7 @@
-"""What became of a report, as the deployed service counts it.
+"""The status of a report, as the deployed service counts it.
 
-The names are the deployed Aggregation Service's own counters (2.14, ``ErrorCounter``). The numbers are ours: a
-column of them says what became of each row of a batch.
+The names are the deployed Aggregation Service's own counters (2.14, ``ErrorCounter``). The numbers are ours:
+a column of them has the status of each row of a batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ReportStatus(IntEnum):
-    """The fate of one report: ``OK``, or the counter of the first thing that was wrong with it."""
+    """``OK``, or the counter of the first problem of a report."""
 
     OK = 0
     DECRYPTION_ERROR = 1
@@ -31,4 +31,4 @@ class ReportStatus(IntEnum):
     UNSUPPORTED_REPORT_VERSION = 16
     """A major version above the newest we know: the deployed service fails the whole job with this return code."""
     CONTRIBUTIONS_EXCEED_BOUNDS = 17
-    """Our own name: more than its API lets one report contribute, which no honest browser sends."""
+    """Our own name: the report contributes more than its API allows, which no honest browser sends."""

@@ -53,7 +53,7 @@ def half_width(noise: DiscreteLaplace, level: Fraction, terms: int = 1) -> int:
     if terms < 1:
         raise ConfigError(f"a sum has at least one term, not {terms}")
     if terms == 1:
-        return noise.quantile((1 + level) / 2)
+        return noise.half_width(level)
     rate = float(noise.rate)
     exponent = rate * np.linspace(0.001, 0.999, 999)
     log_mgf = (

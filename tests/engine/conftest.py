@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, Scope, ledger_terms
+from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.engine.release.noise import NoiseSource
 from aggservice.mechanisms import Bits, ManualClock, SecureBits, SeededBits
 from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report
@@ -92,3 +92,8 @@ def engine_of() -> Callable[..., LocalEngine]:
         )
 
     return build
+
+
+def process_ids(pool: WorkerPool) -> list[int]:
+    """Return the process ids of a pool's workers."""
+    return [worker.process.pid for worker in list(pool._workers.values())]

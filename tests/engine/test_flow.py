@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from aggservice.engine import (
+    AvroShards,
     CancelledError,
     InvalidJobError,
     JobIdTakenError,
@@ -410,10 +412,16 @@ def test_a_job_that_could_release_nothing_is_refused(maker: Any, engine_of: Call
 def test_an_unknown_key_id_is_counted_until_the_key_comes(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
     engine = engine_of(maker, noise=NoNoise())
     report = maker.report({1: 4})
-    engine.opener.use_keys(KeySet.create(maker.bits, maker.clock))
+    engine.parts.opener.use_keys(KeySet.create(maker.bits, maker.clock))
     loose = request("a", error_threshold_percent=Fraction(100))
     outcome = run(engine, maker, loose, [report])
     assert outcome.header.error_counts["DECRYPTION_KEY_NOT_FOUND"] == 1
-    engine.opener.use_keys(maker.keys.rotate(maker.bits, maker.clock))
+    engine.parts.opener.use_keys(maker.keys.rotate(maker.bits, maker.clock))
     outcome = run(engine, maker, request("b"), [report])
     assert outcome.rows is not None and outcome.rows.to_dict() == {1: 4, 2: 0}
+
+
+def test_shards_have_the_names_of_the_deployed_service(tmp_path: Path) -> None:
+    shards = AvroShards(prefix=tmp_path / "summary.avro", rows_per_shard=1)
+    assert shards.names(2) == ("summary-1-of-2.avro", "summary-2-of-2.avro")
+    assert shards.names(12)[8:10] == ("summary-09-of-12.avro", "summary-10-of-12.avro")

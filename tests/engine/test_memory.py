@@ -18,6 +18,9 @@ from aggservice.mechanisms import ManualClock, SecureBits
 
 NOW_S = 1_700_000_000
 
+def process_ids(pool):
+    return [worker.process.pid for worker in list(pool._workers.values())]
+
 def batch(start, count):
     payload = encode_payload([Contribution(bucket=7, value=1)])
     info = SharedInfo(api=Api.SHARED_STORAGE, report_id="00000000-0000-4000-8000-000000000000",
@@ -54,12 +57,12 @@ if __name__ == "__main__":
         run(engine, "small", int(sys.argv[1]))
         def peak():
             total = 0
-            for process in (os.getpid(), *pool.process_ids):
+            for process in (os.getpid(), *process_ids(pool)):
                 status = Path(f"/proc/{process}/status").read_text()
                 total += next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
             return total * 1024
         Path(f"/proc/{os.getpid()}/clear_refs").write_text("5")  # forget the peak so far
-        Path(f"/proc/{pool.process_ids[0]}/clear_refs").write_text("5")
+        Path(f"/proc/{process_ids(pool)[0]}/clear_refs").write_text("5")
         run(engine, "middle", int(sys.argv[1]))
         before = peak()
         run(engine, "large", int(sys.argv[2]))

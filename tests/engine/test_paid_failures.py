@@ -21,8 +21,8 @@ from aggservice.engine import (
     UnpaidError,
     ledger_terms,
 )
-from aggservice.engine import local as local_module
 from aggservice.engine.errors import DomainError
+from aggservice.engine.jobs import histogram as histogram_module
 from aggservice.engine.release import charging as charging_module
 from aggservice.engine.release import output as output_module
 from aggservice.engine.release.charging import find_result
@@ -96,7 +96,7 @@ def test_noise_that_cannot_be_drawn_is_paid_for(
     prepared: Maker, engine_of: EngineOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(prepared)
-    monkeypatch.setattr(local_module, "release", failing(ValueError("a sum of 5")))
+    monkeypatch.setattr(histogram_module, "release", failing(ValueError("a sum of 5")))
 
     def fail() -> Outcome:
         try:
@@ -208,7 +208,7 @@ def test_a_lost_summary_of_units_that_cannot_pay_is_a_refusal_like_any_other(
     texts = []
     for broken in (False, True):
         if broken:
-            monkeypatch.setattr(local_module, "release", failing(MemoryError()))
+            monkeypatch.setattr(histogram_module, "release", failing(MemoryError()))
         with pytest.raises(UnpaidError) as caught:
             run(engine, prepared, "job")
         texts.append((str(caught.value), caught.value.first))
@@ -222,14 +222,14 @@ def test_order_and_missing_keys_are_refused_whatever_reports_hold(
 ) -> None:
     engine = engine_of(maker)
     session = engine.begin(SCOPE, request())
-    with pytest.raises(InvalidJobError, match="no key was declared"):
+    with pytest.raises(InvalidJobError, match="declares no key"):
         session.add(maker.batch([maker.report(contributions)]))
     session = engine.begin(SCOPE, request())
     session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
     session.add(maker.batch([]))
-    with pytest.raises(DomainError, match="before the first reports"):
+    with pytest.raises(DomainError, match="after the first reports"):
         session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
     session.add(maker.batch([maker.report(contributions)]))
-    with pytest.raises(DomainError, match="before the first reports"):
+    with pytest.raises(DomainError, match="after the first reports"):
         session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
     assert len(session.finish().rows or ()) == 1

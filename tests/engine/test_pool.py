@@ -15,12 +15,14 @@ import pytest
 
 from aggservice.engine import EngineError, InlineOpener, ReturnCode, WorkerPool
 from aggservice.engine.errors import WorkerLostError
-from aggservice.engine.local import pieces
+from aggservice.engine.jobs.session import pieces
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.opening.pool import SLOT_BYTES
 from aggservice.engine.opening.shared_memory import Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import Api, ReportBatch, Spans
+
+from .conftest import process_ids
 
 SPEC = OpeningSpec(
     attribution_report_to="https://adtech.example",
@@ -69,7 +71,7 @@ def test_workers_give_what_inline_gives_even_when_they_are_killed(maker: Any) ->
             futures.append(pool.submit(SPEC, batch))
             if number in (4, 8):
                 futures[number - 1].result(60)
-                for victim in pool.process_ids:
+                for victim in process_ids(pool):
                     os.kill(victim, signal.SIGKILL)
         found = [future.result(120) for future in futures]
         assert all(same(one, other) for one, other in zip(found, expected, strict=True))
@@ -151,7 +153,7 @@ def test_a_pool_outlives_a_system_that_has_no_process_to_give(maker: Any, monkey
             raise BlockingIOError(11, "Resource temporarily unavailable")
 
         monkeypatch.setattr(pool, "_start", start)
-        os.kill(pool.process_ids[0], signal.SIGKILL)
+        os.kill(process_ids(pool)[0], signal.SIGKILL)
         with pytest.raises(WorkerLostError):
             pool.submit(SPEC, batch).result(60)
         assert refused.is_set()

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from aggservice.engine import ReleasePlan
 from aggservice.engine.release.noise import release
-from aggservice.engine.tables.report_ids import ReportIds, fresh_twin
-from aggservice.engine.tables.sums import KeyMask, KeySums, sums_twin
-from aggservice.engine.tables.units import UnitList, units_twin
+from aggservice.engine.tables.report_ids import ReportIds
+from aggservice.engine.tables.sums import KeyMask, KeySums
+from aggservice.engine.tables.units import UnitList
 from budget import Delta, Epsilon, Sensitivity
+from twins.engine_tables import fresh_twin, sums_twin, units_twin
 
 WORD = (1 << 64) - 1
 # Few distinct keys, some of which differ in one half only, so that collisions and repetitions happen.

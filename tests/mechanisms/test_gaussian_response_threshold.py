@@ -19,10 +19,11 @@ from aggservice.mechanisms import (
     discovery_threshold,
     exp,
 )
-from aggservice.mechanisms.composition import advanced_epsilon, epsilon_of_zcdp, rho_of_pure
-from aggservice.mechanisms.response import RandomizedResponse
+from aggservice.mechanisms.composition import advanced_epsilon
 from aggservice.mechanisms.threshold import ATTO, truncated_delta
 from stated import assert_frequencies
+from twins.composition import epsilon_of_zcdp, rho_of_pure
+from twins.response import RandomizedResponse
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 2), Fraction(7, 3), Fraction(400), Fraction(65536**2)])

@@ -191,3 +191,18 @@ def test_the_extremes_of_the_range_sample() -> None:
         # The sample's second moment has relative standard deviation sqrt(5/n) for Laplace noise; 7 of them.
         if spread > 1:
             assert abs(np.mean(samples**2) / spread**2 - 1) < 7 * (5 / 40_000) ** 0.5
+
+
+@pytest.mark.parametrize("level", [Fraction(1, 100), Fraction(1, 2), Fraction(95, 100), Fraction(999, 1000)])
+@pytest.mark.parametrize("epsilon_micro", [1, 100_000, 1_000_000, 30_000_000])
+@pytest.mark.parametrize("tau", [None, 0, 1, 17, 1 << 40])
+def test_half_width_is_the_least_that_covers(level: Fraction, epsilon_micro: int, tau: int | None) -> None:
+    for sensitivity in (1, 7, 1 << 16):
+        noise = (
+            DiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=sensitivity)
+            if tau is None
+            else TruncatedDiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=sensitivity, tau=tau)
+        )
+        width = noise.half_width(level)
+        assert (noise.cdf(width) - noise.cdf(-width - 1)).compare(level) >= 0
+        assert width == 0 or (noise.cdf(width - 1) - noise.cdf(-width)).compare(level) < 0

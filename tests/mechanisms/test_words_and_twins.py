@@ -13,9 +13,9 @@ from aggservice.mechanisms.bernoulli import bernoulli_kernel, bernoulli_twin, th
 from aggservice.mechanisms.gaussian import acceptance, gaussian_kernel, gaussian_twin, shape_of
 from aggservice.mechanisms.geometric import digits_of, laplace_kernel
 from aggservice.mechanisms.laplace import laplace_twin
-from aggservice.mechanisms.response import RandomizedResponse, response_kernel, response_twin
 from aggservice.mechanisms.uniform import uniform_kernel, uniform_twin
 from aggservice.mechanisms.words import Progress, Tape, fill
+from twins.response import RandomizedResponse, response_kernel, response_twin
 
 
 class ListedBits(Bits):

@@ -255,7 +255,7 @@ class Drawing:
         elif limit == 7:
             changes["domain_keys"] = self._choices.below(6)
         if files and self.rarely(2):
-            changes["rows_a_shard"] = 1 + self._choices.below(3)
+            changes["rows_per_shard"] = 1 + self._choices.below(3)
         if self.rarely(12):
             changes["message_bytes"] = 500 + self._choices.below(1_000)
         if self.rarely(6):

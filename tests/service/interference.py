@@ -18,7 +18,7 @@ from typing import Any
 
 from aggservice.engine import InlineOpener, WorkerPool
 from aggservice.engine.opening.pool import BatchOpener
-from aggservice.engine.release import statement
+from aggservice.mechanisms.symmetric import SymmetricNoise
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import common_pb2
@@ -302,7 +302,7 @@ def running_machine() -> Iterator[Machine]:
     shared = Path("/dev/shm")
     scratch = Path(tempfile.mkdtemp(prefix="worlds-", dir=shared if shared.is_dir() else None))
     # The same few mechanisms come again and again, and the width of an interval depends on nothing else.
-    with changed(statement, "half_width_95", cache(statement.half_width_95)):
+    with changed(SymmetricNoise, "half_width", cache(SymmetricNoise.half_width)):
         machine = Machine(scratch)
         try:
             yield machine

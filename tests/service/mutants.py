@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from aggservice.engine import AvroShards, CancelledError, InLedger, Session, UnpaidError
+from aggservice.engine import AvroShards, CancelledError, InLedger, UnpaidError
 from aggservice.engine.errors import DomainError
+from aggservice.engine.jobs.histogram import HistogramSession
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging
 from aggservice.engine.release.charging import Charge
@@ -32,16 +33,16 @@ def _replaced(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callab
 def domain_refused_by_sums() -> Iterator[None]:
     """Refuse a domain part after reports only when a contribution fell outside the keys declared so far."""
 
-    def declare(self: Session, high: Any, low: Any) -> None:
+    def declare(self: HistogramSession, high: Any, low: Any) -> None:
         self._check_cancelled()
         held = self._sums
         if len(held) != held.declared or held.outside:
             raise DomainError("keys are declared before reports are summed")
         held.declare(high, low)
-        if len(held) > self._engine.settings.max_domain_keys:
+        if len(held) > self._parts.settings.max_domain_keys:
             raise DomainError("too many declared keys")
 
-    with changed(Session, "declare", declare):
+    with changed(HistogramSession, "declare", declare):
         yield
 
 
@@ -49,14 +50,14 @@ def _before_finish(check: Callable[[Any], None]) -> Any:
     """Run ``check`` on the sums of all reports before noise meets them and before the charge."""
 
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def finish(self: Session, **kwargs: Any) -> Any:
+        def finish(self: HistogramSession, **kwargs: Any) -> Any:
             self._drain()
             check(self._sums)
             return inner(self, **kwargs)
 
         return finish
 
-    return _replaced(Session, "finish", wrap)
+    return _replaced(HistogramSession, "finish", wrap)
 
 
 def _around_commit(around: Callable[[Callable[[], Any], AvroShards | InLedger, Any], Any]) -> Any:
@@ -162,14 +163,14 @@ def nulls_counted() -> Iterator[None]:
     """Count batches without a contribution among repeated reports."""
 
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def take(self: Session, judged: Any) -> None:
+        def take(self: HistogramSession, judged: Any) -> None:
             inner(self, judged)
             if not judged.values.any():
                 self._counts.repeated += 1
 
         return take
 
-    with _replaced(Session, "_take", wrap):
+    with _replaced(HistogramSession, "_take", wrap):
         yield
 
 
@@ -177,7 +178,7 @@ def nulls_counted() -> Iterator[None]:
 def progress_counts_keys() -> Iterator[None]:
     """Count keys in place of reports in the progress of a job."""
 
-    with changed(Session, "reports_read", property(lambda self: self._counts.read + len(self._sums))):
+    with changed(HistogramSession, "reports_read", property(lambda self: self._counts.read + len(self._sums))):
         yield
 
 
@@ -187,7 +188,7 @@ def threshold_counts_nulls() -> Iterator[None]:
     empty: set[int] = set()
 
     def wrap_take(inner: Callable[..., Any]) -> Callable[..., Any]:
-        def take(self: Session, judged: Any) -> None:
+        def take(self: HistogramSession, judged: Any) -> None:
             inner(self, judged)
             (empty.discard if judged.values.any() else empty.add)(id(self._counts))
 
@@ -202,7 +203,7 @@ def threshold_counts_nulls() -> Iterator[None]:
         return check
 
     with ExitStack() as stack:
-        stack.enter_context(_replaced(Session, "_take", wrap_take))
+        stack.enter_context(_replaced(HistogramSession, "_take", wrap_take))
         stack.enter_context(_replaced(ReportCounts, "check", wrap_check))
         yield
 

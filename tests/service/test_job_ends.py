@@ -44,7 +44,7 @@ def sessions_of(service: EmbeddedService) -> int:
     engine = service.service.engine
     for _ in range(50):
         gc.collect()
-        found = sum(isinstance(one, Session) and one._engine is engine for one in gc.get_objects())
+        found = sum(isinstance(one, Session) and one._parts is engine.parts for one in gc.get_objects())
         if not found:
             break
         time.sleep(0.02)

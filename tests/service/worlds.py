@@ -86,7 +86,7 @@ class Setup(Brief):
     rows_in_ledger: int | None = None
     result_bytes: int | None = None
     largest_sum: int | None = None
-    rows_a_shard: int | None = None
+    rows_per_shard: int | None = None
     room: int | None = None
     file_bytes: int | None = None
 
@@ -99,8 +99,8 @@ class Setup(Brief):
                 if value is not None:
                     for module, name in places:
                         stack.enter_context(changed(importlib.import_module(module), name, value))
-            if self.rows_a_shard is not None:
-                defaults = AvroShards.__init__.__kwdefaults__ | {"rows_a_shard": self.rows_a_shard}
+            if self.rows_per_shard is not None:
+                defaults = AvroShards.__init__.__kwdefaults__ | {"rows_per_shard": self.rows_per_shard}
                 stack.enter_context(changed(AvroShards.__init__, "__kwdefaults__", defaults))
             yield
 
@@ -217,7 +217,7 @@ class World:
             log=EventLog(self.clock, quiet=True),
         )
         if opener is not None:
-            self.service.engine.opener = opener
+            self.service.engine.parts = replace(self.service.engine.parts, opener=opener)
         if isinstance(self.store, SmallStore):
             self.store.room = setup.room
         self.restart()

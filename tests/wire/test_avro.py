@@ -232,7 +232,7 @@ def _damaged() -> list[tuple[bytes, str]]:
     return [
         (b"", "ends in the middle"),
         (b"PK\x03\x04" + good, "not an Avro file"),
-        (other, "schema is AggregationBucket"),
+        (other, "schema of the file is AggregationBucket"),
         (long, "malformed"),
         (good[:-1], "truncated"),
         (good[:-1] + b"\x00", "sync marker"),
@@ -342,6 +342,14 @@ def test_shards(tmp_path: Path) -> None:
     for prefix in ("../other", str(tmp_path / "other"), "/etc/hosts", "link"):
         with pytest.raises(WireError, match="leads out"):
             find_shards(tmp_path / "inner", prefix)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_shards_are_read_in_the_order_of_their_numbers(tmp_path: Path, padded: bool) -> None:
+    names = [shard_name("s.avro", shard, 12) if padded else f"s-{shard}-of-12.avro" for shard in range(1, 13)]
+    for name in names:
+        (tmp_path / name).write_bytes(b"")
+    assert [path.name for path in find_shards(tmp_path, "s")] == names
 
 
 def test_shards_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_two_that_rotate_at_once_lose_no_key(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     write_key_set(path, KeySet.create(SecureBits(), ManualClock(0)))
     with sole_writer(path):
-        with pytest.raises(KeySetError, match="somebody else"), sole_writer(path):
+        with pytest.raises(KeySetError, match="another process"), sole_writer(path):
             pass
         write_key_set(path, read_key_set(path).rotate(SecureBits(), ManualClock(1)), replace=True)
     with sole_writer(path):

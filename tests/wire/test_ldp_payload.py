@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from aggservice.wire import OpenedBatch, Randomizer, ReportStatus, Spans, WireError, decode_payload, encode_payload
 from aggservice.wire.avro.shuffled import SHUFFLED, read_shuffled, write_shuffled
+from aggservice.wire.batch.ldp_payloads import decode_ldp_batch
 from aggservice.wire.errors import AvroError, EncodingError, PayloadError, UnsupportedOperationError
-from aggservice.wire.report.ldp_payload import LdpPayload, decode_ldp_batch, decode_ldp_payload
+from aggservice.wire.report.ldp_payload import LdpPayload, decode_ldp_payload
 
 
 def randomizer(size: int = 4, epsilon: int = 500_000, permanent: int | None = 2_000_000) -> Randomizer:

@@ -116,15 +116,15 @@ GOOD = {"shared_info": "{}", "aggregation_service_payloads": [{"payload": "AAAA"
         ({"aggregation_service_payloads": {}}, "aggregation_service_payloads"),
         ({"aggregation_service_payloads": []}, "aggregation_service_payloads"),
         ({"aggregation_service_payloads": [1]}, "aggregation_service_payloads"),
-        ({"aggregation_service_payloads": [{"payload": "*", "key_id": "a"}]}, "payload is base64"),
+        ({"aggregation_service_payloads": [{"payload": "*", "key_id": "a"}]}, "payload is not base64"),
         ({"aggregation_service_payloads": [{"payload": "AAAA"}]}, "key_id"),
         ({"trigger_context_id": 1}, "trigger_context_id"),
         ({"source_debug_key": 123}, "source_debug_key"),
         ({"trigger_debug_key": "-1"}, "trigger_debug_key"),
         ({"debug_key": str(2**64)}, "debug_key"),
         ({"context_id": []}, "context_id"),
-        ({"shared_info": "\ud800"}, "shared_info has half of a surrogate pair"),
-        ({"aggregation_service_payloads": [{"payload": "AAAA", "key_id": "\udfff"}]}, "key_id has half"),
+        ({"shared_info": "\ud800"}, "shared_info contains half of a surrogate pair"),
+        ({"aggregation_service_payloads": [{"payload": "AAAA", "key_id": "\udfff"}]}, "key_id contains half"),
     ],
 )
 def test_a_bad_body_names_the_field(change: dict[str, object], field: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from aggservice.wire import Api, ReportStatus, SharedInfo
 from aggservice.wire.errors import SharedInfoError
-from aggservice.wire.report.shared_info import MAX_SHARED_INFO_BYTES
+from aggservice.wire.limits import MAX_SHARED_INFO_BYTES
 
 ARA = {
     "api": "attribution-reporting",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,7 +22,8 @@ from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.truth import Truth
 from aggservice.mechanisms import Clock
 from aggservice.wire import UNIT_BYTES, Api, SharedInfo
-from aggservice.wire.report.units import HOUR_S, origin_prefix, shared_id_unit
+from aggservice.wire.batch.units import report_unit_keys, with_hours
+from aggservice.wire.report.units import shared_id_unit
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, SqliteStore, UnitSet
 from budget.amounts import decimal_text
 
@@ -254,17 +254,10 @@ class Balances:
 def unit_keys(campaign: Campaign, truth: Truth, rows: Ints, api: Api) -> NDArray[np.uint8]:
     """Return the ledger's key of each report for filtering ID 0: that of the report or of its shared ID."""
     reports = truth.reports
-    hours = (reports.scheduled_ms[rows] // 1000 // HOUR_S).astype(">u4")
-    keys = np.empty((rows.size, UNIT_BYTES), dtype=np.uint8)
-    keys[:, :4] = hours.view(np.uint8).reshape(-1, 4)
+    times_s = reports.scheduled_ms[rows] // 1000
     if campaign.service.unit == "report":
-        prefix, suffix = origin_prefix(campaign.reporting_origin), bytes(8)
-        raw = reports.report_id[rows].tobytes()
-        digests = b"".join(
-            sha256(prefix + raw[start : start + 16] + suffix).digest()[:16] for start in range(0, len(raw), 16)
-        )
-        keys[:, 4:] = np.frombuffer(digests, dtype=np.uint8).reshape(-1, 16)
-        return keys
+        origin = np.zeros(rows.size, dtype=np.int64)
+        return report_unit_keys([campaign.reporting_origin], origin, reports.report_id[rows], times_s)[:, 0]
     by_destination = np.empty((len(campaign.population.destinations), 16), dtype=np.uint8)
     for place, destination in enumerate(campaign.population.destinations):
         info = SharedInfo(
@@ -275,5 +268,4 @@ def unit_keys(campaign: Campaign, truth: Truth, rows: Ints, api: Api) -> NDArray
             attribution_destination=destination if api.has_destination else None,
         )
         by_destination[place] = np.frombuffer(shared_id_unit(info)[4:], dtype=np.uint8)
-    keys[:, 4:] = by_destination[reports.destination[rows]]
-    return keys
+    return with_hours(times_s, by_destination[reports.destination[rows], None])[:, 0]

@@ -346,6 +346,6 @@ def _allot(
         least_micro=least if line.target else 0,
         met=met,
         deviation=float(noise.variance()) ** 0.5,
-        half_width=noise.quantile(_UPPER_TAIL),
+        half_width=noise.half_width(),
         threshold=tau,
     )

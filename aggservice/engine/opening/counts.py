@@ -1,4 +1,4 @@
-"""Counting what became of a job's reports, and the error threshold that ends a bad job before any charge."""
+"""Counts of a job's reports per status, and the error threshold that ends a bad job before any charge."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from aggservice.wire import ReportStatus
 
 NUM_REPORTS_WITH_ERRORS = "NUM_REPORTS_WITH_ERRORS"
 REPEATED_REPORT_ID = "REPEATED_REPORT_ID"
-"""Our own name: reports whose id the job had seen already. They are left out but are no error."""
+"""Our own name: reports whose id the job had seen before. They are left out, but are not errors."""
 
 OTHER_RANDOMIZER = "OTHER_RANDOMIZER"
-"""Our own name: local reports of another randomizer than the shuffle's. They are left out but are no error."""
+"""Our own name: local reports of another randomizer than the shuffle's. They are left out, but are not errors."""
 
 NO_DEVICE_TOKEN = "NO_DEVICE_TOKEN"
-"""Our own name: local reports without the device token that an amplified shuffle needs. Left out but no error."""
+"""Our own name: local reports without the device token that an amplified shuffle needs. Left out, but not errors."""
 
 DESCRIPTIONS = {
-    "DECRYPTION_ERROR": "The payload does not open. Pass shared_info on byte for byte as the browser sent it.",
-    "DECRYPTION_KEY_NOT_FOUND": "No private key has this key_id. Was the report sealed for this service?",
+    "DECRYPTION_ERROR": "The payload does not open. Pass shared_info on byte for byte, as the browser sent it.",
+    "DECRYPTION_KEY_NOT_FOUND": "No private key has this key_id. Check that the report was sealed for this service.",
     "DECRYPTION_KEY_FETCH_ERROR": "The private key could not be loaded. Tell the operator.",
-    "REPORT_PARSING_ERROR": "The report is not what a browser sends: malformed JSON, CBOR or an impossible size.",
-    "UNSUPPORTED_OPERATION": "The payload asks for another operation than the job's (histogram, or ldp for a shuffle).",
-    "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is none of the supported APIs.",
+    "REPORT_PARSING_ERROR": "The report is malformed: invalid JSON or CBOR, or an impossible size.",
+    "UNSUPPORTED_OPERATION": "The payload's operation is not the job's (histogram, or ldp for a shuffle).",
+    "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is not a supported API.",
     "UNSUPPORTED_SHAREDINFO_VERSION": "shared_info.version is not 0.1 or 1.x.",
     "REQUIRED_SHAREDINFO_FIELD_INVALID": "A field of shared_info that the budget needs is missing or invalid.",
-    "INVALID_REPORT_ID": "shared_info.report_id is missing or no UUID.",
+    "INVALID_REPORT_ID": "shared_info.report_id is missing or not a UUID.",
     "ATTRIBUTION_REPORT_TO_MALFORMED": "shared_info.reporting_origin is not a secure origin with a registrable domain.",
     "ATTRIBUTION_REPORT_TO_MISMATCH": "shared_info.reporting_origin is not the job's attribution_report_to.",
-    "REPORTING_SITE_MISMATCH": "shared_info.reporting_origin is not of the job's reporting_site, or not yours.",
+    "REPORTING_SITE_MISMATCH": "shared_info.reporting_origin is not part of the job's reporting_site, or not yours.",
     "DEBUG_NOT_ENABLED": "A debug run reads only reports whose shared_info has debug_mode enabled.",
     "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
-    "CONTRIBUTIONS_EXCEED_BOUNDS": "The report contributes more than its API's bounds (l1, l0) allow one report.",
+    "CONTRIBUTIONS_EXCEED_BOUNDS": "The report contributes more than the bounds (l1, l0) of its API allow per report.",
     "INTERNAL_ERROR": "The service failed on this report.",
     NO_DEVICE_TOKEN: "Local reports without a device token of the origin's registry for this collection and report_id, "
     "left out and not charged. Not an error.",
@@ -43,7 +43,7 @@ DESCRIPTIONS = {
     OTHER_RANDOMIZER: "Local reports of another randomizer than the job's, left out and not charged. Not an error.",
     REPEATED_REPORT_ID: "Reports left out because an earlier one of this job had the same report_id. Not an error.",
 }
-"""What each counter means and what to do."""
+"""What each counter means, and what to do."""
 
 
 class ReportCounts:
@@ -61,7 +61,9 @@ class ReportCounts:
         """Count a batch; a report of a newer major version ends the job at once."""
         self._by_status += np.bincount(statuses, minlength=256)
         if self._by_status[ReportStatus.UNSUPPORTED_REPORT_VERSION]:
-            raise ReportVersionError("a report's shared_info.version is newer than this service knows (newest: 1.x)")
+            raise ReportVersionError(
+                "the shared_info.version of a report is newer than 1.x, the newest that this service supports"
+            )
         if self._announced is not None and self.bad > self._allowed(self._announced):
             self._refuse(max(self.read, self._announced))
 

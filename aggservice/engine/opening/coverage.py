@@ -1,4 +1,4 @@
-"""What a job covers: whom each API protects, what moves between neighbours, and how bounds add up over APIs.
+"""What a job covers: whom each API protects, what differs between neighbours, and how bounds add up over APIs.
 
 The rows of ``PROTECTED`` are the table in docs/guarantees.md; every statement quotes those of its job's APIs. All of it
 is computed from the public parts of reports.
@@ -25,7 +25,7 @@ _DAY_S = 86_400
 
 
 class PrivacyUnit(StrEnum):
-    """What pays: the report (the paper's Algorithm 1), or the shared ID with its hour (what was deployed)."""
+    """What pays: the report (Algorithm 1 of the paper), or the shared ID with its hour (as deployed)."""
 
     REPORT = "report"
     SHARED_ID = "shared_id"
@@ -77,7 +77,7 @@ PROTECTED: Mapping[Api, Protected] = {
 def ledger_terms(
     unit: PrivacyUnit = PrivacyUnit.REPORT, sensitivities: Mapping[Api, Sensitivity] | None = None
 ) -> Terms:
-    """Return the terms of a new ledger: the unit, and Λ₁ and Λ₀ per API (2¹⁶ each unless the operator says)."""
+    """Return the terms of a new ledger: the unit, and Λ₁ and Λ₀ per API (by default 2¹⁶ each)."""
     given = sensitivities or {}
     return Terms(unit=unit.value, bounds={api.value: given.get(api, Sensitivity()) for api in Api})
 
@@ -108,14 +108,14 @@ class Coverage:
         self._debug_days: set[bytes] = set()
 
     def add(self, judged: JudgedBatch) -> None:
-        """Take in the reports of a batch that are OK."""
+        """Add the OK reports of a batch."""
         self._apis.update(np.unique(judged.apis).tolist())
         self._debug_days.update(row.tobytes() for row in judged.debug_days)
 
     def covers(self) -> dict[Api, int]:
         """Return how many times the bounds of each API count in this job.
 
-        Debug reports about a source name its destination and not the site that they are counted under, so a job with
+        Debug reports about a source name its destination instead of the site that they are counted under. So a job with
         debug reports also states the bound of a source, which covers them.
         """
         found = {APIS[index]: 1 for index in sorted(self._apis)}

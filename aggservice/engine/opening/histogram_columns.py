@@ -1,6 +1,6 @@
-"""Columns of opened reports: what a batch is once its reports have been opened and judged.
+"""Columns of opened reports: what a worker returns for a batch of a histogram job.
 
-Objects cost more than opening leaves room for, so a batch comes back from a worker process as a few arrays.
+A few arrays per batch, because one object per report would cost more time than opening it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ DEBUG_DAY_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedBatch:
-    """What is left of a batch once it has been opened and judged.
+    """A batch of reports after it was opened and checked.
 
     ``statuses`` has one ``ReportStatus`` per report. The other columns cover only the reports that are OK, in order:
-    their ids (high, low), the unit keys they pay with (one per filtering ID asked for, report by report), their APIs,
-    and their contributions that are not null and bear a filtering ID asked for; ``rows`` gives the OK report of each
+    their ids (high, low), the unit keys they pay with (one per requested filtering ID, report by report), their APIs,
+    and their contributions that are not null and have a requested filtering ID; ``rows`` gives the OK report of each
     contribution. ``debug_days`` holds the distinct pairs of context site and day of debug reports (``coverage``).
     """
 
@@ -44,7 +44,7 @@ class JudgedBatch:
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[np.generic]]) -> JudgedBatch:
-        """Put together what ``arrays`` took apart; flat arrays get their shape back."""
+        """Return the batch of these arrays; flat arrays get their shape back."""
         statuses, ids, units, apis, debug_days, high, low, values, rows = arrays
         return cls(
             statuses=statuses.view(np.uint8),

@@ -1,6 +1,6 @@
-"""What a worker does to a batch: judge each report's public part, open it, decode it, and keep what the job asks for.
+"""What a worker does with a batch: check each report's public part, open and decode it, and keep what the job needs.
 
-Nothing here raises because of what a report holds: a bad report is data, and is counted (docs/design.md, semantics 5).
+Nothing here raises because of what a report contains: a bad report is counted (docs/design.md, semantics 5).
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from aggservice.engine.opening.coverage import PrivacyUnit, debug_days
 from aggservice.engine.opening.histogram_columns import JudgedBatch
-from aggservice.engine.opening.ldp_columns import LocalBatch, local_batch
-from aggservice.engine.opening.sites import site_of
+from aggservice.engine.opening.ldp_columns import LdpBatch, ldp_batch
 from aggservice.wire import (
     UNIT_BYTES,
     KeySet,
@@ -31,6 +30,7 @@ from aggservice.wire import (
 )
 from aggservice.wire.batch.payloads import ContributionColumns
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
+from aggservice.wire.origins import site_of
 from aggservice.wire.report.device_tokens import TokenCheck
 
 _OK = int(ReportStatus.OK)
@@ -38,11 +38,13 @@ _OK = int(ReportStatus.OK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningSpec:
-    """What a worker must know of a job. ``origins`` and ``sites`` are the caller's (None: every one); reports are too
-    old that were scheduled at or before ``oldest_s``; ``cleartext`` payloads are not sealed, as LocalTestingTool's are.
-    ``keys_unreadable`` says that the newest keys could not be read, so that a key that is missing may yet exist.
-    ``bounds`` has the largest Λ₁ and Λ₀ of a report per API, in the order of ``APIS``.
-    With a ``randomizer`` the payloads are local reports of it, for a shuffle; with ``evidence`` each needs a token.
+    """What a worker must know about a job.
+
+    ``origins`` and ``sites`` are the caller's (None: all). Reports scheduled at or before ``oldest_s`` are too old.
+    ``cleartext`` payloads are not sealed, like those of LocalTestingTool. ``keys_unreadable`` means that the newest
+    keys could not be read, so that a missing key may exist. ``bounds`` has the largest Λ₁ and Λ₀ of a report per API,
+    in the order of ``APIS``. With a ``randomizer``, payloads are local reports of it, for a shuffle; with
+    ``evidence``, each of them needs a device token.
     """
 
     attribution_report_to: str | None
@@ -67,8 +69,8 @@ class Opener:
     def __init__(self, keys: KeySet) -> None:
         self._keys = keys.by_id
 
-    def open(self, spec: OpeningSpec, batch: ReportBatch) -> JudgedBatch | LocalBatch:
-        """Return the columns of a batch. Public parts are judged first: what fails there is never opened."""
+    def open(self, spec: OpeningSpec, batch: ReportBatch) -> JudgedBatch | LdpBatch:
+        """Return the columns of a batch. A report whose public part fails is never opened."""
         infos = parse_shared_info_batch(batch.shared_infos)
         statuses = judge(spec, infos)
         rows = np.flatnonzero(statuses == _OK)
@@ -79,14 +81,14 @@ class Opener:
             faults = np.where(missing, np.uint8(ReportStatus.DECRYPTION_KEY_FETCH_ERROR), opened.status)
             opened = replace(opened, status=faults)
         if spec.randomizer is not None:
-            return local_batch(spec.randomizer, infos, statuses, rows, opened, spec.evidence)
+            return ldp_batch(spec.randomizer, infos, statuses, rows, opened, spec.evidence)
         columns, found = decode_batch(opened)
         found = _within_bounds(spec, columns, infos.api[rows], found)
         statuses[rows] = found
         good = found == _OK
         kept = rows[good]
         wanted = _wanted(columns.filtering_id, spec.filtering_ids) & good[columns.row]
-        place = (np.cumsum(good) - 1).astype(np.int32)
+        ok_index = (np.cumsum(good) - 1).astype(np.int32)
         return JudgedBatch(
             statuses=statuses,
             ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
@@ -96,12 +98,12 @@ class Opener:
             high=columns.key_high[wanted],
             low=columns.key_low[wanted],
             values=columns.value[wanted],
-            rows=place[columns.row[wanted]],
+            rows=ok_index[columns.row[wanted]],
         )
 
 
 def judge(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
-    """Return for each report whether its public part lets it into the job, or the counter of what is wrong first."""
+    """Return, per report, OK if its public part fits the job, or else the counter of the first problem."""
     statuses = infos.status.copy()
     verdicts = np.array([judge_origin(spec, origin) for origin in infos.origins], dtype=np.uint8)
     good = statuses == _OK
@@ -115,7 +117,7 @@ def judge(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=4096)
 def judge_origin(spec: OpeningSpec, origin: str) -> ReportStatus:
-    """Return whether reports of this origin belong to the job and to its caller."""
+    """Return OK if reports of this origin belong to the job and to its caller, or else the counter."""
     if spec.any_origin:
         return ReportStatus.OK
     site = site_of(origin)
@@ -143,10 +145,10 @@ def _rows(batch: ReportBatch, rows: NDArray[np.int64]) -> ReportBatch:
 def _within_bounds(
     spec: OpeningSpec, columns: ContributionColumns, apis: NDArray[np.int8], found: NDArray[np.uint8]
 ) -> NDArray[np.uint8]:
-    """Return the statuses with those reports refused that contribute more than their API's Λ₁, or in more than Λ₀.
+    """Refuse each report whose total exceeds its API's Λ₁, or that has more than Λ₀ contributions; return the statuses.
 
-    All filtering IDs count, whatever the job asks for. Sums over at most 2³¹ - 1 reports then fit 63 bits. Totals are
-    exact in a float: a report has at most 1,000 contributions below 2³².
+    All filtering IDs count, also those that the job does not ask for. Sums over at most 2³¹ - 1 reports then fit into
+    63 bits. Totals are exact in a float: a report has at most 1,000 contributions below 2³².
     """
     totals = np.bincount(columns.row, weights=columns.value, minlength=found.size)
     counts = np.bincount(columns.row, minlength=found.size)
@@ -156,13 +158,13 @@ def _within_bounds(
 
 
 def _wanted(found: NDArray[np.uint64], asked: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return which contributions bear a filtering ID that the job asks for."""
+    """Return which contributions have a filtering ID that the job asks for."""
     if len(asked) == 1:
         return found == np.uint64(asked[0])
     return np.isin(found, np.array(asked, dtype=np.uint64))
 
 
 def _units(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
-    """Return a unit for each report that is OK and filtering ID asked for, present in it or not."""
+    """Return a unit per OK report and requested filtering ID, whether or not the report contains that ID."""
     units_of = report_units if spec.unit == PrivacyUnit.REPORT else shared_id_units
     return units_of(infos, spec.filtering_ids)

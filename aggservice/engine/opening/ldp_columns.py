@@ -1,4 +1,4 @@
-"""Columns of opened local reports: what a worker leaves of a batch of a shuffle job."""
+"""Columns of opened local reports: what a worker returns for a batch of a shuffle job."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.wire import UNIT_BYTES, OpenedBatch, Randomizer, ReportStatus, report_units
+from aggservice.wire.batch.ldp_payloads import LdpColumns, decode_ldp_batch
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from aggservice.wire.report.device_tokens import TokenCheck
-from aggservice.wire.report.ldp_payload import LdpColumns, decode_ldp_batch
 
 _OK = int(ReportStatus.OK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalBatch:
-    """Local reports of one batch that are of the job's randomizer, in order: ids, unit keys, bytes.
+class LdpBatch:
+    """The local reports of the job's randomizer in one batch, in order: ids, unit keys, bytes.
 
     ``statuses`` has one ``ReportStatus`` for every report of the batch. ``left_out`` has two numbers: how many are good
     reports of another randomizer, and how many are reports of this one without the device token that the job needs.
@@ -35,8 +35,8 @@ class LocalBatch:
         return (self.statuses, self.ids, self.units, self.left_out, self.data)
 
     @classmethod
-    def from_arrays(cls, arrays: Sequence[NDArray[np.generic]]) -> LocalBatch:
-        """Put together what ``arrays`` took apart; flat arrays get their shape back."""
+    def from_arrays(cls, arrays: Sequence[NDArray[np.generic]]) -> LdpBatch:
+        """Return the batch of these arrays; flat arrays get their shape back."""
         statuses, ids, units, left_out, data = arrays
         pairs = ids.view(np.uint64).reshape(-1, 2)
         return cls(
@@ -48,18 +48,18 @@ class LocalBatch:
         )
 
 
-def local_batch(
+def ldp_batch(
     randomizer: Randomizer,
     infos: SharedInfoColumns,
     statuses: NDArray[np.uint8],
     rows: NDArray[np.int64],
     opened: OpenedBatch,
     evidence: TokenCheck | None = None,
-) -> LocalBatch:
-    """Return the columns of a batch whose ``rows`` were opened. A report pays for itself, whatever the unit.
+) -> LdpBatch:
+    """Return the columns of a batch whose ``rows`` were opened. A report pays for itself under every privacy unit.
 
-    With ``evidence`` only reports with a valid device token are kept. That is decided before repeated ids are, so that
-    a report without a token cannot take the place of one that has it.
+    With ``evidence``, only reports with a valid device token are kept. Repeated ids are dropped afterwards, so that a
+    report without a token cannot replace one that has it.
     """
     found = decode_ldp_batch(opened, randomizer)
     statuses[rows] = found.status
@@ -71,7 +71,7 @@ def local_batch(
         without_token = valid.size - int(np.count_nonzero(valid))
         kept, data = kept[valid], data[valid]
     units = report_units(replace(infos, status=statuses), (0,))
-    return LocalBatch(
+    return LdpBatch(
         statuses=statuses,
         ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
         units=units[kept].reshape(-1, UNIT_BYTES),
@@ -86,13 +86,13 @@ def _valid_tokens(
     """Return which reports have a valid token for their own reporting origin and report id."""
     return np.array(
         [
-            bool(found.has_token[place])
+            bool(found.has_token[index])
             and evidence.valid(
-                found.tokens[place].tobytes(),
+                found.tokens[index].tobytes(),
                 origin=infos.origins[infos.origin[row]],
                 report_id=infos.report_id[row].tobytes(),
             )
-            for place, row in enumerate(rows.tolist())
+            for index, row in enumerate(rows.tolist())
         ],
         dtype=np.bool_,
     )

@@ -1,7 +1,7 @@
 """Worker processes that open batches: spawned, fed through shared memory, watched, and replaced when they die.
 
-One thread a worker takes tasks from a queue of bounded length (back-pressure: ``submit`` waits), keeps two batches
-with the worker so that it never waits for the next one, and does a batch again when its worker ends or hangs.
+One thread per worker takes tasks from a queue of bounded length (back-pressure: ``submit`` waits). It keeps two
+batches with the worker, so that the worker never waits, and retries a batch whose worker ended or hangs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from aggservice.engine.errors import EngineError, WorkerLostError
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import Opener, OpeningSpec
-from aggservice.engine.opening.ldp_columns import LocalBatch
+from aggservice.engine.opening.ldp_columns import LdpBatch
 from aggservice.engine.opening.shared_memory import Parcel, Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import KeySet, ReportBatch
 
@@ -30,11 +30,11 @@ SLOT_BYTES = 4 << 20
 _AHEAD = 2
 _ATTEMPTS = 3
 _BATCH_TIMEOUT_S = 300.0
-_BATCHES_A_COLLECTION = 256
+_BATCHES_PER_COLLECTION = 256
 _PAUSE_S = 0.5
 
-Columns = JudgedBatch | LocalBatch
-"""What becomes of a batch: contributions, or local reports for a shuffle."""
+Columns = JudgedBatch | LdpBatch
+"""What a worker returns for a batch: contributions, or local reports for a shuffle."""
 
 
 class BatchOpener(Protocol):
@@ -45,13 +45,13 @@ class BatchOpener(Protocol):
 
     @property
     def window(self) -> int:
-        """How many batches of one job may be under way at once."""
+        """How many batches of one job may be in progress at once."""
 
     def use_keys(self, keys: KeySet) -> None:
         """Open batches submitted from now on with these keys."""
 
     def close(self) -> None:
-        """End; batches under way fail."""
+        """Stop. Batches in progress fail."""
 
 
 class InlineOpener:
@@ -71,7 +71,7 @@ class InlineOpener:
         self._opener = Opener(keys)
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no process to stop."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class WorkerPool:
 
     def __init__(self, keys: KeySet, *, processes: int, slot_bytes: int = SLOT_BYTES) -> None:
         if not processes >= 1:
-            raise EngineError("a pool has at least one worker process; use InlineOpener for none")
+            raise EngineError("the pool has no worker process: use at least one, or InlineOpener")
         self._keys = keys.serialise()
         self._tasks: queue.Queue[_Task | None] = queue.Queue(maxsize=processes)
         self._closed = threading.Event()
@@ -128,20 +128,15 @@ class WorkerPool:
 
     @property
     def window(self) -> int:
-        """Enough batches to keep every worker busy and one waiting for each."""
+        """Enough batches to keep every worker busy, and one more per worker in the queue."""
         return len(self._threads) * (_AHEAD + 1)
-
-    @property
-    def process_ids(self) -> list[int]:
-        """The workers' process ids, for those who measure or kill them."""
-        return [worker.process.pid for worker in list(self._workers.values())]
 
     def submit(self, spec: OpeningSpec, batch: ReportBatch) -> Future[Columns]:
         """Hand over a batch; waits while the queue is full."""
         task = _Task(spec=spec, batch=batch, keys=self._keys)
         while True:
             if self._closed.is_set():
-                raise EngineError("the service is shutting down")
+                raise EngineError("the service is shutting down: send the job again later")
             try:
                 self._tasks.put(task, timeout=0.5)
                 return task.future
@@ -153,7 +148,7 @@ class WorkerPool:
         self._keys = keys.serialise()
 
     def close(self) -> None:
-        """End every worker; batches under way fail with an ``EngineError``."""
+        """Stop every worker. Batches in progress fail with an ``EngineError``."""
         self._closed.set()
         for _ in self._threads:
             try:
@@ -168,7 +163,7 @@ class WorkerPool:
             except queue.Empty:
                 return
             if left is not None and not left.future.cancelled():
-                left.future.set_exception(EngineError("the service is shutting down"))
+                left.future.set_exception(EngineError("the service is shutting down: send the job again later"))
 
     def _start(self, pipe: Connection, slots: list[str]) -> Any:
         context = multiprocessing.get_context("spawn")
@@ -210,18 +205,20 @@ class WorkerPool:
                     done.future.set_exception(parcel)
                 else:
                     arrays = slot.get(parcel, copy=True)
-                    local = done.spec.randomizer is not None
-                    done.future.set_result(LocalBatch.from_arrays(arrays) if local else JudgedBatch.from_arrays(arrays))
+                    is_shuffle = done.spec.randomizer is not None
+                    done.future.set_result(
+                        LdpBatch.from_arrays(arrays) if is_shuffle else JudgedBatch.from_arrays(arrays)
+                    )
         finally:
             worker.end()
             self._workers.pop(number, None)
             for slot in slots:
                 slot.close()
             for task in pending:
-                task.future.set_exception(EngineError("the service is shutting down"))
+                task.future.set_exception(EngineError("the service is shutting down: send the job again later"))
 
     def _first(self, slots: list[Slot]) -> _Worker | None:
-        """Start a process, again and again while the system has none to give; None when the pool closes first."""
+        """Start a process, and retry while the system refuses; return None if the pool closes first."""
         while not self._closed.is_set():
             try:
                 return _Worker(self._start, slots)
@@ -246,13 +243,13 @@ class WorkerPool:
 
     def _receive(self, worker: _Worker) -> Parcel | BaseException:
         if not worker.pipe.poll(_BATCH_TIMEOUT_S):
-            raise WorkerLostError(f"a worker took more than {_BATCH_TIMEOUT_S:.0f} s over one batch")
+            raise WorkerLostError(f"a worker needed more than {_BATCH_TIMEOUT_S:.0f} s for one batch")
         return worker.pipe.recv()
 
     def _replace(self, number: int, worker: _Worker, pending: deque[_Task]) -> _Worker:
-        """Start another process and send it what the lost one had; give up on a batch that ends every worker.
+        """Start another process and send it the batches of the lost one; a batch that ends several workers fails.
 
-        While the system has no process to give, batches fail after as many attempts, and the pool goes on trying.
+        While the system cannot start a process, batches fail after as many attempts, and the pool keeps retrying.
         """
         worker.process.kill()
         worker.end()
@@ -266,7 +263,7 @@ class WorkerPool:
                     )
             try:
                 worker = _Worker(self._start, worker.slots)
-            except OSError:  # no process or memory to be had just now; without its thread, nobody would ever try again
+            except OSError:  # no process or memory now; if this thread ended, nothing would retry
                 if self._closed.wait(_PAUSE_S):
                     return worker
                 continue
@@ -281,15 +278,15 @@ class WorkerPool:
 
 
 def _work(pipe: Connection, slot_names: list[str]) -> None:
-    """The worker's life: open batches until the pool closes its end of the pipe."""
+    """Open batches, in a worker process, until the pool closes its end of the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     slots = [Slot.attach(name) for name in slot_names]
     opener = Opener(KeySet(()))
-    # Opening makes thousands of short-lived objects and no cycles: looking for cycles all the time costs some percent.
+    # Opening makes thousands of short-lived objects and no cycles, so frequent cycle collection wastes some percent.
     gc.freeze()
     gc.disable()
     for number in itertools.count(1):
-        if number % _BATCHES_A_COLLECTION == 0:
+        if number % _BATCHES_PER_COLLECTION == 0:
             gc.collect()
         try:
             message = pipe.recv()
@@ -304,7 +301,7 @@ def _work(pipe: Connection, slot_names: list[str]) -> None:
             reply: Parcel | BaseException = slots[slot].put(opener.open(spec, batch).arrays())
         except EngineError as problem:
             reply = problem
-        del batch  # its arrays lie in the slot, which cannot be let go while they live
+        del batch  # its arrays are views of the slot, which cannot be closed while they exist
         try:
             pipe.send(reply)
         except OSError:

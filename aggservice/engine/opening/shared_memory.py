@@ -1,7 +1,7 @@
-"""A slot: a piece of shared memory through which one batch of columns goes to a worker and comes back.
+"""A slot: a piece of shared memory that carries one batch of columns to a worker and back.
 
-Arrays lie one after another, each at a multiple of eight bytes; what says where they lie (``Layout``) travels in the
-small message beside it. A batch that does not fit goes through the message itself.
+Arrays follow one another, each at a multiple of eight bytes. Their positions (``Layout``) are sent in a small message
+through a pipe. A batch that does not fit is sent in the message itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from aggservice.wire import ReportBatch, Spans
 _ALIGNMENT = 8
 
 Layout = tuple[tuple[str, int, int], ...]
-"""For each array: its dtype, where it begins and how many elements it has."""
+"""Per array: its dtype, its position and its number of elements."""
 Parcel = Layout | list[NDArray[np.generic]]
-"""Where the arrays lie in the slot, or the arrays themselves when they did not fit."""
+"""The positions of the arrays in the slot, or the arrays themselves if they did not fit."""
 
 
 class Slot:
@@ -32,7 +32,7 @@ class Slot:
 
     @classmethod
     def create(cls, size: int) -> Slot:
-        """Make a slot; whoever makes it closes it for good."""
+        """Make a slot. The process that makes it also frees it."""
         return cls(SharedMemory(create=True, size=size), owner=True)
 
     @classmethod
@@ -42,11 +42,11 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """What another process opens it by."""
+        """The name under which another process opens it."""
         return self._memory.name
 
     def put(self, arrays: Sequence[NDArray[np.generic]]) -> Parcel:
-        """Copy the arrays in, flat; return where they lie, or the arrays when they are too long."""
+        """Copy the arrays in, flat; return their positions, or the arrays if they do not fit."""
         layout = []
         start = 0
         for array in arrays:
@@ -77,7 +77,7 @@ class Slot:
         return np.frombuffer(self._memory.buf, dtype=dtype, count=size, offset=begin)
 
     def close(self) -> None:
-        """Let go of the memory, and give it back to the system if this side made it."""
+        """Release the memory, and return it to the system if this side made it."""
         with suppress(BufferError):  # a view of it is still alive somewhere; the memory goes with the last one
             self._memory.close()
         if self._owner:

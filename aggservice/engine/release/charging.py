@@ -57,7 +57,7 @@ class Receipted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one job asks of the ledger."""
+    """What one job charges to the ledger."""
 
     ledger: Ledger
     caller: str
@@ -100,11 +100,11 @@ class Charge:
     ) -> Receipted:
         """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
 
-        ``make`` sees sums and noise. Whatever goes wrong in it, while its result is written, or because the store
-        cannot take it, must not be told for free: ``failed`` is then committed in its place, and PaidFailureError
-        raised (docs/design.md, semantics 8). A unit that cannot pay is UnpaidError either way. When the same request
-        was committed in the meantime, its first result is returned and this one forgotten. ``declared`` rows, at
-        least, must fit into the destination; where they cannot, nothing is charged.
+        ``make`` sees sums and noise. So a failure in ``make``, while its result is written, or in the store must be
+        paid for: ``failed`` is then committed instead, and PaidFailureError raised (docs/design.md, semantics 8). A
+        unit that cannot pay raises UnpaidError in any case. If the same request was committed in the meantime, its
+        first result is returned and this one is dropped. The destination must have room for at least ``declared``
+        rows; if it has not, nothing is charged.
         """
         paying = UnitSet(units)
         attempt = self._stage(destination, declared)
@@ -140,12 +140,12 @@ class Charge:
         return self._fail(lost, failed, paying)
 
     def _stage(self, destination: Destination, declared: int) -> Attempt | None:
-        """Begin an attempt for files, where the declared rows must fit. Depends on nothing that reports hold."""
+        """Begin an attempt for files; the declared rows must fit. Independent of what reports contain."""
         if not isinstance(destination, AvroShards):
             if declared > MOST_ROWS_IN_LEDGER:
                 raise ResultWriteError(
                     f"{declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
-                    "nothing was charged: ask for files instead, with CreateJob"
+                    "nothing was charged: ask for files with CreateJob"
                 )
             return None
         try:
@@ -195,7 +195,7 @@ class Charge:
             raise JobIdTakenError(str(problem)) from problem
 
     def _fail(self, problem: Exception, failed: ResultHeader, paying: UnitSet) -> Receipted:
-        """Charge for a result that was lost. Returns only if the same request was committed well before."""
+        """Charge for a result that was lost. Returns only if the same request was already committed."""
         lost = isinstance(problem, OSError | ResultWriteError | BudgetError)
         code = ReturnCode.RESULT_WRITE_ERROR if lost else ReturnCode.INTERNAL_ERROR
         committed = self._commit(encode_failure(replace(failed, return_code=code)), paying)
@@ -205,17 +205,17 @@ class Charge:
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
-        """Return the result of this request if it has been paid for; refuse the id if another request has it."""
+        """Return the result of this request if it has been paid for; raise if another request used its id."""
         committed = ledger.job(caller, request.job_request_id)
         if committed is None:
             return None
         if committed.entry.request_digest != digest:
-            raise JobIdTakenError(f"job id {request.job_request_id!r} was used for another request")
+            raise JobIdTakenError(f"the job id {request.job_request_id!r} was used for another request")
         return _receipted(committed, remaining_of(ledger, committed.entry.seq))
 
 
 def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Receipted | None:
-    """Return what a caller's job released, if it was paid for. Another caller's job does not exist.
+    """Return what a caller's job released, if it was paid for; None for a job of another caller.
 
     ``with_remaining`` also looks up what its units have left by now.
     """
@@ -262,7 +262,9 @@ def _receipted(committed: Committed, remaining: Remaining | None) -> Receipted:
     except OSError:
         raw = b""
     if hashlib.sha256(raw).digest() != named.sha256:
-        raise InputReadError(f"the job was paid for and its files written, but {path.name} has been moved or changed")
+        raise InputReadError(
+            f"the job was paid for and its files were written, but {path.name} has been moved or changed: restore it"
+        )
     return Receipted(
         header=ResultHeader.from_bytes(raw), rows=None, committed=committed, remaining=remaining, repeated=True
     )

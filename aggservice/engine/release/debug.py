@@ -51,12 +51,12 @@ def regular_rows(rows: Rows, plan: ReleasePlan) -> Rows:
 
 
 def debug_code(code: ReturnCode, *, payable: bool) -> ReturnCode:
-    """Return the code of a debug run: it says so when a real run would not have been paid."""
+    """Return the code of a debug run; it shows whether a real run could have been paid."""
     return code if payable else ReturnCode.DEBUG_SUCCESS_WITH_PRIVACY_BUDGET_EXHAUSTED
 
 
 class _Near:
-    """Files that are written beside their place under a hidden name and then moved there. No link is followed."""
+    """Files that are written under a hidden name and then renamed. No link is followed."""
 
     def __init__(self, folder: int) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class _Near:
 def write_debug_files(destination: AvroShards, header: ResultHeader, rows: Rows, plan: ReleasePlan) -> None:
     """Write the summary that a real run would have had, and the debug summary in the folder ``debug`` beside it.
 
-    True values must not go where the caller was not allowed to write, so every step of the way is no link.
+    True values must not go where the caller may not write, so no link is followed on the way.
     """
     regular = regular_rows(rows, plan)
     try:

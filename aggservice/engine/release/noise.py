@@ -1,7 +1,7 @@
 """From sums to a summary: noise, the threshold of key discovery, and the total of what is left out.
 
-This is phase 3 of the paper's Algorithm 1, and the only place where noise meets sums. Noise comes from a
-``NoiseSource`` that is passed in, so that a test can put every possible draw through the same decisions.
+This is phase 3 of Algorithm 1 of the paper (docs/engine.md), and the only module that adds noise to sums. Noise comes
+from a ``NoiseSource``, so that a test can try every possible draw.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class ReleasePlan:
             try:
                 return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
             except ParameterError as problem:
-                text = f"rho {self.noise} does not go with Λ₁ = {self.sensitivity.l1}: {problem}"
+                text = f"rho {self.noise} cannot be used with Λ₁ = {self.sensitivity.l1}: {problem}"
                 raise InvalidJobError(text) from problem
         return DiscreteLaplace(epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
 
@@ -103,7 +103,7 @@ class ReleasePlan:
     def discovered_noise(self) -> TruncatedDiscreteLaplace:
         """The noise of discovered keys, truncated at τ."""
         if isinstance(self.noise, Rho) or not self.discover:
-            raise InvalidJobError("this job does not discover keys")
+            raise InvalidJobError("the job does not ask for key discovery")
         return TruncatedDiscreteLaplace(
             epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1, tau=self.threshold
         )
@@ -155,11 +155,11 @@ class Summary:
 
 
 def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
-    """Return the noisy summary of ``sums`` (Algorithm 1, phase 3). The sums are used up: noise is added in place.
+    """Return the noisy summary of ``sums`` (Algorithm 1, phase 3). Noise is added to the sums in place.
 
-    Declared keys get noise whatever their sum. Discovered keys get truncated noise and are kept when the noisy sum is
-    strictly greater than τ. The total of what is left out is the noisy total of undeclared keys less the discovered
-    rows, so that it says nothing more than they and its own noise do.
+    Every declared key gets noise, also with a sum of 0. Discovered keys get truncated noise and are kept if the noisy
+    sum is strictly greater than τ. The total of what is left out is the noisy total of undeclared keys less the
+    discovered rows, so that it reveals no more than these and its own noise do.
     """
     undeclared = None
     if plan.others_noise is not None:
@@ -183,12 +183,12 @@ def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
 
 
 def _clamped(value: int) -> int:
-    """Return a noisy number as 64 bits hold it: what is beyond them becomes the largest or smallest that they hold."""
+    """Return a noisy number limited to the range of 64-bit integers."""
     return min(max(value, _SMALLEST), _LARGEST)
 
 
 def _add_noise(sums: NDArray[np.int64], noise: Noise, source: NoiseSource) -> None:
-    """Add a draw to each sum, a piece at a time; a noisy sum beyond 2⁶³ - 1 becomes 2⁶³ - 1, and no error tells it."""
+    """Add a draw to each sum, piece by piece; a noisy sum above 2⁶³ - 1 becomes 2⁶³ - 1, without an error."""
     for start in range(0, sums.size, _CHUNK):
         piece = sums[start : start + _CHUNK]
         piece += np.minimum(source.draw(noise, piece.size), _LARGEST - piece)

@@ -10,15 +10,16 @@ from aggservice.engine.errors import ResultWriteError
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.shuffle.rows import ShuffledRows
 from aggservice.wire import BucketRows, write_buckets
+from aggservice.wire.avro.shards import shard_name
 from aggservice.wire.avro.shuffled import write_shuffled
 
-ROWS_A_SHARD = 4_000_000
+ROWS_PER_SHARD = 4_000_000
 """About 100 MB of Avro, the deployed service's shard size."""
 _ROW_BYTES = 4
 
 
 class Stage(Protocol):
-    """A place that only the service can read, until the ledger has the digests of what is in it."""
+    """A folder that only the service can read, until the ledger has the digests of its files."""
 
     def path(self, name: str) -> Path:
         """Return where to write the file ``name``."""
@@ -31,10 +32,10 @@ class InLedger:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroShards:
-    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and ``.avro`` at its end moves to theirs."""
+    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and its ``.avro`` moves to their end."""
 
     prefix: Path
-    rows_a_shard: int = ROWS_A_SHARD
+    rows_per_shard: int = ROWS_PER_SHARD
 
     @property
     def folder(self) -> Path:
@@ -48,10 +49,8 @@ class AvroShards:
 
     def names(self, row_count: int) -> tuple[str, ...]:
         """Return the names of the shards of that many rows; there is at least one."""
-        total = max(1, -(-row_count // self.rows_a_shard))
-        stem = self.prefix.name.removesuffix(".avro")
-        suffix = ".avro" if self.prefix.name.endswith(".avro") else ""
-        return tuple(f"{stem}-{shard}-of-{total}{suffix}" for shard in range(1, total + 1))
+        total = max(1, -(-row_count // self.rows_per_shard))
+        return tuple(shard_name(self.prefix.name, shard, total) for shard in range(1, total + 1))
 
     def least_bytes(self, row_count: int) -> int:
         """Return how many bytes that many rows take at least: lengths, a bucket and a metric each."""
@@ -61,7 +60,7 @@ class AvroShards:
         """Write every shard and the header into the stage."""
         try:
             if isinstance(rows, ShuffledRows):
-                shards = list(rows.pages(self.rows_a_shard)) or [rows]
+                shards = list(rows.pages(self.rows_per_shard)) or [rows]
                 for name, shard in zip(self.names(len(rows)), shards, strict=True):
                     write_shuffled(stage.path(name), shard.to_list())
                 stage.path(self.header_name).write_bytes(header.to_bytes())
@@ -74,7 +73,7 @@ class AvroShards:
 
     def pages(self, rows: Rows) -> list[Rows]:
         """Return the rows of each shard."""
-        return list(rows.pages(self.rows_a_shard)) or [rows]
+        return list(rows.pages(self.rows_per_shard)) or [rows]
 
 
 Destination = InLedger | AvroShards

@@ -1,4 +1,4 @@
-"""A job's result as bytes: what the ledger keeps and digests, and the same bytes whenever it is asked for again.
+"""A job's result as bytes: what the ledger stores and digests, and returns whenever it is asked again.
 
 ``b"aggr1\\n"``, four bytes of the header's length, the header as canonical JSON, then the rows: all buckets (16 bytes
 each, big-endian), then all metrics (8 bytes each, big-endian, two's complement). A shuffle's result begins with
@@ -26,7 +26,7 @@ _BUCKET_BYTES, _METRIC_BYTES = 16, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultHeader:
-    """What a finished job says about itself beside its rows. ``files`` is empty for a result kept in the ledger."""
+    """What a finished job reports beside its rows. ``files`` is empty for a result kept in the ledger."""
 
     job_request_id: str
     return_code: ReturnCode

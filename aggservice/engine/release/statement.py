@@ -1,21 +1,16 @@
-"""The statement of guarantee that goes with every summary: what was protected, how, and how wide the noise is."""
+"""The statement of guarantee that goes with every summary: what it protects, how, and how wide the noise is."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 from aggservice.engine.opening.coverage import PROTECTED, PrivacyUnit
 from aggservice.engine.release.noise import Noise, ReleasePlan
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.statement import ShuffleStatement, shuffle_part, shuffle_words
-from aggservice.mechanisms import DiscreteGaussian, Real
 from budget import Rho
-
-_COVERED = Fraction(975, 1000)
-"""Each side of a 95 % interval leaves out 2.5 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +51,12 @@ class Statement:
         return cls(**{**plain, "shuffle": None if part is None else ShuffleStatement(**part)})
 
 
-def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: bool = False) -> Statement:
+def statement_of(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: bool = False) -> Statement:
     """Return the statement of a release under ``plan``.
 
     The interval is that of a declared key; a discovered key's noise is truncated and its interval no wider.
     """
     deviation = standard_deviation(plan.declared_noise)
-    half_width = half_width_95(plan.declared_noise)
-    others_half_width = half_width_95(plan.others_noise) if plan.others_noise is not None else 0
     gaussian = isinstance(plan.noise, Rho)
     mechanism = "discrete_gaussian" if gaussian else "discrete_laplace"
     if plan.discover:
@@ -79,8 +72,8 @@ def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: boo
         threshold=plan.threshold,
         privacy_unit=unit.value,
         noise_standard_deviation=deviation,
-        interval_half_width=half_width,
-        others_half_width=others_half_width,
+        interval_half_width=plan.declared_noise.half_width(),
+        others_half_width=0 if plan.others_noise is None else plan.others_noise.half_width(),
         private=private and not debug_run,
         text="",
     )
@@ -91,7 +84,7 @@ def state(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: boo
     return Statement.from_plain(plain)
 
 
-def state_shuffle(plan: ShufflePlan, *, private: bool) -> Statement:
+def shuffle_statement_of(plan: ShufflePlan, *, private: bool) -> Statement:
     """Return the statement of a shuffle: what each report paid, for whom that holds, and ε∞ beside it."""
     part = shuffle_part(plan)
     return Statement(
@@ -120,25 +113,11 @@ def standard_deviation(noise: Noise) -> str:
     return f"{value:.6g}" if value < 100_000 else f"{value:.0f}"
 
 
-def half_width_95(noise: Noise) -> int:
-    """Return the least h with P[|noise| ≤ h] ≥ 0.95, by exact comparison where the law is exact."""
-    if isinstance(noise, DiscreteGaussian):
-        return noise.quantile(_COVERED)
-    width = max(0, noise.quantile(_COVERED))
-    while width > 0 and _covers(noise.cdf(width - 1), noise.cdf(-width)):
-        width -= 1
-    return width
-
-
-def _covers(upper: Real, below: Real) -> bool:
-    return (upper - below).compare(Fraction(95, 100)) >= 0
-
-
 def _words(statement: Statement, *, debug_run: bool, private: bool) -> str:
     if debug_run:
         return (
-            "Debug run: true values stand beside noisy ones and nothing was charged. This protects nobody; only "
-            "reports that their browsers marked for debugging were read."
+            "Debug run: true values stand beside noisy ones, and nothing was charged. This protects nobody; only "
+            "reports that browsers marked for debugging were read."
         )
     amount = f"ε = {statement.epsilon}" if statement.epsilon else f"ρ = {statement.rho} (zCDP)"
     unit = "report" if statement.privacy_unit == PrivacyUnit.REPORT else "shared ID and hour"

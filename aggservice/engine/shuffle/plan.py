@@ -1,8 +1,8 @@
 """What a shuffle of local reports costs: ε₀ per report, or what is left of it for one among n honest clients.
 
-A caller who sends n − 1 reports of their own knows them and undoes the shuffle. So the amplified (ε, δ) counts only
-reports with a device token, which the caller cannot make: n is their number, all of one randomizer (Corollary 9) and
-one per client. Configuration alone amplifies nothing.
+A caller who sends n − 1 reports of their own knows them, and so recognises the last one. Therefore the amplified
+(ε, δ) counts only reports with a device token, which the caller cannot make: n is their number, all of one randomizer
+(Corollary 9 of the paper that docs/shuffling.md names) and one per client.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from aggservice.engine.errors import InvalidJobError
-from aggservice.engine.opening.sites import site_of
 from aggservice.mechanisms import AmplificationBound, ParameterError, amplified_micro
 from aggservice.wire import Api, Randomizer
 from aggservice.wire.errors import EncodingError
+from aggservice.wire.origins import site_of
 from aggservice.wire.report.device_tokens import TokenCheck, check_collection
 from aggservice.wire.report.registry_keys import RegistryKey
 from budget import AmountError, Delta, Epsilon, LocalReports, ShuffledReports
@@ -30,7 +30,7 @@ _ATTO = 10**18
 class ShuffleRequest:
     """What a shuffle asks for: reports of one randomizer, and amplification at δ (None: none).
 
-    ``collection`` names what the device tokens must be for; without it no token is looked at and nothing is amplified.
+    ``collection`` names what the device tokens must be for; without it, no token is checked and nothing is amplified.
     """
 
     randomizer: Randomizer
@@ -40,9 +40,11 @@ class ShuffleRequest:
 
     def __post_init__(self) -> None:
         if self.delta is not None and not 0 < self.delta.atto < _ATTO:
-            raise InvalidJobError("amplification by shuffling needs a delta above 0 and below 1")
+            raise InvalidJobError("the delta of the shuffle is out of range: use a number above 0 and below 1")
         if not self.randomizer.epsilon_micro <= 64 * _MICRO:
-            raise InvalidJobError("this randomizer's reports have an epsilon above 64, which no unit may pay at once")
+            raise InvalidJobError(
+                "the randomizer's epsilon is above 64, the most that a unit may pay: use one with a smaller epsilon"
+            )
         if self.collection:
             try:
                 check_collection(self.collection)
@@ -63,10 +65,10 @@ class ShuffleRequest:
             raise InvalidJobError(str(problem)) from problem
         except ValueError:
             known = ", ".join(AmplificationBound)
-            raise InvalidJobError(f"the bound of a shuffle is one of {known}, not {bound!r}") from None
+            raise InvalidJobError(f"the bound {bound!r} is unknown: use one of {known}") from None
 
     def to_plain(self) -> dict[str, str]:
-        """Return plain values, by which the ledger knows the same request again."""
+        """Return plain values, by which the ledger recognises the same request."""
         plain = {"randomizer": self.randomizer.hex, "delta": str(self.delta or ""), "bound": self.bound.value}
         return {**plain, "collection": self.collection} if self.collection else plain
 
@@ -135,7 +137,7 @@ class ShufflePlan:
             )
 
         if request.delta is None:
-            return unamplified("no delta was asked for, without which shuffling amplifies nothing")
+            return unamplified("the job gives no delta, and amplification needs one")
         if not request.collection:
             return unamplified(
                 "the job names no collection, so no device token was checked, and the caller could have sent the other "

@@ -15,7 +15,7 @@ SHUFFLED_MAGIC = b"aggs1\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShuffledRows:
-    """Local reports of one randomizer in random order, a row of bytes each."""
+    """Local reports of one randomizer in random order, one row of bytes per report."""
 
     reports: NDArray[np.uint8]
 
@@ -39,10 +39,10 @@ class ShuffledRows:
 
 
 def random_order(bits: Bits, count: int) -> NDArray[np.int64]:
-    """Return a uniform permutation of ``count`` places, exactly.
+    """Return a uniform permutation of 0 to ``count`` - 1, exactly.
 
-    Places sorted by independent random words are in uniform order given that no two words are equal; when two are,
-    which is rare, all are drawn again.
+    Indexes sorted by independent random words are in uniform order if no two words are equal. If two are equal, which
+    is rare, all words are drawn again.
     """
     while True:
         words = bits.words(count)

@@ -1,7 +1,7 @@
-"""Arrays in memory of their own: given back to the system the moment they are no longer used.
+"""Arrays in memory pages of their own, which return to the system as soon as the array is freed.
 
-What ``malloc`` frees it often keeps, in pieces that the next large array does not fit into. Tables that grow by being
-copied would then cost their sizes twice over, and memory a report has a bound here.
+``malloc`` often keeps freed memory in pieces that the next large array does not fit into. Tables that grow by copying
+would then need their size twice, which would exceed the bound on memory per report.
 """
 
 from __future__ import annotations

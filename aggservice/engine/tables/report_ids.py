@@ -1,7 +1,7 @@
-"""Which report ids a job has seen: a set of 128-bit ids that costs little memory a report.
+"""Which report ids a job has seen: a set of 128-bit ids that needs little memory per report.
 
-Within one job a repeated report id counts once, the first. Ids stand in the table itself, which grows
-by two fifths when it is nine tenths full: at most 44 bytes an id even while it grows, 18 to 28 otherwise.
+Of the reports of one job with equal ids, the first counts. The table holds the ids themselves and grows by two fifths
+when it is nine tenths full: at most 44 bytes per id while it grows, 18 to 28 otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 9, 10
 
 
 class ReportIds:
-    """A set of report ids. ``salt`` keys the hash, so that nobody can choose ids that collide."""
+    """A set of report ids. ``salt`` keys the hash, so that a client cannot choose ids that collide."""
 
     def __init__(self, *, salt: int) -> None:
         self._salt = np.uint64(salt & ALL_BITS)
@@ -30,7 +30,7 @@ class ReportIds:
         return self._count + self._zero
 
     def add(self, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Add ids (one a row: high, low) in order; return which of them had not been there before."""
+        """Add ids (one per row: high, low) in order; return which of them are new."""
         fresh = np.zeros(ids.shape[0], dtype=np.bool_)
         position = 0
         while True:
@@ -50,7 +50,7 @@ class ReportIds:
 
 @njit(cache=True, nogil=True, inline="always")
 def first_slot(high, low, salt, size):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Return where an id would best stand: the hash scaled down to the table, which need not be a power of two."""
+    """Return the first slot to try: the hash scaled to the table's size, which need not be a power of two."""
     return np.int64(((hash_key(high, low, salt) >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32))
 
 
@@ -102,13 +102,3 @@ def move_kernel(table, larger, salt):  # type: ignore[no-untyped-def]  # pragma:
                 slot = 0
         larger[slot, 0] = high
         larger[slot, 1] = low
-
-
-def fresh_twin(ids: list[int]) -> list[bool]:
-    """Return which ids had not been there before, in plain Python."""
-    seen: set[int] = set()
-    fresh = []
-    for one in ids:
-        fresh.append(one not in seen)
-        seen.add(one)
-    return fresh

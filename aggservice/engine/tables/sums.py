@@ -1,8 +1,8 @@
-"""Sums over 128-bit keys, in columns: an open-addressing table of (key high, key low) with a 64-bit sum each.
+"""Sums over 128-bit keys, in columns: an open-addressing table of (key high, key low) with one 64-bit sum per key.
 
 Predeclared keys come first and keep the order in which they were declared. Other keys are added behind them when the
 job discovers keys, or only counted in ``outside`` when it does not. Sums cannot overflow: a job has at most 2³¹ - 1
-reports, and none of them contributes more than 2³² (``opening``).
+reports, and each contributes at most 2³² (``opening``).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from aggservice.engine.errors import DomainError
 MOST_KEYS = (1 << 31) - 2
 """Declared and discovered keys of one job: the table's slots are 32-bit indexes."""
 _SMALLEST_TABLE = 1 << 10
-#: A table is rebuilt twice as large when it is half full: a key is then seldom compared with another's.
+#: A table is rebuilt twice as large when it is half full, so that keys seldom collide.
 _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 1, 2
-#: Keys whose places in memory are read ahead of their use, so that the waits for memory overlap.
+#: Keys whose slots are read ahead of their use, so that the waits for memory overlap.
 _AHEAD = 256
 
 DONE, GROW = 0, 1
@@ -29,29 +29,29 @@ ALL_BITS = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyMask:
-    """Which keys may be discovered: those without a bit outside the mask. All keys unless said otherwise."""
+    """Which keys may be discovered: those without a bit outside the mask. By default, all keys."""
 
     high: int = ALL_BITS
     low: int = ALL_BITS
 
     def __post_init__(self) -> None:
         if not (0 <= self.high <= ALL_BITS and 0 <= self.low <= ALL_BITS):
-            raise DomainError("a key mask has 128 bits")
+            raise DomainError("the key mask is out of range: use a number of at most 128 bits")
 
     @classmethod
     def of(cls, mask: int) -> KeyMask:
         """Return the mask of a 128-bit number."""
         if not 0 <= mask < 1 << 128:
-            raise DomainError("a key mask has 128 bits")
+            raise DomainError("the key mask is out of range: use a number of at most 128 bits")
         return cls(high=mask >> 64, low=mask & ALL_BITS)
 
 
 class KeySums:
     """The sums of one job.
 
-    ``salt`` keys the hash, so that nobody who chooses keys can choose collisions. ``discover`` adds keys that were not
-    declared, as far as ``mask`` lets them; without it their values go to ``outside``. Amortised O(1) a contribution;
-    24 bytes a key and 8 to 16 for the table.
+    ``salt`` keys the hash, so that a client cannot choose keys that collide. ``discover`` adds undeclared keys that
+    ``mask`` allows; without it, their values go to ``outside``. Amortised O(1) per contribution; 24 bytes per key, and
+    8 to 16 for the table.
     """
 
     def __init__(self, *, salt: int, discover: bool = False, mask: KeyMask | None = None, expected: int = 0) -> None:
@@ -69,7 +69,7 @@ class KeySums:
         self._high = np.empty(room, dtype=np.uint64)
         self._low = np.empty(room, dtype=np.uint64)
         self._sums = np.empty(room, dtype=np.int64)
-        self._places = np.empty(_AHEAD, dtype=np.int64)
+        self._first_slots = np.empty(_AHEAD, dtype=np.int64)
         self._seen = np.empty(_AHEAD, dtype=np.uint64)
 
     @property
@@ -89,7 +89,7 @@ class KeySums:
 
     @property
     def sums(self) -> NDArray[np.int64]:
-        """The sums, a key each."""
+        """The sums, one per key."""
         return self._sums[: self._count]
 
     @property
@@ -101,10 +101,10 @@ class KeySums:
         return self._count
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
-        """Add keys that the summary will have whatever the reports say; one that is there already is left alone.
+        """Add keys that the summary will always have; a key that was declared before is ignored.
 
-        Must come before the first contribution: a key that was discovered first would be taken for a declared one. The
-        session sees to that by the order of calls, because an error from here would tell what reports hold.
+        Must come before the first contribution, because keys discovered before would count as declared. The session
+        checks the order of calls, because an error from here would reveal what reports contain.
         """
         position = 0
         while position < high.size:
@@ -118,7 +118,7 @@ class KeySums:
                 high,
                 low,
                 position,
-                self._places,
+                self._first_slots,
                 self._seen,
             )
             self._count = int(count)
@@ -157,7 +157,7 @@ class KeySums:
                 np.uint64(self._mask.low),
                 self._discover,
                 self._outside,
-                self._places,
+                self._first_slots,
                 self._seen,
             )
             self._count, self._outside = int(count), int(outside)
@@ -192,7 +192,7 @@ class KeySums:
 
 @njit(cache=True, nogil=True, inline="always")
 def hash_key(high, low, salt):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Mix 128 bits and a salt into 64; plain multiplication wraps, which is what a hash wants."""
+    """Mix 128 bits and a salt into 64 bits; the multiplications wrap around."""
     h = (low ^ salt) * np.uint64(0x9E3779B97F4A7C15)
     h ^= h >> np.uint64(32)
     h = (h ^ high ^ (salt >> np.uint64(7))) * np.uint64(0xD6E8FEB86659FD93)
@@ -228,23 +228,23 @@ def rebuild_kernel(slots, salt, high, low, count):  # type: ignore[no-untyped-de
 
 @njit(cache=True, nogil=True)
 def declare_kernel(  # type: ignore[no-untyped-def]
-    slots, salt, high, low, sums, count, keys_high, keys_low, position, places, seen
+    slots, salt, high, low, sums, count, keys_high, keys_low, position, first_slots, seen
 ):  # pragma: no cover - compiled
     """Enter keys with a sum of 0 from ``position`` on; return (state, next position, count).
 
-    ``places`` and ``seen`` are scratch: what is read ahead is written there, which brings it near.
+    ``first_slots`` and ``seen`` are scratch space: reading slots ahead loads them into the cache.
     """
     limit = slots.size // _LOAD_DENOMINATOR * _LOAD_NUMERATOR
     wrap = np.uint64(slots.size - 1)
     start = position
     while start < keys_high.size:
-        stop = min(start + places.size, keys_high.size)
+        stop = min(start + first_slots.size, keys_high.size)
         for i in range(start, stop):
-            places[i - start] = np.int64(hash_key(keys_high[i], keys_low[i], salt) & wrap)
+            first_slots[i - start] = np.int64(hash_key(keys_high[i], keys_low[i], salt) & wrap)
         for i in range(stop - start):
-            seen[i] = np.uint64(slots[places[i]])
+            seen[i] = np.uint64(slots[first_slots[i]])
         for i in range(start, stop):
-            slot = find_slot(slots, places[i - start], high, low, keys_high[i], keys_low[i])
+            slot = find_slot(slots, first_slots[i - start], high, low, keys_high[i], keys_low[i])
             if slots[slot] < 0:
                 if count >= limit or count >= high.size:
                     return GROW, i, count
@@ -275,7 +275,7 @@ def add_kernel(  # type: ignore[no-untyped-def]
     mask_low,
     discover,
     outside,
-    places,
+    first_slots,
     seen,
 ):  # pragma: no cover - compiled
     """Add contributions from ``position`` on; return (state, next position, count, outside).
@@ -286,20 +286,20 @@ def add_kernel(  # type: ignore[no-untyped-def]
     wrap = np.uint64(slots.size - 1)
     start = position
     while start < keys_high.size:
-        stop = min(start + places.size, keys_high.size)
+        stop = min(start + first_slots.size, keys_high.size)
         for i in range(start, stop):
-            places[i - start] = np.int64(hash_key(keys_high[i], keys_low[i], salt) & wrap)
+            first_slots[i - start] = np.int64(hash_key(keys_high[i], keys_low[i], salt) & wrap)
         for i in range(stop - start):
-            seen[i] = np.uint64(slots[places[i]])
+            seen[i] = np.uint64(slots[first_slots[i]])
         for i in range(stop - start):
-            index = slots[places[i]]
+            index = slots[first_slots[i]]
             if index >= 0:
                 seen[i] = low[index] ^ high[index] ^ np.uint64(sums[index])
         for i in range(start, stop):
             value = np.int64(values[i])
             if value == 0 or not fresh[rows[i]]:
                 continue
-            slot = find_slot(slots, places[i - start], high, low, keys_high[i], keys_low[i])
+            slot = find_slot(slots, first_slots[i - start], high, low, keys_high[i], keys_low[i])
             index = np.int64(slots[slot])
             if index < 0:
                 if not discover or (keys_high[i] & ~mask_high) != 0 or (keys_low[i] & ~mask_low) != 0:
@@ -316,23 +316,3 @@ def add_kernel(  # type: ignore[no-untyped-def]
             sums[index] += value
         start = stop
     return DONE, keys_high.size, count, outside
-
-
-def sums_twin(
-    declared: list[int],
-    contributions: list[tuple[int, int]],
-    *,
-    discover: bool = False,
-    mask: int = (1 << 128) - 1,
-) -> tuple[dict[int, int], int]:
-    """Return (sums by key, outside) in plain Python: what ``KeySums`` must give for the same contributions."""
-    sums = dict.fromkeys(declared, 0)
-    outside = 0
-    for key, value in contributions:
-        if value == 0:
-            continue
-        if key in sums or (discover and key & ~mask == 0):
-            sums[key] = sums.get(key, 0) + value
-        else:
-            outside += value
-    return sums, outside

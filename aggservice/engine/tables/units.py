@@ -1,7 +1,7 @@
 """The privacy units that a job will pay with: 20 bytes each, sorted in place, so that a charge needs no second copy.
 
-In report mode every report brings its own units. In shared-ID mode many reports share one: the list is sorted and
-rid of repetitions whenever it has doubled, so that it grows with distinct units and not with reports.
+In report mode, every report has its own units. In shared-ID mode, many reports share one: whenever the list has
+doubled, it is sorted and repetitions are removed, so that it grows with the number of distinct units.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SMALL = 24
 
 
 class UnitList:
-    """Unit keys, in chunks, so that nothing is copied while the list grows. ``distinct`` expects many repetitions."""
+    """Unit keys, in chunks, so that nothing is copied while the list grows. Set ``distinct`` if many units repeat."""
 
     def __init__(self, *, distinct: bool) -> None:
         self._distinct = distinct
@@ -53,7 +53,7 @@ class UnitList:
         self._count += len(units)
 
     def take(self) -> NDArray[np.uint8]:
-        """Return the distinct units in ascending order and forget them; chunks are given back as they are copied."""
+        """Return the distinct units in ascending order and forget them; each chunk is freed once it is copied."""
         out = mapped_zeros((self._count, UNIT_BYTES), np.uint8).view(np.uint8)
         filled = 0
         self._chunks.reverse()
@@ -150,8 +150,3 @@ def squeeze(units):  # type: ignore[no-untyped-def]  # pragma: no cover - compil
                     units[kept, index] = units[i, index]
             kept += 1
     return kept
-
-
-def units_twin(units: list[bytes]) -> list[bytes]:
-    """Return the distinct units in ascending order, in plain Python."""
-    return sorted(set(units))

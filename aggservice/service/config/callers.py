@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from aggservice.engine.opening.sites import site_of
 from aggservice.mechanisms import Bits, Clock
 from aggservice.service.errors import ConfigError, ForbiddenError, UnauthenticatedError
+from aggservice.wire.origins import site_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _TOKEN_BYTES = 32

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
-from aggservice.engine.opening.sites import site_of
 from aggservice.files.toml import FileError, Section, read_text, read_toml
 from aggservice.service.config.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
 from aggservice.wire import Api, is_reporting_origin
 from aggservice.wire.errors import KeySetError
+from aggservice.wire.origins import site_of
 from aggservice.wire.report.registry_keys import RegistryKey
 from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
 

@@ -1,4 +1,4 @@
-"""Output domains and summaries in Avro, as arrays: one kernel call a block, whatever the number of rows.
+"""Output domains and summaries in Avro, as arrays: one kernel call per block.
 
 Buckets are two columns of 64 bits. Domains are written with 16-byte buckets, summaries without leading zeros, and
 both are read in either form, as the deployed service does.
@@ -22,7 +22,7 @@ from aggservice.wire.errors import AvroError, EncodingError
 
 BLOCK_ROWS = 1 << 16
 MOST_ROWS = 1 << 20
-"""Rows that are held at once, however many a file has in a block."""
+"""The most rows held at once, however many a block has."""
 
 _BUCKET_BYTES = 17
 _ANNOTATION_BYTES = 4
@@ -45,11 +45,13 @@ class BucketRows:
     def __post_init__(self) -> None:
         rows = self.key_high.size
         if self.key_low.shape != (rows,) or self.numbers.shape[:1] != (rows,) or self.numbers.ndim != 2:
-            raise EncodingError("the columns of bucket rows have the same length")
+            raise EncodingError("the columns of bucket rows differ in length")
         if (self.tags is not None) != (self.numbers.shape[1] == 2) or self.numbers.shape[1] > 2:
-            raise EncodingError("a debug summary has two numbers and tags a row, others at most one and none")
+            raise EncodingError(
+                "a debug summary needs two numbers and tags per row; other files have at most one number and no tags"
+            )
         if self.tags is not None and (self.tags.shape != (rows,) or (self.tags > _ALL_TAGS).any()):
-            raise EncodingError("a row's tags are IN_DOMAIN, IN_REPORTS, both or none")
+            raise EncodingError("the tags of a row are invalid: use IN_DOMAIN, IN_REPORTS, both or none")
 
     @classmethod
     def domain(cls, key_high: NDArray[np.uint64], key_low: NDArray[np.uint64]) -> BucketRows:
@@ -91,7 +93,7 @@ def _read_stream(stream: BinaryIO, name: str, schema: RecordSchema, columns: int
 
 
 def read_domain(path: Path | BinaryIO) -> Iterator[BucketRows]:
-    """Yield the buckets of an output domain: a block at a time, in parts where it has more than ``MOST_ROWS``."""
+    """Yield the buckets of an output domain: block by block, in parts if a block has more than ``MOST_ROWS``."""
     return _read(path, BUCKET, 0)
 
 
@@ -106,7 +108,7 @@ def read_debug_summary(path: Path | BinaryIO) -> Iterator[BucketRows]:
 
 
 def _decode(block: Block, name: str, columns: int) -> Iterator[BucketRows]:
-    # Each row takes a byte or more a field, which bounds the count; and a byte can become sixteen, which bounds a part.
+    # A row has at least one byte per field, which bounds the count; one byte can become 16, so parts are bounded too.
     if block.count * (1 + columns + (columns == 2)) > len(block.data):
         raise AvroError(name, block.position, f"{block.count} records cannot fit in {len(block.data)} bytes")
     data = np.frombuffer(block.data, dtype=np.uint8)
@@ -142,7 +144,7 @@ class BucketWriter:
     def write(self, rows: BucketRows) -> None:
         """Append rows."""
         if rows.schema != self._schema:
-            raise EncodingError(f"these rows are for {rows.schema.name}, not {self._schema.name}")
+            raise EncodingError(f"the rows are of the schema {rows.schema.name}, and the file of {self._schema.name}")
         columns = rows.numbers.shape[1]
         room = min(len(rows), BLOCK_ROWS) * (_BUCKET_BYTES + columns * LONG_BYTES + _ANNOTATION_BYTES)
         if self._scratch.size < room:
@@ -226,7 +228,7 @@ def _read_tags(data, at, tags, row):  # type: ignore[no-untyped-def]
 def encode_rows(key_high, key_low, numbers, tags, padded, start, stop, out):  # type: ignore[no-untyped-def]
     """Write rows ``start`` to ``stop`` into ``out`` and return how many bytes they took.
 
-    ``out`` must have room for 21 bytes a row and ten a number. Buckets have 16 bytes where ``padded``.
+    ``out`` must have room for 21 bytes per row and ten per number. Buckets have 16 bytes if ``padded``.
     """
     at = np.int64(0)
     for row in range(start, stop):

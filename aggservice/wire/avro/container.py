@@ -1,4 +1,4 @@
-"""Avro's object container files, block by block: what is inside a block is somebody else's business.
+"""Avro's object container files, block by block; callers decode the records.
 
 Apache Avro 1.11 specification, "Object Container Files", codecs ``null`` and ``deflate``. ``fastavro`` reads and
 writes records one by one; here whole blocks become arrays, so that tens of millions of rows pass without objects.
@@ -34,7 +34,7 @@ class Block:
 
 
 def encode_long(number: int) -> bytes:
-    """Return an integer of 64 bits as Avro writes it: zigzag, then seven bits a byte, lowest first."""
+    """Return an integer of 64 bits as Avro writes it: zigzag, then seven bits per byte, lowest first."""
     zigzag = (number << 1) ^ (number >> 63)
     out = bytearray()
     while zigzag > 0x7F:
@@ -66,7 +66,7 @@ class _Source:
         data = self._ahead + self.stream.read(count - len(self._ahead))
         self._ahead = b""
         if len(data) != count:
-            raise self.error(f"the file ends in the middle of {count} bytes: is it truncated?")
+            raise self.error(f"the file ends in the middle of {count} bytes: it is probably truncated")
         self.position += count
         return data
 
@@ -89,7 +89,7 @@ class _Source:
 
 
 def read_blocks(stream: BinaryIO, name: str, schema: RecordSchema) -> Iterator[Block]:
-    """Yield the blocks of a file that must have ``schema``; raise ``AvroError`` where it is malformed.
+    """Yield the blocks of a file that must have ``schema``; raise ``AvroError`` if it is malformed.
 
     Holds one block at a time. ``name`` is what errors call the file.
     """
@@ -98,7 +98,7 @@ def read_blocks(stream: BinaryIO, name: str, schema: RecordSchema) -> Iterator[B
     while not source.at_end():
         count = source.read_long()
         if count < 0:
-            raise source.error(f"a block of {count} records")
+            raise source.error(f"a block says that it has {count} records")
         size_at = source.position
         data = source.read_sized(MAX_BLOCK_BYTES)
         position = source.position - len(data)
@@ -112,7 +112,7 @@ def read_blocks(stream: BinaryIO, name: str, schema: RecordSchema) -> Iterator[B
 def whole_bytes(stream: BinaryIO, name: str, schema: RecordSchema) -> int:
     """Return how many bytes from the start of a file are its header and whole blocks: what a crash left readable.
 
-    It is 0 where even the header is not whole.
+    0 if the header is incomplete.
     """
     source = _Source(stream, name)
     whole = 0
@@ -126,13 +126,13 @@ def whole_bytes(stream: BinaryIO, name: str, schema: RecordSchema) -> int:
                 break
             whole = source.position
     except AvroError:
-        pass  # what follows is not whole, which is the answer
+        pass  # the rest is incomplete
     return whole
 
 
 def _read_header(source: _Source, schema: RecordSchema) -> tuple[str, bytes]:
     if source.read(len(MAGIC)) != MAGIC:
-        raise AvroError(source.name, 0, "not an Avro file (it does not begin with Obj and a 1)")
+        raise AvroError(source.name, 0, "this is not an Avro file (it does not begin with `Obj` and the byte 1)")
     metadata: dict[bytes, bytes] = {}
     while entries := source.read_long():
         if entries < 0:
@@ -149,7 +149,7 @@ def _read_header(source: _Source, schema: RecordSchema) -> tuple[str, bytes]:
         raise AvroError(source.name, len(MAGIC), str(error)) from None
     codec = metadata.get(b"avro.codec", b"null").decode("ascii", "replace")
     if codec not in ("null", "deflate"):
-        raise source.error(f"its codec is {codec}; only null and deflate are read: write it again with one of these")
+        raise source.error(f"the codec {codec} is not supported: write the file with null or deflate")
     return codec, source.read(SYNC_BYTES)
 
 
@@ -188,7 +188,7 @@ class ContainerWriter:
     def write_block(self, count: int, data: bytes | memoryview) -> None:
         """Append a block of ``count`` records."""
         if len(data) > MAX_BLOCK_BYTES:
-            raise EncodingError(f"a block has at most {MAX_BLOCK_BYTES} bytes")
+            raise EncodingError(f"the block has {len(data)} bytes: write at most {MAX_BLOCK_BYTES} per block")
         self._begin(data)
         if self._codec == "deflate":
             deflater = zlib.compressobj(wbits=-zlib.MAX_WBITS)

@@ -1,6 +1,6 @@
 """Avro's numbers inside kernels: read and write a zigzag varint in a byte array.
 
-``read_long`` returns the number and where it ended; an end of -1 says that it is truncated or longer than 64 bits.
+``read_long`` returns the number and where it ended; an end of -1 means that it is truncated or longer than 64 bits.
 """
 
 from __future__ import annotations

@@ -21,16 +21,16 @@ BATCH_ROWS = 4096
 BLOCK_BYTES = 1 << 20
 MOST_ROWS = 1 << 16
 MOST_BYTES = 1 << 25
-"""A batch has no more rows than this, and no further block once its blocks have this many bytes."""
+"""A batch has at most this many rows, and takes no further block once its blocks have this many bytes."""
 
 _FIELDS = 3
 
 
 def read_reports(path: Path | BinaryIO, *, rows: int = BATCH_ROWS) -> Iterator[ReportBatch]:
-    """Yield the reports of an Avro file in batches of about ``rows``: whole blocks, until they have as many.
+    """Yield the reports of an Avro file in batches of about ``rows``: whole blocks, until they have that many.
 
-    Fewer where blocks are long (``MOST_BYTES``), and a part of a block where it has more than ``MOST_ROWS``. Raises
-    ``AvroError`` where the file is malformed, after the batches that came before.
+    A batch has fewer rows if blocks are long (``MOST_BYTES``), and is part of a block that has more than ``MOST_ROWS``.
+    Raises ``AvroError`` at a malformed record, after the batches before it.
     """
     if isinstance(path, Path):
         with path.open("rb") as stream:
@@ -60,29 +60,29 @@ def _batches(blocks: Iterable[Block], name: str, rows: int) -> Iterator[ReportBa
 
 
 def _parts(blocks: list[Block], name: str) -> Iterator[ReportBatch]:
-    """Yield the reports of some blocks: as one batch, but for a single block of too many rows."""
+    """Yield the reports of some blocks: as one batch, or several for a single block of too many rows."""
     data = np.frombuffer(blocks[0].data if len(blocks) == 1 else b"".join(block.data for block in blocks), np.uint8)
     left = sum(block.count for block in blocks)
-    places = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64)
+    bounds = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64)
     begun, row = 0, 0
     for block in blocks:
         end, at, unread = begun + len(block.data), begun, block.count
         while unread:
-            taken = min(unread, len(places) - row)
-            at, good = locate_reports(data, at, end, places[row : row + taken])
+            taken = min(unread, len(bounds) - row)
+            at, good = locate_reports(data, at, end, bounds[row : row + taken])
             row, unread = row + taken, unread - taken
             if not good or (not unread and at != end):
                 raise AvroError(name, block.position + at - begun, "a report is malformed")
-            if row == len(places):
-                yield _batch(data, places)
+            if row == len(bounds):
+                yield _batch(data, bounds)
                 left -= row
-                places, row = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64), 0
+                bounds, row = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64), 0
         begun = end
 
 
-def _batch(data: NDArray[np.uint8], places: NDArray[np.int64]) -> ReportBatch:
+def _batch(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> ReportBatch:
     columns = [
-        Spans(buffer=data, starts=places[:, field, 0].copy(), stops=places[:, field, 1].copy())
+        Spans(buffer=data, starts=bounds[:, field, 0].copy(), stops=bounds[:, field, 1].copy())
         for field in range(_FIELDS)
     ]
     return ReportBatch(payloads=columns[0], key_ids=columns[1], shared_infos=columns[2])
@@ -134,20 +134,20 @@ def write_reports(target: Path | BinaryIO, batches: Iterable[ReportBatch], *, co
 
 
 @njit(cache=True)
-def locate_reports(data, begun, end, places):  # type: ignore[no-untyped-def]
+def locate_reports(data, begun, end, bounds):  # type: ignore[no-untyped-def]
     """Write where the three fields of each record lie; return (position after them, True), or (its own, False) where
     a record is malformed.
     """
     at = np.int64(begun)
-    for row in range(places.shape[0]):
+    for row in range(bounds.shape[0]):
         record = at
         for field in range(_FIELDS):
             size, at = read_long(data, at, end)
             if at < 0 or size < 0 or size > end - at:
                 return record, False
-            places[row, field, 0] = at
+            bounds[row, field, 0] = at
             at += size
-            places[row, field, 1] = at
+            bounds[row, field, 1] = at
     return at, True
 
 
@@ -173,7 +173,7 @@ def encode_reports(  # type: ignore[no-untyped-def]
     stop,
     out,
 ):
-    """Write records ``start`` to ``stop`` into ``out``, which has room for ten bytes a field beside them."""
+    """Write records ``start`` to ``stop`` into ``out``, which needs room for ten more bytes per field."""
     at = np.int64(0)
     for row in range(start, stop):
         at = _put(payloads, payload_starts[row], payload_stops[row], out, at)

@@ -21,20 +21,20 @@ class RecordSchema:
     fields: tuple[tuple[str, Any], ...]
 
     def to_json(self) -> str:
-        """Return the schema as it stands in a file's header."""
+        """Return the schema as it is written in a file's header."""
         fields = [{"name": name, "type": kind} for name, kind in self.fields]
         return json.dumps({"type": "record", "name": self.name, "fields": fields}, separators=(",", ":"))
 
     def check(self, text: bytes) -> None:
-        """Raise ``WireError`` unless ``text`` is this schema, whatever its documentation and namespaces say."""
+        """Raise ``WireError`` unless ``text`` is this schema; documentation and namespaces are ignored."""
         try:
             found = json.loads(text)
             fields = tuple((field["name"], _plain(field["type"])) for field in found["fields"])
             kind = found["type"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            raise WireError("its schema is not that of a record") from None
+            raise WireError("the schema of the file is not a record schema") from None
         if kind != "record" or fields != tuple((name, _plain(wanted)) for name, wanted in self.fields):
-            raise WireError(f"its schema is {_brief(found)}, not {_brief(json.loads(self.to_json()))}")
+            raise WireError(f"the schema of the file is {_brief(found)}: expected {_brief(json.loads(self.to_json()))}")
 
 
 def _plain(kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Shard names, as the deployed service has them: ``[prefix]-[shard]-of-[total]``, with ``.avro`` last if at all."""
+"""Shard names of the deployed service: ``[prefix]-[shard]-of-[total]``, then ``.avro`` if the prefix has it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ _SHARD = re.compile(r"(?P<prefix>.*)-(?P<shard>\d+)-of-(?P<total>[1-9]\d*)(?P<ex
 
 
 def shard_name(prefix: str, shard: int, total: int) -> str:
-    """Return the name of one of ``total`` shards, counted from 1 and with as many digits as the total.
+    """Return the name of one of ``total`` shards, counted from 1, with as many digits as the total has.
 
     >>> shard_name("summary.avro", 15, 1000)
     'summary-0015-of-1000.avro'
     """
     if not 1 <= shard <= total:
-        raise EncodingError(f"there is no shard {shard} of {total}")
+        raise EncodingError(f"shard {shard} of {total} cannot exist: use a number from 1 to {total}")
     extension = ".avro" if prefix.endswith(".avro") else ""
     return f"{prefix.removesuffix('.avro')}-{shard:0{len(str(total))}d}-of-{total}{extension}"
 
 
 def find_shards(folder: Path, prefix: str) -> list[Path]:
-    """Return the files of ``folder`` whose names begin with ``prefix``, in order of their names.
+    """Return the files of ``folder`` whose names begin with ``prefix``, ordered by name and, in a set, by shard number.
 
-    A set of shards that says how many it has must be complete. A prefix that names one file means that file.
+    A set of shards whose names say how many there are must be complete. A prefix that names one file means that file.
     """
     exact = folder / prefix
     parent, start = exact.parent, exact.name
@@ -36,16 +36,21 @@ def find_shards(folder: Path, prefix: str) -> list[Path]:
             raise WireError(f"the prefix {prefix!r} leads out of its folder")
         if exact.is_file():
             return [exact]
-        files = sorted(path for path in parent.glob("*") if path.is_file() and path.name.startswith(start))
+        found = (path for path in parent.glob("*") if path.is_file() and path.name.startswith(start))
+        files = sorted((path for path in found if not path.name.startswith(".")), key=_reading_order)
     except (OSError, UnicodeEncodeError, ValueError) as problem:
         if isinstance(problem, WireError):
             raise
         raise WireError(f"the prefix {prefix[:60]!r} cannot be looked for: {problem}") from None
-    files = [path for path in files if not path.name.startswith(".")]
     if not files:
         raise WireError(f"no file under {parent} begins with {start!r}")
     _check_complete(files)
     return files
+
+
+def _reading_order(path: Path) -> tuple[str, int, str]:
+    match = _SHARD.fullmatch(path.name)
+    return (path.name, 0, "") if match is None else (match["prefix"], int(match["shard"]), path.name)
 
 
 def _check_complete(files: list[Path]) -> None:
@@ -56,5 +61,5 @@ def _check_complete(files: list[Path]) -> None:
     for (prefix, total), shards in found.items():
         there = sorted(shard for shard in shards if 1 <= shard <= total)
         if missing := total - len(there):
-            first = next((place for place, shard in enumerate(there, start=1) if shard != place), len(there) + 1)
+            first = next((number for number, shard in enumerate(there, start=1) if shard != number), len(there) + 1)
             raise WireError(f"{prefix}: {missing} of {total} shards are missing, the first is {first}")

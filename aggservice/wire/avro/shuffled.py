@@ -16,7 +16,7 @@ _BLOCK_BYTES = 1 << 16
 
 
 def write_shuffled(path: Path, reports: Iterable[bytes]) -> None:
-    """Write reports, one a record; the same reports give the same file."""
+    """Write reports, one per record; the same reports give the same file."""
     with ContainerWriter(path, SHUFFLED) as writer:
         held, count = bytearray(), 0
         for report in reports:
@@ -30,7 +30,7 @@ def write_shuffled(path: Path, reports: Iterable[bytes]) -> None:
 
 
 def read_shuffled(file: BinaryIO, name: str = "shuffled reports") -> Iterator[bytes]:
-    """Yield the reports of a file; raise ``AvroError`` when it is none of shuffled reports."""
+    """Yield the reports of a file; raise ``AvroError`` if it does not hold shuffled reports."""
     for block in read_blocks(file, name, SHUFFLED):
         at = 0
         for _ in range(block.count):

@@ -1,4 +1,4 @@
-"""Opening many reports: what fails is recorded, a small number a row, and never raised."""
+"""Opening many reports: a failure is recorded as the status of its row, never raised."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from aggservice.wire.batch.spans import Spans
 from aggservice.wire.errors import EncodingError
 from aggservice.wire.hpke.sealing import INFO_PREFIX, OVERHEAD_BYTES, SUITE
+from aggservice.wire.limits import MAX_PAYLOAD_BYTES
 from aggservice.wire.report.body import AggregatableReport
-from aggservice.wire.report.payload import MAX_PAYLOAD_BYTES
 from aggservice.wire.status import ReportStatus
 
 _OK = int(ReportStatus.OK)
@@ -34,17 +34,17 @@ class ReportBatch:
 
     def __post_init__(self) -> None:
         if not len(self.payloads) == len(self.key_ids) == len(self.shared_infos):
-            raise EncodingError("the columns of a batch have the same length")
+            raise EncodingError("the columns of the batch differ in length")
 
     @classmethod
     def of(cls, reports: Iterable[AggregatableReport], *, cleartext: bool = False) -> ReportBatch:
-        """Return the batch of these reports' first payloads; their debug cleartexts where ``cleartext``."""
+        """Return the batch of these reports' first payloads; with ``cleartext``, their debug cleartexts."""
         payloads, key_ids, shared_infos = [], [], []
         for report in reports:
             sealed = report.payloads[0]
             payload = sealed.debug_cleartext_payload if cleartext else sealed.payload
             if payload is None:
-                raise EncodingError("a report without debug mode has no cleartext payload")
+                raise EncodingError("a report has no cleartext payload, because it is not in debug mode")
             payloads.append(payload)
             key_ids.append(sealed.key_id.encode())
             shared_infos.append(report.shared_info.encode())
@@ -64,7 +64,7 @@ class ReportBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedBatch:
-    """The plaintexts of a batch, and a ``ReportStatus`` a row; rows that did not open are empty."""
+    """The plaintexts of a batch, and one ``ReportStatus`` per row; rows that did not open are empty."""
 
     plaintexts: Spans
     status: NDArray[np.uint8]
@@ -78,14 +78,14 @@ class OpenedBatch:
 def open_batch(batch: ReportBatch, keys: Mapping[str, X25519PrivateKey]) -> OpenedBatch:
     """Open every report of ``batch`` with the key it names (``KeySet.by_id``).
 
-    Costs one HPKE open a report and about a hundredth of one beside it. A row that fails has the status
-    DECRYPTION_KEY_NOT_FOUND, DECRYPTION_ERROR or, when too long to be a report, REPORT_PARSING_ERROR.
+    Costs one HPKE open per report, and about one percent more. A row that fails has the status
+    DECRYPTION_KEY_NOT_FOUND, DECRYPTION_ERROR or, if it is too long, REPORT_PARSING_ERROR.
     """
     by_raw_id = {key_id.encode(): key for key_id, key in keys.items()}
     decrypt = SUITE.decrypt
     status = bytearray(len(batch))
-    # A plaintext is as long as its ciphertext without the overhead, so each has its place before it is known; copied
-    # there at once, it leaves the cache free for the next.
+    # A plaintext is as long as its ciphertext without the overhead, so its position is known before it is opened;
+    # copying it there at once keeps the cache free for the next.
     sizes = np.maximum(batch.payloads.stops - batch.payloads.starts - OVERHEAD_BYTES, 0)
     stops = np.cumsum(np.where(sizes > MAX_PAYLOAD_BYTES, 0, sizes))
     starts = np.zeros_like(stops)
@@ -103,7 +103,7 @@ def open_batch(batch: ReportBatch, keys: Mapping[str, X25519PrivateKey]) -> Open
         stops.tolist(),
         strict=True,
     )
-    # Views are made row by row: thousands held at once would have the garbage collector look at them all.
+    # Views are made row by row: the garbage collector would scan thousands held at once.
     for row, (payload_start, payload_stop, key_id, info_start, info_stop, start, stop) in enumerate(rows):
         key = by_raw_id.get(key_id)
         if key is None:

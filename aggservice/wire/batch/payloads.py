@@ -16,20 +16,21 @@ from numpy.typing import NDArray
 from aggservice.wire.batch.opening import OpenedBatch
 from aggservice.wire.batch.spans import Spans
 from aggservice.wire.errors import WireError
-from aggservice.wire.report.payload import MAX_CONTRIBUTIONS, Contribution, decode_payload
+from aggservice.wire.limits import MAX_CONTRIBUTIONS
+from aggservice.wire.report.payload import Contribution, decode_payload
 from aggservice.wire.status import ReportStatus
 
 _OK = int(ReportStatus.OK)
 _UNRECOGNISED = 255
-"""The kernel's note to the caller: not canonical, ask the single decoder."""
+"""The kernel's mark for a payload that is not canonical: the single decoder decides."""
 
 SMALLEST_CONTRIBUTION_BYTES = 36
-"""No payload holds more contributions than its length divided by this."""
+"""A payload holds at most as many contributions as its length divided by this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionColumns:
-    """Contributions as columns, in the order of their reports; ``row`` is the report's place in its batch."""
+    """Contributions as columns, in the order of their reports; ``row`` is the report's index in its batch."""
 
     key_high: NDArray[np.uint64]
     key_low: NDArray[np.uint64]
@@ -41,7 +42,7 @@ class ContributionColumns:
         return self.row.size
 
     def contributions(self) -> list[Contribution]:
-        """Return the contributions as objects: for small batches and for looking at."""
+        """Return the contributions as objects, for small batches and for inspection."""
         columns = (self.key_high.tolist(), self.key_low.tolist(), self.value.tolist(), self.filtering_id.tolist())
         return [
             Contribution(bucket=high << 64 | low, value=value, filtering_id=filtering_id)

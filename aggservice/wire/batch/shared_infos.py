@@ -6,7 +6,6 @@ goes to the single parser, one at a time, so that both accept and refuse the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +14,13 @@ from numpy.typing import NDArray
 
 from aggservice.wire.batch.spans import Spans
 from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S
 from aggservice.wire.origins import is_reporting_origin
-from aggservice.wire.report.shared_info import MAX_SHARED_INFO_BYTES, MAX_TIME_S, UNVERSIONED, Api, SharedInfo
+from aggservice.wire.report.shared_info import UNVERSIONED, Api, SharedInfo
 from aggservice.wire.status import ReportStatus
 
 APIS = tuple(Api)
-"""The column ``api`` holds places in this tuple."""
+"""The column ``api`` holds indexes into this tuple."""
 
 ABSENT = -1
 _OK = int(ReportStatus.OK)
@@ -33,7 +33,7 @@ _VERSIONS = ("0.1", "1.0")
 class SharedInfoColumns:
     """The fields of many ``shared_info`` texts; a row means something only where its ``status`` is OK (0).
 
-    ``api``, ``version``, ``origin`` and ``destination`` are places in ``APIS``, ``versions``, ``origins`` and
+    ``api``, ``version``, ``origin`` and ``destination`` are indexes into ``APIS``, ``versions``, ``origins`` and
     ``destinations``; an absent destination or source time is -1. Reports without a version are refused here.
     """
 
@@ -56,7 +56,7 @@ class SharedInfoColumns:
     def row(self, row: int) -> SharedInfo:
         """Return one row, whose status is OK, as an object."""
         source = int(self.source_registration_time_s[row])
-        place = int(self.destination[row])
+        destination = int(self.destination[row])
         raw = self.report_id[row].tobytes().hex()
         return SharedInfo(
             api=APIS[self.api[row]],
@@ -64,23 +64,25 @@ class SharedInfoColumns:
             report_id=f"{raw[:8]}-{raw[8:12]}-{raw[12:16]}-{raw[16:20]}-{raw[20:]}",
             reporting_origin=self.origins[self.origin[row]],
             scheduled_report_time_s=int(self.scheduled_report_time_s[row]),
-            attribution_destination=None if place == ABSENT else self.destinations[place],
+            attribution_destination=None if destination == ABSENT else self.destinations[destination],
             source_registration_time_s=None if source == ABSENT else source,
             debug_mode=bool(self.debug_mode[row]),
         )
 
 
-class _Places:
-    """Gives each distinct text a place."""
+class _TextIndex:
+    """Gives each distinct text an index, counted from 0."""
 
     def __init__(self, texts: tuple[str, ...] = ()) -> None:
-        self.places = {text.encode(): place for place, text in enumerate(texts)}
+        self._indexes = {text.encode(): index for index, text in enumerate(texts)}
 
-    def place(self, raw: bytes) -> int:
-        return self.places.setdefault(raw, len(self.places))
+    def add(self, raw: bytes) -> int:
+        """Return the index of a text; a new text gets the next one."""
+        return self._indexes.setdefault(raw, len(self._indexes))
 
     def texts(self) -> tuple[str, ...]:
-        return tuple(raw.decode() for raw in self.places)
+        """Return the texts in the order of their indexes."""
+        return tuple(raw.decode() for raw in self._indexes)
 
 
 def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
@@ -97,10 +99,10 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
         texts.buffer, texts.starts, texts.stops, status, api, version, report_id, times[0], times[1], debug_mode, found
     )
     good = status == _OK
-    origins, destinations, versions = _Places(), _Places(), _Places(_VERSIONS)
+    origins, destinations, versions = _TextIndex(), _TextIndex(), _TextIndex(_VERSIONS)
     origin = _interned(texts, found[:, _ORIGIN], good, origins)
     destination = _interned(texts, found[:, _DESTINATION], good & (found[:, _DESTINATION, 0] >= 0), destinations)
-    malformed = [place for place, text in enumerate(origins.texts()) if not is_reporting_origin(text)]
+    malformed = [index for index, text in enumerate(origins.texts()) if not is_reporting_origin(text)]
     if malformed:
         status[good & np.isin(origin, malformed)] = _MALFORMED_ORIGIN
     for row in np.flatnonzero(status == _UNRECOGNISED).tolist():
@@ -113,11 +115,11 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
             continue
         status[row] = _OK
         api[row] = APIS.index(info.api)
-        version[row] = versions.place(info.version.encode())
+        version[row] = versions.add(info.version.encode())
         report_id[row] = np.frombuffer(info.report_id_bytes, dtype=np.uint8)
-        origin[row] = origins.place(info.reporting_origin.encode())
+        origin[row] = origins.add(info.reporting_origin.encode())
         if info.attribution_destination is not None:
-            destination[row] = destinations.place(info.attribution_destination.encode())
+            destination[row] = destinations.add(info.attribution_destination.encode())
         source = info.source_registration_time_s
         times[:, row] = info.scheduled_report_time_s, ABSENT if source is None else source
         debug_mode[row] = info.debug_mode
@@ -137,8 +139,10 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
     )
 
 
-def _interned(texts: Spans, found: NDArray[np.int64], chosen: NDArray[np.bool_], places: _Places) -> NDArray[np.int32]:
-    """Return the place of the text that each chosen row has at ``found``; -1 for the other rows."""
+def _interned(
+    texts: Spans, found: NDArray[np.int64], chosen: NDArray[np.bool_], index: _TextIndex
+) -> NDArray[np.int32]:
+    """Return the index of the text that each chosen row has at ``found``; -1 for the other rows."""
     column = np.full(len(texts), ABSENT, dtype=np.int32)
     rows = np.flatnonzero(chosen)
     starts, stops = found[rows, 0], found[rows, 1]
@@ -147,8 +151,7 @@ def _interned(texts: Spans, found: NDArray[np.int64], chosen: NDArray[np.bool_],
     alike = same_texts(texts.buffer, starts, stops, first[group])
     looked_up = first if alike.all() else np.concatenate((first, np.flatnonzero(~alike)))
     spans = Spans(buffer=texts.buffer, starts=starts[looked_up], stops=stops[looked_up])
-    place: Callable[[bytes], int] = places.place
-    known = np.fromiter(map(place, spans), dtype=np.int32, count=looked_up.size)
+    known = np.fromiter(map(index.add, spans), dtype=np.int32, count=looked_up.size)
     taken = known[group]
     taken[~alike] = known[first.size :]
     column[rows] = taken
@@ -181,16 +184,16 @@ _MAX_TIME_DIGITS = 12
 def _among(buffer, start, stop, words, word_stops):  # type: ignore[no-untyped-def]
     """Return which of the concatenated words ``buffer[start:stop]`` is, or -1."""
     word_start = 0
-    for place in range(word_stops.size):
-        if word_stops[place] - word_start == stop - start:
+    for word in range(word_stops.size):
+        if word_stops[word] - word_start == stop - start:
             same = True
             for index in range(stop - start):
                 if buffer[start + index] != words[word_start + index]:
                     same = False
                     break
             if same:
-                return place
-        word_start = word_stops[place]
+                return word
+        word_start = word_stops[word]
     return -1
 
 
@@ -313,45 +316,45 @@ def parse_kernel(  # type: ignore[no-untyped-def]
 ):
     """Fill the columns of every text in the form browsers write; the others get the status 255.
 
-    ``found`` gets the place of each value; the caller checks the origin, of which there are few.
+    ``found`` gets the start and stop of each value. The caller checks the origins, because only few are distinct.
     """
     for row in range(starts.size):
         status[row] = _UNRECOGNISED
-        places = found[row]
-        if not _fields(buffer, starts[row], stops[row], places):
+        spans = found[row]
+        if not _fields(buffer, starts[row], stops[row], spans):
             continue
-        if places[_API, 0] < 0 or places[_ORIGIN, 1] <= places[_ORIGIN, 0]:
+        if spans[_API, 0] < 0 or spans[_ORIGIN, 1] <= spans[_ORIGIN, 0]:
             continue
-        which = _among(buffer, places[_API, 0], places[_API, 1], _API_BYTES, _API_STOPS)
+        which = _among(buffer, spans[_API, 0], spans[_API, 1], _API_BYTES, _API_STOPS)
         if which < 0:
             continue
-        at = places[_VERSION, 0]
-        if at < 0 or places[_VERSION, 1] - at != 3 or buffer[at + 1] != 0x2E:
+        at = spans[_VERSION, 0]
+        if at < 0 or spans[_VERSION, 1] - at != 3 or buffer[at + 1] != 0x2E:
             continue
         first, last = buffer[at] - _ZERO, buffer[at + 2] - _ZERO
         if not ((first == 0 and last == 1) or (first == 1 and last == 0)):
             continue
-        if not _uuid(buffer, places[_REPORT_ID, 0], places[_REPORT_ID, 1], report_id[row]):
+        if not _uuid(buffer, spans[_REPORT_ID, 0], spans[_REPORT_ID, 1], report_id[row]):
             continue
-        scheduled[row] = _seconds(buffer, places[_SCHEDULED, 0], places[_SCHEDULED, 1])
+        scheduled[row] = _seconds(buffer, spans[_SCHEDULED, 0], spans[_SCHEDULED, 1])
         if scheduled[row] < 0:
             continue
         source[row] = -1
         if _API_HAS_DESTINATION[which]:
-            if places[_DESTINATION, 1] <= places[_DESTINATION, 0]:
+            if spans[_DESTINATION, 1] <= spans[_DESTINATION, 0]:
                 continue
-            if places[_SOURCE, 0] >= 0:
-                source[row] = _seconds(buffer, places[_SOURCE, 0], places[_SOURCE, 1])
+            if spans[_SOURCE, 0] >= 0:
+                source[row] = _seconds(buffer, spans[_SOURCE, 0], spans[_SOURCE, 1])
                 if source[row] < 0:
                     continue
         else:
-            places[_DESTINATION, 0] = -1
-        if places[_DEBUG, 0] >= 0:
-            if places[_DEBUG, 1] - places[_DEBUG, 0] != _ENABLED.size:
+            spans[_DESTINATION, 0] = -1
+        if spans[_DEBUG, 0] >= 0:
+            if spans[_DEBUG, 1] - spans[_DEBUG, 0] != _ENABLED.size:
                 continue
             enabled = True
             for index in range(_ENABLED.size):
-                enabled = enabled and buffer[places[_DEBUG, 0] + index] == _ENABLED[index]
+                enabled = enabled and buffer[spans[_DEBUG, 0] + index] == _ENABLED[index]
             if not enabled:
                 continue
             debug_mode[row] = True

@@ -1,4 +1,4 @@
-"""Many byte strings in one buffer: how batches of payloads, key ids and ``shared_info`` travel without objects."""
+"""Many byte strings in one buffer: how batches hold payloads, key ids and ``shared_info`` without objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Spans:
 
     def __post_init__(self) -> None:
         if self.starts.shape != self.stops.shape or self.starts.ndim != 1:
-            raise EncodingError("spans have as many starts as stops")
+            raise EncodingError("the numbers of starts and stops differ")
         inside = (self.starts >= 0) & (self.starts <= self.stops) & (self.stops <= self.buffer.size)
         if not inside.all():
             raise EncodingError("a span lies outside its buffer")

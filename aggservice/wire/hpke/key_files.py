@@ -42,8 +42,8 @@ def read_key_set(path: Path) -> KeySet:
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Let one process at a time read the set in ``path`` and write it anew: a second would drop the first's keys."""
-    busy = KeySetError(f"somebody else is changing {path} now: look at it, then run this again if it is still needed")
+    """Let one process at a time read and rewrite the set in ``path``; a second would drop the first's keys."""
+    busy = KeySetError(f"another process is changing {path} now: check the file, then run this again if needed")
     try:
         file = path.open("rb")
     except OSError as error:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from aggservice.mechanisms import Bits, Clock, uniform_below
 from aggservice.wire.errors import KeyNotFoundError, KeySetError
 from aggservice.wire.hpke.sender import KEY_BYTES, derive_private_key
-from aggservice.wire.report.shared_info import MAX_TIME_S
+from aggservice.wire.limits import MAX_TIME_S
 
 WELL_KNOWN_PATH = "/.well-known/aggregation-service/v1/public-keys"
 DAY_MS = 86_400_000
@@ -35,14 +35,14 @@ MAX_KEY_ID_CHARACTERS = 128
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicKey:
-    """A public key under the id that reports name it by."""
+    """A public key and its id, which reports name."""
 
     id: str
     key: X25519PublicKey
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.id) <= MAX_KEY_ID_CHARACTERS:
-            raise KeySetError(f"a key id has 1 to {MAX_KEY_ID_CHARACTERS} characters")
+            raise KeySetError(f"the key id has {len(self.id)} characters: use 1 to {MAX_KEY_ID_CHARACTERS}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class PublicKeySet:
 
     def __post_init__(self) -> None:
         if not self.keys:
-            raise KeySetError("a public key set needs at least one key: run `aggservice keys new` or `keys rotate`")
+            raise KeySetError("the public key set is empty: run `aggservice keys new` or `keys rotate`")
         if len({key.id for key in self.keys}) != len(self.keys):
-            raise KeySetError("two keys of a set have the same id")
+            raise KeySetError("two keys of the set have the same id: give each its own")
 
     @classmethod
     def parse(cls, document: str | bytes) -> PublicKeySet:
@@ -88,9 +88,11 @@ class KeyPair:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.id) <= MAX_KEY_ID_CHARACTERS:
-            raise KeySetError(f"a key id has 1 to {MAX_KEY_ID_CHARACTERS} characters")
+            raise KeySetError(f"the key id has {len(self.id)} characters: use 1 to {MAX_KEY_ID_CHARACTERS}")
         if not 0 <= self.not_before_ms < self.expiry_ms <= MAX_TIME_MS:
-            raise KeySetError("a key expires after it begins, both between the years 1970 and 9999")
+            raise KeySetError(
+                "the times of the key are invalid: it must expire after it begins, both between 1970 and 9999"
+            )
 
     @classmethod
     def create(cls, bits: Bits, *, not_before_ms: int, expiry_ms: int) -> KeyPair:
@@ -115,13 +117,13 @@ class KeySet:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_id", {pair.id: pair.private for pair in self.pairs})
         if len(self._by_id) != len(self.pairs):
-            raise KeySetError("two keys of a set have the same id")
+            raise KeySetError("two keys of the set have the same id: give each its own")
 
     @classmethod
     def create(cls, bits: Bits, clock: Clock, *, count: int = 1, lifetime_ms: int = DEFAULT_LIFETIME_MS) -> KeySet:
         """Return a set of ``count`` new keys that are published from now on for ``lifetime_ms``."""
         if not 1 <= count <= MAX_KEYS:
-            raise KeySetError(f"a set has 1 to {MAX_KEYS} keys")
+            raise KeySetError(f"the key set would have {count} keys: use 1 to {MAX_KEYS}")
         now = clock.now_ms()
         pairs = (KeyPair.create(bits, not_before_ms=now, expiry_ms=now + lifetime_ms) for _ in range(count))
         return cls(tuple(pairs))
@@ -134,14 +136,14 @@ class KeySet:
         lifetime_ms: int = DEFAULT_LIFETIME_MS,
         overlap_ms: int = DEFAULT_OVERLAP_MS,
     ) -> KeySet:
-        """Return the set with as many new keys as are published now (at least one), which begin at once.
+        """Return the set with as many new keys as are published now (at least one), valid at once.
 
         Published keys expire ``overlap_ms`` from now at the latest, so that a client which fetched them just
         before still finds them valid; keys whose reports are all too old to be accepted are dropped.
         """
         now = clock.now_ms()
         if not 0 <= overlap_ms < lifetime_ms:
-            raise KeySetError("the overlap is shorter than the life of a key, and not negative")
+            raise KeySetError("the overlap is invalid: use 0 or more, and less than the lifetime of a key")
         count = max(1, len(self.published(now)))
         kept = []
         for pair in self.pairs:
@@ -166,7 +168,9 @@ class KeySet:
         try:
             return self._by_id[key_id]
         except KeyError:
-            raise KeyNotFoundError(f"no private key has the id {key_id!r}") from None
+            raise KeyNotFoundError(
+                f"no private key has the id {key_id!r}: check that the report was sealed for this service"
+            ) from None
 
     @property
     def by_id(self) -> Mapping[str, X25519PrivateKey]:
@@ -181,7 +185,9 @@ class KeySet:
             private = X25519PrivateKey.from_private_bytes(_decode_key(entry.get("private_key"), "private_key"))
             times = (entry.get("not_before_ms"), entry.get("expiry_ms"))
             if not all(type(time) is int for time in times):
-                raise KeySetError("a private key needs not_before_ms and expiry_ms, in milliseconds since 1970")
+                raise KeySetError(
+                    "a private key lacks not_before_ms or expiry_ms: give both, in milliseconds since 1970"
+                )
             pairs.append(
                 KeyPair(id=_key_id(entry), private=private, not_before_ms=times[0], expiry_ms=times[1])  # type: ignore[arg-type]
             )
@@ -205,12 +211,12 @@ def _entries(document: str | bytes) -> list[dict[str, Any]]:
     try:
         fields = json.loads(document)
     except (ValueError, RecursionError):
-        raise KeySetError("a key set is a JSON document, and this is not JSON") from None
+        raise KeySetError("the key set is not valid JSON") from None
     entries = fields.get("keys") if isinstance(fields, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise KeySetError('a key set is {"keys": [{"id": ..., "key": ...}, ...]}')
+        raise KeySetError('the key set has the wrong form: use {"keys": [{"id": ..., "key": ...}, ...]}')
     if len(entries) > MAX_KEYS:
-        raise KeySetError(f"a set has 1 to {MAX_KEYS} keys")
+        raise KeySetError(f"the key set has {len(entries)} keys: use at most {MAX_KEYS}")
     return entries
 
 
@@ -218,9 +224,9 @@ def _key_id(entry: dict[str, Any]) -> str:
     identity = entry.get("id")
     try:
         if not isinstance(identity, str) or not identity.encode():
-            raise KeySetError("a key needs an id, which is a string")
+            raise KeySetError("a key has no id: give it a string")
     except UnicodeEncodeError:
-        raise KeySetError("a key's id has half of a surrogate pair, which is no character") from None
+        raise KeySetError("the id of a key contains half of a surrogate pair, which is not a character") from None
     return identity
 
 
@@ -230,7 +236,7 @@ def _decode_key(text: Any, name: str) -> bytes:
     except (binascii.Error, ValueError):
         raw = b""
     if len(raw) != KEY_BYTES:
-        raise KeySetError(f"{name} is the base64 of {KEY_BYTES} bytes")
+        raise KeySetError(f"{name} is not the base64 of {KEY_BYTES} bytes")
     return raw
 
 

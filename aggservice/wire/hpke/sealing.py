@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from aggservice.mechanisms import Bits
 from aggservice.wire.errors import DecryptionError, KeySetError, PayloadError, PayloadFlaw
 from aggservice.wire.hpke.sender import KEY_BYTES, BaseSender, derive_private_key
-from aggservice.wire.report.payload import MAX_PAYLOAD_BYTES
+from aggservice.wire.limits import MAX_PAYLOAD_BYTES
 
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 INFO_PREFIX = b"aggregation_service"
@@ -39,7 +39,7 @@ def seal(
 
     Without ``bits``, or with private ones, ``cryptography`` draws the ephemeral key. A source that is not private
     gives 32 bytes of key material, so that a seeded run seals to the same bytes every time, and protects nothing.
-    A key of small order, to which everybody could open it, raises ``KeySetError``.
+    A key of small order, for which anyone could open the payload, raises ``KeySetError``.
     """
     info = hpke_info(shared_info, unversioned=unversioned)
     ephemeral = None if bits is None or bits.private else derive_private_key(bits.read(KEY_BYTES))
@@ -48,12 +48,12 @@ def seal(
             return SUITE.encrypt(plaintext, key, info)
         sender = BaseSender(key, info, ephemeral)
     except ValueError:
-        raise KeySetError("the public key is a point that agrees on no secret (RFC 7748, 6.1): use another") from None
+        raise KeySetError("the public key is a point of small order (RFC 7748, section 6.1): use another key") from None
     return sender.encapsulated + sender.seal(plaintext)
 
 
 def open_sealed(sealed: bytes, *, shared_info: str | bytes, key: X25519PrivateKey, unversioned: bool = False) -> bytes:
-    """Return what was sealed; raise ``DecryptionError`` when it does not open under this key and ``shared_info``."""
+    """Return what was sealed; raise ``DecryptionError`` if it does not open under this key and ``shared_info``."""
     if len(sealed) > MAX_PAYLOAD_BYTES + OVERHEAD_BYTES:
         raise PayloadError(PayloadFlaw.OVERSIZED)
     try:

@@ -1,7 +1,7 @@
-"""HPKE base mode as a sender whose ephemeral key is given: what a reproducible run seals with.
+"""HPKE base mode for a sender with a given ephemeral key: how a reproducible run seals.
 
 RFC 9180, sections 4 to 6, for DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and ChaCha20Poly1305, over the primitives of
-``cryptography``. A private run never comes here: it seals with ``cryptography``'s own ``Suite``.
+``cryptography``. A private run does not use this: it seals with ``cryptography``'s own ``Suite``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def labeled_expand(suite: bytes, secret: bytes, label: bytes, info: bytes, lengt
 
 
 def derive_private_key(material: bytes) -> X25519PrivateKey:
-    """Return the private key that at least 32 bytes of key material stand for (section 7.1.3, ``DeriveKeyPair``)."""
+    """Return the private key of at least 32 bytes of key material (section 7.1.3, ``DeriveKeyPair``)."""
     secret = labeled_extract(_KEM_SUITE, b"", b"dkp_prk", material)
     return X25519PrivateKey.from_private_bytes(labeled_expand(_KEM_SUITE, secret, b"sk", b"", KEY_BYTES))
 

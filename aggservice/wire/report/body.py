@@ -36,7 +36,7 @@ class AggregatableReport:
     """One report as a browser sends it. ``shared_info`` is the exact text that the payloads are bound to.
 
     ``trigger_context_id`` and the two debug keys are Attribution Reporting's, ``context_id`` and ``debug_key``
-    Private Aggregation's. The last three fields are of reports without a version only.
+    Private Aggregation's. Only reports without a version have the last three fields.
     """
 
     shared_info: str
@@ -53,11 +53,13 @@ class AggregatableReport:
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.payloads) <= MAX_PAYLOADS:
-            raise ReportBodyError(f"aggregation_service_payloads has 1 to {MAX_PAYLOADS} entries")
+            raise ReportBodyError(
+                f"aggregation_service_payloads has {len(self.payloads)} entries: send 1 to {MAX_PAYLOADS}"
+            )
         for name in _DEBUG_KEYS:
             value = getattr(self, name)
             if value is not None and not 0 <= value < _DEBUG_KEY_LIMIT:
-                raise ReportBodyError(f"{name} is a 64-bit unsigned integer")
+                raise ReportBodyError(f"{name} is not a 64-bit unsigned integer")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body as JSON values, absent fields left out."""
@@ -84,21 +86,21 @@ class AggregatableReport:
     def from_json(cls, text: str | bytes) -> AggregatableReport:
         """Return the report that ``text`` is; raise ``ReportBodyError`` naming the field that is wrong."""
         if len(text) > MAX_BODY_BYTES:
-            raise ReportBodyError(f"a report is at most {MAX_BODY_BYTES} bytes of JSON")
+            raise ReportBodyError(f"the report body has more than {MAX_BODY_BYTES} bytes")
         try:
             body = json.loads(text)
         except (ValueError, RecursionError):
-            raise ReportBodyError("the body of a report is JSON, and this is not") from None
+            raise ReportBodyError("the report body is not valid JSON") from None
         return cls.from_dict(body)
 
     @classmethod
     def from_dict(cls, body: Any) -> AggregatableReport:
-        """Return the report with these JSON values. Fields that we do not know are ignored."""
+        """Return the report with these JSON values. Unknown fields are ignored."""
         if not isinstance(body, dict):
-            raise ReportBodyError("the body of a report is a JSON object")
+            raise ReportBodyError("the report body is not a JSON object")
         entries = body.get("aggregation_service_payloads")
         if not isinstance(entries, list):
-            raise ReportBodyError("aggregation_service_payloads is a list")
+            raise ReportBodyError("aggregation_service_payloads is missing or not a list")
         optional: dict[str, Any] = {name: _text(body, name) for name in _TEXTS if name in body}
         optional |= {name: _debug_key(body, name) for name in _DEBUG_KEYS if name in body}
         return cls(
@@ -120,11 +122,11 @@ _DEBUG_KEYS = ("source_debug_key", "trigger_debug_key", "debug_key")
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise ReportBodyError(f"{name} is a string")
+        raise ReportBodyError(f"{name} is missing or not a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ReportBodyError(f"{name} has half of a surrogate pair, which is no character") from None
+        raise ReportBodyError(f"{name} contains half of a surrogate pair, which is not a character") from None
     return value
 
 
@@ -132,19 +134,19 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes:
     try:
         return base64.b64decode(_text(fields, name), validate=True)
     except (binascii.Error, ValueError):
-        raise ReportBodyError(f"{name} is base64") from None
+        raise ReportBodyError(f"{name} is not base64") from None
 
 
 def _debug_key(fields: dict[str, Any], name: str) -> int:
     text = _text(fields, name)
     if not (text.isascii() and text.isdigit() and len(text) <= 20):
-        raise ReportBodyError(f"{name} is a 64-bit unsigned integer in decimal")
+        raise ReportBodyError(f"{name} is not a 64-bit unsigned integer in decimal")
     return int(text)
 
 
 def _payload(entry: Any) -> SealedPayload:
     if not isinstance(entry, dict):
-        raise ReportBodyError("an entry of aggregation_service_payloads is an object")
+        raise ReportBodyError("an entry of aggregation_service_payloads is not a JSON object")
     cleartext = _bytes(entry, "debug_cleartext_payload") if "debug_cleartext_payload" in entry else None
     return SealedPayload(
         payload=_bytes(entry, "payload"), key_id=_text(entry, "key_id"), debug_cleartext_payload=cleartext
@@ -156,7 +158,7 @@ def seal_payload(
 ) -> tuple[str, SealedPayload]:
     """Return the text of ``shared_info`` and ``plaintext`` sealed under it to a key picked uniformly.
 
-    The cleartext goes along when ``shared_info`` enables debug mode, as in Chrome.
+    As in Chrome, the cleartext is included if ``shared_info`` enables debug mode.
     """
     text = shared_info.serialise()
     key = keys.pick(bits)
@@ -182,13 +184,14 @@ def make_report(
 ) -> AggregatableReport:
     """Return the report of ``contributions``, padded with nulls to ``maximum`` and sealed to a key of ``keys``.
 
-    Filtering IDs take one byte unless asked otherwise, and none before version 1.0. No contributions at all make
-    a null report.
+    By default, filtering IDs take one byte, and none before version 1.0. Without contributions, it is a null report.
     """
     if filtering_id_bytes is None:
         filtering_id_bytes = DEFAULT_FILTERING_ID_BYTES if shared_info.has_filtering_ids else 0
     if (filtering_id_bytes > 0) != shared_info.has_filtering_ids:
-        raise EncodingError("contributions carry filtering IDs from version 1.0 on, and only then")
+        raise EncodingError(
+            "filtering_id_bytes does not match the version: use 1 to 8 from version 1.0 on, and 0 before"
+        )
     plaintext = encode_payload(contributions, filtering_id_bytes=filtering_id_bytes, maximum=maximum)
     text, payload = seal_payload(plaintext, shared_info=shared_info, keys=keys, bits=bits)
     return AggregatableReport(

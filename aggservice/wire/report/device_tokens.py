@@ -1,8 +1,8 @@
-"""Device tokens: a device registry's signature that one report comes from a client of its own.
+"""Device tokens: a device registry's signature that a report comes from one of its clients.
 
 The registry signs at most one token per client and collection. A token binds the reporting origin, the collection and
-the report id, and travels inside the sealed payload: whoever handles the report cannot see, make, strip or move it.
-The registry never sees what a report says.
+the report id, and travels inside the sealed payload: those who handle the report cannot see, make, remove or move
+it. The registry never sees what a report contains.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _DOMAIN = b"aggservice device token v1\0"
 def check_collection(label: str) -> None:
     """Refuse a collection label that is not 1 to 64 printable ASCII characters."""
     if not 1 <= len(label) <= MAX_COLLECTION_CHARACTERS or not (label.isascii() and label.isprintable()):
-        raise EncodingError(f"a collection is named by 1 to {MAX_COLLECTION_CHARACTERS} printable ASCII characters")
+        raise EncodingError(
+            f"the collection {label[:80]!r} is invalid: use 1 to {MAX_COLLECTION_CHARACTERS} printable ASCII characters"
+        )
 
 
 def token_message(*, origin: str, collection: str, report_id: bytes) -> bytes:
@@ -38,7 +40,7 @@ def token_message(*, origin: str, collection: str, report_id: bytes) -> bytes:
         raise EncodingError(f"{origin!r} is not a reporting origin such as https://adtech.example")
     check_collection(collection)
     if len(report_id) != _REPORT_ID_BYTES:
-        raise EncodingError(f"a report id has {_REPORT_ID_BYTES} bytes")
+        raise EncodingError(f"the report id has {len(report_id)} bytes: give the {_REPORT_ID_BYTES} bytes of a UUID")
     return _prefix(origin, collection) + report_id
 
 
@@ -49,13 +51,13 @@ def _prefix(origin: str, collection: str) -> bytes:
 
 
 def sign_token(keys: RegistryKeyPair, *, origin: str, collection: str, report_id: bytes) -> bytes:
-    """Return the 64 bytes of a token. Who may have one is the caller's decision (``ldp_client.Registry``)."""
+    """Return the 64 bytes of a token. The caller decides who may have one (``ldp_client.Registry``)."""
     return keys.private.sign(token_message(origin=origin, collection=collection, report_id=report_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCheck:
-    """What decides whether a token counts: the registry's public key and the collection that a job names."""
+    """What tokens are checked against: the registry's public key and the collection that a job names."""
 
     key: RegistryKey
     collection: str
@@ -66,7 +68,7 @@ class TokenCheck:
     def valid(self, token: bytes, *, origin: str, report_id: bytes) -> bool:
         """Return whether ``token`` is the registry's for this origin, this collection and this report id.
 
-        ``origin`` and ``report_id`` come from a ``shared_info`` that was parsed. One Ed25519 verification.
+        ``origin`` and ``report_id`` come from a parsed ``shared_info``. Costs one Ed25519 verification.
         """
         try:
             _loaded(self.key.raw).verify(token, _prefix(origin, self.collection) + report_id)

@@ -1,40 +1,34 @@
-"""The payload of a local-DP report: bytes that a device randomized itself, and the name of what randomized them.
+"""The payload of a local-DP report: bytes that a device randomized itself, and the name of its randomizer.
 
-``{"data": bytes, "operation": "ldp", "randomizer": 28 bytes}``, canonical CBOR as the histogram payload is, with an
-optional ``"token"`` of 64 bytes (``device_tokens``) between ``data`` and ``operation``. All reports of one randomizer
-with a token have one length, and so have all without, so that the length of what is sealed tells nothing of the data.
+``{"data": bytes, "operation": "ldp", "randomizer": 28 bytes}``, canonical CBOR like the histogram payload, with an
+optional ``"token"`` of 64 bytes (``device_tokens``) between ``data`` and ``operation``. All reports of one
+randomizer with a token have one length, and so have all without, so that the sealed length reveals nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-from aggservice.wire.batch.opening import OpenedBatch
-from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError, WireError
+from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError
 from aggservice.wire.report.device_tokens import TOKEN_BYTES
 from aggservice.wire.report.payload import decode_item
-from aggservice.wire.status import ReportStatus
 
 LDP = "ldp"
 IDENTITY_BYTES = 16
 RANDOMIZER_BYTES = 28
 MAX_LDP_REPORT_BYTES = 60_000
-_OK = int(ReportStatus.OK)
 # The fixed parts of the canonical encoding, in which shorter keys come first (RFC 7049, section 3.9).
-_HEAD, _HEAD_WITH_TOKEN = b"\xa3ddata", b"\xa4ddata"
-_TOKEN, _MIDDLE = b"etoken\x58\x40", b"ioperationcldpjrandomizer\x58\x1c"
+HEAD, HEAD_WITH_TOKEN = b"\xa3ddata", b"\xa4ddata"
+TOKEN, MIDDLE = b"etoken\x58\x40", b"ioperationcldpjrandomizer\x58\x1c"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Randomizer:
-    """Which local randomizer made a report, as the device says it inside its sealed payload.
+    """Which local randomizer made a report, as the device states it inside the sealed payload.
 
-    ``identity`` is the same for, and only for, the same mechanism with the same parameters. ``epsilon_micro`` is ε₀ of
-    one report and ``epsilon_permanent_micro`` ε∞ of all reports of one value, both in millionths; None where nothing
-    bounds the latter.
+    Randomizers have the same ``identity`` exactly if mechanism and parameters are the same. ``epsilon_micro`` is ε₀ of
+    one report and ``epsilon_permanent_micro`` ε∞ of all reports of one value, both in millionths; None if
+    nothing bounds the latter.
     """
 
     identity: bytes
@@ -44,14 +38,16 @@ class Randomizer:
 
     def __post_init__(self) -> None:
         if len(self.identity) != IDENTITY_BYTES:
-            raise EncodingError(f"a randomizer's identity has {IDENTITY_BYTES} bytes")
+            raise EncodingError(f"the randomizer's identity has {len(self.identity)} bytes: give {IDENTITY_BYTES}")
         if not 1 <= self.report_bytes <= MAX_LDP_REPORT_BYTES:
-            raise EncodingError(f"a local report has 1 to {MAX_LDP_REPORT_BYTES} bytes")
+            raise EncodingError(f"report_bytes is {self.report_bytes}: use 1 to {MAX_LDP_REPORT_BYTES}")
         if not 0 < self.epsilon_micro < 1 << 32:
-            raise EncodingError("a report's epsilon is a whole number of millionths above 0 and below 2^32")
+            raise EncodingError(
+                "epsilon_micro is out of range: use a whole number of millionths above 0 and below 2^32"
+            )
         permanent = self.epsilon_permanent_micro
         if permanent is not None and not self.epsilon_micro <= permanent < 1 << 32:
-            raise EncodingError("all reports of a value leak at least what one of them does")
+            raise EncodingError("the permanent epsilon is out of range: use at least epsilon_micro, and below 2^32")
 
     def to_bytes(self) -> bytes:
         """Return the 28 bytes that a payload carries; an unbounded ε∞ is written as 0."""
@@ -60,14 +56,14 @@ class Randomizer:
 
     @property
     def hex(self) -> str:
-        """The same as 56 hexadecimal digits, which is how a job names it."""
+        """The same as 56 hexadecimal digits, the form in which a job names it."""
         return self.to_bytes().hex()
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Randomizer:
-        """Return the randomizer that ``raw`` names; raise ``EncodingError`` when it names none."""
+        """Return the randomizer that ``raw`` names; raise ``EncodingError`` if it is invalid."""
         if len(raw) != RANDOMIZER_BYTES:
-            raise EncodingError(f"a randomizer is named by {RANDOMIZER_BYTES} bytes")
+            raise EncodingError(f"the randomizer's name has {len(raw)} bytes: give {RANDOMIZER_BYTES}")
         size, epsilon, permanent = (int.from_bytes(raw[at : at + 4], "big") for at in (16, 20, 24))
         return cls(
             identity=raw[:IDENTITY_BYTES],
@@ -82,13 +78,15 @@ class Randomizer:
         try:
             raw = bytes.fromhex(text)
         except ValueError:
-            raise EncodingError("a randomizer is named by hexadecimal digits") from None
+            raise EncodingError(
+                f"the randomizer {text[:80]!r} is not hexadecimal: give 56 hexadecimal digits"
+            ) from None
         return cls.from_bytes(raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpPayload:
-    """One local report, with the device token that vouches for it or without one."""
+    """One local report, with or without a device token."""
 
     randomizer: Randomizer
     data: bytes
@@ -96,20 +94,22 @@ class LdpPayload:
 
     def __post_init__(self) -> None:
         if len(self.data) != self.randomizer.report_bytes:
-            raise EncodingError(f"a report of this randomizer has {self.randomizer.report_bytes} bytes")
+            raise EncodingError(
+                f"the report has {len(self.data)} bytes: this randomizer makes {self.randomizer.report_bytes}"
+            )
         if self.token is not None and len(self.token) != TOKEN_BYTES:
-            raise EncodingError(f"a device token has {TOKEN_BYTES} bytes")
+            raise EncodingError(f"the device token has {len(self.token)} bytes: give {TOKEN_BYTES} bytes")
 
     def encode(self) -> bytes:
         """Return the canonical bytes of the payload."""
-        body = _bytes_head(len(self.data)) + self.data
-        tail = _MIDDLE + self.randomizer.to_bytes()
+        body = bytes_head(len(self.data)) + self.data
+        tail = MIDDLE + self.randomizer.to_bytes()
         if self.token is None:
-            return _HEAD + body + tail
-        return _HEAD_WITH_TOKEN + body + _TOKEN + self.token + tail
+            return HEAD + body + tail
+        return HEAD_WITH_TOKEN + body + TOKEN + self.token + tail
 
 
-def _bytes_head(size: int) -> bytes:
+def bytes_head(size: int) -> bytes:
     """Return the head of a CBOR byte string of up to 65,535 bytes (RFC 8949, section 3)."""
     if size < 24:
         return bytes([0x40 + size])
@@ -133,73 +133,3 @@ def decode_ldp_payload(data: bytes) -> LdpPayload:
         return LdpPayload(randomizer=Randomizer.from_bytes(name), data=report, token=token)
     except EncodingError:
         raise PayloadError(PayloadFlaw.WRONG_SHAPE) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LdpColumns:
-    """The local reports of one randomizer in a batch, in order.
-
-    ``status`` has one ``ReportStatus`` per row of the batch and ``mine`` says which rows are such reports; ``data``,
-    ``tokens`` and ``has_token`` have a row for each of those only. A report without a token has 64 zero bytes.
-    """
-
-    status: NDArray[np.uint8]
-    mine: NDArray[np.bool_]
-    data: NDArray[np.uint8]
-    tokens: NDArray[np.uint8]
-    has_token: NDArray[np.bool_]
-
-
-def decode_ldp_batch(opened: OpenedBatch, randomizer: Randomizer) -> LdpColumns:
-    """Return the reports of one randomizer among the opened payloads.
-
-    A row that is a local report of another randomizer is OK and not among them. Canonical payloads of the randomizer
-    have one length with a token and one without, and the same bytes around report and token; every other payload goes
-    to the single decoder.
-    """
-    spans = opened.plaintexts
-    status = opened.status.copy()
-    mine = np.zeros(len(spans), dtype=np.bool_)
-    has_token = np.zeros(len(spans), dtype=np.bool_)
-    data = np.zeros((len(spans), randomizer.report_bytes), dtype=np.uint8)
-    tokens = np.zeros((len(spans), TOKEN_BYTES), dtype=np.uint8)
-    length = _bytes_head(randomizer.report_bytes)
-    tail = _MIDDLE + randomizer.to_bytes()
-    rows, (found,) = _canonical(opened, (_HEAD + length, tail), (randomizer.report_bytes,))
-    mine[rows], data[rows] = True, found
-    rows, (found, signed) = _canonical(
-        opened, (_HEAD_WITH_TOKEN + length, _TOKEN, tail), (randomizer.report_bytes, TOKEN_BYTES)
-    )
-    mine[rows], data[rows], has_token[rows], tokens[rows] = True, found, True, signed
-    for row in np.flatnonzero((status == _OK) & ~mine).tolist():
-        try:
-            payload = decode_ldp_payload(spans[row])
-        except WireError as error:
-            status[row] = error.status
-            continue
-        if payload.randomizer == randomizer:
-            mine[row] = True
-            data[row] = np.frombuffer(payload.data, dtype=np.uint8)
-            if payload.token is not None:
-                has_token[row] = True
-                tokens[row] = np.frombuffer(payload.token, dtype=np.uint8)
-    return LdpColumns(status=status, mine=mine, data=data[mine], tokens=tokens[mine], has_token=has_token[mine])
-
-
-def _canonical(
-    opened: OpenedBatch, fixed: tuple[bytes, ...], widths: tuple[int, ...]
-) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]]]:
-    """Return the rows that are ``fixed[0]``, a field, ``fixed[1]`` and so on, and their fields, of these ``widths``."""
-    spans = opened.plaintexts
-    length = sum(map(len, fixed)) + sum(widths)
-    sized = np.flatnonzero((opened.status == _OK) & (spans.stops - spans.starts == length))
-    rows = spans.buffer[spans.starts[sized, None] + np.arange(length)]
-    same = np.ones(sized.size, dtype=np.bool_)
-    fields = []
-    at = 0
-    for part, width in zip(fixed, (*widths, 0), strict=True):
-        same &= (rows[:, at : at + len(part)] == np.frombuffer(part, dtype=np.uint8)).all(axis=1)
-        at += len(part)
-        fields.append(rows[:, at : at + width])
-        at += width
-    return sized[same], [field[same] for field in fields[:-1]]

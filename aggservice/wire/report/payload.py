@@ -1,7 +1,7 @@
 """The histogram payload: contributions as CBOR, one payload at a time; ``cbor2`` reads it.
 
 ``{"data": [{"id": bytes, "value": 4 bytes, "bucket": 16 bytes}, ...], "operation": "histogram"}``, integers
-big-endian, keys in canonical order, padded with null contributions so that the length tells nothing (WICG
+big-endian, keys in canonical order, padded with null contributions so that the length reveals nothing (WICG
 attribution-reporting-api, "obtain the aggregatable report payload"). ``aggservice.wire.batch.payloads`` decodes
 thousands at once and agrees with this module on every byte string.
 """
@@ -16,12 +16,9 @@ from typing import Any, NoReturn
 import cbor2
 
 from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError
+from aggservice.wire.limits import MAX_CONTRIBUTIONS, MAX_PAYLOAD_BYTES
 
 HISTOGRAM = "histogram"
-MAX_CONTRIBUTIONS = 1000
-MAX_PAYLOAD_BYTES = 1 << 16
-"""No payload of ``MAX_CONTRIBUTIONS`` contributions in canonical form is longer than 48,026 bytes."""
-
 MAX_BUCKET = (1 << 128) - 1
 MAX_VALUE = (1 << 31) - 1
 """Chrome holds values as signed 32-bit integers; four bytes with the top bit set are a negative value."""
@@ -42,16 +39,18 @@ class Contribution:
 
     def __post_init__(self) -> None:
         if not 0 <= self.bucket <= MAX_BUCKET:
-            raise EncodingError("a bucket is an integer from 0 to 2^128 - 1")
+            raise EncodingError(f"the bucket {self.bucket} is out of range: use an integer from 0 to 2^128 - 1")
         if not 0 <= self.value <= MAX_VALUE:
-            raise EncodingError("a contribution's value is an integer from 0 to 2^31 - 1")
+            raise EncodingError(f"the value {self.value} is out of range: use an integer from 0 to 2^31 - 1")
         if not 0 <= self.filtering_id < 1 << 64:
-            raise EncodingError("a filtering ID is an integer from 0 to 2^64 - 1")
+            raise EncodingError(
+                f"the filtering ID {self.filtering_id} is out of range: use an integer from 0 to 2^64 - 1"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Payload:
-    """The contributions of one report, nulls included. ``filtering_id_bytes`` is 0 where they carry no ID (0.1)."""
+    """The contributions of one report, nulls included. ``filtering_id_bytes`` is 0 if they have no ID (version 0.1)."""
 
     contributions: tuple[Contribution, ...]
     filtering_id_bytes: int
@@ -69,21 +68,23 @@ def encode_payload(
 ) -> bytes:
     """Return the payload of ``contributions``, padded with nulls up to ``maximum``; the bytes Chrome would write.
 
-    ``filtering_id_bytes`` is 0 for version 0.1 and 1 to 8 from 1.0; an ID that does not fit is refused, never cut.
+    ``filtering_id_bytes`` is 0 for version 0.1 and 1 to 8 from 1.0; an ID that does not fit is refused.
     """
     if not 0 <= filtering_id_bytes <= MAX_FILTERING_ID_BYTES:
-        raise EncodingError(f"a filtering ID takes 0 to {MAX_FILTERING_ID_BYTES} bytes, not {filtering_id_bytes}")
+        raise EncodingError(f"filtering_id_bytes is {filtering_id_bytes}: use 0 to {MAX_FILTERING_ID_BYTES}")
     size = len(contributions) if maximum is None else maximum
     if not len(contributions) <= size <= MAX_CONTRIBUTIONS:
         raise EncodingError(
-            f"{len(contributions)} contributions do not fit in a report of {size}; at most {MAX_CONTRIBUTIONS} ever do"
+            f"{len(contributions)} contributions do not fit into a report of {size}: send at most {MAX_CONTRIBUTIONS}"
         )
     limit = 1 << (8 * filtering_id_bytes)
     parts = [_HEAD, _array_head(size)]
     opening = _ENTRY_WITH_ID + bytes([0x40 + filtering_id_bytes]) if filtering_id_bytes else _ENTRY
     for contribution in contributions:
         if contribution.filtering_id >= limit:
-            raise EncodingError(f"a filtering ID does not fit in {filtering_id_bytes} bytes: ask for more bytes")
+            raise EncodingError(
+                f"the filtering ID {contribution.filtering_id} does not fit into {filtering_id_bytes} bytes: use more"
+            )
         parts += (
             opening,
             contribution.filtering_id.to_bytes(filtering_id_bytes, "big"),
@@ -140,7 +141,7 @@ def decode_payload(data: bytes) -> Payload:
 
 
 def decode_item(data: bytes) -> Any:
-    """Return the one CBOR item that ``data`` is, refusing tags and repeated keys; the door of every payload type."""
+    """Return the one CBOR item in ``data``, refusing tags and repeated keys; used for every type of payload."""
     if len(data) > MAX_PAYLOAD_BYTES:
         raise PayloadError(PayloadFlaw.OVERSIZED)
     stream = io.BytesIO(data)

@@ -34,17 +34,19 @@ _ROOT_OF_MINUS_ONE = pow(2, (_P - 1) // 4, _P)
 class RegistryKey:
     """The public key of a device registry.
 
-    A key that is no point of the curve would verify nothing, and under a point of small order (32 zero bytes, for
-    example) anybody can make signatures: both are refused.
+    Refused: a key that is not a point of the curve, which would verify nothing, and a point of small order (32 zero
+    bytes, for example), under which anyone can make signatures.
     """
 
     raw: bytes
 
     def __post_init__(self) -> None:
         if len(self.raw) != KEY_BYTES:
-            raise KeySetError(f"a registry's public key has {KEY_BYTES} bytes, not {len(self.raw)}")
+            raise KeySetError(f"the registry's public key has {len(self.raw)} bytes: give {KEY_BYTES}")
         if not _is_safe_point(self.raw):
-            raise KeySetError("these 32 bytes are not the public key of an Ed25519 key pair")
+            raise KeySetError(
+                "these 32 bytes are not a valid Ed25519 public key: make a key pair with `aggservice keys registry`"
+            )
 
     @property
     def digest(self) -> str:
@@ -85,7 +87,7 @@ class RegistryKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryKeyPair:
-    """The key pair of a device registry. The private half is in no text that this class makes but ``write``'s."""
+    """The key pair of a device registry. Only ``write`` puts the private half into text."""
 
     private: Ed25519PrivateKey = field(repr=False)
 

@@ -1,4 +1,4 @@
-"""``shared_info``: the part of a report that everybody can read and nobody can change.
+"""``shared_info``: the part of a report that anyone can read and no one can change.
 
 It is JSON text with sorted keys and no spaces, exactly as Chrome writes it, because its bytes are authenticated with
 the payload (``aggservice.wire.hpke.sealing``).
@@ -14,19 +14,15 @@ from typing import Any
 from uuid import UUID
 
 from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S
 from aggservice.wire.origins import is_reporting_origin
 from aggservice.wire.status import ReportStatus
 
 UNVERSIONED = ""
-"""The version of reports from before versions existed: kept for Chromium's golden reports, refused by a service."""
+"""The version of reports made before versions existed: read for Chromium's golden reports, refused by a service."""
 
 LATEST_VERSION = "1.0"
 NEWEST_MAJOR = 1
-
-MAX_TIME_S = 253_402_300_799
-"""The last second of the year 9999: later ones have no ISO-8601 instant, which the deployed shared ID needs."""
-
-MAX_SHARED_INFO_BYTES = 4096
 
 
 class Api(StrEnum):
@@ -73,9 +69,9 @@ class SharedInfo:
 
     @classmethod
     def parse(cls, text: str | bytes) -> SharedInfo:
-        """Return the fields of ``text``; raise ``SharedInfoError`` with the counter of what is wrong with it.
+        """Return the fields of ``text``; raise ``SharedInfoError`` with the counter of the first problem.
 
-        Fields that we do not know are ignored, as the deployed service ignores them.
+        Unknown fields are ignored, as in the deployed service.
         """
         return _parse(cls, text)
 
@@ -124,7 +120,7 @@ def _check_version(version: str) -> None:
     if int(match[1]) > NEWEST_MAJOR:
         raise _refuse(
             ReportStatus.UNSUPPORTED_REPORT_VERSION,
-            f"version {version} is newer than {LATEST_VERSION}, the newest this service knows: update the service",
+            f"version {version} is newer than {LATEST_VERSION}, the newest supported: update the service",
         )
 
 
@@ -138,7 +134,10 @@ def _check(info: SharedInfo) -> None:
         if _PRINTABLE.fullmatch(info.privacy_budget_key) is None:
             raise _refuse(invalid, "privacy_budget_key is not base64")
     elif info.api is None or info.privacy_budget_key is not None:
-        raise _refuse(invalid, "api is missing" if info.api is None else "privacy_budget_key is of unversioned reports")
+        raise _refuse(
+            invalid,
+            "api is missing" if info.api is None else "only a report without a version has a privacy_budget_key",
+        )
     if _REPORT_ID.fullmatch(info.report_id) is None:
         raise _refuse(ReportStatus.INVALID_REPORT_ID, "report_id is not a UUID")
     if not info.reporting_origin:
@@ -156,7 +155,10 @@ def _check(info: SharedInfo) -> None:
     if not has_destination and (
         info.attribution_destination is not None or info.source_registration_time_s is not None
     ):
-        raise _refuse(invalid, "attribution_destination and source_registration_time are Attribution Reporting's")
+        raise _refuse(
+            invalid,
+            "only Attribution Reporting has attribution_destination and source_registration_time: leave them out",
+        )
     if info.source_registration_time_s is not None and not 0 <= info.source_registration_time_s <= MAX_TIME_S:
         raise _refuse(invalid, "source_registration_time is not a time in seconds")
 
@@ -180,14 +182,14 @@ def _parse(cls: type[SharedInfo], text: str | bytes) -> SharedInfo:
     try:
         raw = text if isinstance(text, bytes) else text.encode()
         if len(raw) > MAX_SHARED_INFO_BYTES:
-            raise _refuse(ReportStatus.REPORT_PARSING_ERROR, f"longer than {MAX_SHARED_INFO_BYTES} bytes")
+            raise _refuse(ReportStatus.REPORT_PARSING_ERROR, f"the text is longer than {MAX_SHARED_INFO_BYTES} bytes")
         fields = json.loads(raw.decode())
     except SharedInfoError:
         raise
     except (ValueError, RecursionError):
-        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "not JSON") from None
+        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "the text is not valid JSON") from None
     if not isinstance(fields, dict):
-        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "not a JSON object")
+        raise _refuse(ReportStatus.REPORT_PARSING_ERROR, "the text is not a JSON object")
     invalid = ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID
     version = _text(fields, "version", invalid)
     _check_version(version)

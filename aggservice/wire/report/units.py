@@ -2,8 +2,8 @@
 
 Both kinds are 20 bytes: the hour of ``scheduled_report_time`` (four bytes, big-endian, so that old units sort and
 expire together) and the first 16 bytes of a SHA-256. The hash of the *report* unit covers the origin, the report id
-and the filtering ID (the paper's Algorithm 1); that of the *shared ID* unit covers the origin and the text whose
-hash the deployed service calls the shared ID.
+and the filtering ID (Algorithm 1 of the paper, see docs/wire.md); that of the *shared ID* unit covers the origin and
+the text whose hash the deployed service calls the shared ID.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from datetime import UTC, datetime
 from hashlib import sha256
 
 from aggservice.wire.errors import EncodingError
+from aggservice.wire.limits import MAX_FILTERING_ID
 from aggservice.wire.report.shared_info import SharedInfo
 
-UNIT_BYTES = 20
 HOUR_S = 3600
 _DIGEST_BYTES = 16
-_MAX_FILTERING_ID = (1 << 64) - 1
 
 
 def unit_hour(time_s: int) -> bytes:
@@ -52,7 +51,7 @@ def shared_id_text(info: SharedInfo, filtering_id: int) -> str:
     if info.source_registration_time_s is not None:
         parts.append(instant(info.source_registration_time_s))
     if info.has_filtering_ids or filtering_id:
-        parts.append(str(_checked(filtering_id)))
+        parts.append(str(checked_filtering_id(filtering_id)))
     return "-".join(parts)
 
 
@@ -63,7 +62,11 @@ def shared_id(info: SharedInfo, filtering_id: int = 0) -> str:
 
 def report_unit(info: SharedInfo, filtering_id: int = 0) -> bytes:
     """Return the unit that is this report under this filtering ID."""
-    message = origin_prefix(info.reporting_origin) + info.report_id_bytes + _checked(filtering_id).to_bytes(8, "big")
+    message = (
+        origin_prefix(info.reporting_origin)
+        + info.report_id_bytes
+        + checked_filtering_id(filtering_id).to_bytes(8, "big")
+    )
     return unit_hour(info.scheduled_report_time_s) + sha256(message).digest()[:_DIGEST_BYTES]
 
 
@@ -73,7 +76,8 @@ def shared_id_unit(info: SharedInfo, filtering_id: int = 0) -> bytes:
     return unit_hour(info.scheduled_report_time_s) + sha256(message).digest()[:_DIGEST_BYTES]
 
 
-def _checked(filtering_id: int) -> int:
-    if not 0 <= filtering_id <= _MAX_FILTERING_ID:
-        raise EncodingError("a filtering ID is an integer from 0 to 2^64 - 1")
+def checked_filtering_id(filtering_id: int) -> int:
+    """Return a filtering ID that is in range; raise ``EncodingError`` for any other number."""
+    if not 0 <= filtering_id <= MAX_FILTERING_ID:
+        raise EncodingError(f"the filtering ID {filtering_id} is out of range: use an integer from 0 to 2^64 - 1")
     return filtering_id

@@ -1,0 +1,15 @@
+"""Limits of a report that several rooms of this package need."""
+
+MAX_TIME_S = 253_402_300_799
+"""The last second of the year 9999. Later times have no ISO-8601 instant, which the deployed shared ID needs."""
+
+MAX_SHARED_INFO_BYTES = 4096
+
+MAX_CONTRIBUTIONS = 1000
+MAX_PAYLOAD_BYTES = 1 << 16
+"""A payload of ``MAX_CONTRIBUTIONS`` contributions in canonical form has at most 48,026 bytes."""
+
+MAX_FILTERING_ID = (1 << 64) - 1
+
+UNIT_BYTES = 20
+"""The length of a unit key: four bytes of the hour, and 16 bytes of a SHA-256."""
