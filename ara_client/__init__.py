@@ -1,10 +1,11 @@
-"""A browser's Attribution Reporting: registrations in, reports out, with every limit and all the noise between.
+"""A browser's Attribution Reporting: from registrations to reports, with every limit and all the noise.
 
-``Browser`` is one browser as Chromium 150 ships it. ``parse_source`` and ``parse_trigger`` read registrations on their
-own, with every problem they have. ``ara_client.interop`` runs Chromium's interoperability cases.
+``Browser`` is one browser as Chromium 150 ships it. ``parse_source`` reads a registration header
+by itself and lists every problem with it. ``ara_client.interop`` runs Chromium's interoperability cases.
 
-``StateSpace`` counts and numbers what a source can send, ``Corrector`` undoes the noise in event-level counts, and
-``Fleet`` is many browsers at once, in columns. ``ara_client.model`` is the paper's Algorithms 2, 4 and 8 as printed.
+``StateSpace`` counts and numbers the combinations of reports that a source can send, ``Corrector`` removes the bias of
+noise from event-level counts, and ``Fleet`` is many browsers at once, in columns. ``ara_client.model`` is Algorithms 2,
+4 and 8 of Ghazi et al. as printed.
 """
 
 from ara_client.browser import Browser
@@ -14,8 +15,8 @@ from ara_client.event_noise.corrector import Corrector
 from ara_client.event_noise.response import channel_capacity, draw_states, response_rate
 from ara_client.event_noise.state_space import StateSpace, TriggerDataSpec, count_states
 from ara_client.fleet.columns import FleetReports, SourceColumns, TriggerColumns
-from ara_client.fleet.fleet import Fleet, FleetRules, Outcome, match_table
-from ara_client.randomness import SettledDraws
+from ara_client.fleet.fleet import Fleet, FleetRules, TriggerOutcome, match_table
+from ara_client.randomness import FixedDraws
 from ara_client.registration.source import parse_source
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport, VerboseDebugReport
 from ara_client.requests import Request, Response
@@ -27,18 +28,18 @@ __all__ = [
     "Browser",
     "Corrector",
     "EventLevelReport",
+    "FixedDraws",
     "Fleet",
     "FleetReports",
     "FleetRules",
-    "Outcome",
     "Request",
     "Response",
     "SendResult",
-    "SettledDraws",
     "SourceColumns",
     "StateSpace",
     "TriggerColumns",
     "TriggerDataSpec",
+    "TriggerOutcome",
     "VendorValues",
     "VerboseDebugReport",
     "channel_capacity",

@@ -25,8 +25,8 @@ from ara_client.delivery.assembly import Assembler
 from ara_client.delivery.sending import Delivery, Send, SendResult
 from ara_client.errors import ConfigurationError
 from ara_client.origins import parse_suitable_origin
-from ara_client.randomness import BitsDraws, Draws
-from ara_client.reports import Report
+from ara_client.randomness import Draws, RandomDraws
+from ara_client.reports import OutgoingReport
 from ara_client.requests import Exchange, Registrar, Request, Response
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.pending import PendingReport
@@ -37,11 +37,11 @@ _END_MS = 1 << 62
 
 
 class Browser:
-    """Registers sources and triggers, keeps every limit, and sends reports when their time comes.
+    """Registers sources and triggers, enforces every limit, and sends reports when they are due.
 
-    ``keys`` are the public keys of the aggregation coordinators, one set for all or one each; without them
-    aggregatable reports are delivered unsealed. ``draws`` replaces the randomness that comes from ``bits``, ``send``
-    the network, which otherwise never fails.
+    ``keys`` are the public keys of the aggregation coordinators: one set for all of them, or one set per coordinator.
+    Without keys, aggregatable reports are delivered unsealed. ``draws`` replaces the random choices that come from
+    ``bits``; ``send`` replaces the network, which by default never fails.
     """
 
     def __init__(
@@ -56,16 +56,15 @@ class Browser:
     ) -> None:
         self.config = VendorValues() if config is None else config
         self._clock = clock
-        self._state = BrowserState(self.config, BitsDraws(bits, self.config) if draws is None else draws)
+        self._state = BrowserState(self.config, RandomDraws(bits, self.config) if draws is None else draws)
         self._registrar = Registrar(self._state)
         assembler = None if keys is None else Assembler(self._keys_by_coordinator(keys), bits)
         self._delivery = Delivery(self._state, clock, assembler, _always_sent if send is None else send)
 
-    def register(self, request: Request, *responses: Response) -> list[Report]:
-        """Process a request whose responses, a redirect chain, all arrive now; return the reports that go out at once.
+    def register(self, request: Request, *responses: Response) -> list[OutgoingReport]:
+        """Process a request and its chain of responses, all arriving now; return the reports sent immediately.
 
-        Never raises for what a response says, however malformed; raises ``RequestError`` for a request that no
-        browser would make.
+        A malformed response never raises. A request that no browser would send raises ``RequestError``.
         """
         exchange = self._registrar.start(request)
         for response in responses:
@@ -74,29 +73,29 @@ class Browser:
         return self._delivery.flush()
 
     def start(self, request: Request) -> Exchange:
-        """Begin a request whose responses arrive one by one; see ``respond`` and ``finish``."""
+        """Start a request whose responses arrive one by one; see ``respond`` and ``finish``."""
         return self._registrar.start(request)
 
-    def respond(self, exchange: Exchange, response: Response) -> list[Report]:
-        """Process one response of a request under way; return the reports that go out at once."""
+    def respond(self, exchange: Exchange, response: Response) -> list[OutgoingReport]:
+        """Process one response of an open request; return the reports sent immediately."""
         exchange.respond(response, self._clock.now_ms())
         return self._delivery.flush()
 
-    def finish(self, exchange: Exchange) -> list[Report]:
-        """End a request; return the reports that go out at once."""
+    def finish(self, exchange: Exchange) -> list[OutgoingReport]:
+        """End a request; return the reports sent immediately."""
         exchange.finish()
         return self._delivery.flush()
 
-    def advance(self, until_ms: int | None = None) -> list[Report]:
-        """Let time pass until ``until_ms``, sending reports as they fall due; return them in order.
+    def advance(self, until_ms: int | None = None) -> list[OutgoingReport]:
+        """Advance the clock to ``until_ms``, sending each report when it is due; return them in order.
 
-        Without ``until_ms``, or with a clock that runs by itself, send what is due now.
+        Without ``until_ms``, send what is due now; a clock other than ``ManualClock`` allows only that.
         """
         if until_ms is None:
             return self._delivery.flush()
         clock = self._clock
         if not isinstance(clock, ManualClock):
-            raise ConfigurationError("only a ManualClock can be advanced: call advance() without a time")
+            raise ConfigurationError("this clock cannot be advanced: call advance() without a time, or use ManualClock")
         arrived = self._delivery.flush()
         while self._delivery.online:
             due_ms = self._state.pending.next_due_ms()
@@ -108,15 +107,15 @@ class Browser:
         return arrived
 
     def go_offline(self) -> None:
-        """Stop sending: the browser is closed, or has no network at all."""
+        """Stop sending: the browser is closed or has no network."""
         self._delivery.online = False
 
     def go_online(self) -> None:
-        """Resume sending; what was missed is spread over the next minute."""
+        """Resume sending; overdue reports are spread over the next minute."""
         self._delivery.go_online()
 
     def navigate(self) -> None:
-        """Note that the user went to another page, which vendors may wait for before a last attempt to send."""
+        """Record that the user went to another page; some vendors wait for that before the last attempt to send."""
         self._delivery.retry_after_navigation()
 
     def clear(
@@ -127,12 +126,11 @@ class Browser:
         end_ms: int = _END_MS,
         rate_limits: bool = False,
     ) -> None:
-        """Forget the sources and reports of a reporting origin (None: of all), from a range of time, ends included.
+        """Delete the sources and reports of a reporting origin (None: of all) in a range of time, both ends included.
 
-        A report goes with its source and a source with its report, whichever of them the range holds.
-        A site that clears its data keeps its rate limits, so that it cannot reset them (WICG, "clear site data"); a
-        user who does may have ``rate_limits`` forgotten too. Budgets of aggregatable debug reports stay in either case:
-        see ``forget_debug_budgets``.
+        If the range holds a source or one of its reports, both are deleted. A site that clears its data keeps its
+        rate limits, so it cannot reset them (WICG, "clear site data"); ``rate_limits`` deletes them too, for a user who
+        asks for it. Budgets of aggregatable debug reports stay in both cases: see ``forget_debug_budgets``.
         """
         wanted = None if origin is None else parse_suitable_origin(origin)
         state = self._state
@@ -142,7 +140,7 @@ class Browser:
             if wanted in (None, source.reporting_origin)
         }
         for pending in state.pending:
-            # A source that gave way or expired is held no more, but its reports still tell of it.
+            # A replaced or expired source is no longer stored, but its pending reports still refer to it.
             times = [pending.trigger_time_ms] + ([] if pending.source is None else [pending.source.time_ms])
             if wanted in (None, pending.report.reporting_origin) and any(begin_ms <= time <= end_ms for time in times):
                 state.pending.remove(pending)
@@ -159,27 +157,22 @@ class Browser:
     def forget_debug_budgets(
         self, origin: str | None = None, *, begin_ms: int = _BEGINNING_MS, end_ms: int = _END_MS
     ) -> None:
-        """Forget what a reporting origin (None: all) spent on aggregatable debug reports: new privacy units begin.
+        """Delete what a reporting origin (None: all) spent on aggregatable debug reports: new privacy units begin.
 
-        After it Λ₁ may be contributed again for the same context site, reporting site and day, so no bound of the
-        service holds across the call. Only a user who deletes all internal data of the browser causes it; no page or
-        response header can.
+        After this call Λ₁ may be contributed again for the same context site, reporting site and day, so no bound of
+        the service holds across it. Only a user who deletes all internal data of the browser causes this; no page and
+        no response header can.
         """
         wanted = None if origin is None else parse_suitable_origin(origin)
         self._state.debug_budgets.forget(wanted, begin_ms, end_ms)
 
     @property
-    def pending(self) -> list[Report]:
-        """The reports that wait, earliest first, each with the time it is due as its ``time_ms``."""
+    def pending(self) -> list[OutgoingReport]:
+        """The pending reports, earliest first; ``time_ms`` of each is the time it is due."""
         return [_as_due(pending) for pending in self._state.pending]
 
-    @property
-    def source_count(self) -> int:
-        """How many sources are held; those that have expired since the last registration still count."""
-        return len(self._state.sources)
-
     def check(self) -> None:
-        """Assert every invariant of what is stored."""
+        """Assert every invariant of the stored sources and reports."""
         self._state.sources._check()
         self._state.pending._check()
 
@@ -189,9 +182,9 @@ class Browser:
         return {parse_suitable_origin(url): own for url, own in keys.items()}
 
 
-def _always_sent(report: Report) -> SendResult:
+def _always_sent(report: OutgoingReport) -> SendResult:
     return SendResult.SENT
 
 
-def _as_due(pending: PendingReport) -> Report:
+def _as_due(pending: PendingReport) -> OutgoingReport:
     return replace(pending.report, time_ms=pending.due_ms)

@@ -1,7 +1,7 @@
-"""The constants of the specification: what no browser may choose for itself.
+"""The constants of the specification, equal in every browser.
 
-WICG Attribution Reporting, section "Constants", in milliseconds where they are durations. What a browser may choose
-is in ``ara_client.vendor``.
+WICG Attribution Reporting, section "Constants", durations in milliseconds. The values that a browser may choose
+are in ``ara_client.vendor``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MIN_SOURCE_EXPIRY_MS: Final = DAY_MS
 MAX_SOURCE_EXPIRY_MS: Final = 30 * DAY_MS
 MIN_REPORT_WINDOW_MS: Final = HOUR_MS
 NAVIGATION_WINDOWS_MS: Final = (2 * DAY_MS, 7 * DAY_MS)
-"""The ends of a navigation source's windows before its expiry, unless it asks for others."""
+"""The ends of a navigation source's windows before its expiry, unless it gives others."""
 
 MAX_FILTERS_PER_SOURCE: Final = 50
 MAX_VALUES_PER_FILTER: Final = 50
@@ -39,7 +39,7 @@ DEFAULT_EVENT_LEVEL_REPORTS: Final = {"navigation": 3, "event": 1}
 DEFAULT_TRIGGER_DATA_CARDINALITY: Final = {"navigation": 8, "event": 2}
 
 AGGREGATABLE_BUDGET: Final = 65_536
-"""Λ₁: what all contributions of a source may sum to."""
+"""Λ₁: the largest sum of all contributions of a source."""
 
 DEFAULT_FILTERING_ID_MAX_BYTES: Final = 1
 MAX_FILTERING_ID_MAX_BYTES: Final = 8

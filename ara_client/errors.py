@@ -1,4 +1,4 @@
-"""The errors of ``ara_client``. A malformed header is never one of these: a browser reports or drops it."""
+"""The errors of ``ara_client``. A malformed header raises none of them: a browser reports or drops it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ class AraClientError(Exception):
 
 
 class ConfigurationError(AraClientError, ValueError):
-    """A vendor value, a configuration file or an argument of ``Browser`` is outside the range it is defined for."""
+    """A vendor value, a configuration file or an argument of ``Browser`` is outside its range."""
 
 
 class RequestError(AraClientError, ValueError):
-    """What the caller says a page did cannot have happened: an unsuitable context, a header no browser would send."""
+    """The caller describes a request that no browser sends: an unsuitable context, or an impossible header."""
 
 
 class UnsealedReportError(AraClientError):
-    """The JSON body of an aggregatable report was asked for, but the browser had no key to seal it to."""
+    """The JSON body of an aggregatable report was requested, but the browser had no key to seal it."""
 
 
 class InteropCaseError(AraClientError, ValueError):

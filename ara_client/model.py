@@ -1,13 +1,13 @@
-"""Algorithms 2, 4 and 8 of the paper as printed, in its own words: the oracle that the browser is compared with.
+"""Algorithms 2, 4 and 8 of Ghazi et al. ("the paper") as printed, with its names: a reference for the browser.
 
-Kept as printed: Algorithm 2 goes on to the next matching source when the budget of one is spent; Algorithm 4 raises U
-to a bucket even when maxRep keeps its report from being sent. Algorithms 8 and 9 never say where i advances: here it
-does after each answer. A source is active while its expDate lies ahead, in whatever time the caller counts.
+As printed, Algorithm 2 tries the next matching source if the budget of one is spent, and Algorithm 4 raises U to a
+bucket even if maxRep prevents its report. Algorithms 8 and 9 do not say where i advances: here it does after each
+answer. A source is active until its expDate, in the caller's unit of time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, product
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Source:
-    """s = (srcId, dest, expDate, srcFilt, srcKey) of Algorithm 2. Two sources are never the same one."""
+    """s = (srcId, dest, expDate, srcFilt, srcKey) of Algorithm 2. Sources are compared by identity."""
 
     src_id: int
     dest: str
@@ -88,7 +88,7 @@ class EventSource:
     trig_spec: tuple[TrigSpec, ...]
 
     def window_ends(self) -> list[tuple[int, TrigSpec]]:
-        """Return when windows of this source pass, in order; the i-th of them is the paper's i."""
+        """Return the ends of this source's windows in order; the i-th is the paper's i."""
         ends = [(self.registered + window, spec) for spec in self.trig_spec for window in spec.windows]
         return sorted(ends, key=itemgetter(0))
 
@@ -127,7 +127,7 @@ class EventClient:
             self.v[s, spec.trig_data] = self.u[s, spec.trig_data] = 0
 
     def register_trigger(self, t: Trigger) -> None:
-        """Add to the value of the newest active source that fits. Pass the windows that ended before it first."""
+        """Add to the value of the newest active source that matches. First pass the windows before it."""
         if t.value > 0:
             for s in reversed(self.sources):
                 if s.exp_date > t.time and t.dest == s.dest and t.filt & s.src_filt and (s, t.data) in self.v:
@@ -135,7 +135,7 @@ class EventClient:
                     break
 
     def pass_window(self, s: EventSource, spec: TrigSpec) -> list[EventReport]:
-        """Return the reports that leave at the passing of a time window for (s, trigData)."""
+        """Return the reports sent when a time window for (s, trigData) passes."""
         sent = []
         for b in spec.buckets:
             if self.u[s, spec.trig_data] < b <= self.v[s, spec.trig_data]:
@@ -146,13 +146,13 @@ class EventClient:
         return sent
 
     def pass_windows(self, after: int, until: int) -> list[tuple[int, EventReport]]:
-        """Pass every window that ends in (after, until]; return when each report leaves."""
+        """Pass every window that ends in (after, until]; return each report with its time."""
         ends = [(end, s, spec) for s in self.sources for end, spec in s.window_ends() if after < end <= until]
         return [(end, sent) for end, s, spec in sorted(ends, key=itemgetter(0)) for sent in self.pass_window(s, spec)]
 
 
 def outputs_of(s: EventSource) -> list[tuple[tuple[EventReport, ...], ...]]:
-    """Return O, every valid combination, listed as the paper does for Table 1; entry i is for the i-th window end."""
+    """Return O, every valid combination, as in the paper's Table 1; entry i is for the i-th window end."""
     ends = [spec for _, spec in s.window_ends()]
     found = []
     for counts in product(*(range(len(spec.buckets) + 1) for spec in ends)):
@@ -183,18 +183,3 @@ class InteractiveRandomizedResponse(Generic[Answer]):
             self.s_star = None if truthful else self.outputs[uniform_below(self._bits, len(self.outputs))]
         self.i += 1
         return q(y) if self.s_star is None else self.s_star[self.i - 2]
-
-
-def noisy_reports(
-    client: EventClient, s: EventSource, triggers: Iterable[Trigger], *, epsilon: Fraction, bits: Bits
-) -> list[tuple[int, EventReport]]:
-    """Return what is sent for one source and its triggers in order of time: Algorithm 8 over Algorithm 4's windows."""
-    client.register_source(s)
-    response = InteractiveRandomizedResponse(epsilon=epsilon, outputs=outputs_of(s), bits=bits)
-    waiting, sent = list(triggers), []
-    for end, spec in s.window_ends():
-        while waiting and waiting[0].time < end:
-            client.register_trigger(waiting.pop(0))
-        truth = tuple(client.pass_window(s, spec))
-        sent += [(end, report) for report in response.answer(truth, lambda y: y)]
-    return sent

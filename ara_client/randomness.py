@@ -1,7 +1,7 @@
-"""Every random choice a browser makes, in one object: noise, null reports, delays, ids and order.
+"""Every random choice of a browser, in one object: noise, null reports, delays, ids and order.
 
-``BitsDraws`` draws them from ``Bits``. A run that must come out the same every time gives the browser another
-``Draws``; ``SettledDraws`` is the one that interoperability cases assume: no noise, longest delays, nothing shuffled.
+``RandomDraws`` draws them from ``Bits``. For a run with known results, pass the browser another ``Draws``;
+``FixedDraws`` makes the choices that interoperability cases assume: no noise, longest delays, nothing shuffled.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class Draws(Protocol):
-    """What a browser asks chance for."""
+    """The random choices of a browser."""
 
     def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
-        """Return the false reports a new source sends instead of true ones, None for true ones."""
+        """Return the fake reports that a new source sends instead of true ones, or None to send true ones."""
         ...
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
@@ -32,11 +32,11 @@ class Draws(Protocol):
         ...
 
     def aggregatable_delay_ms(self) -> int:
-        """Return how long after its trigger an aggregatable report is due."""
+        """Return the delay between a trigger and its aggregatable report."""
         ...
 
     def offline_delay_ms(self) -> int:
-        """Return how long after coming back online an overdue report is due."""
+        """Return the delay of an overdue report after the browser comes back online."""
         ...
 
     def report_id(self) -> str:
@@ -44,12 +44,12 @@ class Draws(Protocol):
         ...
 
     def shuffle(self, items: list[T]) -> None:
-        """Put the items in a random order, in place."""
+        """Reorder the list randomly."""
         ...
 
 
-class BitsDraws:
-    """The choices of a browser as shipped, from ``bits``, exactly: no probability is rounded to a double."""
+class RandomDraws:
+    """The choices of a browser as shipped, drawn from ``bits``; no probability is rounded to a double."""
 
     def __init__(self, bits: Bits, vendor: VendorValues) -> None:
         self._bits = bits
@@ -67,7 +67,7 @@ class BitsDraws:
         return None if rank is None else space.at(rank)
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
-        """Toss the coin for one null report."""
+        """Draw whether one null report is made."""
         return bernoulli(self._bits, self._null_rates[includes_source_time])
 
     def aggregatable_delay_ms(self) -> int:
@@ -91,10 +91,10 @@ class BitsDraws:
             items[last], items[other] = items[other], items[last]
 
 
-class SettledDraws:
-    """Choices that are settled beforehand: true reports, no null reports and the longest delays, unless set.
+class FixedDraws:
+    """Fixed choices: true reports, no null reports and the longest delays, unless the attributes say otherwise.
 
-    ``fake_reports`` (pairs of trigger data and window) and ``null_days`` hold until they are set again.
+    ``fake_reports`` (pairs of trigger data and window) and ``null_days`` apply until they are set again.
     """
 
     def __init__(self, vendor: VendorValues) -> None:
@@ -132,4 +132,4 @@ class SettledDraws:
         return str(UUID(int=self._reports << 80 | 4 << 76 | 8 << 60))
 
     def shuffle(self, items: list[T]) -> None:
-        """Leave the order alone."""
+        """Keep the order."""

@@ -1,7 +1,7 @@
-"""The reports a browser sends, as values: where to, when, and what is in them.
+"""The reports a browser sends, as values: their address, time and body.
 
 WICG, sections "Report delivery" and "Serialize attribution report body". Every report has ``url``, ``time_ms`` (when
-it was sent; None while it waits), ``to_dict()`` (its body as JSON values) and ``to_json()`` (its body).
+it was sent; None until then), ``to_dict()`` (its body as JSON values) and ``to_json()`` (its body).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ JsonMap = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report(ABC):
-    """What every report has: the origin it goes to and the time it was sent."""
+class OutgoingReport(ABC):
+    """The base of every report: the origin that receives it and the time it was sent."""
 
     reporting_origin: Origin
     time_ms: int | None = None
@@ -48,10 +48,10 @@ class Report(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLevelReport(Report):
-    """A report about one trigger, or a false one. ``debug`` marks the copy that goes out at once.
+class EventLevelReport(OutgoingReport):
+    """A report about one trigger, or a fake one. ``debug`` marks the copy that is sent immediately.
 
-    ``summary_bucket`` and ``trigger_debug_keys`` are of the full-flexible form only.
+    Only the full-flexible form sets ``summary_bucket`` and ``trigger_debug_keys``.
     """
 
     report_id: str
@@ -69,7 +69,7 @@ class EventLevelReport(Report):
 
     @property
     def path(self) -> str:
-        """Event-level reports, and their debug copies."""
+        """The path of event-level reports or of their debug copies."""
         return ("debug/" if self.debug else "") + "report-event-attribution"
 
     def to_dict(self) -> JsonMap:
@@ -92,11 +92,11 @@ class EventLevelReport(Report):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableReport(Report):
-    """What aggregatable reports of both kinds have. ``sealed`` is the body, once there is a key to seal it to.
+class AggregatableReport(OutgoingReport):
+    """The base of both kinds of aggregatable reports. ``sealed`` is the encrypted body; None without a key.
 
-    ``contributions`` are the true ones, without the nulls that pad the payload: what the holder of the device may
-    see, and nobody else.
+    ``contributions`` are the true ones, without the nulls that pad the payload; they never leave the device in the
+    clear.
     """
 
     report_id: str
@@ -107,17 +107,15 @@ class AggregatableReport(Report):
     sealed: WireReport | None = None
 
     def to_dict(self) -> JsonMap:
-        """Return the body; raise ``UnsealedReportError`` where the browser had no key."""
+        """Return the body; raise ``UnsealedReportError`` if the browser had no key."""
         if self.sealed is None:
-            raise UnsealedReportError(
-                f"this report was not sealed: give Browser keys for {self.coordinator} to have bodies to post"
-            )
+            raise UnsealedReportError(f"this report has no sealed body: pass Browser the keys of {self.coordinator}")
         return self.sealed.to_dict()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatableAttributionReport(AggregatableReport):
-    """A report whose contributions are attributed, or a null one. ``source_time_ms`` is None where it is excluded."""
+    """A report with attributed contributions, or a null report. ``source_time_ms`` is None if excluded."""
 
     source_time_ms: int | None
     trigger_context_id: str | None = None
@@ -129,7 +127,7 @@ class AggregatableAttributionReport(AggregatableReport):
 
     @property
     def path(self) -> str:
-        """Aggregatable reports, and their debug copies."""
+        """The path of aggregatable reports or of their debug copies."""
         return ("debug/" if self.debug else "") + "report-aggregate-attribution"
 
     @property
@@ -140,11 +138,11 @@ class AggregatableAttributionReport(AggregatableReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatableDebugReport(AggregatableReport):
-    """A report about what went wrong with a registration, to be aggregated."""
+    """An aggregatable report about the outcome of a registration."""
 
     @property
     def path(self) -> str:
-        """Aggregatable debug reports."""
+        """The path of aggregatable debug reports."""
         return "debug/report-aggregate-debug"
 
 
@@ -157,14 +155,14 @@ class VerboseDebugData:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerboseDebugReport(Report):
-    """A report in the clear about what became of a registration."""
+class VerboseDebugReport(OutgoingReport):
+    """A report in the clear about the outcome of a registration."""
 
     data: tuple[VerboseDebugData, ...]
 
     @property
     def path(self) -> str:
-        """Verbose debug reports."""
+        """The path of verbose debug reports."""
         return "debug/verbose"
 
     def to_dict(self) -> list[JsonMap]:

@@ -1,6 +1,6 @@
-"""Requests that may register sources and triggers, and what a browser does with their responses.
+"""Requests that may register sources and triggers, and how a browser processes their responses.
 
-WICG, "process an attribution eligible response" and what it calls; redirects are further responses to a request.
+WICG, "process an attribution eligible response" and what it calls; a redirect is one more response to the same request.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from aggservice.wire import Origin
 from aggservice.wire.origins import parse_url
+from ara_client.attribution.debug import send_source_debug
+from ara_client.attribution.outcomes import TriggerEvent
 from ara_client.attribution.source import store_source
-from ara_client.attribution.source_debug import send_source_debug
 from ara_client.attribution.trigger import attribute
-from ara_client.attribution.trigger_debug import Trigger
 from ara_client.errors import RequestError
 from ara_client.origins import parse_suitable_origin
 from ara_client.registration.headers import (
@@ -46,8 +46,8 @@ _MAX_BUFFERED_OS_REGISTRATIONS = 20
 class Request:
     """A request that a page makes. ``context`` is the top-level origin, ``eligible`` the request's header.
 
-    ``navigation`` names the navigation that the request belongs to, for those that go along with one: sources of
-    one navigation must agree on their scopes. Without it a request is a navigation of its own.
+    ``navigation`` names the navigation to which the request belongs: the sources of one navigation must have the same
+    scopes. Without a name, a navigation request is a navigation of its own.
     """
 
     context: str
@@ -58,7 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response: where it came from, its headers, and whether cookies would allow its origin to debug."""
+    """A response: its URL, its headers, and whether cookies allow debug reports to its origin."""
 
     url: str
     headers: Mapping[str, str | bytes]
@@ -67,7 +67,7 @@ class Response:
 
 @dataclass(slots=True)
 class _Navigation:
-    """What a navigation's sources have said so far, and how many requests may still say more."""
+    """The scopes and registrations of a navigation's sources so far, and how many of its requests are open."""
 
     open_requests: int = 0
     scopes: dict[Origin, frozenset[str]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class _Navigation:
 
 
 class Exchange:
-    """A request under way. ``respond`` for each response in turn, then ``finish``."""
+    """An open request: call ``respond`` for each response in order, then ``finish``."""
 
     def __init__(self, registrar: Registrar, request: Request, context: Origin, eligibility: Eligibility) -> None:
         self._registrar = registrar
@@ -86,31 +86,34 @@ class Exchange:
         self._name = request.navigation
 
     def respond(self, response: Response, now_ms: int) -> None:
-        """Process a response that arrives now."""
+        """Process a response that arrives at ``now_ms``."""
         self._registrar.process(self, response, now_ms)
 
     def finish(self) -> None:
-        """Say that no further response comes."""
+        """End the request: no further response will come."""
         self._registrar.leave(self, self._name)
 
 
 class Registrar:
-    """Takes registrations out of responses and hands them on."""
+    """Parses registrations in responses and passes them to attribution."""
 
     def __init__(self, state: BrowserState) -> None:
         self._state = state
         self._navigations: dict[str, _Navigation] = {}
 
     def start(self, request: Request) -> Exchange:
-        """Begin a request; raise ``RequestError`` if no browser would make it."""
+        """Start a request; raise ``RequestError`` if no browser would send it."""
         context = parse_suitable_origin(request.context)
         eligibility = parse_eligible(request.eligible)
         if eligibility is None:
-            raise RequestError(f"no browser sends Attribution-Reporting-Eligible: {request.eligible}")
+            raise RequestError(
+                f"no browser sends Attribution-Reporting-Eligible: {request.eligible}; "
+                "use navigation-source, event-source, trigger, or the last two together"
+            )
         return Exchange(self, request, context, eligibility)
 
     def enter(self, request: Request, eligibility: Eligibility) -> _Navigation | None:
-        """Return the navigation a request belongs to, None if its sources are not of a navigation."""
+        """Return the navigation of a request, or None if its sources are not navigation sources."""
         if eligibility.source_type != "navigation":
             return None
         if request.navigation is None:
@@ -120,7 +123,7 @@ class Registrar:
         return navigation
 
     def leave(self, exchange: Exchange, name: str | None) -> None:
-        """Note the end of a request; the end of its navigation hands buffered registrations to the system."""
+        """End a request; the last one of a navigation passes the buffered registrations to the operating system."""
         navigation = exchange.navigation
         if navigation is None:
             return
@@ -189,7 +192,7 @@ class Registrar:
         if parsed.value is None:
             self._report_error(exchange, TRIGGER_HEADER, header, info, origin, parsed.problems)
             return
-        trigger = Trigger(
+        trigger = TriggerEvent(
             registration=parsed.value,
             context_origin=exchange.context,
             reporting_origin=origin,
@@ -219,12 +222,12 @@ class Registrar:
             self._delegate(exchange, full, "os-source-delegated")
 
     def _delegate(self, exchange: Exchange, registrations: Sequence[OsRegistration], kind: str) -> None:
-        """Send the debug reports of registrations that the operating system takes over."""
+        """Send the debug reports of registrations that are passed to the operating system."""
         for registration in registrations:
             url = registration.url
             if registration.debug_reporting and not exchange.fenced and url is not None and url.origin.suitable:
                 body = {"context_site": exchange.context.site, "registration_url": str(url)}
-                self._tell(url.origin, kind, body)
+                self._send_debug(url.origin, kind, body)
 
     def _report_error(
         self,
@@ -235,18 +238,18 @@ class Registrar:
         origin: Origin,
         problems: Sequence[Problem],
     ) -> None:
-        """Report a malformed header to those who want to know; drop it silently otherwise."""
+        """Report a malformed header if the response asked for that; otherwise drop it silently."""
         if info.report_header_errors and not exchange.fenced:
             error = "; ".join(str(problem) for problem in problems)
             body = {"context_site": exchange.context.site, "header": name, "value": printable(header), "error": error}
-            self._tell(origin, "header-parsing-error", body)
+            self._send_debug(origin, "header-parsing-error", body)
 
-    def _tell(self, origin: Origin, kind: str, body: Mapping[str, str]) -> None:
+    def _send_debug(self, origin: Origin, kind: str, body: Mapping[str, str]) -> None:
         data = (VerboseDebugData(type=kind, body=body),)
         self._state.outbox.append(VerboseDebugReport(reporting_origin=origin, data=data))
 
 
 def _agree_on_scopes(navigation: _Navigation, origin: Origin, registration: SourceRegistration) -> bool:
-    """Return whether a navigation's source has the scopes of its reporting origin's first one."""
+    """Return whether a source has the same scopes as its reporting origin's first source in the navigation."""
     scopes = registration.scopes.values if registration.scopes is not None else frozenset()
     return navigation.scopes.setdefault(origin, scopes) == scopes

@@ -1,7 +1,7 @@
 """The values that the specification leaves to the browser, and Chromium's choice for each.
 
 The defaults are WICG's ``params/chromium-params.md``, the browser as shipped; retry and offline behaviour, which
-that page leaves out, follow Chromium's ``AttributionManagerImpl``. Any of them can be set for a test or a what-if:
+that page leaves out, follow Chromium's ``AttributionManagerImpl``. Each can be changed for a test or an experiment:
 ``replace(VendorValues(), max_attributions=2)``.
 """
 
@@ -22,7 +22,7 @@ DEFAULT_COORDINATORS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VendorValues:
-    """Every vendor-specific value of the specification; rates are probabilities, capacities bits."""
+    """Every vendor-specific value of the specification; rates are probabilities, capacities are in bits."""
 
     max_sources_per_origin: int = 4096
     max_event_level_epsilon: float = 14.0
@@ -71,23 +71,25 @@ class VendorValues:
             if name.startswith(("max_", "destination_window", "rate_limit", "origins_per")) and not value >= least:
                 raise ConfigurationError(f"{name} must be {least} or more, got {value}")
             if name.startswith("null_rate") and not 0 <= value <= 1:
-                raise ConfigurationError(f"{name} is a probability, got {value}")
+                raise ConfigurationError(f"{name} must be a probability, got {value}")
             if name.startswith("aggregatable_") and not value >= 0:
                 raise ConfigurationError(f"{name} must not be negative, got {value}")
         if not 0 <= self.offline_delay_ms[0] <= self.offline_delay_ms[1]:
-            raise ConfigurationError(f"offline_delay_ms is a range from least to most, got {self.offline_delay_ms}")
+            raise ConfigurationError(f"offline_delay_ms must be (least, most), got {self.offline_delay_ms}")
         if self.navigation_retry_attempt not in (None, 1, 2, 3):
-            raise ConfigurationError(f"navigation_retry_attempt is 1, 2 or 3, got {self.navigation_retry_attempt}")
+            raise ConfigurationError(
+                f"navigation_retry_attempt must be 1, 2, 3 or None, not {self.navigation_retry_attempt}"
+            )
         if not all(delay >= 0 for delay in (*self.retry_delays_ms, self.report_expiry_ms)):
             raise ConfigurationError("retry_delays_ms and report_expiry_ms must not be negative")
         if self.navigation_retry_attempt in (2, 3) and not self.retry_delays_ms:
-            raise ConfigurationError("a navigation_retry_attempt after the first needs retry_delays_ms before it")
+            raise ConfigurationError("navigation_retry_attempt 2 or 3 needs retry_delays_ms for the attempts before it")
         if not self.aggregation_coordinators:
-            raise ConfigurationError("at least one aggregation coordinator is needed; the first is the default")
+            raise ConfigurationError("aggregation_coordinators is empty: give at least one; the first is the default")
 
     @property
     def default_coordinator(self) -> Origin:
-        """The coordinator of a report whose registration names none."""
+        """The coordinator of a registration that names none."""
         return self.aggregation_coordinators[0]
 
     def max_channel_capacity(self, source_type: str) -> float:

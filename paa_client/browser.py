@@ -12,16 +12,21 @@ from functools import partial
 from aggservice import wire
 from aggservice.mechanisms import Bits, Clock
 from paa_client.auction.participants import Auction
-from paa_client.auction.run import FencedFrame, hold_auction
+from paa_client.auction.run import FencedFrame, run_auction
 from paa_client.config import Api, Config, Rules
 from paa_client.errors import CallError, ConfigError
-from paa_client.journal import Cause, Journal
+from paa_client.journal import Journal
 from paa_client.origins import serialize_origin, site_of
 from paa_client.reporting.budgets import Budgeter
-from paa_client.reporting.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, MAX_FILTERING_ID_MAX_BYTES, Contribution
+from paa_client.reporting.contributions import (
+    DEFAULT_FILTERING_ID_MAX_BYTES,
+    MAX_FILTERING_ID_MAX_BYTES,
+    Cause,
+    Contribution,
+)
 from paa_client.reporting.reports import Delivery, SentReport, make_report
-from paa_client.reporting.scopes import NO_DEBUG, BatchingScope, DebugDetails, Entry, ReportParameters
-from paa_client.reporting.selection import Setting, select
+from paa_client.reporting.scopes import NO_DEBUG, BatchingScope, CacheEntry, DebugDetails, ReportParameters
+from paa_client.reporting.selection import Selection
 from paa_client.storage import Database, WindowStorage, code_units
 from paa_client.worklet.operations import Operation, OperationRun, clone
 
@@ -41,7 +46,7 @@ class Browser:
 
     ``keys`` gives, for each coordinator, the public keys that ``send_due`` seals to. All time comes from ``clock``
     and all randomness (report ids, delays, choice of key, sealing when not private) from ``bits``.
-    ``journal`` is the simulator's view of what was lost and logged; pages and operations never see it.
+    ``journal`` shows the simulator what was lost and logged; pages and operations never see it.
     """
 
     def __init__(
@@ -75,7 +80,7 @@ class Browser:
         if not name or name in operations:
             raise CallError("TypeError", f"operation {name!r} is registered already or has no name")
         if not callable(operation) or inspect.iscoroutinefunction(operation):
-            raise CallError("TypeError", "an operation is a plain function (storage, private_aggregation, data)")
+            raise CallError("TypeError", "operation must be a plain function (storage, private_aggregation, data)")
         operations[name] = operation
 
     def run(
@@ -113,7 +118,7 @@ class Browser:
             scope=scope,
             database=known.database,
             clock=self._clock,
-            lose=partial(self.lose, scope),
+            record_loss=partial(self.record_loss, scope),
             allowed=self.config.private_aggregation_allowed,
         )
         outcome = run.run(found, argument, self.config.operation_deadline_ms)
@@ -122,8 +127,8 @@ class Browser:
         self.process(scope)
 
     def run_ad_auction(self, auction: Auction) -> FencedFrame | None:
-        """Run a Protected Audience auction; return the winning ad's frame, which tells nothing, or None."""
-        return hold_auction(self, auction, self._bits)
+        """Run a Protected Audience auction; return the winning ad's frame, which reveals nothing, or None."""
+        return run_auction(self, auction, self._bits)
 
     def clear(self, origin: str | None = None) -> None:
         """Delete the storage and pending reports of ``origin``, or of all; keep what sites have spent of their budgets.
@@ -187,15 +192,7 @@ class Browser:
         """Return what the site of ``origin`` has used of its ten-minute and day budgets: the simulator's view."""
         return self._budgeter.used(site_of(serialize_origin(origin)), api, self._clock.now_ms())
 
-    def set_keys(self, coordinator: str, keys: wire.PublicKeySet) -> None:
-        """Seal from now on to these keys for this coordinator: what fetching its public keys anew does."""
-        self._keys[serialize_origin(coordinator)] = keys
-
     # What worklets of this package use.
-
-    def now_ms(self) -> int:
-        """Return the time."""
-        return self._clock.now_ms()
 
     def report_parameters(
         self,
@@ -247,16 +244,16 @@ class Browser:
         for debug, entries in (groups or {NO_DEBUG: []}).items():
             self._schedule(scope, entries, debug)
 
-    def lose(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:
-        """Count a contribution that is in no report."""
+    def record_loss(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:
+        """Count a contribution that enters no report."""
         origin = scope.reporting_origin
-        self.journal.lose(self._clock.now_ms(), origin, site_of(origin), scope.api, cause, contribution)
+        self.journal.record_loss(self._clock.now_ms(), origin, site_of(origin), scope.api, cause, contribution)
 
     def log(self, origin: str, operation: str, message: str) -> None:
         """Write a line to the console, which only the simulator reads."""
         self.journal.log(self._clock.now_ms(), origin, operation, message)
 
-    def _schedule(self, scope: BatchingScope, entries: list[Entry], debug: DebugDetails) -> None:
+    def _schedule(self, scope: BatchingScope, entries: list[CacheEntry], debug: DebugDetails) -> None:
         """Report creation and scheduling steps: select the contributions, make the report, put it in the queue."""
         config = self.config
         origin = scope.reporting_origin
@@ -265,7 +262,7 @@ class Browser:
         if not config.private_aggregation_allowed or (limit is not None and pending >= limit):
             cause = Cause.PENDING_LIMIT if config.private_aggregation_allowed else Cause.NOT_ALLOWED
             for entry in entries:
-                self.lose(scope, cause, entry.contribution)
+                self.record_loss(scope, cause, entry.contribution)
             return
         # Chromium without error reporting has no contributions but the unconditional ones.
         counted = any(entry.contribution.value for entry in entries if entry.event is None)
@@ -275,22 +272,20 @@ class Browser:
         if scope.timed_out and scope.parameters.timeout_ms is not None:
             now = scope.parameters.timeout_ms
         site = site_of(origin)
-        contributions = select(
-            config.rules,
-            entries,
-            self._budgeter,
-            Setting(
-                site=site,
-                api=scope.api,
-                now_ms=now,
-                max_contributions=scope.parameters.max_contributions,
-                deterministic=scope.parameters.deterministic,
-                timed_out=scope.timed_out,
-                pending_limit_reached=limit is not None and pending + 1 >= limit,
-                merging=config.merging,
-            ),
-            lambda cause, lost: self.journal.lose(now, origin, site, scope.api, cause, lost),
+        selection = Selection(
+            rules=config.rules,
+            budgeter=self._budgeter,
+            record_loss=lambda cause, lost: self.journal.record_loss(now, origin, site, scope.api, cause, lost),
+            site=site,
+            api=scope.api,
+            now_ms=now,
+            max_contributions=scope.parameters.max_contributions,
+            deterministic=scope.parameters.deterministic,
+            timed_out=scope.timed_out,
+            pending_limit_reached=limit is not None and pending + 1 >= limit,
+            merging=config.merging,
         )
+        contributions = selection.select(entries)
         if not contributions and not scope.parameters.deterministic:
             return
         report = make_report(
@@ -335,5 +330,5 @@ def _whole(value: object, name: str) -> int:
     except TypeError:
         whole = -1
     if not 0 <= whole < 1 << 53:
-        raise CallError("TypeError", f"{name} is a whole number that is not negative and below 2⁵³")
+        raise CallError("TypeError", f"{name} must be a whole number from 0 to 2⁵³ - 1")
     return whole

@@ -1,4 +1,4 @@
-"""What a browser vendor chooses: limits, delays, coordinators, and which rules decide a report's contributions."""
+"""The values a browser vendor chooses: limits, delays, coordinators, and the rules for a report's contributions."""
 
 from __future__ import annotations
 

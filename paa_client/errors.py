@@ -8,11 +8,11 @@ class PaaError(Exception):
 
 
 class ConfigError(PaaError, ValueError):
-    """The simulator was set up with values that no browser could have."""
+    """The configuration has values that no browser could have."""
 
 
 class CallError(PaaError, ValueError):
-    """A call from a page is refused because of its own arguments, never because of what a worklet did.
+    """A call from a page has invalid arguments; what a worklet does never causes this.
 
     ``name`` is the platform's name of the exception (``DataError``, ``SyntaxError``, ``TypeError``).
     """
@@ -23,7 +23,7 @@ class CallError(PaaError, ValueError):
 
 
 class WorkletError(PaaError):
-    """The base of what the API throws inside a worklet. It never leaves the worklet."""
+    """The base of the errors inside a worklet. They never leave the worklet."""
 
 
 class WorkletRangeError(WorkletError, ValueError):

@@ -1,32 +1,16 @@
-"""What only the simulator may know: contributions that were lost and why, and what operations left on the console."""
+"""What only the simulator sees: lost contributions with their causes, and the console of operations."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 
 from paa_client.config import Api
-from paa_client.reporting.contributions import Contribution
-
-
-class Cause(StrEnum):
-    """Why a contribution is in no report."""
-
-    ZERO_VALUE = "zero-value"
-    INVALID = "invalid"
-    TOO_MANY = "too-many-contributions"
-    TEN_MINUTES = "ten-minute-budget"
-    DAY = "day-budget"
-    NAMED = "named-budget"
-    AFTER_TIMEOUT = "after-timeout"
-    PENDING_LIMIT = "pending-report-limit"
-    NOT_ALLOWED = "not-allowed"
-    NO_SIGNAL = "no-signal"
+from paa_client.reporting.contributions import Cause, Contribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class LostContribution:
     """One contribution that was cut."""
 
     time_ms: int
@@ -39,7 +23,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleLine:
-    """What a developer would see in the console of a worklet: an exception, a deadline, an unknown operation."""
+    """One line in the console of a worklet: an exception, a deadline, an unknown operation."""
 
     time_ms: int
     reporting_origin: str
@@ -48,28 +32,28 @@ class ConsoleLine:
 
 
 class Journal:
-    """Counts of what was cut by site, API and cause; the contributions themselves when ``keep`` is set.
+    """Counts of lost contributions by site, API and cause; with ``keep`` also the contributions themselves.
 
-    A page, a worklet and a report never see this: it exists for whoever runs the simulation.
+    Only the simulation reads it, never a page, a worklet or a report.
     """
 
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep
         self._counts: Counter[tuple[str, Api, Cause]] = Counter()
         self._values: Counter[tuple[str, Api, Cause]] = Counter()
-        self.losses: list[Loss] = []
+        self.losses: list[LostContribution] = []
         self.console: list[ConsoleLine] = []
 
-    def lose(
+    def record_loss(
         self, time_ms: int, reporting_origin: str, site: str, api: Api, cause: Cause, contribution: Contribution
     ) -> None:
-        """Count a contribution that is in no report."""
+        """Count a contribution that enters no report."""
         key = (site, api, cause)
         self._counts[key] += 1
         self._values[key] += contribution.value
         if self._keep:
             self.losses.append(
-                Loss(
+                LostContribution(
                     time_ms=time_ms,
                     reporting_origin=reporting_origin,
                     site=site,

@@ -1,7 +1,7 @@
-"""PAA-SR-Client, Algorithm 3 of the paper, in the paper's own words: fixed windows, Λ₁ and Λ₀.
+"""PAA-SR-Client, Algorithm 3 of Ghazi et al. ("the paper"), with its names: fixed windows, Λ₁ and Λ₀.
 
-Beside ``Browser``, which is what is deployed: there windows roll by whole minutes, only values are bounded, a run
-makes many contributions, and null reports need a context ID. Property tests compare the two where they agree.
+``Browser`` is the deployed counterpart: its windows roll by whole minutes, it bounds only values, a run can make many
+contributions, and null reports need a context ID. Property tests compare the two where they agree.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PaaSrClient:
 
     def __post_init__(self) -> None:
         if not (self.lambda_1 > 0 and self.lambda_0 > 0):
-            raise ConfigError("Λ₁ and Λ₀ are positive")
+            raise ConfigError("lambda_1 and lambda_0 must be positive")
 
     def event(self, u: Any, t: Any, pi: Pi) -> SummaryReport:
         """Register an event of device ``u`` in window ``t``; return the report that is sent."""

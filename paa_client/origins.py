@@ -1,4 +1,4 @@
-"""Origins that callers of the browser name, as text: who may report, and whose budget pays."""
+"""Origins as text: those that receive reports, and the sites whose budgets pay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paa_client.errors import CallError
 def serialize_origin(url: str) -> str:
     """Return the origin of ``url``, serialized; a path is dropped.
 
-    Only potentially trustworthy origins are origins of reports: https, or http on loopback (specification, "report
+    Reports go only to potentially trustworthy origins: https, or http on loopback (specification, "report
     creation and scheduling steps").
     """
     origin = parse_origin(url)
@@ -20,7 +20,7 @@ def serialize_origin(url: str) -> str:
         raise CallError("SyntaxError", f"{url!r} is not the URL of an https origin")
     serialized = str(origin)
     if not is_reporting_origin(serialized):
-        raise CallError("DataError", f"{url!r} is not an origin that reports can go to: use https")
+        raise CallError("DataError", f"{url!r} cannot receive reports: use https")
     return serialized
 
 

@@ -1,4 +1,4 @@
-"""Shared Storage: a key-value store per origin that anybody of the origin may write and only worklets may read."""
+"""Shared Storage: a key-value store per origin; its pages may write, only worklets may read."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aggservice.mechanisms import Clock
+from paa_client.effects import Effect, Emit
 from paa_client.errors import CallError, WorkletNotAllowedError, WorkletTypeError
-from paa_client.worklet.isolation import Effect, Emit
 
 _BYTES_PER_UNIT = 2
 
@@ -45,7 +45,7 @@ class Database:
         return entry[0]
 
     def set(self, key: str, value: str, *, ignore_if_present: bool = False) -> bool:
-        """Store ``value``; say whether there was room. With ``ignore_if_present`` an entry that lives is left alone."""
+        """Store ``value``; return whether there was room. ``ignore_if_present`` keeps an unexpired entry."""
         self._check_value(value)
         current = self.get(key)
         if ignore_if_present and current is not None:
@@ -53,7 +53,7 @@ class Database:
         return self._store(key, value)
 
     def append(self, key: str, value: str) -> bool:
-        """Store the present value with ``value`` after it; say whether there was room."""
+        """Store the present value with ``value`` after it; return whether there was room."""
         self._check_value(value)
         current = self.get(key)
         return self._store(key, value if current is None else current + value)
@@ -70,14 +70,9 @@ class Database:
         self._bytes = 0
 
     def entries(self) -> list[tuple[str, str]]:
-        """Return the entries that live, in the order in which their keys were first stored."""
+        """Return the unexpired entries, in the order in which their keys were first stored."""
         self._purge()
         return [(key, value) for key, (value, _) in self._entries.items()]
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes held by keys and values, expired ones that nobody met since included."""
-        return self._bytes
 
     def _store(self, key: str, value: str) -> bool:
         size = self._size(key, value)
@@ -124,7 +119,7 @@ class Database:
 
 @contextmanager
 def _for_page() -> Iterator[None]:
-    """What is thrown inside a worklet there is the platform's exception to a page."""
+    """Convert an error of a worklet to the exception that a page gets."""
     try:
         yield
     except WorkletTypeError as error:
@@ -134,7 +129,7 @@ def _for_page() -> Iterator[None]:
 class WindowStorage:
     """What a page may do with its origin's Shared Storage: write, never read (interface ``SharedStorage``, Window).
 
-    What is no key or value throws ``CallError``; whether there was room is not told.
+    An invalid key or value raises ``CallError``; the page does not learn whether there was room.
     """
 
     def __init__(self, database: Database) -> None:
@@ -163,7 +158,7 @@ class WindowStorage:
 class WorkletStorage:
     """What an operation may do with Shared Storage while it runs (interface ``SharedStorage``, worklet).
 
-    ``emit``, when given, is told each write as it happens: a child process passes them to its parent that way.
+    ``emit``, if given, gets each write: a child process passes writes to its parent this way.
     """
 
     def __init__(self, database: Database, emit: Emit | None = None) -> None:
@@ -224,7 +219,7 @@ class WorkletStorage:
 
 
 def replay(database: Database, effect: Effect) -> bool:
-    """Do to ``database`` what a child process did to its copy; say whether ``effect`` was a write."""
+    """Do to ``database`` what a child process did to its copy; return whether ``effect`` was a write."""
     match effect:
         case ("set", str(key), str(value), bool(ignore)):
             database.set(key, value, ignore_if_present=ignore)

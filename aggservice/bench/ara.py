@@ -26,7 +26,6 @@ from ara_client import (
     draw_states,
     match_table,
 )
-from ara_client.reports import Report
 
 _PROMISED_RATE = 1_000_000
 _PROMISED_RATIO = 50
@@ -199,7 +198,7 @@ def _browsers(events: _Events) -> tuple[float, Sent]:
         response = Response(url="https://adtech.example/register", headers={name: text})
         request = visits[events.destination[row]] if events.is_trigger[row] else click
         work.append((row, browsers[events.device[row]], int(events.time_ms[row]), request, response))
-    arrived: list[tuple[int, Report]] = []
+    arrived: list[tuple[int, OutgoingReport]] = []
 
     def run() -> None:
         for row, browser, now, request, response in work:

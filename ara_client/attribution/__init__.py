@@ -1,1 +1,1 @@
-"""What a registration leads to: sources stored, triggers attributed, reports made."""
+"""From a registration to its effects: stored sources, attributed triggers, scheduled reports."""

@@ -1,4 +1,4 @@
-"""Aggregatable attribution: contributions, their budgets, and the null reports that hide whether there were any.
+"""Aggregatable attribution: contributions, their budgets, and the null reports that hide whether any were made.
 
 WICG, "trigger aggregatable attribution", in the two steps of Chromium's resolver.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggservice.wire import Contribution
-from ara_client.attribution.trigger_debug import NOT_REGISTERED, SUCCESS, Trigger, Verdict
+from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
 from ara_client.constants import AGGREGATABLE_BUDGET, DAY_MS, NULL_REPORT_LOOKBACK_DAYS
 from ara_client.delivery.assembly import rounded_source_time_s
 from ara_client.registration.trigger import TriggerRegistration
@@ -21,39 +21,39 @@ from ara_client.storage.sources import StoredSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatableCandidate:
-    """An aggregatable report that could be stored: what it contributes, and what it must not repeat."""
+    """An aggregatable report that could be stored: its contributions and its deduplication key."""
 
     contributions: tuple[Contribution, ...]
     dedup_key: int | None
 
     @property
     def required(self) -> int:
-        """What it takes from the budgets."""
+        """The sum of the values, which the budgets pay."""
         return sum(contribution.value for contribution in self.contributions)
 
 
 def create_aggregatable(
-    state: BrowserState, trigger: Trigger, source: StoredSource, subject: FilterSubject
-) -> AggregatableCandidate | Verdict:
-    """Return what a trigger would contribute for a source, or why it contributes nothing."""
+    state: BrowserState, trigger: TriggerEvent, source: StoredSource, subject: FilterSubject
+) -> AggregatableCandidate | AttributionResult:
+    """Return the contributions of a trigger for a source, or why it makes none."""
     registration = trigger.registration
     if not registration.has_aggregatable_data:
         return NOT_REGISTERED
     if trigger.time_ms >= source.aggregatable_window_end_ms:
-        return Verdict(type="trigger-aggregate-report-window-passed")
+        return AttributionResult(type="trigger-aggregate-report-window-passed")
     matched = first_match(subject, registration.aggregatable_dedup_keys)
     dedup_key = None if matched is None else matched.key
     if dedup_key is not None and dedup_key in source.aggregatable_dedup_keys:
-        return Verdict(type="trigger-aggregate-deduplicated")
+        return AttributionResult(type="trigger-aggregate-deduplicated")
     contributions = contributions_of(source, registration, subject)
     if not contributions:
-        return Verdict(type="trigger-aggregate-no-contributions")
+        return AttributionResult(type="trigger-aggregate-no-contributions")
     most = state.vendor.max_aggregatable_reports_per_destination
     if state.pending.aggregatable_count(trigger.destination) >= most:
-        return Verdict(type="trigger-aggregate-storage-limit", limit=most)
+        return AttributionResult(type="trigger-aggregate-storage-limit", limit=most)
     if not state.limits.allows_attribution(source, "aggregatable", trigger.destination):
         kind = "trigger-aggregate-attributions-per-source-destination-limit"
-        return Verdict(type=kind, limit=state.vendor.max_attributions)
+        return AttributionResult(type=kind, limit=state.vendor.max_attributions)
     return AggregatableCandidate(contributions=contributions, dedup_key=dedup_key)
 
 
@@ -62,7 +62,7 @@ def contributions_of(
 ) -> tuple[Contribution, ...]:
     """Return the histogram contributions of a source and a trigger (WICG, "create aggregatable contributions").
 
-    One for each aggregation key that the trigger has a value for, in the order of the keys' names.
+    One per aggregation key for which the trigger has a value, in the order of the keys' names.
     """
     buckets = dict(source.registration.aggregation_keys)
     for data in registration.aggregatable_trigger_data:
@@ -83,44 +83,39 @@ def contributions_of(
 
 def store_aggregatable(
     state: BrowserState,
-    trigger: Trigger,
+    trigger: TriggerEvent,
     source: StoredSource,
     subject: FilterSubject,
     candidate: AggregatableCandidate,
-) -> tuple[Verdict, PendingReport | None]:
-    """Charge the source's budgets and store the report; say what became of it."""
+) -> tuple[AttributionResult, PendingReport | None]:
+    """Charge the source's budgets and store the report; return the result and the stored report, if any."""
     registration, required = trigger.registration, candidate.required
     counted = registration.trigger_context_id is None
     most = state.vendor.max_aggregatable_reports_per_source
     if counted and source.aggregatable_reports >= most:
-        return Verdict(type="trigger-aggregate-excessive-reports", limit=most), None
+        return AttributionResult(type="trigger-aggregate-excessive-reports", limit=most), None
     if required > source.remaining_budget:
-        return Verdict(type="trigger-aggregate-insufficient-budget", limit=AGGREGATABLE_BUDGET), None
+        return AttributionResult(type="trigger-aggregate-insufficient-budget", limit=AGGREGATABLE_BUDGET), None
     choice = first_match(subject, registration.named_budgets)
     name = None if choice is None else choice.name
     if name is not None and name in source.named_budgets:
         if required > source.named_budgets[name]:
             limit = source.registration.named_budgets[name]
-            return Verdict(type="trigger-aggregate-insufficient-named-budget", limit=limit, name=name), None
+            return AttributionResult(type="trigger-aggregate-insufficient-named-budget", limit=limit, name=name), None
         source.named_budgets[name] -= required
     source.remaining_budget -= required
     source.aggregatable_reports += counted
     if candidate.dedup_key is not None:
         source.aggregatable_dedup_keys.add(candidate.dedup_key)
-    pending = _wait(
-        state,
-        trigger,
-        source_time_ms=source.time_ms,
-        contributions=candidate.contributions,
-        source=source,
+    return SUCCESS, _schedule(
+        state, trigger, source_time_ms=source.time_ms, contributions=candidate.contributions, source=source
     )
-    return SUCCESS, pending
 
 
-def add_null_reports(state: BrowserState, trigger: Trigger, attributed_time_ms: int | None) -> None:
+def add_null_reports(state: BrowserState, trigger: TriggerEvent, attributed_time_ms: int | None) -> None:
     """Add the null reports of a trigger (WICG, "generate null attribution reports").
 
-    ``attributed_time_ms`` is the time of the source of the trigger's real report, None if it has none.
+    ``attributed_time_ms`` is the time of the source of the trigger's real report, or None without a real report.
     """
     registration = trigger.registration
     if not registration.has_aggregatable_data:
@@ -129,7 +124,7 @@ def add_null_reports(state: BrowserState, trigger: Trigger, attributed_time_ms: 
         if attributed_time_ms is None and (
             registration.sends_unconditionally or state.draws.null_report(0, includes_source_time=False)
         ):
-            _wait(state, trigger, source_time_ms=trigger.time_ms)
+            _schedule(state, trigger, source_time_ms=trigger.time_ms)
         return
     attributed_day_s = None if attributed_time_ms is None else rounded_source_time_s(attributed_time_ms)
     for day in range(NULL_REPORT_LOOKBACK_DAYS + 1):
@@ -137,12 +132,12 @@ def add_null_reports(state: BrowserState, trigger: Trigger, attributed_time_ms: 
         if rounded_source_time_s(time_ms) != attributed_day_s and state.draws.null_report(
             day, includes_source_time=True
         ):
-            _wait(state, trigger, source_time_ms=time_ms)
+            _schedule(state, trigger, source_time_ms=time_ms)
 
 
-def _wait(
+def _schedule(
     state: BrowserState,
-    trigger: Trigger,
+    trigger: TriggerEvent,
     *,
     source_time_ms: int,
     contributions: tuple[Contribution, ...] = (),
@@ -150,11 +145,10 @@ def _wait(
 ) -> PendingReport:
     registration = trigger.registration
     delay_ms = 0 if registration.sends_unconditionally else state.draws.aggregatable_delay_ms()
-    due_ms = trigger.time_ms + delay_ms
     report = AggregatableAttributionReport(
         reporting_origin=trigger.reporting_origin,
         report_id=state.draws.report_id(),
-        scheduled_time_ms=due_ms,
+        scheduled_time_ms=trigger.time_ms + delay_ms,
         destination=trigger.destination,
         coordinator=registration.coordinator or state.vendor.default_coordinator,
         contributions=contributions,
@@ -165,8 +159,4 @@ def _wait(
         filtering_id_max_bytes=registration.filtering_id_max_bytes,
         is_null=source is None,
     )
-    pending = PendingReport(
-        id=state.next_id(), report=report, source=source, trigger_time_ms=trigger.time_ms, due_ms=due_ms
-    )
-    state.pending.add(pending)
-    return pending
+    return state.schedule(report, source, trigger.time_ms)

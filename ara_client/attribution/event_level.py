@@ -1,21 +1,29 @@
 """Event-level attribution: whether a trigger makes a report, and which report it may replace.
 
 WICG, "trigger event-level attribution", in the two steps of Chromium's resolver: what the report would be, and
-whether it can be stored.
+whether it can be stored. ``ara_client.attribution.flexible`` shares the checks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ara_client.attribution.source import event_report
-from ara_client.attribution.trigger_debug import NOT_REGISTERED, SUCCESS, Trigger, Verdict
+from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
 from ara_client.registration.trigger import EventTriggerData
 from ara_client.reports import EventLevelReport
 from ara_client.storage.browser_state import BrowserState, is_event_level
 from ara_client.storage.matching import FilterSubject, first_match
 from ara_client.storage.pending import PendingReport
 from ara_client.storage.sources import StoredSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventMatch:
+    """The configuration of a trigger that matches a source, the data to report, and the end of its report window."""
+
+    config: EventTriggerData
+    trigger_data: int
+    window_end_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,87 +34,119 @@ class EventCandidate:
     report: EventLevelReport
 
 
-def create_event_report(
-    state: BrowserState, trigger: Trigger, source: StoredSource, subject: FilterSubject
-) -> EventCandidate | Verdict:
-    """Return the report a trigger would make for a source, or why it makes none."""
+def match_event_trigger(
+    trigger: TriggerEvent, source: StoredSource, subject: FilterSubject
+) -> EventMatch | AttributionResult:
+    """Return how an event-level trigger matches a source, or why it makes no report."""
     if not trigger.registration.event_triggers:
         return NOT_REGISTERED
     if source.attribution_logic == "falsely":
-        return Verdict(type="trigger-event-noise")
+        return AttributionResult(type="trigger-event-noise")
     config = first_match(subject, trigger.registration.event_triggers)
     if config is None:
-        return Verdict(type="trigger-event-no-matching-configurations")
+        return AttributionResult(type="trigger-event-no-matching-configurations")
     if config.dedup_key is not None and config.dedup_key in source.dedup_keys:
-        return Verdict(type="trigger-event-deduplicated")
-    registration = source.registration
-    data = registration.match_trigger_data(config.data)
+        return AttributionResult(type="trigger-event-deduplicated")
+    data = source.registration.match_trigger_data(config.data)
     if data is None:
-        return Verdict(type="trigger-event-no-matching-trigger-data")
-    window = registration.windows.index_at(trigger.time_ms - source.time_ms)
+        return AttributionResult(type="trigger-event-no-matching-trigger-data")
+    windows = source.registration.windows_of(data)
+    window = windows.index_at(trigger.time_ms - source.time_ms)
     if window < 0:
-        return Verdict(type="trigger-event-report-window-not-started")
-    if window == len(registration.windows.ends_ms):
-        return Verdict(type="trigger-event-report-window-passed")
-    due_ms = source.time_ms + registration.windows.ends_ms[window]
-    report = event_report(state, source, data, due_ms, trigger_debug_key=trigger.debug_key)
-    return EventCandidate(config=config, report=report)
+        return AttributionResult(type="trigger-event-report-window-not-started")
+    if window == len(windows.ends_ms):
+        return AttributionResult(type="trigger-event-report-window-passed")
+    return EventMatch(config=config, trigger_data=data, window_end_ms=source.time_ms + windows.ends_ms[window])
+
+
+def create_event_report(
+    state: BrowserState, trigger: TriggerEvent, source: StoredSource, subject: FilterSubject
+) -> EventCandidate | AttributionResult:
+    """Return the report a trigger would make for a source, or why it makes none."""
+    match = match_event_trigger(trigger, source, subject)
+    if isinstance(match, AttributionResult):
+        return match
+    report = event_report(state, source, match.trigger_data, match.window_end_ms, trigger_debug_key=trigger.debug_key)
+    return EventCandidate(config=match.config, report=report)
 
 
 def store_event_report(
-    state: BrowserState, trigger: Trigger, source: StoredSource, candidate: EventCandidate
-) -> tuple[Verdict, PendingReport | None]:
-    """Store a report, in place of one of lower priority if the source has no room left; say what became of it.
+    state: BrowserState, trigger: TriggerEvent, source: StoredSource, candidate: EventCandidate
+) -> tuple[AttributionResult, PendingReport | None]:
+    """Store a report, replacing one of lower priority if the source has reached its maximum; return the result.
 
-    The second part is the stored report; None where nothing is, which for a source that never reports may follow
-    on every other sign of success.
+    The second part is the stored report, or None if nothing was stored; a source that noise silenced stores nothing
+    although it passed every check.
     """
     report, priority = candidate.report, candidate.config.priority
     if not source.event_level_active:
-        return Verdict(type="trigger-event-excessive-reports", dropped=report), None
+        return AttributionResult(type="trigger-event-excessive-reports", dropped=report), None
     if source.event_reports < source.registration.max_event_level_reports:
-        verdict = _judge_limits(state, trigger, source)
-        if verdict is not None:
-            return verdict, None
+        refusal = check_event_limits(state, trigger, source)
+        if refusal is not None:
+            return refusal, None
         source.event_reports += 1
     else:
         lowest = _lowest_priority(state, source, report.scheduled_time_ms)
         if lowest is None:
             source.event_level_active = False
-            return Verdict(type="trigger-event-excessive-reports", dropped=report), None
+            return AttributionResult(type="trigger-event-excessive-reports", dropped=report), None
         if priority <= lowest.priority:
-            return Verdict(type="trigger-event-low-priority", dropped=report), None
+            return AttributionResult(type="trigger-event-low-priority", dropped=report), None
         state.pending.remove(lowest)
         state.limits.forget_report("event", lowest.id)
     if candidate.config.dedup_key is not None:
         source.dedup_keys.add(candidate.config.dedup_key)
     if source.attribution_logic == "never":
-        return Verdict(type="trigger-event-noise"), None
-    pending = PendingReport(
-        id=state.next_id(),
-        report=report,
-        source=source,
-        trigger_time_ms=trigger.time_ms,
-        due_ms=report.scheduled_time_ms,
-        priority=priority,
-    )
-    state.pending.add(pending)
-    return SUCCESS, pending
+        return AttributionResult(type="trigger-event-noise"), None
+    return SUCCESS, state.schedule(report, source, trigger.time_ms, priority=priority)
 
 
-def _judge_limits(state: BrowserState, trigger: Trigger, source: StoredSource) -> Verdict | None:
+def check_event_limits(state: BrowserState, trigger: TriggerEvent, source: StoredSource) -> AttributionResult | None:
+    """Return the limit that forbids one more event-level report, or None."""
     vendor = state.vendor
     if not state.limits.allows_attribution(source, "event", trigger.destination):
         kind = "trigger-event-attributions-per-source-destination-limit"
-        return Verdict(type=kind, limit=vendor.max_attributions)
+        return AttributionResult(type=kind, limit=vendor.max_attributions)
     most = vendor.max_event_level_reports_per_destination
     if state.pending.event_count(trigger.destination) >= most:
-        return Verdict(type="trigger-event-storage-limit", limit=most)
+        return AttributionResult(type="trigger-event-storage-limit", limit=most)
     return None
 
 
+def event_report(
+    state: BrowserState,
+    source: StoredSource,
+    trigger_data: int,
+    due_ms: int,
+    *,
+    bucket: int | None = None,
+    trigger_debug_key: int | None = None,
+    trigger_debug_keys: tuple[int, ...] = (),
+) -> EventLevelReport:
+    """Return an event-level report of a source (WICG, "obtain an event-level report").
+
+    ``bucket`` is the index of the summary bucket that a source with ``trigger_specs`` reports.
+    """
+    spec = source.registration.spec_of(trigger_data)
+    return EventLevelReport(
+        reporting_origin=source.reporting_origin,
+        report_id=state.draws.report_id(),
+        scheduled_time_ms=due_ms,
+        source_event_id=source.registration.source_event_id,
+        source_type=source.source_type,
+        trigger_data=trigger_data,
+        response_rate=source.response_rate,
+        destinations=source.registration.destinations,
+        source_debug_key=source.debug_key,
+        trigger_debug_key=trigger_debug_key,
+        summary_bucket=None if spec is None or bucket is None else spec.bucket_range(bucket),
+        trigger_debug_keys=trigger_debug_keys,
+    )
+
+
 def _lowest_priority(state: BrowserState, source: StoredSource, due_ms: int) -> PendingReport | None:
-    """Return the report of a source's window that gives way first: lowest priority, then latest made."""
+    """Return the report of a source's window to replace first: lowest priority, then the latest made."""
     same_window = [
         pending
         for pending in state.pending.of_source(source.id)

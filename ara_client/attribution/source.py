@@ -1,7 +1,7 @@
-"""Processing a source: noise, limits, and what has to give way to it (WICG, "process an attribution source").
+"""Storing a source: noise, limits, and the older sources that it replaces (WICG, "process an attribution source").
 
-In the order of Chromium's ``AttributionResolverImpl::StoreSource``: limits that another reporting origin could have
-used up are looked at last, after everything that the source may be told of.
+Follows the order of Chromium's ``AttributionResolverImpl::StoreSource``: limits that other reporting origins can use
+up are checked last, after every limit that a debug report may name.
 """
 
 from __future__ import annotations
@@ -10,38 +10,36 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import isinf
 
-from ara_client.attribution.source_debug import SourceOutcome
-from ara_client.attribution.source_scopes import make_room_for_scopes
+from ara_client.attribution.event_level import event_report
+from ara_client.attribution.outcomes import SourceOutcome
+from ara_client.attribution.source_scopes import remove_conflicting_scopes
 from ara_client.event_noise.response import channel_capacity, response_rate, scopes_channel_capacity
 from ara_client.event_noise.state_space import StateReport, StateSpace, TriggerDataSpec, space_of
 from ara_client.registration.source import SourceRegistration
-from ara_client.registration.windows import ReportWindows
-from ara_client.reports import EventLevelReport
 from ara_client.storage.browser_state import BrowserState
-from ara_client.storage.pending import PendingReport
 from ara_client.storage.sources import StoredSource
 
 
 def store_source(state: BrowserState, source: StoredSource) -> SourceOutcome:
-    """Hold a source, unless a limit forbids it; say what became of it."""
+    """Store a source unless a limit forbids it; return the outcome."""
     now_ms = source.time_ms
     space = state_space(source.registration)
-    refusal = _judge_states(state, source, space)
+    refusal = _check_states(state, source, space)
     if refusal is not None:
         return refusal
     response = state.draws.response(space, source.registration.event_level_epsilon)
     state.sources.expire(now_ms)
-    refusal, global_limit = _judge_own_limits(state, source)
+    refusal, global_limit = _check_own_limits(state, source)
     if refusal is not None:
         return refusal
     vendor = state.vendor
-    gone = state.destinations.sources_to_deactivate(source)
+    removed = state.destinations.sources_to_deactivate(source)
     living_limit = vendor.max_destinations_per_source_site_and_reporting_site
-    if gone is None:
+    if removed is None:
         return SourceOutcome(type="source-destination-limit", limit=str(living_limit))
-    replaced = living_limit if gone else None
-    _deactivate(state, gone, now_ms)
-    make_room_for_scopes(state, source)
+    replaced = living_limit if removed else None
+    _deactivate(state, removed, now_ms)
+    remove_conflicting_scopes(state, source)
     noised = response is not None
     if global_limit:
         return SourceOutcome(type="source-destination-global-rate-limit", noised=noised, replaced_limit=replaced)
@@ -55,7 +53,7 @@ def store_source(state: BrowserState, source: StoredSource) -> SourceOutcome:
 
 
 def state_space(registration: SourceRegistration) -> StateSpace:
-    """Return the space of what a source's event-level reports can say."""
+    """Return the space of the event-level reports that a source can send."""
     if registration.specs is None:
         windows = len(registration.windows.ends_ms)
         return _plain_space(registration.trigger_data, windows, registration.max_event_level_reports)
@@ -73,8 +71,8 @@ def _plain_space(trigger_data: tuple[int, ...], windows: int, max_reports: int) 
     return space_of(specs, max_reports)
 
 
-def _judge_states(state: BrowserState, source: StoredSource, space: StateSpace) -> SourceOutcome | None:
-    """Return why a source says too much; None, and its rate of noise set, if it does not."""
+def _check_states(state: BrowserState, source: StoredSource, space: StateSpace) -> SourceOutcome | None:
+    """Return why a source could reveal too much; otherwise set its rate of noise and return None."""
     vendor, epsilon, states = state.vendor, source.registration.event_level_epsilon, space.count
     if states > vendor.max_trigger_state_cardinality:
         limit = str(vendor.max_trigger_state_cardinality)
@@ -94,8 +92,8 @@ def _judge_states(state: BrowserState, source: StoredSource, space: StateSpace) 
     return None
 
 
-def _judge_own_limits(state: BrowserState, source: StoredSource) -> tuple[SourceOutcome | None, bool]:
-    """Return why a source exceeds a limit of its own site or reporting site, and whether the shared one is hit."""
+def _check_own_limits(state: BrowserState, source: StoredSource) -> tuple[SourceOutcome | None, bool]:
+    """Return the limit of its own site or reporting site that a source exceeds, and whether it hits the shared one."""
     vendor = state.vendor
     if state.sources.count_at(source.origin) >= vendor.max_sources_per_origin:
         return SourceOutcome(type="source-storage-limit", limit=str(vendor.max_sources_per_origin)), False
@@ -113,7 +111,7 @@ def _judge_own_limits(state: BrowserState, source: StoredSource) -> tuple[Source
 
 
 def _deactivate(state: BrowserState, source_ids: set[int], now_ms: int) -> None:
-    """Let sources go for the limit on living destinations (WICG, "delete sources for unexpired destination limit")."""
+    """Remove sources to meet the limit on destinations (WICG, "delete sources for unexpired destination limit")."""
     for source_id in source_ids:
         state.limits.deactivate(source_id)
         source = state.sources.get(source_id)
@@ -127,58 +125,12 @@ def _deactivate(state: BrowserState, source_ids: set[int], now_ms: int) -> None:
 
 
 def _noise(state: BrowserState, source: StoredSource, response: Sequence[StateReport]) -> None:
-    """Let a source send the drawn reports and nothing else (WICG, "obtain a fake report")."""
+    """Make a source send the drawn reports and no others (WICG, "obtain a fake report")."""
     source.attribution_logic = "falsely" if response else "never"
     source.event_level_active = not response
     source.event_reports = len(response)
     for trigger_data, window, bucket in response:
-        windows, summary = windows_for(source.registration, trigger_data, bucket)
-        due_ms = source.time_ms + windows.ends_ms[window]
-        report = event_report(state, source, trigger_data, due_ms, summary_bucket=summary)
-        state.pending.add(
-            PendingReport(
-                id=state.next_id(),
-                report=report,
-                source=source,
-                trigger_time_ms=source.time_ms + windows.start_of(window),
-                due_ms=due_ms,
-            )
-        )
+        windows = source.registration.windows_of(trigger_data)
+        report = event_report(state, source, trigger_data, source.time_ms + windows.ends_ms[window], bucket=bucket)
+        state.schedule(report, source, source.time_ms + windows.start_of(window))
     state.limits.add_fake_attribution(source)
-
-
-def windows_for(
-    registration: SourceRegistration, trigger_data: int, bucket: int
-) -> tuple[ReportWindows, tuple[int, int] | None]:
-    """Return the windows of a trigger data and, in the full-flexible form, the range of one of its buckets."""
-    for spec in registration.specs or ():
-        if trigger_data in spec.trigger_data:
-            return spec.windows, spec.bucket_range(bucket)
-    return registration.windows, None
-
-
-def event_report(
-    state: BrowserState,
-    source: StoredSource,
-    trigger_data: int,
-    due_ms: int,
-    *,
-    trigger_debug_key: int | None = None,
-    summary_bucket: tuple[int, int] | None = None,
-    trigger_debug_keys: tuple[int, ...] = (),
-) -> EventLevelReport:
-    """Return an event-level report of a source (WICG, "obtain an event-level report")."""
-    return EventLevelReport(
-        reporting_origin=source.reporting_origin,
-        report_id=state.draws.report_id(),
-        scheduled_time_ms=due_ms,
-        source_event_id=source.registration.source_event_id,
-        source_type=source.source_type,
-        trigger_data=trigger_data,
-        response_rate=source.response_rate,
-        destinations=source.registration.destinations,
-        source_debug_key=source.debug_key,
-        trigger_debug_key=trigger_debug_key,
-        summary_bucket=summary_bucket,
-        trigger_debug_keys=trigger_debug_keys,
-    )

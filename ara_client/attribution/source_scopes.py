@@ -1,4 +1,4 @@
-"""Attribution scopes at registration: which older sources a new one makes obsolete.
+"""Attribution scopes at registration: the older sources that a new one updates or removes.
 
 WICG, "remove or update sources for attribution scopes".
 """
@@ -10,11 +10,11 @@ from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.sources import StoredSource
 
 
-def make_room_for_scopes(state: BrowserState, source: StoredSource) -> None:
+def remove_conflicting_scopes(state: BrowserState, source: StoredSource) -> None:
     """Update or remove the sources of the same reporting origin that share a destination with a new one.
 
-    A source without scopes takes theirs away; one with scopes removes those whose limits are not compatible, and
-    those whose scopes are no longer among the most recent that the limit allows.
+    A source without scopes clears the scopes of the others. A source with scopes removes sources with incompatible
+    limits, and sources with a scope that is no longer among the most recent ones that the limit allows.
     """
     destinations = source.registration.destinations
     older = {
@@ -38,7 +38,7 @@ def _compatible(existing: AttributionScopes | None, new: AttributionScopes) -> b
 
 
 def _keep_recent_scopes(state: BrowserState, source: StoredSource, scopes: AttributionScopes, destination: str) -> None:
-    """Keep the new scopes and the most recently used others, up to the limit; remove sources with any other."""
+    """Keep the new scopes and the most recently used others, up to the limit; remove sources with any other scope."""
     with_scopes = [
         (found, found.scopes.values)
         for found in state.sources.with_target(source.reporting_origin, destination)

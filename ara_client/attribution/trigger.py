@@ -1,4 +1,4 @@
-"""Attributing a trigger: the source it goes to, both halves of the attribution, and what is told of it.
+"""Attributing a trigger: find its source, make both kinds of report, and send debug reports.
 
 WICG, "trigger attribution", with the order of checks of Chromium's ``MaybeCreateAndStoreReport``: what the reports
 would be, then the limit on reporting origins, then storing them.
@@ -14,28 +14,29 @@ from ara_client.attribution.aggregatable import (
     create_aggregatable,
     store_aggregatable,
 )
+from ara_client.attribution.debug import send_trigger_debug
 from ara_client.attribution.event_level import EventCandidate, create_event_report, store_event_report
 from ara_client.attribution.flexible import attribute_flexibly
-from ara_client.attribution.trigger_debug import NOT_REGISTERED, Trigger, Verdict, send_trigger_debug
+from ara_client.attribution.outcomes import NOT_REGISTERED, AttributionResult, TriggerEvent
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.pending import PendingReport
 from ara_client.storage.sources import StoredSource
 
 
-def attribute(state: BrowserState, trigger: Trigger) -> None:
-    """Attribute a trigger, with all that follows from it."""
+def attribute(state: BrowserState, trigger: TriggerEvent) -> None:
+    """Attribute a trigger: store its reports and send its debug reports."""
     registration = trigger.registration
     if not registration.event_triggers and not registration.has_aggregatable_data:
         return
     state.sources.expire(trigger.time_ms)
     source, others = _find_source(state, trigger)
     if source is None:
-        _refuse(state, trigger, None, Verdict(type="trigger-no-matching-source"))
+        _no_attribution(state, trigger, None, AttributionResult(type="trigger-no-matching-source"))
         return
     subject = source.as_subject(trigger.time_ms)
     if not subject.matches(registration.filters):
-        _refuse(state, trigger, source, Verdict(type="trigger-no-matching-filter-data"))
+        _no_attribution(state, trigger, source, AttributionResult(type="trigger-no-matching-filter-data"))
         return
     for other in others:
         state.sources.remove(other)
@@ -48,7 +49,7 @@ def attribute(state: BrowserState, trigger: Trigger) -> None:
         not state.limits.allows_attribution_origin(source, trigger.destination)
     ):
         limit = state.vendor.max_attribution_reporting_origins
-        blocked = Verdict(type="trigger-reporting-origin-limit", limit=limit)
+        blocked = AttributionResult(type="trigger-reporting-origin-limit", limit=limit)
         event = blocked if isinstance(event, EventCandidate) else event
         summed = blocked if isinstance(summed, AggregatableCandidate) else summed
     if flexible:
@@ -67,26 +68,28 @@ def attribute(state: BrowserState, trigger: Trigger) -> None:
     send_trigger_debug(state, trigger, source, (event, summed))
 
 
-def _find_source(state: BrowserState, trigger: Trigger) -> tuple[StoredSource | None, list[StoredSource]]:
-    """Return the source to attribute to, and all others that matched, which are given up (WICG, "find matching")."""
+def _find_source(state: BrowserState, trigger: TriggerEvent) -> tuple[StoredSource | None, list[StoredSource]]:
+    """Return the source to attribute to, and the other matching ones, to be removed (WICG, "find matching")."""
     matching = state.sources.with_target(trigger.reporting_origin, trigger.destination)
     wanted = trigger.registration.scopes
-    for place, source in enumerate(matching):
+    for index, source in enumerate(matching):
         if not wanted or (source.scopes is not None and not wanted.isdisjoint(source.scopes.values)):
-            return source, matching[:place] + matching[place + 1 :]
+            return source, matching[:index] + matching[index + 1 :]
     return None, []
 
 
-def _refuse(state: BrowserState, trigger: Trigger, source: StoredSource | None, verdict: Verdict) -> None:
+def _no_attribution(
+    state: BrowserState, trigger: TriggerEvent, source: StoredSource | None, result: AttributionResult
+) -> None:
     add_null_reports(state, trigger, None)
     registration = trigger.registration
-    event = verdict if registration.event_triggers else NOT_REGISTERED
-    summed = verdict if registration.has_aggregatable_data else NOT_REGISTERED
+    event = result if registration.event_triggers else NOT_REGISTERED
+    summed = result if registration.has_aggregatable_data else NOT_REGISTERED
     send_trigger_debug(state, trigger, source, (event, summed))
 
 
 def _send_debug_copy(state: BrowserState, pending: PendingReport) -> None:
-    """Send a copy of a report at once if both sides gave debug keys (WICG, "attempt to deliver a debug report")."""
+    """Send a copy of a report immediately if both sides gave debug keys (WICG, "attempt to deliver a debug report")."""
     report = pending.report
     if report.source_debug_key is None or report.trigger_debug_key is None:
         return

@@ -15,7 +15,7 @@ Sealable = AggregatableAttributionReport | AggregatableDebugReport
 
 
 class AssemblyFailure(AraClientError):
-    """A report could not be sealed. ``transient``: its keys may yet be fetched."""
+    """A report could not be sealed. ``transient``: its keys may be fetched later."""
 
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class AssemblyFailure(AraClientError):
 
 
 class Assembler:
-    """Seals reports: one public key set a coordinator, a key picked uniformly for each report."""
+    """Seals reports: one public key set per coordinator, one uniformly drawn key per report."""
 
     def __init__(self, keys: Mapping[Origin, PublicKeySet], bits: Bits) -> None:
         self._keys = dict(keys)
@@ -33,7 +33,7 @@ class Assembler:
         """Return the report with its sealed body; raise ``AssemblyFailure`` if it cannot be sealed."""
         keys = self._keys.get(report.coordinator)
         if keys is None:
-            raise AssemblyFailure(f"no public keys for {report.coordinator}", transient=True)
+            raise AssemblyFailure(f"no public keys are known for {report.coordinator}", transient=True)
         attribution = report if isinstance(report, AggregatableAttributionReport) else None
         shown = attribution if attribution is not None and attribution.debug_enabled else None
         try:

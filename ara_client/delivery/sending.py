@@ -1,4 +1,4 @@
-"""Sending reports: what is due, what fails and is tried again, what was missed while offline.
+"""Sending reports: due ones, retries of failed ones, and overdue ones after being offline.
 
 WICG, "queue reports for delivery"; retries and expiry as in Chromium's ``AttributionManagerImpl``.
 """
@@ -11,24 +11,24 @@ from enum import Enum, auto
 
 from aggservice.mechanisms import Clock
 from ara_client.delivery.assembly import Assembler, AssemblyFailure
-from ara_client.reports import AggregatableAttributionReport, AggregatableDebugReport, Report
+from ara_client.reports import AggregatableAttributionReport, AggregatableDebugReport, OutgoingReport
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.pending import PendingReport
 
 
 class SendResult(Enum):
-    """What became of a report on its way. Only what may be the network's fault is tried again."""
+    """The result of one attempt to send a report. Only a transient failure is retried."""
 
     SENT = auto()
     TRANSIENT_FAILURE = auto()
     FAILURE = auto()
 
 
-Send = Callable[[Report], SendResult]
+Send = Callable[[OutgoingReport], SendResult]
 
 
 class Delivery:
-    """Sends reports through ``send`` and keeps those that may be tried again waiting."""
+    """Sends reports through ``send`` and reschedules those that may be retried."""
 
     def __init__(self, state: BrowserState, clock: Clock, assembler: Assembler | None, send: Send) -> None:
         self._state = state
@@ -37,10 +37,10 @@ class Delivery:
         self._send = send
         self.online = True
 
-    def flush(self) -> list[Report]:
-        """Send what is to go out at once, then what is due; return what arrived.
+    def flush(self) -> list[OutgoingReport]:
+        """Send the immediate reports, then the due ones; return those that arrived.
 
-        What is to go out at once is tried once, so that offline it is lost.
+        Immediate reports are tried once; while offline they are lost.
         """
         now_ms = self._clock.now_ms()
         arrived = []
@@ -51,10 +51,11 @@ class Delivery:
                 arrived.append(sent)
         return arrived + self.send_due()
 
-    def send_due(self) -> list[Report]:
-        """Send the reports whose time has come, in random order; return what arrived.
+    def send_due(self) -> list[OutgoingReport]:
+        """Send the due reports, in random order; return those that arrived.
 
-        Nothing is attempted while offline. A report more than the vendor's expiry past its first time is dropped.
+        Offline, nothing is tried. A report is dropped when it is later than its first due time by more than the
+        vendor's ``report_expiry_ms``.
         """
         if not self.online:
             return []
@@ -78,14 +79,14 @@ class Delivery:
         return arrived
 
     def go_online(self) -> None:
-        """Resume sending. Reports missed meanwhile wait a random while, lest their arrival join them."""
+        """Resume sending. Overdue reports wait a random time, so that arriving together does not link them."""
         self.online = True
         now_ms = self._clock.now_ms()
         for pending in self._state.pending.due(now_ms - 1):
             self._state.pending.reschedule(pending, now_ms + self._state.draws.offline_delay_ms())
 
     def retry_after_navigation(self) -> None:
-        """Let reports that wait for a navigation for their last attempt, if the vendor asks for that, go out soon."""
+        """Reschedule soon the reports whose last attempt waits for a navigation, if the vendor uses that rule."""
         attempt = self._state.vendor.navigation_retry_attempt
         if attempt is None:
             return
@@ -95,7 +96,7 @@ class Delivery:
             if pending.failed_attempts == attempt and pending.due_ms > latest_ms:
                 self._state.pending.reschedule(pending, now_ms + self._state.draws.offline_delay_ms())
 
-    def _attempt(self, report: Report, now_ms: int) -> tuple[Report, SendResult]:
+    def _attempt(self, report: OutgoingReport, now_ms: int) -> tuple[OutgoingReport, SendResult]:
         report = replace(report, time_ms=now_ms)
         if self._assembler is not None and isinstance(report, AggregatableAttributionReport | AggregatableDebugReport):
             try:

@@ -1,15 +1,16 @@
-"""Undoing randomized response in counts of event-level reports: unbiased, with variance and interval.
+"""Correcting counts of event-level reports for randomized response: unbiased, with variance and interval.
 
-A source with |O| states reports truthfully with probability 1 − p and otherwise a uniformly drawn state (Algorithm 8).
-So if x of its reports are truly of some kind, x is observed with probability 1 − p and otherwise a draw X from a known
-law with mean μ and variance σ². Over n sources with true total T the observed total C has
+A source with |O| states reports truthfully with probability 1 − p and otherwise a uniformly drawn state (Algorithm 8 of
+Ghazi et al.). So if x of its reports are truly of some kind, the observed number is x with probability 1 − p and
+otherwise a draw X from a known distribution with mean μ and variance σ². Over n sources with true total T the observed
+total C has
 
     E[C] = (1−p)·T + n·p·μ,    Var[C] = n·p·σ² + p(1−p)·Σ(xᵢ−μ)²,
 
-hence T̂ = (C − n·p·μ)/(1−p) is unbiased. Its variance is over the noise alone: the sources are what they are.
+hence T̂ = (C − n·p·μ)/(1−p) is unbiased. Its variance covers the noise only: the true reports are fixed.
 
-Where nearly every report is random, 1 − p is far below what a double can tell from 0 next to 1, and C and n·p·μ agree
-to many digits. So 1 − p comes from its own formula, and T̂ from (C − n·μ)/(1−p) + n·μ with an exact difference.
+If nearly every report is random, 1 − p is lost in the rounding of p to a double, and C and n·p·μ agree to many digits.
+So 1 − p comes from its own formula, and T̂ from (C − n·μ)/(1−p) + n·μ with an exact difference.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ara_client.event_noise.state_space import StateSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """An estimated count. It is unbiased, so it may be negative; the interval is the normal approximation."""
+class CorrectedCount:
+    """A corrected count. It is unbiased, so it may be negative; the interval is a normal approximation."""
 
     value: float
     variance: float
@@ -64,7 +65,7 @@ class Corrector:
         self.rate = float(exact_rate(space.count, epsilon))
         self._truth = float(exact_truth(space.count, epsilon))
         if not self._truth**2 > 0:
-            raise ParameterError("at this epsilon every report is random: there is nothing to correct")
+            raise ParameterError("epsilon is too small: every report is random; use a larger epsilon")
 
     def reports(
         self,
@@ -74,18 +75,20 @@ class Corrector:
         window: int | None = None,
         bucket: int | None = None,
         confidence: float = 0.95,
-    ) -> Estimate:
+    ) -> CorrectedCount:
         """Estimate how many reports of a kind the sources would have sent without noise.
 
         ``histogram[m]`` is the number of sources that sent exactly m reports with this trigger data (window, bucket),
-        m = 0, 1, …; all sources are counted, those without reports too. The variance is estimated without bias, but for
-        never being put below what the random states alone have.
+        m = 0, 1, …; include sources without reports. The estimate of the variance is unbiased, except that it is never
+        below the variance of the random states alone.
         """
         law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
         if not 0 < len(histogram) <= len(law):
-            raise ParameterError(f"a source sends 0 to {len(law) - 1} such reports, so the histogram has that many + 1")
+            raise ParameterError(
+                f"the histogram has {len(histogram)} entries: give 1 to {len(law)}, for 0, 1, … reports"
+            )
         if not all(0 <= count < inf for count in histogram):
-            raise ParameterError("a histogram counts sources; it is never negative")
+            raise ParameterError("the histogram has a negative or infinite entry: each entry is a number of sources")
         mean, spread = _moments(law)
         counts = [Fraction(count) for count in histogram]
         sources = sum(counts, Fraction(0))
@@ -102,37 +105,37 @@ class Corrector:
         window: int | None = None,
         bucket: int | None = None,
         confidence: float = 0.95,
-    ) -> Estimate:
+    ) -> CorrectedCount:
         """Estimate as ``reports`` does when only the total is known. The variance is then an upper bound."""
         law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
         most = len(law) - 1
         if not (sources >= 0 and 0 <= reports <= sources * most):
-            raise ParameterError(f"{sources} sources send 0 to {sources * most} such reports, not {reports}")
+            raise ParameterError(f"{reports} reports from {sources} sources are impossible: give 0 to {sources * most}")
         mean, spread = _moments(law)
         true = min(max(self._undone(Fraction(reports), sources * mean), 0.0), float(sources * most))
-        # For a given total, squares are largest when each source sends all it can or nothing.
+        # For a given total, the squares are largest when each source sends the maximum or nothing.
         squares = float(most - 2 * mean) * true + float(sources * mean**2)
         return self._estimate(Fraction(reports), Fraction(sources), mean, spread, squares, confidence)
 
     def states(self, counts: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Estimate how many sources are truly in each state; return the estimates and their variances.
 
-        ``counts`` has one entry a state, in order of rank (``StateSpace.rank``). For spaces small enough to list.
+        ``counts`` has one entry per state, in order of rank (``StateSpace.rank``). For small spaces.
         """
         observed = np.asarray(counts, dtype=np.float64)
         if observed.shape != (self.space.count,) or not (observed >= 0).all():
-            raise ParameterError(f"counts must have one entry, 0 or more, for each of {self.space.count} states")
+            raise ParameterError(f"counts must have {self.space.count} entries, one per state, each 0 or more")
         sources, mean, rate = observed.sum(), 1 / self.space.count, self.rate
-        # The difference is one of whole numbers: multiplied out, it is exact.
+        # Multiplied by the number of states, the difference is one of integers and therefore exact.
         true = (observed * self.space.count - sources) * mean / self._truth + sources * mean
         spread = np.clip(true * (1 - 2 * mean) + sources * mean**2, 0, None)
         noise = sources * rate * mean * (1 - mean)
         return true, (noise + rate * self._truth * spread) / self._truth**2
 
     def _undone(self, observed: Fraction, random: Fraction) -> float:
-        """Return an unbiased estimate of a sum over the true states from that over the observed ones.
+        """Return an unbiased estimate of the sum over the true states, given the sum over the observed ones.
 
-        ``random`` is what the sum would be expected to be if every state were a random one.
+        ``random`` is the expected sum if every state were random.
         """
         return float(observed - random) / self._truth + float(random)
 
@@ -144,12 +147,12 @@ class Corrector:
         spread: Fraction,
         squares: float,
         confidence: float,
-    ) -> Estimate:
-        """Return the estimate; ``squares`` is Σ(xᵢ−μ)² over the true states, as far as it is known."""
+    ) -> CorrectedCount:
+        """Return the estimate; ``squares`` is Σ(xᵢ−μ)² over the true states, estimated or bounded."""
         if not 0 < confidence < 1:
-            raise ParameterError(f"confidence lies strictly between 0 and 1, got {confidence}")
+            raise ParameterError(f"confidence must lie strictly between 0 and 1, got {confidence}")
         variance = self.rate * float(sources * spread) + self.rate * self._truth * max(squares, 0.0)
-        return Estimate(
+        return CorrectedCount(
             value=self._undone(observed, sources * mean),
             variance=variance / self._truth**2,
             confidence=confidence,

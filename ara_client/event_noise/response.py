@@ -1,9 +1,9 @@
 """Randomized response over the states of a source: its rate, its capacity, and the draw at registration.
 
-Two kinds of number live here. Doubles, computed as Chromium computes them (components/attribution_reporting/
-privacy_math.cc), are what a registration is judged by and what a report shows: they must agree with the browser to the
-last bit. The draw itself never sees a double: the coin's bias is an exact real number and the state is a uniform
-integer, so that the mechanism is the paper's Algorithm 8 and not an approximation of it.
+Two kinds of numbers are used. Limits on a registration and the rate in a report are doubles, computed as in Chromium
+(components/attribution_reporting/privacy_math.cc) to agree with the browser to the last bit. The draw uses no double:
+the bias of the coin is an exact real number and the state is a uniform integer, so the mechanism is exactly Algorithm 8
+of Ghazi et al.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, ParameterError, Real, bernoulli_batch, exp, uniform_below, uniform_below_batch
 
-#: What a draw answers when the source is to report truthfully.
+#: The result of a draw if the source reports truthfully.
 TRUTHFUL = -1
 
 _BATCH_LIMIT = 1 << 63
@@ -38,12 +38,12 @@ def response_rate(states: int, epsilon: float) -> float:
         raise ParameterError(f"epsilon must be 0 or more and finite, got {epsilon}")
     try:
         return states / (states - 1.0 + double_exp(epsilon))
-    except OverflowError:  # where e^ε is past the greatest double C++ has infinity, and the rate is 0
+    except OverflowError:  # beyond the largest double, C++ computes e^ε as infinity and the rate as 0
         return 0.0
 
 
 def channel_capacity(states: int, rate: float) -> float:
-    """Return the capacity in bits of the channel that answers a random state with probability ``rate``.
+    """Return the capacity in bits of a channel that outputs a random state with probability ``rate``.
 
     The capacity of a q-ary symmetric channel with q states (WICG "compute the channel capacity of a source"), in
     Chromium's order of operations.
@@ -53,7 +53,7 @@ def channel_capacity(states: int, rate: float) -> float:
     """
     _check(states)
     if not 0 <= rate <= 1:
-        raise ParameterError(f"a rate lies in [0, 1], got {rate}")
+        raise ParameterError(f"rate must lie in [0, 1], got {rate}")
     if states == 1 or rate == 1:
         return 0.0
     alphabet = float(states)
@@ -64,21 +64,21 @@ def channel_capacity(states: int, rate: float) -> float:
 def scopes_channel_capacity(states: int, max_event_states: int, scope_limit: int) -> float:
     """Return the bound in bits for a source with attribution scopes (WICG "compute the scopes channel capacity").
 
-    The states of the source, and for each other scope the states of an event source.
+    Counts the states of the source, plus the states of an event source for each other scope.
 
     >>> scopes_channel_capacity(2925, 5, 20)
     11.560332834212442
     """
     _check(states)
     if not (scope_limit >= 1 and max_event_states >= 0):
-        raise ParameterError(f"a scope limit is 1 or more, got {scope_limit} (event states {max_event_states})")
+        raise ParameterError(f"scope_limit must be 1 or more, got {scope_limit} ({max_event_states} event states)")
     return log2(float(states) + float(max_event_states) * (float(scope_limit) - 1))
 
 
 def binary_entropy(p: float) -> float:
     """Return −p·log₂ p − (1−p)·log₂(1−p), 0 at both ends."""
     if not 0 <= p <= 1:
-        raise ParameterError(f"a probability lies in [0, 1], got {p}")
+        raise ParameterError(f"p must lie in [0, 1], got {p}")
     if p in (0, 1):
         return 0.0
     return -p * log2(p) - (1 - p) * log2(1 - p)
@@ -86,10 +86,10 @@ def binary_entropy(p: float) -> float:
 
 @lru_cache(maxsize=1024)
 def exact_rate(states: int, epsilon: Fraction) -> Real | Fraction:
-    """Return |O| / (|O| − 1 + e^ε) as an exact number: a coin tossed with it loses nothing to rounding.
+    """Return |O| / (|O| − 1 + e^ε) as an exact number, so that no rounding enters the draw.
 
-    It is 1 minus the probability (e^ε − 1)/(e^ε + |O| − 1) of Algorithm 8. Worked out from e^−ε, which costs no more
-    for a large ε than for a small one: a header may ask for any.
+    It is 1 minus the probability (e^ε − 1)/(e^ε + |O| − 1) of Algorithm 8. Computed from e^−ε, whose cost does not
+    grow with ε: a header may give any ε.
     """
     _check(states)
     if not epsilon >= 0:
@@ -101,7 +101,7 @@ def exact_rate(states: int, epsilon: Fraction) -> Real | Fraction:
 def exact_truth(states: int, epsilon: Fraction) -> Real | Fraction:
     """Return (e^ε − 1)/(e^ε + |O| − 1), the probability of a truthful answer in Algorithm 8, as an exact number.
 
-    It is 1 − ``exact_rate``, and keeps its digits where that is close to 1.
+    It is 1 − ``exact_rate``, computed separately to stay precise if that is close to 1.
     """
     _check(states)
     if not epsilon >= 0:
@@ -114,8 +114,8 @@ def draw_states(bits: Bits, states: int, epsilon: Fraction, size: int) -> NDArra
     """Return, for each of ``size`` registrations, ``TRUTHFUL`` or the rank of the state to send instead (Algorithm 8).
 
     Exact: each is ``TRUTHFUL`` with probability (e^ε − 1)/(e^ε + |O| − 1) and otherwise uniform over the ranks
-    below ``states`` ≤ 2⁶³. This is the kernel that every registration goes through. An epsilon that a header gave as a
-    double comes in as ``Fraction(double)``, which is that double.
+    below ``states`` ≤ 2⁶³. Every registration uses this kernel. Pass an epsilon that a header gave as a double as
+    ``Fraction(double)``, which is exact.
     """
     chosen = np.full(size, TRUTHFUL, dtype=np.int64)
     picked = np.flatnonzero(bernoulli_batch(bits, exact_rate(states, epsilon), size))
@@ -127,7 +127,7 @@ def draw_states(bits: Bits, states: int, epsilon: Fraction, size: int) -> NDArra
 def draw_state(bits: Bits, states: int, epsilon: Fraction) -> int | None:
     """Return None to report truthfully, or the rank of the state to send instead, for one registration.
 
-    The same kernel as ``draw_states``; a specification may have more than 2⁶³ states, which only this one can number.
+    Uses the kernel of ``draw_states``, and also supports more than 2⁶³ states.
     """
     if states <= _BATCH_LIMIT:
         rank = int(draw_states(bits, states, epsilon, 1)[0])
@@ -139,4 +139,4 @@ def draw_state(bits: Bits, states: int, epsilon: Fraction) -> int | None:
 
 def _check(states: int) -> None:
     if not states >= 1:
-        raise ParameterError(f"a source has at least one state, got {states}")
+        raise ParameterError(f"states must be 1 or more, got {states}")

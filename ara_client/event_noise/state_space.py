@@ -1,15 +1,15 @@
 """The states of a source: every combination of event-level reports it can send, counted and numbered.
 
-A report of a source is one of its trigger data, sent at the end of one of that trigger data's windows, for one of
-its summary buckets. What a *valid combination* is, in both forms:
+A report has one of the source's trigger data; it is sent at the end of one of that trigger data's windows, for one of
+its summary buckets. The *valid combinations* in both forms:
 
-* Full-flexible (the paper's Algorithm 4, WICG's ``flexible_event_config.md``): the buckets of a trigger data are
+* Full-flexible (Algorithm 4 of Ghazi et al., WICG's ``flexible_event_config.md``): the buckets of a trigger data are
   crossed in increasing order and each at most once, so its reports are for its first j buckets, in windows that
   never go back; all trigger data together send at most ``max_reports``.
 * Deployed (Chromium, WICG "obtain a set of possible trigger states"): a multiset of at most ``max_reports`` pairs
   of trigger data and window. That is the same set with as many buckets as ``max_reports``: ``buckets=None``.
 
-Nothing here enumerates. A trigger data with w windows can send j reports in C(j+w-1, j) ways; sums over the trigger
+Nothing is enumerated. A trigger data with w windows can send j reports in C(j+w-1, j) ways; sums over the trigger
 data are a truncated product of those polynomials, in exact integers.
 """
 
@@ -28,9 +28,9 @@ from aggservice.mechanisms import ParameterError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerDataSpec:
-    """One trigger data of a source: how many windows it has, and how many summary buckets.
+    """One trigger data of a source: its numbers of windows and of summary buckets.
 
-    ``buckets=None`` is the deployed form, in which only the source's cap on reports counts.
+    ``buckets=None`` is the deployed form: only the source's maximum of reports limits it.
     """
 
     trigger_data: int
@@ -53,7 +53,7 @@ class TriggerDataSpec:
 
 
 class StateReport(NamedTuple):
-    """One report of a state. Buckets of the same trigger data come in order, 0 first."""
+    """One report of a state. The buckets of a trigger data are in increasing order, from 0."""
 
     trigger_data: int
     window_index: int
@@ -61,10 +61,10 @@ class StateReport(NamedTuple):
 
 
 class StateSpace:
-    """The set of states of one source, without listing them.
+    """The states of one source, numbered without listing them.
 
-    States are numbered from 0 to ``count - 1``; ``at`` and ``rank`` are inverse to each other. The number 0 is the
-    state without reports. Building costs O(D·R²) integer operations for D trigger data and R reports, ``at`` and
+    Ranks run from 0 to ``count - 1``; ``at`` and ``rank`` are inverse to each other. Rank 0 is the state without
+    reports. Building costs O(D·R²) integer operations for D trigger data and R reports, ``at`` and
     ``rank`` O(D·R + windows·R).
     """
 
@@ -100,7 +100,7 @@ class StateSpace:
     def at(self, rank: int) -> list[StateReport]:
         """Return the state with the given rank, its reports ordered by trigger data (as listed) and bucket."""
         if not 0 <= rank < self.count:
-            raise ParameterError(f"rank {rank} is not below the number of states, {self.count}")
+            raise ParameterError(f"rank must be in 0..{self.count - 1}, got {rank}")
         reports: list[StateReport] = []
         left = self.max_reports
         for spec, ways, after in zip(self.specs, self._ways, self._suffix[1:], strict=True):
@@ -115,7 +115,7 @@ class StateSpace:
         return reports
 
     def rank(self, reports: Iterable[StateReport | tuple[int, int, int]]) -> int:
-        """Return the rank of the state that consists of exactly these reports, in whatever order they come."""
+        """Return the rank of the state with exactly these reports, given in any order."""
         windows: dict[int, dict[int, int]] = {spec.trigger_data: {} for spec in self.specs}
         for trigger_data, window, bucket in reports:
             if trigger_data not in windows or bucket in windows[trigger_data]:
@@ -139,13 +139,13 @@ class StateSpace:
     def report_counts(
         self, trigger_data: int, *, window: int | None = None, bucket: int | None = None
     ) -> tuple[Fraction, ...]:
-        """Return the law of the number of reports of one kind in a uniformly drawn state.
+        """Return the distribution of the number of reports of one kind in a uniformly drawn state.
 
         Entry m is the exact probability of m reports with this trigger data and, if given, window and bucket.
         """
         index = next((i for i, spec in enumerate(self.specs) if spec.trigger_data == trigger_data), None)
         if index is None:
-            raise ParameterError(f"trigger data {trigger_data} is not listed")
+            raise ParameterError(f"trigger data {trigger_data} is not in the specification")
         spec, ways = self.specs[index], self._ways[index]
         if window is not None and not 0 <= window < spec.windows:
             raise ParameterError(f"trigger data {trigger_data} has no window {window}")
@@ -177,14 +177,9 @@ def count_states(specs: Iterable[TriggerDataSpec], max_reports: int) -> int:
     return space_of(tuple(specs), max_reports).count
 
 
-def state_at(specs: Iterable[TriggerDataSpec], max_reports: int, rank: int) -> list[StateReport]:
-    """Return the reports of the state with the given rank, 0 ≤ rank < ``count_states(specs, max_reports)``."""
-    return space_of(tuple(specs), max_reports).at(rank)
-
-
 @lru_cache(maxsize=1024)
 def space_of(specs: tuple[TriggerDataSpec, ...], max_reports: int) -> StateSpace:
-    """Return the state space of a specification, kept for the next source with the same one."""
+    """Return the state space of a specification, cached for later sources."""
     return StateSpace(specs, max_reports)
 
 
@@ -210,15 +205,15 @@ def _multiset_at(rank: int, size: int, windows: int) -> list[int]:
 
 def _multiset_rank(order: Sequence[int], windows: int) -> int:
     rank, window = 0, 0
-    for place, chosen in enumerate(order):
-        left = len(order) - 1 - place
+    for index, chosen in enumerate(order):
+        left = len(order) - 1 - index
         rank += sum(comb(left + windows - w - 1, left) for w in range(window, chosen))
         window = chosen
     return rank
 
 
 def _kinds(sent: int, windows: int, window: int | None, bucket: int | None) -> list[int]:
-    """Return, by m, in how many of the ways to send ``sent`` reports exactly m are of the kind asked for."""
+    """Return, for each m, in how many of the ways to send ``sent`` reports exactly m have this window and bucket."""
     ways = comb(sent + windows - 1, sent) if windows else int(sent == 0)
     if bucket is not None:
         if bucket >= sent:

@@ -1,9 +1,9 @@
-"""Registrations and reports of a fleet, as columns: one row a source, a trigger or a report.
+"""Registrations and reports of a fleet, as columns: one row per source, trigger or report.
 
-Sites and origins are whole numbers of the caller's choice; so are filters (rows and columns of the fleet's match
-table) and the names of aggregation keys, whose numbers must be in the order of the names. Keys of 128 bits are two
-columns of 64. What a row holds several of (keys, contributions) lies in columns of its own: those of row i are
-``offset[i]`` to ``offset[i + 1]``, in increasing order of their names.
+The caller numbers sites and origins freely. Filters are row and column numbers of the fleet's match table. Names of
+aggregation keys are numbers in the order of the names. A 128-bit key is two columns of 64 bits. Keys and contributions,
+of which a row can have several, have columns of their own: those of row i are ``offset[i]`` to ``offset[i + 1]``, in
+increasing order of their names.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ TIME_LIMIT_MS = 1 << 61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceColumns:
-    """Source registrations in the order in which they happened.
+    """Source registrations in order of time.
 
-    ``order`` is the place of a registration among all sources and triggers. A source is matched by triggers before
-    ``expiry_ms`` and makes reports for those before ``report_until_ms`` (its aggregatable report window).
+    ``order`` is the position of a registration among all sources and triggers. Triggers before ``expiry_ms`` match a
+    source; those before ``report_until_ms`` (its aggregatable report window) make reports.
     """
 
     order: Ints
@@ -73,9 +73,9 @@ class SourceColumns:
         offset: ArrayLike | None = None,
         name: ArrayLike = 0,
     ) -> SourceColumns:
-        """Build columns from arrays or, where every row has the same value, single numbers.
+        """Build columns from arrays, or from single numbers that apply to every row.
 
-        Without ``offset`` every source has one key; the report window is the expiry unless it is given.
+        Without ``offset`` every source has one key; ``report_until_ms`` defaults to ``expiry_ms``.
         """
         rows = np.asarray(order).size
         offsets = _offsets(offset, rows)
@@ -99,10 +99,10 @@ class SourceColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerColumns:
-    """Trigger registrations in the order in which they happened, each with the contributions it asks for.
+    """Trigger registrations in order of time, each with the contributions it requests.
 
     ``key_high`` and ``key_low`` are the trigger's pieces of the key. ``has_context_id`` marks a trigger with a
-    ``trigger_context_id``: its report is sent without delay, always, and does not count towards the report cap.
+    ``trigger_context_id``: its report is always sent, without delay, and does not count towards the report cap.
     """
 
     order: Ints
@@ -124,7 +124,7 @@ class TriggerColumns:
     def __post_init__(self) -> None:
         _check_rows(self, ("name", "key_high", "key_low", "value", "filtering_id"))
         if self.value.size and not (self.value.min() >= 0 and self.value.max() < VALUE_LIMIT):
-            raise ParameterError(f"the value of a contribution lies in [0, {VALUE_LIMIT})")
+            raise ParameterError(f"column value must lie in [0, {VALUE_LIMIT})")
 
     def __len__(self) -> int:
         return int(self.order.size)
@@ -149,9 +149,9 @@ class TriggerColumns:
         name: ArrayLike = 0,
         filtering_id: ArrayLike = 0,
     ) -> TriggerColumns:
-        """Build columns from arrays or, where every row has the same value, single numbers.
+        """Build columns from arrays, or from single numbers that apply to every row.
 
-        Without ``offset`` every trigger asks for one contribution; a ``dedup_key`` alone means that all rows have one.
+        Without ``offset`` every trigger requests one contribution; ``dedup_key`` alone applies to all rows.
         """
         rows = np.asarray(order).size
         offsets = _offsets(offset, rows)
@@ -178,11 +178,11 @@ class TriggerColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReports:
-    """The reports that a batch of triggers made, in the order of their triggers.
+    """The reports of a batch of triggers, in the order of the triggers.
 
-    ``trigger`` is the row of the trigger in its batch, ``source`` that of the source among all the fleet was ever
-    given, −1 for a null report (which has no contributions). ``outcome`` has one entry a trigger of the batch, an
-    ``Outcome``. Report ids are rows of 16 bytes.
+    ``trigger`` is the row of the trigger in its batch; ``source`` is the number of the source, counted over all
+    batches, or −1 for a null report, which has no contributions. ``outcome`` has one ``TriggerOutcome`` per trigger of
+    the batch. Report ids are rows of 16 bytes.
     """
 
     outcome: NDArray[np.int8]
@@ -222,9 +222,9 @@ def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...])
         if not (column.flags.c_contiguous and column.flags.writeable):
             raise ParameterError(f"column {field.name} must be a contiguous, writable array; build columns with .of()")
     if rows and not (np.diff(columns.order) > 0).all():
-        raise ParameterError("column order must increase: registrations come in the order in which they happened")
+        raise ParameterError("column order must increase: sort the registrations by time")
     if rows and not (np.diff(columns.time_ms) >= 0).all():
-        raise ParameterError("column time_ms must not go back")
+        raise ParameterError("column time_ms must not decrease: sort the registrations by time")
     if rows and not -TIME_LIMIT_MS <= columns.time_ms[0] <= columns.time_ms[-1] <= TIME_LIMIT_MS:
         raise ParameterError(f"column time_ms must lie within {TIME_LIMIT_MS} ms of the epoch")
     if columns.name.size and not columns.name.min() >= 0:
@@ -234,7 +234,7 @@ def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...])
     starts = offset[1:-1]
     inside[starts[(starts > 0) & (starts <= steps.size)] - 1] = False
     if not (steps[inside] > 0).all():
-        raise ParameterError("column name must increase within a row: each key once, in order")
+        raise ParameterError("column name must increase within a row: list each key once, in order")
 
 
 def _check_offset(offset: Ints, rows: int) -> None:
@@ -266,18 +266,18 @@ def _flags(values: ArrayLike, rows: int) -> Flags:
 
 
 def _column(values: ArrayLike, kind: type[np.generic], rows: int) -> NDArray[np.generic]:
-    """Return the values as one writable, contiguous column: the kernels are compiled for no other kind of array.
+    """Return the values as one writable, contiguous column, the only kind of array that the kernels accept.
 
-    A number that its kind cannot hold is refused; numpy would take it modulo 2⁶⁴ without a word.
+    A number out of range is an error; numpy alone would reduce it modulo 2⁶⁴ silently.
     """
     given = np.asarray(values)
     if given.dtype.kind == "f" and given.size:
-        raise ParameterError("columns hold whole numbers; a float would lose some")
+        raise ParameterError("columns hold integers, and floats lose digits: convert them first")
     if given.dtype.kind not in "biuf" and not all(isinstance(value, (int, np.integer)) for value in given.flat):
-        raise ParameterError(f"columns hold whole numbers, not {given.dtype}")
+        raise ParameterError(f"columns hold integers, not {given.dtype}")
     if given.size and kind is not np.bool_:
         least, most = (0, (1 << 64) - 1) if kind is np.uint64 else (-(1 << 63), (1 << 63) - 1)
         if not (least <= int(given.min()) and int(given.max()) <= most):
-            raise ParameterError(f"a column of {kind.__name__} holds {least} to {most}, not what was given")
+            raise ParameterError(f"a value is outside the range of {kind.__name__}, {least} to {most}")
     whole = given.astype(kind, copy=False)
     return np.require(np.broadcast_to(whole, (rows,)) if whole.ndim == 0 else whole, requirements=["C", "W"])

@@ -1,9 +1,9 @@
-"""Many browsers at once, in columns: millions of sources and triggers in, aggregatable reports out.
+"""Many browsers at once, in columns: from millions of sources and triggers to aggregatable reports.
 
-A fleet covers what campaigns mostly do: sources with one destination, top-level filters, priorities, expiry and report
-windows, aggregation keys, dedup keys, the contribution budget Λ₁ and the cap on reports. What it leaves out, and
-``Browser`` has, is in docs/fleet.md; above all rate limits and event-level reports. Within that subset it sends what
-as many browsers would (form ``deployed``), or what as many Algorithms 2 would (form ``paper``).
+A fleet covers what campaigns mostly use: sources with one destination, top-level filters, priorities, expiry and report
+windows, aggregation keys, dedup keys, the contribution budget Λ₁ and the cap on reports. docs/fleet.md lists what only
+``Browser`` has, above all rate limits and event-level reports. Within that subset a fleet sends the same reports as one
+``Browser`` per device (form ``deployed``) or one Algorithm 2 of Ghazi et al. per device (form ``paper``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ TriggerFilter = TypeVar("TriggerFilter")
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-class Outcome(IntEnum):
-    """What became of a trigger. The paper's form sends a null report for each but the first."""
+class TriggerOutcome(IntEnum):
+    """The outcome of a trigger. In the paper's form each but ``ATTRIBUTED`` sends a null report."""
 
     ATTRIBUTED = kernels.ATTRIBUTED
     NO_SOURCE = kernels.NO_SOURCE
@@ -45,11 +45,11 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRules:
-    """What holds for every browser of a fleet.
+    """The rules of every browser of a fleet.
 
     ``max_reports`` is the cap on counted reports of a source (``deployed``) or Λ₀ (``paper``). Reports without a
-    context ID leave after ``min_delay_ms`` and less than ``delay_span_ms`` more, uniformly; a trigger without a
-    report sends a null one with probability ``null_rate``.
+    context ID are delayed by ``min_delay_ms`` plus a uniform time below ``delay_span_ms``; a trigger without a report
+    sends a null report with probability ``null_rate``.
     """
 
     form: Literal["deployed", "paper"] = "deployed"
@@ -61,20 +61,20 @@ class FleetRules:
 
     def __post_init__(self) -> None:
         if self.form not in ("deployed", "paper"):
-            raise ParameterError(f"form is 'deployed' or 'paper', got {self.form!r}")
+            raise ParameterError(f"form must be 'deployed' or 'paper', got {self.form!r}")
         whole = (self.contribution_budget, self.max_reports, self.min_delay_ms, self.delay_span_ms)
         if not all(isinstance(number, int) for number in whole):
-            raise ParameterError("contribution_budget, max_reports and delays are whole numbers")
+            raise ParameterError("contribution_budget, max_reports and delays must be integers")
         if not (1 <= self.contribution_budget < 1 << 40 and 1 <= self.max_reports < 1 << 40):
             raise ParameterError("contribution_budget and max_reports must be at least 1 and below 2^40")
         if not (0 <= self.min_delay_ms <= TIME_LIMIT_MS and 0 <= self.delay_span_ms <= TIME_LIMIT_MS):
-            raise ParameterError(f"delays must not be negative, nor above {TIME_LIMIT_MS} ms")
+            raise ParameterError(f"delays must be from 0 to {TIME_LIMIT_MS} ms")
         if not 0 <= self.null_rate <= 1:
-            raise ParameterError(f"null_rate is a probability, got {self.null_rate}")
+            raise ParameterError(f"null_rate must be a probability, got {self.null_rate}")
 
     @classmethod
     def deployed(cls, vendor: VendorValues) -> FleetRules:
-        """Return the rules of a browser with these vendor values, as far as a fleet has them."""
+        """Return the rules of a browser with these vendor values, restricted to what a fleet supports."""
         return cls(
             contribution_budget=AGGREGATABLE_BUDGET,
             max_reports=vendor.max_aggregatable_reports_per_source,
@@ -85,7 +85,7 @@ class FleetRules:
 
     @classmethod
     def paper(cls, *, contribution_budget: int, sparsity_budget: int) -> FleetRules:
-        """Return the rules of Algorithm 2 with Λ₁ and Λ₀: every trigger sends a report, at once."""
+        """Return the rules of Algorithm 2 with Λ₁ and Λ₀: every trigger sends a report, without delay."""
         return cls(
             form="paper",
             contribution_budget=contribution_budget,
@@ -100,25 +100,25 @@ def match_table(
     trigger_filters: Sequence[TriggerFilter],
     matches: Callable[[SourceFilter, TriggerFilter], bool],
 ) -> Flags:
-    """Return the table that a fleet filters by: does source filter i let trigger filter j pass?
+    """Return the match table of a fleet: entry (i, j) says whether source filter i matches trigger filter j.
 
-    The columns ``filter`` of sources and triggers are places in these two lists. Any rule for filters works, because a
-    fleet only looks the answer up.
+    The columns ``filter`` of sources and triggers are indexes into these two lists. Any rule works, because a fleet
+    only looks up the answer.
     """
     return np.array([[bool(matches(s, t)) for t in trigger_filters] for s in source_filters], dtype=np.bool_).reshape(
         len(source_filters), len(trigger_filters)
     )
 
 
-#: The table of a fleet without filters: number 0 matches number 0.
+#: The match table of a fleet without filters: number 0 matches number 0.
 NO_FILTERS: Flags = np.ones((1, 1), dtype=np.bool_)
 
 
 class Fleet:
-    """Browsers side by side, one a ``device``. State is kept from batch to batch.
+    """Many browsers, one per ``device``. State is kept between batches.
 
-    Registering costs O(1) a source and O(log n) a trigger, amortized, for n live sources of one device, reporter and
-    destination (``paper``: O(n) where filters turn many sources away). A source takes about 150 bytes, and is never
+    Registering costs O(1) per source and O(log n) per trigger, amortized, for n live sources of one device, reporter
+    and destination (``paper``: O(n) if filters reject many sources). A source takes about 150 bytes and is never
     freed.
     """
 
@@ -127,7 +127,7 @@ class Fleet:
         self._bits = bits
         self._matches = np.require(matches, dtype=np.bool_, requirements=["C", "W"])
         if self._matches.ndim != 2:
-            raise ParameterError(f"the match table has two dimensions, source by trigger; got {self._matches.ndim}")
+            raise ParameterError(f"the match table must have 2 dimensions, source by trigger, not {self._matches.ndim}")
         self._rows: _Growing[np.int64] = _Growing(np.int64, kernels.SOURCE_WIDTH)
         self._offset: _Growing[np.int64] = _Growing(np.int64)
         self._keys: _Growing[np.uint64] = _Growing(np.uint64, kernels.KEY_WIDTH)
@@ -143,7 +143,7 @@ class Fleet:
 
     @property
     def spent(self) -> Ints:
-        """What each source has contributed so far, of Λ₁."""
+        """The part of Λ₁ that each source has spent so far."""
         return self._rows.view()[:, kernels.SPENT].copy()
 
     @property
@@ -154,7 +154,7 @@ class Fleet:
     def register(self, sources: SourceColumns, triggers: TriggerColumns) -> FleetReports:
         """Register a batch of sources and triggers, interleaved by their ``order``, and return the reports.
 
-        ``order`` goes on increasing from batch to batch, and time never goes back.
+        ``order`` must increase and time must not decrease between batches.
         """
         self._check(sources, triggers)
         first = len(self)
@@ -182,11 +182,11 @@ class Fleet:
         return self._reports(triggers, out, int(progress[kernels.WRITTEN]))
 
     def _reports(self, triggers: TriggerColumns, out: kernels.Out, written: int) -> FleetReports:
-        real = out.outcome == Outcome.ATTRIBUTED
+        real = out.outcome == TriggerOutcome.ATTRIBUTED
         null = ~real
         if self.rules.form == "deployed":
             null &= triggers.has_context_id | bernoulli_batch(self._bits, self.rules.null_rate, null.size)
-            # A trigger that asks for nothing registers nothing, not even a null report.
+            # A trigger that requests no contribution sends no null report either.
             null &= np.diff(triggers.offset) > 0
         rows = np.flatnonzero(real | null)
         made = rows.size
@@ -204,7 +204,7 @@ class Fleet:
             source=out.source[rows],
             report_id=ids,
             scheduled_ms=triggers.time_ms[rows] + delays,
-            # A null report writes nothing, so its end is that of the report before it.
+            # A null report has no contributions, so it ends where the report before it ends.
             offset=np.concatenate((np.zeros(1, dtype=np.int64), out.end[rows])),
             key_high=out.sent[:written, kernels.KEY_HIGH].copy(),
             key_low=out.sent[:written, kernels.KEY_LOW].copy(),
@@ -216,24 +216,24 @@ class Fleet:
         order, time = self._last
         for columns in (sources, triggers):
             if len(columns) and not (columns.order[0] > self._last[0] and columns.time_ms[0] >= self._last[1]):
-                raise ParameterError("a batch must come after the batches before it, in order and in time")
+                raise ParameterError("the batch must come after the one before it, by order and by time_ms")
             if len(columns):
                 order, time = max(order, int(columns.order[-1])), max(time, int(columns.time_ms[-1]))
-        # The newest source before each trigger must not be later than it, nor the next one earlier.
-        place = np.searchsorted(sources.order, triggers.order)
-        before, after = place > 0, place < len(sources)
+        # In time, the source before each trigger must not be later, nor the source after it earlier.
+        after_trigger = np.searchsorted(sources.order, triggers.order)
+        before, after = after_trigger > 0, after_trigger < len(sources)
         if (
-            not (sources.time_ms[place[before] - 1] <= triggers.time_ms[before]).all()
-            or not (sources.time_ms[place[after]] >= triggers.time_ms[after]).all()
-            or (sources.order[place[after]] == triggers.order[after]).any()
+            not (sources.time_ms[after_trigger[before] - 1] <= triggers.time_ms[before]).all()
+            or not (sources.time_ms[after_trigger[after]] >= triggers.time_ms[after]).all()
+            or (sources.order[after_trigger[after]] == triggers.order[after]).any()
         ):
-            raise ParameterError("order and time_ms disagree: sources and triggers share one sequence of registrations")
+            raise ParameterError("order and time_ms disagree: number sources and triggers together, by time")
         for filters, limit in zip((sources.filter, triggers.filter), self._matches.shape, strict=True):
             if filters.size and not (filters.min() >= 0 and filters.max() < limit):
-                raise ParameterError(f"column filter must lie in the match table, below {limit}")
+                raise ParameterError(f"column filter must lie in the match table, from 0 to {limit - 1}")
         if self.rules.form == "deployed":
             if triggers.value.size and not (triggers.value.min() >= 1 and triggers.value.max() <= AGGREGATABLE_BUDGET):
-                raise ParameterError(f"the value of a deployed contribution lies in [1, {AGGREGATABLE_BUDGET}]")
+                raise ParameterError(f"column value must lie in [1, {AGGREGATABLE_BUDGET}] in the deployed form")
         elif not ((np.diff(sources.offset) == 1).all() and (np.diff(triggers.offset) == 1).all()):
             raise ParameterError("in the paper's form every source has one key and every trigger one contribution")
         elif sources.name.any() or triggers.name.any() or triggers.has_dedup_key.any():
@@ -255,7 +255,7 @@ class Fleet:
         keys[:, kernels.KEY_LOW] = sources.key_low
 
     def _grow(self) -> None:
-        """Give the table that is half full four times its size."""
+        """Make each half-full table four times larger."""
         if 2 * self._held[kernels.GROUPS] >= len(self._groups):
             old, self._groups = self._groups, tables.empty_groups(4 * len(self._groups))
             tables.move_groups(old, self._groups)
@@ -265,14 +265,14 @@ class Fleet:
 
 
 class _Growing(Generic[Scalar]):
-    """Rows that are appended to: capacity doubles, so that n rows cost O(n) copies in all."""
+    """An array that grows by rows: capacity doubles, so that n rows cost O(n) copies in all."""
 
     def __init__(self, kind: type[Scalar], *width: int) -> None:
         self._array: NDArray[Scalar] = np.empty((_SMALLEST_TABLE, *width), dtype=kind)
         self.size = 0
 
     def extend_by(self, count: int) -> NDArray[Scalar]:
-        """Append ``count`` rows and return them, to be filled in."""
+        """Append ``count`` rows and return them for the caller to fill."""
         start, self.size = self.size, self.size + count
         if self.size > len(self._array):
             grown = np.empty((max(self.size, 2 * len(self._array)), *self._array.shape[1:]), dtype=self._array.dtype)

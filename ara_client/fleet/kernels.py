@@ -1,12 +1,12 @@
 """Attribution over columns: the loops behind ``Fleet``.
 
-Sources of one device, reporter and destination are a group, found through ``fleet_tables``. In the deployed form the
-live sources of a group are a pairing heap by priority and then by age, newest first: registering is O(1), finding
-the best O(1), dropping an expired best O(log n) amortized, and forgetting all others when one is attributed O(1). In
-the paper's form they are a list, newest first, from which expired and spent sources are dropped when met.
+Sources of one device, reporter and destination form a group, found through ``ara_client.fleet.tables``. In the deployed
+form the live sources of a group are a pairing heap by priority and then by age, newest first: registering is O(1),
+finding the best O(1), removing an expired best O(log n) amortized, and removing all others at an attribution O(1). In
+the paper's form they are a list, newest first; the search removes expired and spent sources.
 
-Plain loops: no validation, nothing random. Sums cannot overflow: a row has at most 20 values below 2³². The plain
-twin is ``twins.ara_fleet``.
+Plain loops without validation or randomness. Sums cannot overflow: a row has at most 20 values below 2³². The plain
+twin is ``twins.ara_fleet`` of the tests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_CONTRIBUTIONS: Final = 5
 TOO_MANY_REPORTS: Final = 6
 BUDGET_SPENT: Final = 7
 
-#: Columns of ``Store.rows``: what a source registered, what it has used, and its links within its group.
+#: Columns of ``Store.rows``: a source's registration, its spending, and its links within its group.
 PRIORITY: Final = 0
 EXPIRY_MS: Final = 1
 REPORT_UNTIL_MS: Final = 2
@@ -51,7 +51,7 @@ CHILD: Final = 6
 SIBLING: Final = 7
 SOURCE_WIDTH: Final = 8
 
-#: Places in ``progress``: sources, triggers and contributions done, groups and dedup keys held.
+#: Indexes of ``progress``: sources, triggers and contributions processed; groups and dedup keys stored.
 SOURCES: Final = 0
 TRIGGERS: Final = 1
 WRITTEN: Final = 2
@@ -60,7 +60,7 @@ DEDUP_KEYS: Final = 4
 PROGRESS_WIDTH: Final = 5
 
 
-#: Columns of keys, and of the contributions that triggers ask for or that are sent: all of them words.
+#: Columns of keys and of requested or sent contributions, all 64-bit words.
 NAME: Final = 0
 KEY_HIGH: Final = 1
 KEY_LOW: Final = 2
@@ -71,7 +71,7 @@ CONTRIBUTION_WIDTH: Final = 5
 
 
 class NewSources(NamedTuple):
-    """The columns of a batch of sources that say where each belongs; ``first`` is the number of its first row."""
+    """The columns that give the group of each source of a batch; ``first`` is the number of its first row."""
 
     first: int
     order: Ints
@@ -81,7 +81,7 @@ class NewSources(NamedTuple):
 
 
 class Triggers(NamedTuple):
-    """The columns of a batch of triggers. Their contributions are a table of their own."""
+    """The columns of a batch of triggers. Their contributions are in a separate table."""
 
     order: Ints
     time_ms: Ints
@@ -96,7 +96,7 @@ class Triggers(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Every source the fleet was given, and its keys: those of row i are ``offset[i]`` to ``offset[i + 1]``."""
+    """Every source of the fleet and its keys: those of row i are ``offset[i]`` to ``offset[i + 1]``."""
 
     rows: Ints
     offset: Ints
@@ -133,7 +133,7 @@ def register(
     out: Out,
     progress: Ints,
 ) -> bool:
-    """Register a batch in order, from where ``progress`` says; return False when a table is half full and must grow."""
+    """Register a batch in order, starting at ``progress``; return False if a half-full table must grow first."""
     i = progress[SOURCES]
     j = progress[TRIGGERS]
     written = progress[WRITTEN]
@@ -179,7 +179,7 @@ def register(
             elif not matches[store.rows[at, FILTER], triggers.filter[j]]:
                 outcome = FILTERED
             else:
-                # From here on the trigger is this source's and the others are gone, even if no report comes of it.
+                # The trigger now belongs to this source and the others are removed, even if no report is made.
                 store.rows[at, CHILD] = NONE
                 slot = np.uint64(0)
                 seen = False
@@ -213,7 +213,7 @@ def register(
 
 @njit(cache=True)
 def _best(rows: Ints, groups: Ints, group: int, now: int) -> int:
-    """Drop expired sources from the top of a group; return the best that is left."""
+    """Remove expired sources from the top of a group; return the best remaining one."""
     at = groups[group, HEAD]
     while at != NONE and rows[at, EXPIRY_MS] <= now:
         at = _without_root(rows, at)
@@ -225,7 +225,7 @@ def _best(rows: Ints, groups: Ints, group: int, now: int) -> int:
 def _charge(
     wanted: Words, start: int, stop: int, store: Store, at: int, counts: bool, caps: Caps, sent: Words, written: int
 ) -> tuple[int, int]:
-    """Charge source ``at`` for the contributions wanted, cap before budget as Chromium does; return outcome and end."""
+    """Charge source ``at`` for the contributions, cap before budget as in Chromium; return outcome and end."""
     rows = store.rows
     end, total = _contribute(wanted, start, stop, store, at, sent, written)
     if end == written:
@@ -255,7 +255,7 @@ def _attribute_paper(
     sent: Words,
     written: int,
 ) -> tuple[int, int, int]:
-    """Attribute a trigger as Algorithm 2 does: newest first, on to the next source where a budget does not allow it."""
+    """Attribute a trigger as in Algorithm 2: newest source first, then the next one if a budget does not allow it."""
     rows = store.rows
     outcome = NO_SOURCE
     previous = NONE
@@ -293,7 +293,7 @@ def _attribute_paper(
 def _contribute(
     wanted: Words, start: int, stop: int, store: Store, at: int, sent: Words, written: int
 ) -> tuple[int, np.int64]:
-    """Write the contributions wanted from source ``at``: one a name that both have. Return their end and sum."""
+    """Write the contributions for source ``at``, one per name that both have; return their end and sum."""
     keys = store.keys
     total = np.int64(0)
     a = store.offset[at]
@@ -319,7 +319,7 @@ def _contribute(
 
 @njit(cache=True)
 def _merged(rows: Ints, a: int, b: int) -> int:
-    """Return the better root of two heaps with the other under it. Later rows are newer."""
+    """Return the better root of two heaps, with the other as its child. Later rows are newer."""
     if a == NONE:
         return b
     if b == NONE:

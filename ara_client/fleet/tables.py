@@ -1,7 +1,7 @@
 """The hash tables of a fleet: groups of sources by device, reporter and destination, and dedup keys by source.
 
-Open addressing with linear probing. What belongs together lies in one row, so that finding it touches one cache line.
-Tables are kept at most half full: whoever fills them asks for a larger one in time.
+Open addressing with linear probing. Each entry is one row, so that a lookup touches one cache line.
+Tables stay at most half full: the caller replaces them by larger ones in time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from numba import njit
 
 from ara_client.fleet.columns import Ints, Words
 
-#: No source. An empty row has this other number in place of one.
+#: NONE is no source; EMPTY marks an empty row.
 NONE: Final = -1
 EMPTY: Final = -2
 
-#: Columns of a table of groups; ``HEAD`` is the best (or newest) source, or that the row is empty.
+#: Columns of a table of groups; ``HEAD`` is the best (or newest) source, ``NONE``, or ``EMPTY``.
 DEVICE: Final = 0
 REPORTER: Final = 1
 DESTINATION: Final = 2
@@ -42,7 +42,7 @@ def _mixed(state: np.uint64, word: np.uint64) -> np.uint64:
 
 @njit(cache=True)
 def group_slot(groups: Ints, device: int, reporter: int, destination: int) -> int:
-    """Return the row that holds the group, or the empty one where it belongs."""
+    """Return the row of the group, or the empty row to put it in."""
     mask = np.uint64(groups.shape[0] - 1)
     hashed = _mixed(np.uint64(0), np.uint64(device))
     slot = _mixed(_mixed(hashed, np.uint64(reporter)), np.uint64(destination)) & mask
@@ -57,7 +57,7 @@ def group_slot(groups: Ints, device: int, reporter: int, destination: int) -> in
 
 @njit(cache=True)
 def dedup_row(dedup: Words, source: int, key: int) -> tuple[int, bool]:
-    """Return the row of (source, key) or where it belongs, and whether it is there."""
+    """Return the row of (source, key), or the empty row to put it in, and whether it was found."""
     mask = np.uint64(dedup.shape[0] - 1)
     wanted = np.uint64(source)
     slot = _mixed(_mixed(np.uint64(1), wanted), np.uint64(key)) & mask
@@ -70,7 +70,7 @@ def dedup_row(dedup: Words, source: int, key: int) -> tuple[int, bool]:
 
 @njit(cache=True)
 def move_groups(old: Ints, new: Ints) -> None:
-    """Enter every group into an empty, larger table."""
+    """Copy every group into an empty, larger table."""
     for index in range(old.shape[0]):
         if old[index, HEAD] != EMPTY:
             slot = group_slot(new, old[index, DEVICE], old[index, REPORTER], old[index, DESTINATION])
@@ -79,7 +79,7 @@ def move_groups(old: Ints, new: Ints) -> None:
 
 @njit(cache=True)
 def move_dedup(old: Words, new: Words) -> None:
-    """Enter every dedup key into an empty, larger set."""
+    """Copy every dedup key into an empty, larger set."""
     for index in range(old.shape[0]):
         if old[index, SOURCE] != np.uint64(_NO_SOURCE):
             new[dedup_row(new, old[index, SOURCE], old[index, DEDUP_KEY])[0]] = old[index]

@@ -1,9 +1,9 @@
-"""Interoperability cases: the configuration, the events and the expected reports, read and checked.
+"""Interoperability cases: reading and checking the configuration, the events and the expected reports.
 
 The format is Chromium's (content/test/data/attribution_reporting/interop/README.md): a case has an optional
 ``api_config`` over ``default_config.json``, ``input.registrations`` and ``output.reports``. An entry of
-``registrations`` is a request with its responses, or says that the connection was lost or came back, or that the
-user navigated.
+``registrations`` is a request with its responses, a change of the connection (lost or restored), or a navigation of
+the user.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _RETRIES: Final = {"first_retry": 1, "second_retry": 2, "third_retry": 3}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResponse:
-    """A response of a case with the time it arrives and what chance is to decide then."""
+    """A response of a case with its time of arrival and the random choices to make then."""
 
     time_ms: int
     response: Response
@@ -69,7 +69,7 @@ class CaseResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseEvent:
-    """Something that happens at a time: a request with its responses, the network, or a navigation."""
+    """One event of a case: a request with its responses, a change of the network, or a navigation."""
 
     time_ms: int
     request: Request | None = None
@@ -79,9 +79,9 @@ class CaseEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One case: what to run, with which vendor values, and the reports that must come of it.
+    """One case: the events, the vendor values and the expected reports.
 
-    ``ignored`` are configuration fields that nobody knows: Chromium ignores them, we do and say so.
+    ``ignored`` lists unknown configuration fields, which have no effect, as in Chromium.
     """
 
     name: str
@@ -99,7 +99,7 @@ def load_config(path: Path) -> VendorValues:
 
 
 def load_case(path: Path, default: VendorValues) -> Case:
-    """Return the case in a file; raise ``InteropCaseError`` that says what is wrong with it."""
+    """Return the case in a file; raise ``InteropCaseError`` if the file does not follow the format."""
     fields = _read(path)
     try:
         events = tuple(_event(entry) for entry in fields.get("input", {}).get("registrations", ()))
@@ -109,7 +109,7 @@ def load_case(path: Path, default: VendorValues) -> Case:
         raise InteropCaseError(f"{path.name}: {type(error).__name__}: {error}") from error
     times = [time for event in events for time in (event.time_ms, *(response.time_ms for response in event.responses))]
     if times != sorted(times) or min(times, default=0) < 0:
-        raise InteropCaseError(f"{path.name}: time does not go back: every timestamp is as late as the one before")
+        raise InteropCaseError(f"{path.name}: a timestamp goes back in time: put the events in order")
     return Case(
         name=path.stem,
         description=str(fields.get("description", "")),
@@ -121,7 +121,7 @@ def load_case(path: Path, default: VendorValues) -> Case:
 
 
 def merge_config(base: VendorValues, fields: Mapping[str, Any], where: str) -> tuple[VendorValues, tuple[str, ...]]:
-    """Return vendor values with the given ones changed, and the names of fields that nobody knows."""
+    """Return vendor values with the given ones changed, and the names of unknown fields."""
     changes: dict[str, Any] = {}
     ignored = []
     for name, value in fields.items():
@@ -140,7 +140,7 @@ def merge_config(base: VendorValues, fields: Mapping[str, Any], where: str) -> t
             elif not name.startswith("needs_"):
                 ignored.append(name)
         except (TypeError, ValueError) as error:
-            raise InteropCaseError(f"{where}: configuration field {name} cannot be {value!r}") from error
+            raise InteropCaseError(f"{where}: configuration field {name} has the wrong type: {value!r}") from error
     return replace(base, **changes), tuple(ignored)
 
 
@@ -150,7 +150,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InteropCaseError(f"{path}: {error}") from error
     if not isinstance(fields, dict):
-        raise InteropCaseError(f"{path.name}: not a JSON object")
+        raise InteropCaseError(f"{path.name}: the file is not a JSON object")
     return fields
 
 

@@ -1,4 +1,4 @@
-"""JSON with ``//`` comments, which the interoperability cases are written in."""
+"""JSON with ``//`` comments, the format of the interoperability cases."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def loads(text: str) -> Any:
 def chromium_json(value: Any) -> str:
     """Return a value as Chromium's ``base::WriteJson`` writes it: keys sorted, no spaces, ``<`` escaped.
 
-    A case may give a header as JSON; this is the text that the browser then receives. Integers beyond 32 bits are
-    doubles there, and show it.
+    A case may give a header as JSON; this is the text that the browser then receives. Chromium writes integers beyond
+    32 bits as doubles.
     """
     if isinstance(value, dict):
         return "{" + ",".join(f"{_string(key)}:{chromium_json(value[key])}" for key in sorted(value)) + "}"

@@ -1,6 +1,6 @@
 """Running interoperability cases against ``Browser`` and comparing every report, time and payload field.
 
-Aggregatable reports are sealed to a key made for the run and opened again: what is compared is what was sent.
+Aggregatable reports are sealed to a key made for the run, then opened, so the comparison covers the sent bytes.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ara_client.browser import Browser
 from ara_client.delivery.sending import SendResult
 from ara_client.errors import AraClientError, InteropCaseError
 from ara_client.interop.cases import DEFAULT_CONFIG, Case, CaseEvent, load_case, load_config
-from ara_client.randomness import SettledDraws
-from ara_client.reports import EventLevelReport, Report, VerboseDebugReport
+from ara_client.randomness import FixedDraws
+from ara_client.reports import EventLevelReport, OutgoingReport, VerboseDebugReport
 
 JsonMap = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResult:
-    """What a case came to: no difference, or a unified diff of expected and actual reports.
+    """The result of a case: an empty diff, or a unified diff of expected and actual reports.
 
-    ``ignored`` are fields of its configuration that nobody knows.
+    ``ignored`` lists unknown fields of its configuration.
     """
 
     name: str
@@ -52,9 +52,9 @@ class CaseResult:
 def run_directory(
     folder: Path, only: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
 ) -> Iterator[CaseResult]:
-    """Run every case of a directory, by name; ``only`` names some of them.
+    """Run every case of a directory in order of name; ``only`` selects some by name.
 
-    A directory without ``default_config.json``, without cases, or without a named one is an error.
+    Raises ``InteropCaseError`` if ``default_config.json``, every case, or a selected case is missing.
     """
     config = folder / DEFAULT_CONFIG
     if not config.is_file():
@@ -67,7 +67,7 @@ def run_directory(
             raise InteropCaseError(f"{folder} has no case named {', '.join(sorted(missing))}")
         paths = [path for path in paths if path.stem in only]
     if not paths:
-        raise InteropCaseError(f"{folder} has no cases")
+        raise InteropCaseError(f"{folder} has no cases: name the folder that holds Chromium's cases")
     for done, path in enumerate(paths):
         if progress is not None:
             progress(done, len(paths))
@@ -75,7 +75,7 @@ def run_directory(
             yield run_case(load_case(path, default))
         except AraClientError as error:
             yield CaseResult(name=path.stem, reports=0, diff=f"could not be run: {error}\n")
-        except Exception:  # a fault of ours fails this case, loudly, and not those after it
+        except Exception:  # an error of this package fails this case, not the ones after it
             yield CaseResult(name=path.stem, reports=0, diff=f"could not be run:\n{format_exc()}")
 
 
@@ -92,17 +92,17 @@ def run_case(case: Case) -> CaseResult:
         for line in unified_diff(_lines(expected), _lines(actual), "expected", "actual", n=4)
     )
     if not diff and any(map(ne, _times(case.expected), _times(expected))):
-        diff = "the expected reports are not in order of time\n"
+        diff = "the expected reports are not in order of time: sort them in the case\n"
     return CaseResult(name=case.name, reports=len(actual), diff=diff, ignored=case.ignored)
 
 
 class _Run:
-    """One run of a case: a browser at time 0 whose chance is settled and whose network does as it is told."""
+    """One run of a case: a browser that starts at time 0, with fixed random choices and a scripted network."""
 
     def __init__(self, case: Case) -> None:
         self._case = case
         self._clock = ManualClock(0)
-        self._draws = SettledDraws(case.config)
+        self._draws = FixedDraws(case.config)
         bits = SecureBits()
         self._keys = KeySet.create(bits, self._clock)
         self._connected = True
@@ -116,17 +116,17 @@ class _Run:
         )
 
     def reports(self) -> list[JsonMap]:
-        """Return every report that arrived, as cases write them."""
-        sent: list[Report] = []
+        """Return every report that arrived, in the format of the cases."""
+        sent: list[OutgoingReport] = []
         for event in self._case.events:
             sent += self._browser.advance(event.time_ms)
-            sent += self._happen(event)
+            sent += self._run_event(event)
         while pending := self._browser.pending:
             last_ms = max(report.time_ms or 0 for report in pending)
             sent += self._browser.advance(max(last_ms, self._clock.now_ms()))
         return [self._as_case(report) for report in sent]
 
-    def _happen(self, event: CaseEvent) -> list[Report]:
+    def _run_event(self, event: CaseEvent) -> list[OutgoingReport]:
         if event.connected is not None:
             self._connected = event.connected
             return []
@@ -134,7 +134,7 @@ class _Run:
             self._browser.navigate()
             return self._browser.advance()
         exchange = self._browser.start(event.request)
-        sent: list[Report] = []
+        sent: list[OutgoingReport] = []
         for response in event.responses:
             sent += self._browser.advance(response.time_ms)
             self._draws.fake_reports = response.fake_reports
@@ -142,7 +142,7 @@ class _Run:
             sent += self._browser.respond(exchange, response.response)
         return sent + self._browser.finish(exchange)
 
-    def _as_case(self, report: Report) -> JsonMap:
+    def _as_case(self, report: OutgoingReport) -> JsonMap:
         payload = report.to_dict()
         if isinstance(report, EventLevelReport):
             del payload["report_id"]
@@ -156,7 +156,7 @@ class _Run:
         return {"payload": payload, "report_time": str(report.time_ms), "report_url": report.url}
 
     def _opened(self, payload: JsonMap) -> JsonMap:
-        """Return an aggregatable body with its payload opened, without what differs from run to run."""
+        """Return an aggregatable body with its payload opened, without the fields that differ between runs."""
         body = AggregatableReport.from_json(json.dumps(payload))
         del payload["aggregation_service_payloads"]
         shared_info = json.loads(body.shared_info)
@@ -165,8 +165,8 @@ class _Run:
         contributions = decode_payload(open_report(body, self._keys)).contributions
         payload["histograms"] = [
             {"id": str(entry.filtering_id), "key": f"{entry.bucket:#x}", "value": entry.value}
-            for place, entry in enumerate(contributions)
-            if place == 0 or entry.bucket or entry.value
+            for index, entry in enumerate(contributions)
+            if index == 0 or entry.bucket or entry.value
         ]
         return payload
 

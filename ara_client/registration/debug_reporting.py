@@ -1,6 +1,6 @@
-"""``aggregatable_debug_reporting`` of sources and triggers, and the types of debug data there are.
+"""``aggregatable_debug_reporting`` of sources and triggers, and the types of debug data.
 
-A flaw in it costs the debugging and not the registration: the specification forgives it, so it is noted apart.
+A problem here disables debug reports but not the registration, so the parsers list it in ``Parsed.ignored``.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ TRIGGER_TYPES: Final = (
     "trigger-aggregate-attributions-per-source-destination-limit",
     "trigger-aggregate-insufficient-named-budget",
 )
-TYPE_ORDER: Final = {name: place for place, name in enumerate((*SOURCE_TYPES, *TRIGGER_TYPES))}
-"""The order in which contributions for several types stand in a report: that of Chromium's ``DebugDataType``."""
+TYPE_ORDER: Final = {name: index for index, name in enumerate((*SOURCE_TYPES, *TRIGGER_TYPES))}
+"""The order of contributions for several types in a report: that of Chromium's ``DebugDataType``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebugContribution:
-    """What one type of debug data adds to a report: a key piece and a value."""
+    """The contribution for one type of debug data: a key piece and a value."""
 
     key_piece: int
     value: int
@@ -68,7 +68,7 @@ class DebugContribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebugReportingConfig:
-    """What aggregatable debug reports a registration asks for; ``coordinator`` is None for the default one."""
+    """The aggregatable debug reports that a registration requests; ``coordinator`` is None for the default."""
 
     key_piece: int = 0
     data: Mapping[str, DebugContribution]
@@ -80,7 +80,7 @@ NO_DEBUG_REPORTING: Final = DebugReportingConfig(data={})
 
 
 def parse_source_debug_reporting(node: Node | None, coordinators: Collection[Origin]) -> DebugReportingConfig:
-    """Return a source's configuration, whose values may not exceed the ``budget`` that it sets aside."""
+    """Return a source's configuration; no value may exceed the ``budget`` that the source reserves."""
     if node is None or not node.is_map():
         return NO_DEBUG_REPORTING
     given = node.field("budget")
@@ -101,7 +101,7 @@ def parse_trigger_debug_reporting(node: Node | None, coordinators: Collection[Or
 
 
 def parse_coordinator(node: Node | None, coordinators: Collection[Origin]) -> Origin | None:
-    """Return the coordinator a registration names, None where it names none or, after noting it, a stranger."""
+    """Return the coordinator that a registration names, or None; an unknown one is noted as a problem."""
     if node is None:
         return None
     text = node.string()
@@ -155,6 +155,6 @@ def _entry(entry: Node, max_value: int, out: dict[str, DebugContribution]) -> No
     for kind in types.entries():
         name = kind.string()
         if name is not None and name in out:
-            kind.problem("a type may be listed only once")
+            kind.problem("must not be listed twice")
         elif name is not None:
             out[name] = contribution

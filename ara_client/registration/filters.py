@@ -1,7 +1,7 @@
-"""Filter data of sources and filters of triggers: their values and how they are read.
+"""Filter data of sources and filters of triggers: their values and their parsers.
 
 Lengths count bytes and an empty filter is no filter, as in Chromium's components/attribution_reporting/filters.cc.
-How they are matched is in ``ara_client.storage.matching``.
+``ara_client.storage.matching`` matches them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOREVER_S = 10**309
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterConfig:
-    """One filter: values by key and, if given, how old the source may be."""
+    """One filter: values by key and, if given, the greatest age of the source."""
 
     values: FilterMap
     lookback_ms: int | None = None
@@ -28,7 +28,7 @@ class FilterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterPair:
-    """``filters`` and ``not_filters`` of one object of a trigger: one of each list must match, if the list has any."""
+    """``filters`` and ``not_filters`` of one object of a trigger: each list that is not empty must have a match."""
 
     positive: tuple[FilterConfig, ...] = ()
     negative: tuple[FilterConfig, ...] = ()
@@ -45,7 +45,7 @@ def parse_filter_data(node: Node | None) -> FilterMap:
         node.problem(f"must not have more than {MAX_FILTERS_PER_SOURCE} keys")
         return {}
     if (reserved := node.field(SOURCE_TYPE)) is not None:
-        reserved.problem("is set by the browser and may not be given")
+        reserved.problem("is set by the browser; remove it")
     return _values(node, MAX_BYTES_PER_FILTER_STRING, MAX_VALUES_PER_FILTER)
 
 
@@ -80,7 +80,7 @@ def _values(node: Node, max_bytes: int | None, max_values: int | None) -> dict[s
     out: dict[str, frozenset[str]] = {}
     for key, listed in node.fields():
         if key.startswith("_"):
-            listed.problem("keys that begin with an underscore are reserved")
+            listed.problem("the key is reserved because it begins with an underscore")
         elif max_bytes is not None and len(key.encode()) > max_bytes:
             listed.problem(f"the key must not be longer than {max_bytes} bytes")
         elif listed.is_list():

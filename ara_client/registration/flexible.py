@@ -1,6 +1,6 @@
 """``trigger_specs``: the full-flexible form of event-level reports, which no browser ships.
 
-WICG's ``flexible_event_config.md``, section "Summary Buckets and Multiple Trigger Specs". Read only where the
+WICG's ``flexible_event_config.md``, section "Summary Buckets and Multiple Trigger Specs". Read only if the
 vendor value ``full_flexible_events`` is set.
 """
 
@@ -15,7 +15,7 @@ from ara_client.registration.windows import ReportWindows, parse_window_list
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriggerSpec:
-    """Some trigger data with their windows, what is summed (values, or one per trigger) and where buckets begin."""
+    """Trigger data with their windows, what is summed (values, or 1 per trigger) and the lower ends of buckets."""
 
     trigger_data: tuple[int, ...]
     windows: ReportWindows
@@ -23,7 +23,7 @@ class TriggerSpec:
     buckets: tuple[int, ...]
 
     def bucket_range(self, index: int) -> tuple[int, int]:
-        """Return the least and the greatest sum that fall into a bucket."""
+        """Return the least and the greatest sum of a bucket."""
         after = self.buckets[index + 1] - 1 if index + 1 < len(self.buckets) else UINT32_MAX
         return self.buckets[index], after
 
@@ -31,9 +31,9 @@ class TriggerSpec:
 def parse_trigger_specs(
     root: Node, windows: ReportWindows, expiry_ms: int, max_reports: int
 ) -> tuple[TriggerSpec, ...] | None:
-    """Return a source's ``trigger_specs``, None where it has none.
+    """Return a source's ``trigger_specs``, or None if it has none.
 
-    A spec without windows has the source's; one without buckets has [1, 2, …, max_reports].
+    A spec without windows uses the source's; one without buckets uses [1, 2, …, max_reports].
     """
     node = root.field("trigger_specs")
     if node is None or not node.is_list():
@@ -79,7 +79,7 @@ def _buckets(node: Node | None, max_reports: int) -> tuple[int, ...]:
     if not node.is_list():
         return ()
     if not 1 <= len(node.value) <= max_reports:
-        node.problem(f"must have 1 to {max_reports} entries, as many as there may be reports")
+        node.problem(f"must have 1 to {max_reports} entries (max_event_level_reports)")
     out: list[int] = []
     for entry in node.entries():
         start = entry.integer(1, UINT32_MAX)

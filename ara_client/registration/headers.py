@@ -1,6 +1,6 @@
 """The structured headers: ``Attribution-Reporting-Eligible``, ``-Info`` and the two that go to the operating system.
 
-Parsed by ``http-sf`` (RFC 9651). Also: which of the registration headers of a response counts.
+Parsed by ``http-sf`` (RFC 9651). Also decides which registration header of a response is used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eligibility:
-    """What a response to the request may register."""
+    """What a response to a request may register."""
 
     source_type: Literal["navigation", "event"] | None
     trigger: bool
@@ -35,7 +35,7 @@ class Eligibility:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrationInfo:
-    """``Attribution-Reporting-Info``: the platform a response prefers, and whether it wants to hear of errors."""
+    """``Attribution-Reporting-Info``: the preferred platform, and whether to report errors in headers."""
 
     preferred_platform: Registrar | None = None
     report_header_errors: bool = False
@@ -43,7 +43,7 @@ class RegistrationInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsRegistration:
-    """One registration that is handed to the operating system; ``url`` is None for one that no report can go to."""
+    """One registration for the operating system; ``url`` is None if no report can be sent to it."""
 
     url: Url | None
     debug_reporting: bool
@@ -51,10 +51,10 @@ class OsRegistration:
 
 @lru_cache(maxsize=1024)
 def parse_eligible(text: str | None) -> Eligibility | None:
-    """Return what ``Attribution-Reporting-Eligible`` allows; None if no browser would send this header.
+    """Return what ``Attribution-Reporting-Eligible`` allows, or None if no browser sends this header.
 
-    A request without the header may register triggers (WICG, eligibility "unset"). Only keys count: values and
-    parameters are there to keep parsers honest.
+    A request without the header may register triggers (WICG, eligibility "unset"). Only keys matter: values and
+    parameters are ignored.
     """
     if text is None:
         return Eligibility(source_type=None, trigger=True)
@@ -68,7 +68,7 @@ def parse_eligible(text: str | None) -> Eligibility | None:
 
 
 def parse_info(text: str | None) -> RegistrationInfo | None:
-    """Return what ``Attribution-Reporting-Info`` says, None if it is malformed (WICG, "get registration info")."""
+    """Return the value of ``Attribution-Reporting-Info``, None if malformed (WICG, "get registration info")."""
     if text is None:
         return RegistrationInfo()
     keys = _dictionary(text)
@@ -91,7 +91,7 @@ def parse_info(text: str | None) -> RegistrationInfo | None:
 
 
 def parse_os_registrations(text: str) -> tuple[OsRegistration, ...] | None:
-    """Return the registrations of an OS header, None if it has none (WICG, "get OS registrations")."""
+    """Return the registrations of an OS header, or None if it has none (WICG, "get OS registrations")."""
     try:
         items = http_sf.parse(text.encode(), tltype="list")
     except (ValueError, UnicodeError):
@@ -108,7 +108,7 @@ def parse_os_registrations(text: str) -> tuple[OsRegistration, ...] | None:
 def choose_platform(
     web: str | None, os: str | None, preferred: Registrar | None, *, os_supported: bool
 ) -> Registrar | None:
-    """Return who handles a registration, None if nobody does (WICG, "get the registration platform")."""
+    """Return who handles a registration, or None to ignore it (WICG, "get the registration platform")."""
     if preferred is None:
         if (web is None) == (os is None):
             return None
@@ -123,7 +123,7 @@ def choose_platform(
 def normalise_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
     """Return the headers under lower-case names, values without surrounding white space.
 
-    Bytes that are not UTF-8 become lone surrogates, which no registration survives; see ``printable``.
+    Bytes that are not UTF-8 become lone surrogates, which make a registration invalid; see ``printable``.
     """
     out: dict[str, str] = {}
     for name, value in headers.items():
@@ -134,7 +134,7 @@ def normalise_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
 
 
 def printable(text: str) -> str:
-    """Return a header's text with replacement characters for what was not UTF-8."""
+    """Return a header's text with a replacement character for each byte that was not UTF-8."""
     return _SURROGATE.sub("\ufffd", text)
 
 

@@ -1,18 +1,20 @@
-"""JSON values with their paths: read what is there, note what is wrong, carry on.
+"""JSON values with their paths: read each value, note what is wrong with it, continue.
 
 Every reader returns None after noting a problem, so that a parser can go through a whole registration and report
-all that is wrong with it. Numbers are read as Chromium reads them: JSON knows no integers, so 3.0 is one.
+everything that is wrong with it. Numbers are read as Chromium reads them: JSON has no integer type, so 3.0 is one.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NoReturn, TypeVar
 
 from ara_client.constants import INT64_MAX, INT64_MIN, UINT64_MAX
-from ara_client.registration.problems import Problem
+from ara_client.registration.problems import Parsed, Problem
+
+T = TypeVar("T")
 
 _MAX_DEPTH: Final = 200
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD]")
@@ -42,9 +44,19 @@ class Node:
         self.problems.append(Problem(self.path, message))
 
     def field(self, key: str) -> Node | None:
-        """Return the value of a key of this map, None where there is none."""
+        """Return the value of a key of this map, or None if the key is absent."""
         value = self.value.get(key, _ABSENT)
         return None if value is _ABSENT else Node(value, (*self.path, key), self.problems)
+
+    def unsigned64_field(self, key: str) -> int | None:
+        """Return the 64-bit unsigned integer of a key of this map, or None if it is absent or malformed."""
+        node = self.field(key)
+        return None if node is None else node.unsigned64()
+
+    def signed64_field(self, key: str) -> int | None:
+        """Return the 64-bit signed integer of a key of this map, or None if it is absent or malformed."""
+        node = self.field(key)
+        return None if node is None else node.signed64()
 
     def fields(self) -> Iterator[tuple[str, Node]]:
         """Yield keys and values of this map, in the order of their UTF-8 bytes, as Chromium keeps them."""
@@ -81,7 +93,7 @@ class Node:
         return self.value
 
     def integer(self, low: int, high: int) -> int | None:
-        """Return this number, which must be whole and lie in the range."""
+        """Return this number, which must be an integer in the range."""
         value = self.value
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -113,6 +125,22 @@ class Node:
                 return number
         self.problem(f"must be an integer from {low} to {high}, written in base 10 in a string")
         return None
+
+
+def parse_registration(text: str, read: Callable[[Node, Node], T]) -> Parsed[T]:
+    """Return what ``read`` makes of the map that a header's text is, or every problem with it.
+
+    ``read`` gets the map twice: problems noted through the first node refuse the registration, problems noted through
+    the second, which is for debugging fields, are only listed in ``ignored``.
+    """
+    problems: list[Problem] = []
+    ignored: list[Problem] = []
+    try:
+        root = Node(load_json(text), (), problems)
+    except InvalidJsonError as error:
+        return Parsed(None, (Problem((), str(error)),))
+    value = read(root, Node(root.value, (), ignored)) if root.is_map() else None
+    return Parsed(None if problems else value, tuple(problems), tuple(ignored))
 
 
 def load_json(text: str) -> Any:
@@ -150,7 +178,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse
 def _depth(text: str) -> int:
     """Return how deep the brackets outside strings nest.
 
-    Linear: a string that never ends is taken to the end of the text, lest it be looked for again at each quote in it.
+    Linear: a string without an end runs to the end of the text, so it is searched for only once.
     """
     depth = deepest = 0
     for bracket in re.findall(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', text):

@@ -1,4 +1,4 @@
-"""What is wrong with a registration: every problem, with the path to the value that has it."""
+"""Problems of a registration, each with the path to the value that has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One flaw of a registration. ``path`` leads to the value: keys and list positions from the root."""
+    """One problem of a registration. ``path`` leads to the value: keys and list indexes from the root."""
 
     path: tuple[str | int, ...]
     message: str
@@ -22,9 +22,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Parsed(Generic[T]):
-    """The outcome of parsing: a value, or the problems for which there is none.
+    """The outcome of parsing: a value, or the problems that prevented one.
 
-    ``ignored`` are flaws of optional debugging features, which the specification forgives.
+    ``ignored`` lists problems of optional debugging fields, which the specification ignores.
     """
 
     value: T | None

@@ -1,4 +1,4 @@
-"""Attribution scopes: what a source may be found by, and how many scopes its reporting origin may use."""
+"""Attribution scopes: labels that a trigger selects sources by, and the limit on distinct ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ara_client.registration.nodes import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionScopes:
-    """A source's scopes, the limit on distinct ones per destination, and the states an event source may have."""
+    """A source's scopes, the limit on distinct scopes per destination, and the limit on states of an event source."""
 
     values: frozenset[str]
     limit: int
@@ -39,7 +39,7 @@ def parse_source_scopes(node: Node | None, max_states: int) -> AttributionScopes
 
 
 def parse_trigger_scopes(node: Node | None) -> frozenset[str]:
-    """Return the scopes a trigger asks for; none means any source."""
+    """Return the scopes that a trigger selects; an empty set means any source."""
     return frozenset() if node is None else _strings(node, None) or frozenset()
 
 

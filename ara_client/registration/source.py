@@ -1,12 +1,12 @@
 """``Attribution-Reporting-Register-Source``: what a source registration says.
 
 WICG, "parse source-registration JSON". Where the specification and Chromium differ in a detail (lengths in bytes,
-rounding of an event source's expiry), this does what Chromium does.
+rounding of an event source's expiry), this follows Chromium.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aggservice.wire import parse_origin
@@ -30,8 +30,8 @@ from ara_client.constants import (
 from ara_client.registration.debug_reporting import DebugReportingConfig, parse_source_debug_reporting
 from ara_client.registration.filters import FilterMap, parse_filter_data
 from ara_client.registration.flexible import TriggerSpec, parse_trigger_specs
-from ara_client.registration.nodes import InvalidJsonError, Node, load_json
-from ara_client.registration.problems import Parsed, Problem
+from ara_client.registration.nodes import Node, parse_registration
+from ara_client.registration.problems import Parsed
 from ara_client.registration.scopes import AttributionScopes, parse_source_scopes
 from ara_client.registration.windows import ReportWindows, parse_duration, parse_windows
 from ara_client.vendor import VendorValues
@@ -39,10 +39,11 @@ from ara_client.vendor import VendorValues
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRegistration:
-    """A valid source registration. Durations run from the time at which the source is registered.
+    """A valid source registration. Durations start when the source is registered.
 
-    ``trigger_data`` is the set the trigger's data must fall into; with ``exact_matching`` it must be one of them,
-    otherwise its remainder by their number picks one. ``specs`` is None unless the full-flexible form was used.
+    ``trigger_data`` lists what reports may carry. With ``exact_matching`` a trigger's data must be in the list;
+    otherwise its remainder modulo the length of the list is the index. ``specs`` is None unless the full-flexible form
+    was used.
     """
 
     destinations: tuple[str, ...]
@@ -65,28 +66,32 @@ class SourceRegistration:
     debug: DebugReportingConfig
     specs: tuple[TriggerSpec, ...] | None = None
 
+    def spec_of(self, trigger_data: int) -> TriggerSpec | None:
+        """Return the spec that lists a trigger data; None outside the full-flexible form."""
+        return next((spec for spec in self.specs or () if trigger_data in spec.trigger_data), None)
+
+    def windows_of(self, trigger_data: int) -> ReportWindows:
+        """Return the report windows of a trigger data."""
+        spec = self.spec_of(trigger_data)
+        return self.windows if spec is None else spec.windows
+
     def match_trigger_data(self, data: int) -> int | None:
-        """Return the trigger data to report for a trigger's, None if it has no match (WICG, "find matching")."""
+        """Return the trigger data to report for that of a trigger, or None without a match (WICG, "find matching")."""
         if self.exact_matching:
             return data if data in self.trigger_data else None
         return self.trigger_data[data % len(self.trigger_data)] if self.trigger_data else None
 
 
 def parse_source(text: str, source_type: str, vendor: VendorValues) -> Parsed[SourceRegistration]:
-    """Return the registration that a header's text is, or every problem with it.
+    """Return the registration in a header's text, or every problem with it.
 
-    ``debug_key`` is the one asked for; whether it may be used is for the caller to say. Flaws of debugging fields
-    are in ``ignored``.
+    ``debug_key`` is the one the header gives; the caller decides whether it may be used. Problems with debugging
+    fields are in ``ignored``.
     """
-    problems: list[Problem] = []
-    ignored: list[Problem] = []
-    try:
-        root = Node(load_json(text), (), problems)
-    except InvalidJsonError as error:
-        return Parsed(None, (Problem((), str(error)),))
-    if not root.is_map():
-        return Parsed(None, tuple(problems))
-    forgiven = Node(root.value, (), ignored)
+    return parse_registration(text, lambda root, forgiven: _registration(root, forgiven, source_type, vendor))
+
+
+def _registration(root: Node, forgiven: Node, source_type: str, vendor: VendorValues) -> SourceRegistration:
     expiry_ms = _expiry(root.field("expiry"), source_type)
     window = root.field("aggregatable_report_window")
     exact = _exact_matching(root.field("trigger_data_matching"))
@@ -100,19 +105,26 @@ def parse_source(text: str, source_type: str, vendor: VendorValues) -> Parsed[So
     )
     if not exact and trigger_data != tuple(range(len(trigger_data))):
         if sorted(trigger_data) != list(range(len(trigger_data))):
-            root.problem("trigger data must be 0, 1, 2 and so on unless trigger_data_matching is exact")
+            root.problem("trigger data must be 0, 1, 2 and so on, or trigger_data_matching must be exact")
         trigger_data = tuple(sorted(trigger_data))
-    registration = SourceRegistration(
+    return SourceRegistration(
         destinations=_destinations(root),
-        source_event_id=_unsigned(root, "source_event_id"),
+        source_event_id=root.unsigned64_field("source_event_id") or 0,
         expiry_ms=expiry_ms,
-        priority=_signed(root, "priority"),
-        destination_limit_priority=_signed(root, "destination_limit_priority"),
+        priority=root.signed64_field("priority") or 0,
+        destination_limit_priority=root.signed64_field("destination_limit_priority") or 0,
         filter_data=parse_filter_data(root.field("filter_data")),
-        debug_key=parse_debug_key(forgiven),
+        debug_key=forgiven.unsigned64_field("debug_key"),
         debug_reporting=root.value.get("debug_reporting") is True,
-        aggregation_keys=_aggregation_keys(root.field("aggregation_keys")),
-        named_budgets=_named_budgets(root.field("named_budgets")),
+        aggregation_keys=_bounded_map(
+            root.field("aggregation_keys"), MAX_AGGREGATION_KEYS, MAX_BYTES_PER_AGGREGATION_KEY_ID, Node.key_piece
+        ),
+        named_budgets=_bounded_map(
+            root.field("named_budgets"),
+            MAX_NAMED_BUDGETS,
+            MAX_BYTES_PER_BUDGET_NAME,
+            lambda entry: entry.integer(0, AGGREGATABLE_BUDGET),
+        ),
         aggregatable_window_ms=(
             expiry_ms if window is None else parse_duration(window, MIN_REPORT_WINDOW_MS, expiry_ms)
         ),
@@ -127,23 +139,6 @@ def parse_source(text: str, source_type: str, vendor: VendorValues) -> Parsed[So
         ),
         specs=specs,
     )
-    return Parsed(None if problems else registration, tuple(problems), tuple(ignored))
-
-
-def parse_debug_key(root: Node) -> int | None:
-    """Return ``debug_key``; a malformed one is none."""
-    node = root.field("debug_key")
-    return None if node is None else node.unsigned64()
-
-
-def _unsigned(root: Node, key: str) -> int:
-    node = root.field(key)
-    return 0 if node is None else node.unsigned64() or 0
-
-
-def _signed(root: Node, key: str) -> int:
-    node = root.field(key)
-    return 0 if node is None else node.signed64() or 0
 
 
 def _destinations(root: Node) -> tuple[str, ...]:
@@ -213,31 +208,17 @@ def _epsilon(node: Node | None, most: float) -> float:
     return most
 
 
-def _aggregation_keys(node: Node | None) -> dict[str, int]:
+def _bounded_map(node: Node | None, most: int, max_bytes: int, read: Callable[[Node], int | None]) -> dict[str, int]:
+    """Return the values of a map with at most ``most`` keys of at most ``max_bytes`` bytes each."""
     if node is None or not node.is_map():
         return {}
-    if len(node.value) > MAX_AGGREGATION_KEYS:
-        node.problem(f"must not have more than {MAX_AGGREGATION_KEYS} keys")
+    if len(node.value) > most:
+        node.problem(f"must not have more than {most} keys")
         return {}
     out = {}
     for key, entry in node.fields():
-        if len(key.encode()) > MAX_BYTES_PER_AGGREGATION_KEY_ID:
-            entry.problem(f"the key must not be longer than {MAX_BYTES_PER_AGGREGATION_KEY_ID} bytes")
-        elif (piece := entry.key_piece()) is not None:
-            out[key] = piece
-    return out
-
-
-def _named_budgets(node: Node | None) -> dict[str, int]:
-    if node is None or not node.is_map():
-        return {}
-    if len(node.value) > MAX_NAMED_BUDGETS:
-        node.problem(f"must not have more than {MAX_NAMED_BUDGETS} names")
-        return {}
-    out = {}
-    for name, entry in node.fields():
-        if len(name.encode()) > MAX_BYTES_PER_BUDGET_NAME:
-            entry.problem(f"the name must not be longer than {MAX_BYTES_PER_BUDGET_NAME} bytes")
-        elif (budget := entry.integer(0, AGGREGATABLE_BUDGET)) is not None:
-            out[name] = budget
+        if len(key.encode()) > max_bytes:
+            entry.problem(f"the key must not be longer than {max_bytes} bytes")
+        elif (value := read(entry)) is not None:
+            out[key] = value
     return out

@@ -22,10 +22,9 @@ from ara_client.registration.debug_reporting import (
     parse_trigger_debug_reporting,
 )
 from ara_client.registration.filters import FilterPair, parse_filter_pair
-from ara_client.registration.nodes import InvalidJsonError, Node, load_json
-from ara_client.registration.problems import Parsed, Problem
+from ara_client.registration.nodes import Node, parse_registration
+from ara_client.registration.problems import Parsed
 from ara_client.registration.scopes import parse_trigger_scopes
-from ara_client.registration.source import parse_debug_key
 from ara_client.registration.trigger_values import AggregatableValues, parse_aggregatable_values
 from ara_client.vendor import VendorValues
 
@@ -34,7 +33,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTriggerData:
-    """One event-level configuration; the first whose filters match the source is used. ``value`` is full-flexible's."""
+    """One event-level configuration; the first with matching filters is used. Only full-flexible sums ``value``."""
 
     data: int
     priority: int
@@ -45,7 +44,7 @@ class EventTriggerData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatableTriggerData:
-    """A key piece that is joined to the named aggregation keys of a source whose filters match."""
+    """A key piece to combine (bitwise or) with the named aggregation keys of a source that matches the filters."""
 
     key_piece: int
     source_keys: frozenset[str]
@@ -54,7 +53,7 @@ class AggregatableTriggerData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatableDedupKey:
-    """A deduplication key for the aggregatable report; the first whose filters match is used."""
+    """A deduplication key for the aggregatable report; the first with matching filters is used."""
 
     key: int | None
     filters: FilterPair
@@ -62,7 +61,7 @@ class AggregatableDedupKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedBudgetChoice:
-    """Which of the source's named budgets to charge; the first whose filters match is used."""
+    """The named budget of the source to charge; the first with matching filters is used."""
 
     name: str | None
     filters: FilterPair
@@ -89,32 +88,27 @@ class TriggerRegistration:
 
     @property
     def has_aggregatable_data(self) -> bool:
-        """Whether it asks for an aggregatable report (WICG, "contains aggregatable data")."""
+        """Whether it requests an aggregatable report (WICG, "contains aggregatable data")."""
         return bool(self.aggregatable_trigger_data) or any(entry.values for entry in self.aggregatable_values)
 
     @property
     def sends_unconditionally(self) -> bool:
-        """Whether a report must be sent, attributed or not, and at once."""
+        """Whether a report is always sent, attributed or not, and without delay."""
         return self.trigger_context_id is not None or self.filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
 
 
 def parse_trigger(text: str, vendor: VendorValues) -> Parsed[TriggerRegistration]:
-    """Return the registration that a header's text is, or every problem with it."""
-    problems: list[Problem] = []
-    ignored: list[Problem] = []
-    try:
-        root = Node(load_json(text), (), problems)
-    except InvalidJsonError as error:
-        return Parsed(None, (Problem((), str(error)),))
-    if not root.is_map():
-        return Parsed(None, tuple(problems))
-    forgiven = Node(root.value, (), ignored)
+    """Return the registration in a header's text, or every problem with it."""
+    return parse_registration(text, lambda root, forgiven: _registration(root, forgiven, vendor))
+
+
+def _registration(root: Node, forgiven: Node, vendor: VendorValues) -> TriggerRegistration:
     flexible = vendor.full_flexible_events
     max_bytes = _max_bytes(root.field("aggregatable_filtering_id_max_bytes"))
     registration = TriggerRegistration(
         event_triggers=_listed(root.field("event_trigger_data"), lambda entry: _event_trigger(entry, flexible)),
         filters=parse_filter_pair(root),
-        debug_key=parse_debug_key(forgiven),
+        debug_key=forgiven.unsigned64_field("debug_key"),
         debug_reporting=root.value.get("debug_reporting") is True,
         aggregatable_trigger_data=_listed(root.field("aggregatable_trigger_data"), _aggregatable),
         aggregatable_values=parse_aggregatable_values(root.field("aggregatable_values"), max_bytes),
@@ -131,10 +125,10 @@ def parse_trigger(text: str, vendor: VendorValues) -> Parsed[TriggerRegistration
     )
     if registration.includes_source_time and registration.sends_unconditionally:
         root.problem(
-            "aggregatable_source_registration_time may not be included together with trigger_context_id "
+            "aggregatable_source_registration_time must be exclude with trigger_context_id "
             "or aggregatable_filtering_id_max_bytes"
         )
-    return Parsed(None if problems else registration, tuple(problems), tuple(ignored))
+    return registration
 
 
 def _listed(node: Node | None, parse: Callable[[Node], T | None]) -> tuple[T, ...]:
@@ -145,12 +139,11 @@ def _listed(node: Node | None, parse: Callable[[Node], T | None]) -> tuple[T, ..
 
 
 def _event_trigger(entry: Node, flexible: bool) -> EventTriggerData:
-    data, dedup, priority = entry.field("trigger_data"), entry.field("deduplication_key"), entry.field("priority")
     value = entry.field("value") if flexible else None
     return EventTriggerData(
-        data=0 if data is None else data.unsigned64() or 0,
-        dedup_key=None if dedup is None else dedup.unsigned64(),
-        priority=0 if priority is None else priority.signed64() or 0,
+        data=entry.unsigned64_field("trigger_data") or 0,
+        dedup_key=entry.unsigned64_field("deduplication_key"),
+        priority=entry.signed64_field("priority") or 0,
         filters=parse_filter_pair(entry),
         value=1 if value is None else value.integer(1, UINT32_MAX) or 1,
     )
@@ -171,8 +164,7 @@ def _aggregatable(entry: Node) -> AggregatableTriggerData | None:
 
 
 def _dedup_key(entry: Node) -> AggregatableDedupKey:
-    key = entry.field("deduplication_key")
-    return AggregatableDedupKey(key=None if key is None else key.unsigned64(), filters=parse_filter_pair(entry))
+    return AggregatableDedupKey(key=entry.unsigned64_field("deduplication_key"), filters=parse_filter_pair(entry))
 
 
 def _named_budget(entry: Node) -> NamedBudgetChoice:

@@ -1,4 +1,4 @@
-"""``aggregatable_values`` of a trigger: what to add for each aggregation key, and under which filtering ID."""
+"""``aggregatable_values`` of a trigger: the value and the filtering ID for each aggregation key."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class KeyValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatableValues:
-    """Values by key; the first configuration whose filters match the source is used, alone."""
+    """Values by key; only the first configuration with matching filters is used."""
 
     values: Mapping[str, KeyValue]
     filters: FilterPair = NO_FILTERS
 
 
 def parse_aggregatable_values(node: Node | None, max_bytes: int) -> tuple[AggregatableValues, ...]:
-    """Return the configurations: one for a map, one an entry for a list (WICG, "parse aggregatable values").
+    """Return the configurations: one for a map, one per entry for a list (WICG, "parse aggregatable values").
 
     A filtering ID must fit in ``max_bytes`` bytes.
     """

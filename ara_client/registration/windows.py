@@ -13,7 +13,7 @@ _FOREVER_S = 10**309
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportWindows:
-    """Consecutive windows: the first from ``start_ms`` to ``ends_ms[0]``, each other from the end of the one before."""
+    """Consecutive windows: the first from ``start_ms`` to ``ends_ms[0]``, the next from there to ``ends_ms[1]``, …"""
 
     start_ms: int
     ends_ms: tuple[int, ...]
@@ -22,7 +22,7 @@ class ReportWindows:
         """Return the window in which a trigger of this age falls: -1 before the first, ``len(ends_ms)`` after the last.
 
         O(log windows). A window contains its start and not its end (WICG, "check whether a moment falls within a
-        window"); a trigger that is older than its source, because a clock went back, counts as age 0.
+        window"); if a clock went back, a trigger that precedes its source has age 0.
         """
         age_ms = max(age_ms, 0)
         return -1 if age_ms < self.start_ms else bisect_right(self.ends_ms, age_ms)
@@ -56,7 +56,7 @@ def parse_windows(root: Node, source_type: str, expiry_ms: int) -> ReportWindows
 
 
 def parse_window_list(node: Node, expiry_ms: int) -> ReportWindows | None:
-    """Return listed windows; None after noting what is wrong with them (WICG, "parse report windows")."""
+    """Return listed windows, or None after noting the problem with them (WICG, "parse report windows")."""
     if not node.is_map():
         return None
     start_ms = 0
@@ -79,7 +79,7 @@ def parse_window_list(node: Node, expiry_ms: int) -> ReportWindows | None:
             return None
         end_ms = max(min(seconds * SECOND_MS, expiry_ms), MIN_REPORT_WINDOW_MS)
         if end_ms <= previous:
-            entry.problem("must end, once clamped to the source's expiry and an hour, later than the window before")
+            entry.problem("must be after the previous window, once clamped to an hour and the source's expiry")
             return None
         out.append(end_ms)
         previous = end_ms

@@ -1,9 +1,9 @@
-"""What a browser remembers, in one place, for the steps that work on it."""
+"""Everything a browser stores, as one object for the steps that work on it."""
 
 from __future__ import annotations
 
 from ara_client.randomness import Draws
-from ara_client.reports import EventLevelReport, Report
+from ara_client.reports import AggregatableAttributionReport, EventLevelReport, OutgoingReport
 from ara_client.storage.debug_limits import DebugBudgets
 from ara_client.storage.destination_limits import DestinationLimits
 from ara_client.storage.pending import PendingReport, PendingReports
@@ -13,7 +13,7 @@ from ara_client.vendor import VendorValues
 
 
 class BrowserState:
-    """The caches of the specification's section "Storage", and reports that are to go out at once."""
+    """The caches of the specification's section "Storage", and the reports to send immediately."""
 
     def __init__(self, vendor: VendorValues, draws: Draws) -> None:
         self.vendor = vendor
@@ -23,7 +23,7 @@ class BrowserState:
         self.limits = RateLimits(vendor)
         self.destinations = DestinationLimits(self.limits, vendor)
         self.debug_budgets = DebugBudgets(vendor)
-        self.outbox: list[Report] = []
+        self.outbox: list[OutgoingReport] = []
         self._last_id = 0
 
     def next_id(self) -> int:
@@ -31,11 +31,31 @@ class BrowserState:
         self._last_id += 1
         return self._last_id
 
-    def drop_event_reports(self, source: StoredSource, since_ms: int) -> None:
-        """Forget a source's event-level reports whose trigger time is not before ``since_ms``, and their records.
+    def schedule(
+        self,
+        report: EventLevelReport | AggregatableAttributionReport,
+        source: StoredSource | None,
+        trigger_time_ms: int,
+        *,
+        priority: int = 0,
+    ) -> PendingReport:
+        """Add a report to the pending ones, due at its scheduled time; return it as it waits."""
+        pending = PendingReport(
+            id=self.next_id(),
+            report=report,
+            source=source,
+            trigger_time_ms=trigger_time_ms,
+            due_ms=report.scheduled_time_ms,
+            priority=priority,
+        )
+        self.pending.add(pending)
+        return pending
 
-        WICG, "remove associated event-level reports and rate-limit records": true reports have been triggered
-        before, so this takes the false ones, which would otherwise show that they were false.
+    def drop_event_reports(self, source: StoredSource, since_ms: int) -> None:
+        """Remove a source's event-level reports with a trigger time of ``since_ms`` or later, and their records.
+
+        WICG, "remove associated event-level reports and rate-limit records". True reports were triggered before
+        ``since_ms``, so this removes only fake ones; a fake report left behind would reveal that it is fake.
         """
         for pending in self.pending.of_source(source.id):
             if is_event_level(pending) and pending.trigger_time_ms >= since_ms:
@@ -43,7 +63,7 @@ class BrowserState:
                 self.limits.forget_report("event", pending.id)
 
     def drop_aggregatable_reports(self, source: StoredSource) -> None:
-        """Forget a source's aggregatable reports and their records."""
+        """Remove a source's aggregatable reports and their records."""
         for pending in self.pending.of_source(source.id):
             if not is_event_level(pending):
                 self.pending.remove(pending)

@@ -1,4 +1,4 @@
-"""Budgets of aggregatable debug reports: of a source, of a context site, and of it with a reporting site."""
+"""Budgets of aggregatable debug reports: per source, per context site, per context site and reporting site."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _KEPT_MS = 30 * DAY_MS
 
 @dataclass(slots=True)
 class _Spending:
-    """What was spent on one context site, in order of time; records before ``first`` no longer count."""
+    """The spending on one context site, in order of time; records before ``first`` no longer count."""
 
     records: list[tuple[int, Origin, int]] = field(default_factory=list)
     first: int = 0
 
 
 class DebugBudgets:
-    """What was spent on debugging in the last day, by context site, and whether more may be.
+    """The spending on debug reports in the last day, by context site, and whether more is allowed.
 
-    WICG, "aggregatable debug rate-limit record". Sums are kept up as records come and age; each is touched twice while
-    time advances. Records are kept 30 days longer than they count, because they count again when a clock that was set
-    forward is set back.
+    WICG, "aggregatable debug rate-limit record". Sums are updated when records arrive and expire; each record is
+    touched twice while time advances. Records are kept 30 days longer than they count, because they count again when a
+    clock that was set forward is set back.
     """
 
     def __init__(self, vendor: VendorValues) -> None:
@@ -44,8 +44,8 @@ class DebugBudgets:
     ) -> bool:
         """Spend ``required`` if every budget allows it; return whether it did.
 
-        Without a source (none matched, or the registration failed and its own budget was checked by the caller)
-        only the sites' budgets and Λ₁ count.
+        Without a source, only the budgets of the sites and Λ₁ count: no source matched, or its registration failed and
+        the caller checked its budget.
         """
         self._age(context_site, now_ms)
         remaining = AGGREGATABLE_BUDGET if source is None else source.debug_budget
@@ -67,7 +67,7 @@ class DebugBudgets:
         return True
 
     def forget(self, origin: Origin | None, begin_ms: int, end_ms: int) -> None:
-        """Forget what an origin (None: all) spent in a range of time; see ``Browser.forget_debug_budgets``."""
+        """Delete what an origin (None: all) spent in a range of time; see ``Browser.forget_debug_budgets``."""
         for context_site, spending in self._spending.items():
             kept = []
             first = spending.first

@@ -1,4 +1,4 @@
-"""Limits on how many destinations a source site may be joined with: per minute, per day, and while sources live.
+"""Limits on the destinations of a source site: per minute, per day, and among unexpired sources.
 
 WICG, "processing an attribution source"; over the records of ``ara_client.storage.rate_limits``.
 """
@@ -16,14 +16,14 @@ WindowVerdict = Literal["allowed", "hit global limit", "hit reporting limit"]
 
 
 class DestinationLimits:
-    """The three limits."""
+    """The three limits on destinations."""
 
     def __init__(self, limits: RateLimits, vendor: VendorValues) -> None:
         self._limits = limits
         self._vendor = vendor
 
     def within_window(self, source: StoredSource) -> WindowVerdict:
-        """Return how a source stands with the limits per window; the reporting site's counts first."""
+        """Return whether a source passes the limits per window; that of the reporting site is checked first."""
         everyone, own = self._counts(source, (source.site,)), self._counts(source, _sites(source))
         vendor = self._vendor
         fits_own = own <= vendor.max_destinations_per_window_reporting_site
@@ -54,9 +54,9 @@ class DestinationLimits:
         return len(destinations) <= self._vendor.max_destinations_per_day
 
     def sources_to_deactivate(self, source: StoredSource) -> set[int] | None:
-        """Return the ids of the sources that must go so that a new one fits; None if the new one must go.
+        """Return the ids of the sources to remove so that a new one fits, or None if the new one is refused.
 
-        Destinations of living sources are kept by priority, then by how new they are, then by name, last first
+        Destinations of unexpired sources are kept in order of priority, then newest, then by name, last first
         (WICG, "get sources to delete for the unexpired destination limit").
         """
         limit = self._vendor.max_destinations_per_source_site_and_reporting_site
@@ -80,7 +80,7 @@ class DestinationLimits:
         return None if source.id in dropped else dropped
 
     def _counts(self, source: StoredSource, key: tuple[str, ...]) -> int:
-        """Return how many destinations living sources have with this one: at least as many as in any window."""
+        """Return the number of destinations of unexpired sources with this one: an upper bound for every window."""
         known = self._limits.living(key, source.time_ms).known
         return len(known) + sum(destination not in known for destination in source.registration.destinations)
 

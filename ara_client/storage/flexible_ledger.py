@@ -1,11 +1,11 @@
-"""The accounts of a source with ``trigger_specs``: values by trigger data, buckets crossed, reports planned.
+"""The state of a source with ``trigger_specs``: sums by trigger data, crossed buckets, planned reports.
 
 WICG's ``flexible_event_config.md`` says that a report goes out for every bucket a sum crosses, at the end of a window;
-it leaves open who comes first when there may be fewer reports than crossings. As on Android: triggers of higher
-priority, then earlier ones. What a report was sent for is used up and supports no other.
+it does not say which crossings are reported when there may be fewer reports than crossings. As on Android, triggers of
+higher priority come first, then earlier ones. Each unit of value counts for one sent report only.
 
-Whatever the priorities and limits, what is sent is a state that noise could send too, or it would give itself away: the
-first buckets of each trigger data, none left out, in windows that never go back
+For all priorities and limits, the sent reports form a state that noise could also produce, so that true reports cannot
+be recognised: the first buckets of each trigger data, without gaps, in windows that never go back
 (``ara_client.event_noise.state_space``).
 """
 
@@ -19,7 +19,7 @@ from ara_client.registration.flexible import TriggerSpec
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class AttributedTrigger:
-    """A trigger that counts for a source. ``left`` is what of its value no sent report has used."""
+    """A trigger that counts for a source. ``left`` is the part of its value that no sent report has used."""
 
     trigger_data: int
     left: int
@@ -40,16 +40,16 @@ class PlannedReport:
 
     @property
     def debug_keys(self) -> tuple[int, ...]:
-        """The debug keys of the triggers behind it, none unless each has one."""
+        """The debug keys of its triggers; empty unless every trigger has one."""
         keys = [trigger.debug_key for trigger, _ in self.parts]
         return tuple(key for key in keys if key is not None) if None not in keys else ()
 
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One trigger data: its buckets, how many were crossed by reports that were sent, and the sum then.
+    """One trigger data: its buckets, how many of them sent reports have crossed, and the sum at that point.
 
-    ``due_ms`` is when the bucket before is reported, ``last_ms`` the end of the last window of its triggers.
+    ``due_ms`` is the time of the report of the previous bucket, ``last_ms`` the end of the last window of its triggers.
     """
 
     buckets: Sequence[int]
@@ -61,7 +61,7 @@ class _Account:
 
 
 class FlexibleLedger:
-    """Triggers in, planned reports out. ``settle`` first, ``add``, then ``plan``."""
+    """Turns triggers into planned reports: call ``settle``, then ``add``, then ``plan``."""
 
     def __init__(self, specs: Sequence[TriggerSpec], max_reports: int) -> None:
         self._buckets = {data: spec.buckets for spec in specs for data in spec.trigger_data}
@@ -72,9 +72,9 @@ class FlexibleLedger:
         self.sent = 0
 
     def settle(self, now_ms: int, waiting: Collection[int]) -> None:
-        """Close the accounts of reports whose time has come: their part of the values is used up.
+        """Mark due reports as sent: their part of the values is used up.
 
-        So it is for those that are not among ``waiting``: they were sent before the clock was put back.
+        Reports that are not in ``waiting`` count as sent too: they left before the clock was set back.
         """
         for identity, report in list(self._planned.items()):
             if report.due_ms <= now_ms or identity not in waiting:
@@ -86,14 +86,14 @@ class FlexibleLedger:
         self._triggers = [trigger for trigger in self._triggers if trigger.left > 0]
 
     def add(self, trigger: AttributedTrigger) -> None:
-        """Let a trigger count from the next plan on."""
+        """Add a trigger, to count from the next plan on."""
         self._triggers.append(trigger)
 
     def plan(self, now_ms: int) -> list[PlannedReport]:
-        """Return the reports that the triggers so far call for, those that come first first; forget the plan before.
+        """Return the reports for the triggers so far, most important first; drop the previous plan.
 
-        O(n log n) in the triggers not used up. A report is due when the last window of the triggers behind it ends, but
-        not before that of the bucket below; and what a limit kept back from a window that has passed, with the next.
+        O(n log n) in the triggers not used up. A report is due when the last window of its triggers ends, but not
+        before the report of the bucket below. A report that a limit kept out of a past window goes with the next one.
         """
         self._planned = {}
         accounts: dict[int, _Account] = {}
@@ -129,5 +129,5 @@ class FlexibleLedger:
         return reports
 
     def keep(self, report: PlannedReport, identity: int) -> None:
-        """Make a planned report part of the plan: it waits as ``identity`` until its time, or the next ``plan``."""
+        """Keep a planned report, pending under the id ``identity`` until it is due or planned again."""
         self._planned[identity] = report

@@ -9,7 +9,7 @@ from ara_client.registration.filters import SOURCE_TYPE, FilterConfig, FilterMap
 
 
 class FilterSubject:
-    """A source as filters see it at the time of a trigger: its filter data, its type and its age."""
+    """The view that filters have of a source at a trigger: its filter data, type and age."""
 
     __slots__ = ("age_ms", "data", "source_type")
 
@@ -19,7 +19,7 @@ class FilterSubject:
         self.age_ms = max(age_ms, 0)
 
     def matches(self, filters: FilterPair) -> bool:
-        """Return whether the source matches one of the filters, if any, and one of the negated ones, if any."""
+        """Return whether the source matches one of the filters and one of the negated ones; an empty list matches."""
         positive, negative = filters.positive, filters.negative
         return (not positive or any(self._matches(config, negated=False) for config in positive)) and (
             not negative or any(self._matches(config, negated=True) for config in negative)
@@ -51,7 +51,7 @@ T = TypeVar("T", bound=Filtered)
 
 
 def first_match(subject: FilterSubject, candidates: Iterable[T]) -> T | None:
-    """Return the first of the candidates, whose filters the source matches."""
+    """Return the first candidate whose filters match, or None."""
     for candidate in candidates:
         if subject.matches(candidate.filters):
             return candidate

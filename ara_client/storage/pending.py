@@ -1,4 +1,4 @@
-"""Reports that wait for their time, found by time, by source and by destination."""
+"""Pending reports, indexed by time, source and destination."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ara_client.storage.sources import StoredSource
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PendingReport:
-    """A report that waits. ``due_ms`` moves when sending fails; ``initial_due_ms`` does not.
+    """A pending report. ``due_ms`` changes when sending fails; ``initial_due_ms`` does not.
 
-    ``source`` is None for null reports; ``trigger_time_ms`` of a false report is the start of its window.
+    ``source`` is None for null reports; ``trigger_time_ms`` of a fake report is the start of its window.
     """
 
     id: int
@@ -48,14 +48,14 @@ class PendingReports:
         return iter(list(self._by_due.values()))
 
     def add(self, pending: PendingReport) -> None:
-        """Let a report wait."""
+        """Add a report."""
         self._by_due[pending.due_ms, pending.id] = pending
         if pending.source is not None:
             self._by_source.setdefault(pending.source.id, {})[pending.id] = pending
         self._tally(pending, 1)
 
     def remove(self, pending: PendingReport) -> None:
-        """Forget a report."""
+        """Remove a report."""
         del self._by_due[pending.due_ms, pending.id]
         if pending.source is not None:
             listed = self._by_source[pending.source.id]
@@ -65,17 +65,17 @@ class PendingReports:
         self._tally(pending, -1)
 
     def reschedule(self, pending: PendingReport, due_ms: int) -> None:
-        """Let a report wait for another time."""
+        """Change the time at which a report is due."""
         del self._by_due[pending.due_ms, pending.id]
         pending.due_ms = due_ms
         self._by_due[due_ms, pending.id] = pending
 
     def next_due_ms(self) -> int | None:
-        """Return when the next report is due, None if none waits."""
+        """Return when the next report is due, or None without pending reports."""
         return self._by_due.keys()[0][0] if self._by_due else None
 
     def due(self, now_ms: int) -> list[PendingReport]:
-        """Return the reports that are due, earliest first; they keep waiting."""
+        """Return the reports that are due, earliest first; they stay pending."""
         return [self._by_due[key] for key in self._by_due.irange(None, (now_ms, 1 << 63))]
 
     def of_source(self, source_id: int) -> list[PendingReport]:
@@ -83,11 +83,11 @@ class PendingReports:
         return list(self._by_source.get(source_id, {}).values())
 
     def event_count(self, destination: str) -> int:
-        """Return how many event-level reports wait whose source has a destination."""
+        """Return how many event-level reports are pending whose source has this destination."""
         return self._event_per_destination.get(destination, 0)
 
     def aggregatable_count(self, destination: str) -> int:
-        """Return how many aggregatable reports, null ones apart, wait for a destination."""
+        """Return how many aggregatable reports, without null reports, are pending for a destination."""
         return self._aggregatable_per_destination.get(destination, 0)
 
     def _tally(self, pending: PendingReport, by: int) -> None:
@@ -99,7 +99,7 @@ class PendingReports:
             count(self._aggregatable_per_destination, report.destination, by)
 
     def _check(self) -> None:
-        """Assert that every index agrees with the reports that wait."""
+        """Assert that every index agrees with the pending reports."""
         waiting = list(self._by_due.values())
         assert all((pending.due_ms, pending.id) == key for key, pending in self._by_due.items())
         assert sum(map(len, self._by_source.values())) == sum(pending.source is not None for pending in waiting)

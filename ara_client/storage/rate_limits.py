@@ -1,8 +1,8 @@
-"""The attribution rate-limit cache: what was registered and attributed for whom, and the limits over it.
+"""The attribution rate-limit cache: records of registrations and attributions, and the limits on them.
 
 WICG, "attribution rate-limit record"; boundaries as in Chromium's ``RateLimitTable``: a record counts while its time,
-which is the source's, is strictly later than the beginning of the window. Limits on destinations are in
-``ara_client.storage.destination_limits``, over the same records.
+which is the source's, is strictly later than the beginning of the window. ``ara_client.storage.destination_limits``
+has the limits on destinations, which use the same records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RateLimitRecord:
 
 
 class RecordIndex:
-    """Records by a key and, for each key, by time and by reporting origin."""
+    """Records by key and, within a key, by time and by reporting origin."""
 
     __slots__ = ("_lists", "_origins")
 
@@ -51,7 +51,7 @@ class RecordIndex:
         self._origins: dict[tuple[str, ...], dict[Origin, int]] = {}
 
     def add(self, key: tuple[str, ...], record: RateLimitRecord) -> None:
-        """File a record under a key."""
+        """Add a record under a key."""
         listed = self._lists.get(key)
         if listed is None:
             listed = self._lists[key] = SortedDict()
@@ -60,7 +60,7 @@ class RecordIndex:
         count(self._origins[key], record.reporting_origin, 1)
 
     def remove(self, key: tuple[str, ...], record: RateLimitRecord) -> None:
-        """Take a record out."""
+        """Remove a record."""
         listed = self._lists[key]
         del listed[record.time_ms, record.serial]
         count(self._origins[key], record.reporting_origin, -1)
@@ -68,22 +68,22 @@ class RecordIndex:
             del self._lists[key], self._origins[key]
 
     def later_than(self, key: tuple[str, ...], time_ms: int) -> Iterator[RateLimitRecord]:
-        """Yield the records of a key that are later than a time, oldest first."""
+        """Yield the records of a key after a time, oldest first."""
         listed = self._lists.get(key)
         if listed is not None:
-            for place in listed.irange((time_ms + 1, -1)):
-                yield listed[place]
+            for key_of_record in listed.irange((time_ms + 1, -1)):
+                yield listed[key_of_record]
 
     def count_later_than(self, key: tuple[str, ...], time_ms: int) -> int:
-        """Return how many records of a key are later than a time; O(log n)."""
+        """Return how many records of a key are after a time; O(log n)."""
         listed = self._lists.get(key)
         return 0 if listed is None else len(listed) - listed.bisect_left((time_ms + 1, -1))
 
     def origin_fits(self, key: tuple[str, ...], time_ms: int, origin: Origin, most: int) -> bool:
-        """Return whether ``origin`` is met, among the records later than a time, before ``most`` others are.
+        """Return whether, among the records after a time, ``origin`` appears before ``most`` other origins do.
 
-        O(1) while the records of all times have few origins, which is the usual case. More than ``most`` there can be
-        only where noised sources, which ask nobody, brought them.
+        O(1) while a key has few origins in all, the usual case. There can be more than ``most`` only because records
+        of noised sources are added without a check.
         """
         known = self._origins.get(key, {})
         if len(known) - (origin in known) < most:
@@ -99,7 +99,7 @@ class RecordIndex:
 
 
 class LivingDestinations:
-    """The destinations of sources that have not expired, kept up with as time goes on."""
+    """The destinations of sources that have not expired, updated as time advances."""
 
     __slots__ = ("_by_expiry", "active", "known")
 
@@ -115,14 +115,14 @@ class LivingDestinations:
         count(self.active, record.destination, 1)
 
     def remove(self, record: RateLimitRecord) -> None:
-        """Count a record no longer."""
+        """Stop counting a record."""
         if self._by_expiry.pop((record.until_ms, record.serial), None) is not None:
             count(self.known, record.destination, -1)
             if not record.deactivated:
                 count(self.active, record.destination, -1)
 
     def deactivate(self, record: RateLimitRecord) -> None:
-        """Count a record as known but no longer as active; before it is marked so."""
+        """Count a record as known but no longer as active; call this before setting ``record.deactivated``."""
         if (record.until_ms, record.serial) in self._by_expiry and not record.deactivated:
             count(self.active, record.destination, -1)
 
@@ -140,7 +140,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def count(counts: dict[K, int], key: K, by: int) -> None:
-    """Add to a count, forgetting it at zero."""
+    """Add to a count; remove the key at zero."""
     total = counts.get(key, 0) + by
     if total:
         counts[key] = total
@@ -170,7 +170,7 @@ class RateLimits:
         return len(self._records)
 
     def add_source(self, source: StoredSource) -> None:
-        """Record a registration, once a destination."""
+        """Record a registration, once per destination."""
         self._add(source, "source", source.registration.destinations, source.expiry_time_ms, None, source.time_ms)
 
     def add_attribution(
@@ -180,7 +180,7 @@ class RateLimits:
         self._add(source, scope, (destination,), now_ms, report_id, now_ms)
 
     def add_fake_attribution(self, source: StoredSource) -> None:
-        """Record that a source was noised: it counts for every destination that its reports could be for."""
+        """Record that a source was noised: it counts for every destination of the source."""
         self._add(source, "event", source.registration.destinations, source.time_ms, None, source.time_ms)
 
     def allows_attribution(self, source: StoredSource, scope: AttributionScope, destination: str) -> bool:
@@ -208,7 +208,7 @@ class RateLimits:
         )
 
     def allows_origin_per_site(self, source: StoredSource) -> bool:
-        """Return whether the reporting site has not used too many origins on this source site of late."""
+        """Return whether the reporting site stays within its limit of recent origins on this source site."""
         begin_ms = source.time_ms - self._vendor.origins_per_site_window_ms
         return self.sources_by_sites.origin_fits(
             (source.site, source.reporting_site),
@@ -218,7 +218,7 @@ class RateLimits:
         )
 
     def living(self, key: tuple[str, ...], now_ms: int) -> LivingDestinations:
-        """Return the living destinations of a source site, or of one and a reporting site."""
+        """Return the unexpired destinations of a source site, or of a source site and a reporting site."""
         found = self._living.get(key)
         if found is None:
             found = LivingDestinations()
@@ -226,7 +226,7 @@ class RateLimits:
         return found
 
     def deactivate(self, source_id: int) -> None:
-        """Let the registration of a source count no longer for the limit on living destinations."""
+        """Stop counting the registration of a source for the limit on unexpired destinations."""
         for record in self._by_source.get(source_id, ()):
             if record.scope == "source" and not record.deactivated:
                 for key in _living_keys(record):
@@ -234,28 +234,28 @@ class RateLimits:
                 record.deactivated = True
 
     def forget_report(self, scope: AttributionScope, report_id: int) -> None:
-        """Take out the record of a report that will not be sent; fake reports have none."""
+        """Remove the record of a report that will not be sent; fake reports have none."""
         record = self._by_report.get((scope, report_id))
         if record is not None:
             self._remove(record)
 
     def forget_sources(self, source_ids: Iterable[int]) -> None:
-        """Take out every record of some sources: the user, not a site, asked for it."""
+        """Remove every record of some sources, at the request of the user, never of a site."""
         for source_id in source_ids:
             for record in list(self._by_source.get(source_id, ())):
                 self._remove(record)
 
     def forget_range(self, origin: Origin | None, begin_ms: int, end_ms: int) -> None:
-        """Take out the records of an origin (None: all) from a range of time, both ends included."""
+        """Remove the records of an origin (None: all) in a range of time, both ends included."""
         for record in list(self._records.values()):
             times = [record.time_ms] if record.scope == "source" else [record.time_ms, record.until_ms]
             if origin in (None, record.reporting_origin) and any(begin_ms <= time <= end_ms for time in times):
                 self._remove(record)
 
     def purge(self, now_ms: int) -> None:
-        """Drop records that no limit can count any more (WICG, "can attribution rate-limit record be removed").
+        """Remove records that no limit counts any more (WICG, "can attribution rate-limit record be removed").
 
-        Amortised: looks at most every five minutes of simulated time, as Chromium does.
+        Runs at most once per five minutes of simulated time, as in Chromium.
         """
         if now_ms < self._next_purge_ms:
             return
@@ -303,7 +303,7 @@ class RateLimits:
             self._by_source.setdefault(source.id, []).append(record)
             if report_id is not None:
                 self._by_report[scope, report_id] = record
-            for index, key in self._places(record):
+            for index, key in self._indexes_of(record):
                 index.add(key, record)
             if scope == "source":
                 for key in _living_keys(record):
@@ -321,13 +321,13 @@ class RateLimits:
             del self._by_source[record.source_id]
         if record.report_id is not None:
             del self._by_report[record.scope, record.report_id]
-        for index, key in self._places(record):
+        for index, key in self._indexes_of(record):
             index.remove(key, record)
         if record.scope == "source":
             for key in _living_keys(record):
                 self._living[key].remove(record)
 
-    def _places(self, record: RateLimitRecord) -> tuple[tuple[RecordIndex, tuple[str, ...]], ...]:
+    def _indexes_of(self, record: RateLimitRecord) -> tuple[tuple[RecordIndex, tuple[str, ...]], ...]:
         pair = (record.source_site, record.destination)
         if record.scope == "source":
             return (

@@ -1,4 +1,4 @@
-"""A source that the browser holds, and the store that finds it by destination, priority, time and expiry."""
+"""Stored sources, indexed by destination and priority, time and expiry."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ AttributionLogic = Literal["truthfully", "never", "falsely"]
 
 
 class StoredSource:
-    """A registered source with what has been spent of its budgets.
+    """A registered source and what its budgets have spent.
 
-    ``attribution_logic``: ``truthfully``, or what the randomized response decided: ``never`` to report, or to
-    report ``falsely``. ``attributed`` is whether any report was made for it.
+    ``attribution_logic`` is the result of randomized response: report ``truthfully``, ``never`` report, or report
+    ``falsely``.
     """
 
     __slots__ = (
@@ -101,11 +101,11 @@ class StoredSource:
 
     @property
     def aggregatable_window_end_ms(self) -> int:
-        """From when on no aggregatable report is made for it."""
+        """The time from which no aggregatable report is made for it."""
         return self.time_ms + self.registration.aggregatable_window_ms
 
     def as_subject(self, now_ms: int) -> FilterSubject:
-        """Return the source as filters see it at ``now_ms``."""
+        """Return the view that filters have of the source at ``now_ms``."""
         return FilterSubject(self.registration.filter_data, self.source_type, now_ms - self.time_ms)
 
 
@@ -126,7 +126,7 @@ class SourceStore:
         return source.id in self._by_id
 
     def add(self, source: StoredSource) -> None:
-        """Hold a source."""
+        """Store a source."""
         self._by_id[source.id] = source
         self._by_expiry[source.expiry_time_ms, source.id] = source
         self._by_time[source.time_ms, source.id] = source
@@ -139,7 +139,7 @@ class SourceStore:
         self._per_origin[source.origin] = self._per_origin.get(source.origin, 0) + 1
 
     def remove(self, source: StoredSource) -> None:
-        """Forget a source; its pending reports are not touched. Removing twice is once."""
+        """Remove a source, but not its pending reports. Removing it again has no effect."""
         if self._by_id.pop(source.id, None) is None:
             return
         del self._by_expiry[source.expiry_time_ms, source.id]
@@ -155,7 +155,7 @@ class SourceStore:
             del self._per_origin[source.origin]
 
     def expire(self, now_ms: int) -> None:
-        """Forget the sources whose expiry time has come."""
+        """Remove the sources that have expired."""
         while self._by_expiry and self._by_expiry.keys()[0][0] <= now_ms:
             self.remove(self._by_expiry.peekitem(0)[1])
 
@@ -169,7 +169,7 @@ class SourceStore:
         return [self._by_id[identity] for _, identity in reversed(listed)]
 
     def get(self, identity: int) -> StoredSource | None:
-        """Return the source with an id, None if it is not held."""
+        """Return the source with an id, or None if it is not stored."""
         return self._by_id.get(identity)
 
     def between(self, begin_ms: int, end_ms: int) -> Iterator[StoredSource]:
@@ -178,7 +178,7 @@ class SourceStore:
             yield self._by_time[key]
 
     def _check(self) -> None:
-        """Assert that every index holds exactly the sources that are held."""
+        """Assert that every index holds exactly the stored sources."""
         sources = set(self._by_id.values())
         assert set(self._by_expiry.values()) == sources == set(self._by_time.values())
         targets = [(target, entry) for target, listed in self._by_target.items() for entry in listed]

@@ -6,10 +6,10 @@ from enum import StrEnum
 from typing import Any
 
 from paa_client.auction.signals import Signal
+from paa_client.effects import Emit
 from paa_client.errors import WorkletError, WorkletTypeError
 from paa_client.reporting.contributions import BUCKETS, INTERNAL_ERROR_EVENTS, check_filtering_id, to_bigint, to_long
 from paa_client.worklet.aggregation import RESERVED, PrivateAggregation
-from paa_client.worklet.isolation import Emit
 
 WIN = "reserved.win"
 LOSS = "reserved.loss"
@@ -19,7 +19,7 @@ _MAX_OFFSET = 1 << 4096
 _RESERVED_EVENTS = frozenset({WIN, LOSS, ALWAYS, ONCE})
 
 
-class Function(StrEnum):
+class AuctionFunction(StrEnum):
     """The functions of an auction (Protected Audience specification, "Worklet function")."""
 
     GENERATE_BID = "generate-bid"
@@ -32,7 +32,7 @@ class AuctionAggregation(PrivateAggregation):
     """``privateAggregation`` in one call of one of an auction's functions."""
 
     def __init__(
-        self, emit: Emit, function: Function, *, filtering_id_max_bytes: int = 1, allowed: bool = True
+        self, emit: Emit, function: AuctionFunction, *, filtering_id_max_bytes: int = 1, allowed: bool = True
     ) -> None:
         super().__init__(emit, filtering_id_max_bytes=filtering_id_max_bytes, allowed=allowed)
         self._function = function
@@ -64,7 +64,7 @@ class AuctionAggregation(PrivateAggregation):
             filled_value = _value(value)
             filled_id = check_filtering_id(whole_id, self._max_bytes)
             self._check_named(named_budget)
-            if event == ONCE and self._function in (Function.REPORT_RESULT, Function.REPORT_WIN):
+            if event == ONCE and self._function in (AuctionFunction.REPORT_RESULT, AuctionFunction.REPORT_WIN):
                 raise WorkletTypeError(f"{ONCE} is not available when reporting: use {ALWAYS}")
         except WorkletError as error:
             raise self._refused(WorkletTypeError(str(error))) from None
@@ -74,7 +74,7 @@ class AuctionAggregation(PrivateAggregation):
                 if isinstance(filled_bucket, int) and isinstance(filled_value, int):
                     emit(("contribute", filled_bucket, filled_value, filled_id, named_budget, name))
                 return
-        elif self._function in (Function.SCORE_AD, Function.REPORT_RESULT):
+        elif self._function in (AuctionFunction.SCORE_AD, AuctionFunction.REPORT_RESULT):
             return
         emit(("on-event", event, filled_bucket, filled_value, filled_id, named_budget))
 

@@ -7,11 +7,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aggservice.mechanisms import Bits, uniform_below
-from paa_client.auction.aggregation import LOSS, ONCE, WIN, AuctionAggregation, Function
-from paa_client.auction.participants import Auction, Bid, BidSignals, ResultSignals, Score, ScoreSignals
+from paa_client.auction.aggregation import LOSS, ONCE, WIN, AuctionAggregation, AuctionFunction
+from paa_client.auction.participants import Auction, AuctionHost, Bid, BidSignals, ResultSignals, Score, ScoreSignals
 from paa_client.auction.signals import (
     MAX_BUCKET,
     MAX_VALUE,
@@ -19,24 +19,21 @@ from paa_client.auction.signals import (
     Measurements,
     RejectReason,
     Signal,
-    fill_in,
     percentage,
+    resolve_signal,
 )
 from paa_client.config import Api
+from paa_client.effects import Effect, Emit
 from paa_client.errors import CallError
-from paa_client.journal import Cause
 from paa_client.origins import serialize_origin
-from paa_client.reporting.contributions import Contribution, ErrorEvent
-from paa_client.reporting.scopes import BatchingScope, Context, Entry, ReportParameters
+from paa_client.reporting.contributions import Cause, Contribution, ErrorEvent
+from paa_client.reporting.scopes import BatchingScope, CacheEntry, ReportParameters, WorkletContext
 from paa_client.worklet.aggregation import RESERVED
-from paa_client.worklet.isolation import Effect, Emit, Outcome, execute
-
-if TYPE_CHECKING:
-    from paa_client.browser import Browser
+from paa_client.worklet.isolation import WorkletOutcome, run_worklet
 
 
 class FencedFrame:
-    """The frame in which the winning ad is shown. It can report events; of the auction it says nothing."""
+    """The frame in which the winning ad is shown. It can report events; it reveals nothing about the auction."""
 
     def __init__(self, fire: Callable[[str], None]) -> None:
         self._fire = fire
@@ -57,8 +54,8 @@ class _Waiting:
     value: int | list[Any]
     filtering_id: int
     named_budget: str | None
-    function: Function
-    context: Context
+    function: AuctionFunction
+    context: WorkletContext
     scope: BatchingScope
     bidder: int
     measurements: Measurements
@@ -66,30 +63,30 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Offer:
-    """A bid and what became of it."""
+    """A bid and its score."""
 
     bidder: int
     bid: Bid
     score: Score = field(default_factory=lambda: Score(desirability=0.0))
 
 
-def hold_auction(browser: Browser, auction: Auction, bits: Bits) -> FencedFrame | None:
+def run_auction(host: AuctionHost, auction: Auction, bits: Bits) -> FencedFrame | None:
     """Run the auction and make its reports; return the winner's frame, or None without a winner."""
-    return _Run(browser, auction, bits).hold()
+    return _Run(host, auction, bits).run()
 
 
 class _Run:
-    """One auction while it runs."""
+    """One run of an auction."""
 
-    def __init__(self, browser: Browser, auction: Auction, bits: Bits) -> None:
-        self._browser = browser
+    def __init__(self, host: AuctionHost, auction: Auction, bits: Bits) -> None:
+        self._host = host
         self._auction = auction
         self._bits = bits
         self._seller = serialize_origin(auction.seller)
         self._owners = [serialize_origin(group.owner) for group in auction.interest_groups]
         self._waiting: list[_Waiting] = []
-        self._timeouts: dict[tuple[str, Function], tuple[int, int]] = {}
-        self._seller_parameters = browser.report_parameters(
+        self._timeouts: dict[tuple[str, AuctionFunction], tuple[int, int]] = {}
+        self._seller_parameters = host.report_parameters(
             Api.PROTECTED_AUDIENCE,
             context_id=auction.context_id,
             filtering_id_max_bytes=auction.filtering_id_max_bytes,
@@ -97,7 +94,7 @@ class _Run:
             aggregation_coordinator_origin=auction.aggregation_coordinator_origin,
         )
         self._buyer_parameters = [
-            browser.report_parameters(
+            host.report_parameters(
                 Api.PROTECTED_AUDIENCE, aggregation_coordinator_origin=group.aggregation_coordinator_origin
             )
             for group in auction.interest_groups
@@ -105,7 +102,7 @@ class _Run:
         self._scopes: dict[tuple[str, ReportParameters], BatchingScope] = {}
         self._seller_scope = self._scope(self._seller, self._seller_parameters)
 
-    def hold(self) -> FencedFrame | None:
+    def run(self) -> FencedFrame | None:
         """Bid, score, choose, report; then make the reports."""
         offers = [offer for bidder in range(len(self._owners)) if (offer := self._bid(bidder)) is not None]
         for offer in offers:
@@ -118,18 +115,18 @@ class _Run:
         events: dict[str, list[tuple[Contribution, _Waiting]]] = {}
         for waiting in self._waiting:
             won = winner is not None and waiting.bidder == winner.bidder
-            once = bidder_once if waiting.function is Function.GENERATE_BID else seller_once
+            once = bidder_once if waiting.function is AuctionFunction.GENERATE_BID else seller_once
             if not _happens(waiting, won=won, once=once):
                 continue
             made = self._fill_in(waiting, offers, winner, other)
             if made is None:
-                self._browser.lose(waiting.scope, Cause.NO_SIGNAL, Contribution(0, 0, waiting.filtering_id))
+                self._host.record_loss(waiting.scope, Cause.NO_SIGNAL, Contribution(0, 0, waiting.filtering_id))
             elif waiting.event.startswith(RESERVED):
-                waiting.scope.entries.append(Entry(made, waiting.context))
+                waiting.scope.entries.append(CacheEntry(made, waiting.context))
             else:
                 events.setdefault(waiting.event, []).append((made, waiting))
         for scope in self._scopes.values():
-            self._browser.process(scope)
+            self._host.process(scope)
         return None if winner is None else FencedFrame(partial(self._fire, events))
 
     def _fire(self, events: dict[str, list[tuple[Contribution, _Waiting]]], event: str) -> None:
@@ -139,9 +136,9 @@ class _Run:
                 id(waiting.scope),
                 BatchingScope(Api.PROTECTED_AUDIENCE, waiting.scope.reporting_origin, waiting.scope.parameters),
             )
-            scope.entries.append(Entry(made, waiting.context))
+            scope.entries.append(CacheEntry(made, waiting.context))
         for scope in scopes.values():
-            self._browser.process(scope)
+            self._host.process(scope)
 
     def _bid(self, bidder: int) -> _Offer | None:
         group = self._auction.interest_groups[bidder]
@@ -156,7 +153,7 @@ class _Run:
             returned = group.generate_bid(aggregation, signals)
             return [returned.bid, copy.deepcopy(returned.ad)] if isinstance(returned, Bid) else [returned, None]
 
-        outcome = self._call(Function.GENERATE_BID, bidder, plain)
+        outcome = self._call(AuctionFunction.GENERATE_BID, bidder, plain)
         if not isinstance(outcome.result, list):
             return None
         amount, ad = outcome.result
@@ -178,7 +175,7 @@ class _Run:
                 return [returned.desirability, RejectReason(returned.reject_reason).value]
             return [returned, RejectReason.NOT_AVAILABLE.value]
 
-        outcome = self._call(Function.SCORE_AD, offer.bidder, plain)
+        outcome = self._call(AuctionFunction.SCORE_AD, offer.bidder, plain)
         if isinstance(outcome.result, list):
             desirability, reason = outcome.result
             number = _to_double(desirability)
@@ -211,7 +208,7 @@ class _Run:
         report_result, report_win = self._auction.report_result, group.report_win
         if report_result is not None:
             outcome = self._call(
-                Function.REPORT_RESULT, winner.bidder, lambda aggregation: report_result(aggregation, signals)
+                AuctionFunction.REPORT_RESULT, winner.bidder, lambda aggregation: report_result(aggregation, signals)
             )
             for_winner = outcome.result
         if report_win is not None:
@@ -224,22 +221,24 @@ class _Run:
                 interest_group=group.name,
                 signals_for_winner=for_winner,
             )
-            self._call(Function.REPORT_WIN, winner.bidder, lambda aggregation: report_win(aggregation, won))
+            self._call(AuctionFunction.REPORT_WIN, winner.bidder, lambda aggregation: report_win(aggregation, won))
 
-    def _call(self, function: Function, bidder: int, body: Callable[[AuctionAggregation], object]) -> Outcome:
+    def _call(
+        self, function: AuctionFunction, bidder: int, body: Callable[[AuctionAggregation], object]
+    ) -> WorkletOutcome:
         """Run one function in a context of its own; its contributions go to its origin's scope, or wait."""
-        selling = function in (Function.SCORE_AD, Function.REPORT_RESULT)
+        selling = function in (AuctionFunction.SCORE_AD, AuctionFunction.REPORT_RESULT)
         origin = self._seller if selling else self._owners[bidder]
         parameters = self._seller_parameters if selling else self._buyer_parameters[bidder]
         scope = self._scope(origin, parameters)
-        context = Context()
+        context = WorkletContext()
 
         def work(emit: Emit) -> object:
             aggregation = AuctionAggregation(
                 emit,
                 function,
                 filtering_id_max_bytes=parameters.filtering_id_max_bytes,
-                allowed=self._browser.config.private_aggregation_allowed,
+                allowed=self._host.config.private_aggregation_allowed,
             )
             try:
                 return body(aggregation)
@@ -250,22 +249,22 @@ class _Run:
             match effect:
                 case ("contribute", bucket, value, filtering_id, name, event):
                     made = Contribution(bucket, value, filtering_id, name)
-                    scope.entries.append(Entry(made, context, None if event is None else ErrorEvent(event)))
+                    scope.entries.append(CacheEntry(made, context, None if event is None else ErrorEvent(event)))
                 case ("on-event", event, bucket, value, filtering_id, name):
                     times = self._measure(function, bidder)
                     self._waiting.append(
                         _Waiting(event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
                     )
                 case ("refuse", _):
-                    self._browser.lose(scope, Cause.INVALID, Contribution(0, 0))
+                    self._host.record_loss(scope, Cause.INVALID, Contribution(0, 0))
                 case _:
                     context.apply(effect)
 
-        outcome = execute(work, apply, self._browser.config.operation_deadline_ms)
+        outcome = run_worklet(work, apply, self._host.config.operation_deadline_ms)
         tried, timed_out = self._timeouts.get((origin, function), (0, 0))
         self._timeouts[origin, function] = (tried + 1, timed_out + outcome.deadline_reached)
         if outcome.message is not None:
-            self._browser.log(origin, function.value, outcome.message)
+            self._host.log(origin, function.value, outcome.message)
         return outcome
 
     def _scope(self, origin: str, parameters: ReportParameters) -> BatchingScope:
@@ -278,17 +277,17 @@ class _Run:
     def _pick(self, among: Sequence[int]) -> int | None:
         return among[uniform_below(self._bits, len(among))] if len(among) > 0 else None
 
-    def _measure(self, function: Function, bidder: int) -> Measurements:
+    def _measure(self, function: AuctionFunction, bidder: int) -> Measurements:
         group = self._auction.interest_groups[bidder]
         run_ms = {
-            Function.GENERATE_BID: group.generate_bid_ms,
-            Function.SCORE_AD: self._auction.score_ad_ms,
-            Function.REPORT_RESULT: self._auction.report_result_ms,
-            Function.REPORT_WIN: group.report_win_ms,
+            AuctionFunction.GENERATE_BID: group.generate_bid_ms,
+            AuctionFunction.SCORE_AD: self._auction.score_ad_ms,
+            AuctionFunction.REPORT_RESULT: self._auction.report_result_ms,
+            AuctionFunction.REPORT_WIN: group.report_win_ms,
         }
         fetch_ms = {
-            Function.GENERATE_BID: group.signals_fetch_ms,
-            Function.SCORE_AD: self._auction.scoring_signals_fetch_ms,
+            AuctionFunction.GENERATE_BID: group.signals_fetch_ms,
+            AuctionFunction.SCORE_AD: self._auction.scoring_signals_fetch_ms,
         }
         return Measurements(script_run_time_ms=run_ms[function], signals_fetch_time_ms=fetch_ms.get(function, 0.0))
 
@@ -297,7 +296,7 @@ class _Run:
     ) -> Contribution | None:
         """Return the contribution with its signals filled in, or None where a signal has no value."""
         offer = next((offer for offer in offers if offer.bidder == waiting.bidder), None)
-        rejecting = waiting.function in (Function.GENERATE_BID, Function.SCORE_AD) and offer is not None
+        rejecting = waiting.function in (AuctionFunction.GENERATE_BID, AuctionFunction.SCORE_AD) and offer is not None
         measurements = Measurements(
             winning_bid=winner.bid.bid if winner is not None else 0.0,
             highest_scoring_other_bid=other.bid.bid if other is not None else 0.0,
@@ -306,12 +305,12 @@ class _Run:
             reject_reason=offer.score.reject_reason if rejecting and offer is not None else None,
             participant=self._participant(waiting),
         )
-        rules = self._browser.config.rules
+        rules = self._host.config.rules
         numbers: list[int | None] = []
         for asked, largest in ((waiting.bucket, MAX_BUCKET), (waiting.value, MAX_VALUE)):
             if isinstance(asked, list):
                 signal = Signal(base_value=asked[0], scale=asked[1], offset=asked[2])
-                numbers.append(fill_in(signal, measurements, largest, rules))
+                numbers.append(resolve_signal(signal, measurements, largest, rules))
             else:
                 numbers.append(asked)
         bucket, value = numbers
@@ -324,7 +323,7 @@ class _Run:
         tried, timed_out = self._timeouts.get((origin, waiting.function), (0, 0))
         numbers = dict(self._auction.measured.get(origin, {}))
         numbers[BaseValue.PERCENT_SCRIPTS_TIMEOUT] = percentage(timed_out, tried)
-        if waiting.function in (Function.SCORE_AD, Function.REPORT_RESULT):
+        if waiting.function in (AuctionFunction.SCORE_AD, AuctionFunction.REPORT_RESULT):
             buying = {base for base in BaseValue if base not in _SELLER_TOO}
             numbers = {base: number for base, number in numbers.items() if base not in buying}
             numbers[BaseValue.AVERAGE_CODE_FETCH_TIME] = self._auction.code_fetch_ms

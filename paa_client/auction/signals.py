@@ -109,7 +109,7 @@ def percentage(numerator: float, denominator: float) -> float:
     return min(100.0 * numerator / denominator, _MAX_PERCENT) if denominator else 0.0
 
 
-def fill_in(signal: Signal, measurements: Measurements, largest: int, rules: Rules) -> int | None:
+def resolve_signal(signal: Signal, measurements: Measurements, largest: int, rules: Rules) -> int | None:
     """Return the bucket or value that ``signal`` stands for, in [0, largest]; None if it is not a number.
 
     The product is truncated before the offset is added (Protected Audience specification, "fill in the signal

@@ -13,11 +13,10 @@ from aggservice.mechanisms import Bits, uniform_below_batch
 from paa_client.config import Api, Config
 from paa_client.errors import ConfigError
 from paa_client.fleet.kernel import CUT_DAY, CUT_TEN_MINUTES, NOT_ASKED, SENT, group_by_device, run_kernel
-from paa_client.journal import Cause
 from paa_client.origins import serialize_origin
 from paa_client.recipes.frequency import KPlusFrequency
 from paa_client.recipes.reach import Reach
-from paa_client.reporting.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, Contribution
+from paa_client.reporting.contributions import DEFAULT_FILTERING_ID_MAX_BYTES, Cause, Contribution
 from paa_client.reporting.reports import Report
 
 _MAX_REACH_SLICE = (1 << 63) - 1
@@ -32,7 +31,7 @@ _UUID_VARIANT = np.uint8(0x80)
 class FleetReports:
     """The reports of a fleet in columns, in order of the events that made them; one contribution each.
 
-    ``event`` is the row of the event, ``time_ms`` its time; ``report_id`` has sixteen bytes a row. ``cuts`` counts the
+    ``event`` is the row of the event, ``time_ms`` its time; ``report_id`` has 16 bytes per row. ``cuts`` counts the
     contributions that the budgets denied.
     """
 
@@ -65,7 +64,7 @@ class FleetReports:
 class Fleet:
     """Devices that run one recipe's operation for one origin, each with its own storage and budgets.
 
-    Equal to a ``Browser`` a device with ``run(origin, operation, slice)`` at each event, for ``Reach`` with one level
+    Equal to one ``Browser`` per device with ``run(origin, operation, slice)`` at each event, for one-level ``Reach``
     and for ``KPlusFrequency``. The filtering ID, limits, delays and coordinator are the recipe's and the
     configuration's.
     """
@@ -149,8 +148,8 @@ class Fleet:
         recipe = self.recipe
         thresholds = recipe.thresholds if isinstance(recipe, KPlusFrequency) else (1,)
         index = np.full(thresholds[-1] + 1, -1, dtype=np.int64)
-        for place, threshold in enumerate(thresholds):
-            index[threshold] = place
+        for position, threshold in enumerate(thresholds):
+            index[threshold] = position
         order, starts = group_by_device(owner, devices)
         outcome = np.empty(owner.size, dtype=np.int8)
         reached = np.empty(owner.size, dtype=np.int64)

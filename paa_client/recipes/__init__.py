@@ -5,7 +5,7 @@ from paa_client.recipes.demographics import UNKNOWN, Demographics
 from paa_client.recipes.estimates import Estimate, estimate, half_width, service_noise
 from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
 from paa_client.recipes.reach import CumulativeReach, Reach
-from paa_client.recipes.sketches import ReachSketch, Readout, direct_variance, merge
+from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
 from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
 
 __all__ = [
@@ -21,10 +21,9 @@ __all__ = [
     "ReachSketch",
     "Readout",
     "WinningBidPrice",
-    "direct_variance",
     "estimate",
     "half_width",
     "mean_frequency",
-    "merge",
+    "merge_sketches",
     "service_noise",
 ]

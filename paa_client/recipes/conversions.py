@@ -10,7 +10,7 @@ from fractions import Fraction
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.config import DAY_MS
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
 from paa_client.storage import WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 
@@ -42,14 +42,14 @@ class CrossSiteConversion:
             raise ConfigError(f"the share of counts lies between 0 and 1, not {self.count_share}")
         if not (self.max_amount > 0 and self.lookback_ms > 0):
             raise ConfigError("max_amount and lookback_ms are positive")
-        share(int(self.budget * self.count_share), self.cap)
+        budget_share(int(self.budget * self.count_share), self.cap)
         if self.largest_amount < 1:
-            raise ConfigError("the budget left for amounts is less than 1 a conversion")
+            raise ConfigError("the budget left for amounts is less than 1 per conversion")
 
     @property
     def count_value(self) -> int:
         """What a conversion contributes to the count."""
-        return share(int(self.budget * self.count_share), self.cap)
+        return budget_share(int(self.budget * self.count_share), self.cap)
 
     @property
     def largest_amount(self) -> int:

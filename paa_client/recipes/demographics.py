@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
 from paa_client.storage import WindowStorage, WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 
@@ -19,10 +19,10 @@ _PUBLISHER_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demographics:
-    """Histograms of attributes (age range, language, …) over the visitors of each publisher, one a device.
+    """Histograms of attributes (age range, language, …) over the visitors of each publisher, one per device.
 
     The site that knows the attributes writes them when it is visited (README, "Measuring user demographics with
-    cross-site information"); devices that never were there count as unknown.
+    cross-site information"); devices that never visited it count as unknown.
     """
 
     attributes: Mapping[str, tuple[str, ...]]
@@ -33,20 +33,20 @@ class Demographics:
     def __post_init__(self) -> None:
         if not self.attributes or any(UNKNOWN in categories for categories in self.attributes.values()):
             raise ConfigError(f"name at least one attribute, and no category {UNKNOWN!r}: it is there already")
-        share(self.budget, len(self.attributes))
+        budget_share(self.budget, len(self.attributes))
 
     @property
     def value(self) -> int:
         """What a device contributes to each of its categories."""
-        return share(self.budget, len(self.attributes))
+        return budget_share(self.budget, len(self.attributes))
 
     def bucket(self, publisher: int, attribute: str, category: str) -> int:
         """Return the bucket: publisher, then attribute, then category (0 for unknown)."""
         if not 0 <= publisher < 1 << _PUBLISHER_BITS:
             raise ConfigError(f"publishers have {_PUBLISHER_BITS} bits, not {publisher}")
-        place = list(self.attributes).index(attribute)
+        index = list(self.attributes).index(attribute)
         number = 0 if category == UNKNOWN else 1 + self.attributes[attribute].index(category)
-        return publisher << 32 | place << 16 | number
+        return publisher << 32 | index << 16 | number
 
     def domain(self, publisher: int) -> list[int]:
         """Return the buckets to ask the service for."""

@@ -81,7 +81,7 @@ def estimate(
     )
 
 
-def share(budget: int, parts: int) -> int:
+def budget_share(budget: int, parts: int) -> int:
     """Return what each of ``parts`` contributions may use of the budget; it must be at least 1."""
     if not 1 <= parts <= budget:
         raise ConfigError(f"a budget of {budget} cannot be divided among {parts} contributions")

@@ -9,7 +9,7 @@ from typing import Any
 
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
 from paa_client.storage import WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 
@@ -37,14 +37,14 @@ class KPlusFrequency:
     prefix: str = "k-plus"
 
     def __post_init__(self) -> None:
-        share(self.budget, self.cap)
+        budget_share(self.budget, self.cap)
         if not self.thresholds or list(self.thresholds) != sorted(set(self.thresholds)) or not self.thresholds[0] > 0:
             raise ConfigError(f"thresholds are positive and increasing, not {self.thresholds}")
 
     @property
     def value(self) -> int:
         """What a device contributes when it reaches a threshold."""
-        return share(self.budget, self.cap)
+        return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, threshold: int) -> int:
         """Return the bucket of a slice and one of the thresholds."""
@@ -89,14 +89,14 @@ class FrequencyHistogram:
     prefix: str = "frequency"
 
     def __post_init__(self) -> None:
-        share(self.budget, self.cap)
+        budget_share(self.budget, self.cap)
         if not self.bins > 0:
             raise ConfigError(f"a histogram has at least one bin, not {self.bins}")
 
     @property
     def value(self) -> int:
         """What a device contributes to its bin."""
-        return share(self.budget, self.cap)
+        return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, frequency: int) -> int:
         """Return the bucket of a slice and a frequency; frequencies above ``bins`` share the last."""

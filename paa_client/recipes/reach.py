@@ -9,7 +9,7 @@ from typing import Any
 
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
 from paa_client.storage import WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 
@@ -18,7 +18,7 @@ SLICE_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Direct reach: a device contributes once to each slice (campaign, campaign × place, …), the first time.
+    """Direct reach: a device contributes once to each slice (campaign, campaign × region, …), the first time.
 
     ``cap`` is how many slices of one level a device may report in ten minutes, ``levels`` how many levels of slices
     are measured at once: each contribution is the budget divided by both (reach white paper, "Multiple Reach
@@ -32,12 +32,12 @@ class Reach:
     prefix: str = "reach"
 
     def __post_init__(self) -> None:
-        share(self.budget, self.cap * self.levels)
+        budget_share(self.budget, self.cap * self.levels)
 
     @property
     def value(self) -> int:
         """What a device contributes to a slice."""
-        return share(self.budget, self.cap * self.levels)
+        return budget_share(self.budget, self.cap * self.levels)
 
     def bucket(self, slice_id: int, level: int = 0) -> int:
         """Return the bucket of a slice: its level above 64 bits of id."""
@@ -50,7 +50,7 @@ class Reach:
         return [self.bucket(slice_id, level) for slice_id in slices]
 
     def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Any) -> None:
-        """Run on each view. ``data`` is a slice id, or a sequence of one id a level."""
+        """Run on each view. ``data`` is a slice id, or a sequence with one id per level."""
         slices: Sequence[int] = [data] if isinstance(data, int) else data
         for level, slice_id in enumerate(slices):
             bucket = self.bucket(slice_id, level)
@@ -87,14 +87,14 @@ class CumulativeReach:
     prefix: str = "cumulative-reach"
 
     def __post_init__(self) -> None:
-        share(self.budget, self.cap)
+        budget_share(self.budget, self.cap)
         if not self.horizon > 0:
             raise ConfigError(f"a horizon is positive, not {self.horizon}")
 
     @property
     def value(self) -> int:
         """What a device contributes to the step of its first view."""
-        return share(self.budget, self.cap)
+        return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, step: int) -> int:
         """Return the bucket of a slice and step."""

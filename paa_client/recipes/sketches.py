@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, Summary, share
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, Summary, budget_share
 from paa_client.storage import WorkletStorage
 from paa_client.worklet.aggregation import PrivateAggregation
 
@@ -41,14 +41,14 @@ class ReachSketch:
     prefix: str = "sketch"
 
     def __post_init__(self) -> None:
-        share(self.budget, self.cap)
+        budget_share(self.budget, self.cap)
         if not self.size > 2:
             raise ConfigError(f"a sketch has at least three cells, not {self.size}")
 
     @property
     def value(self) -> int:
         """What a device contributes to its cell."""
-        return share(self.budget, self.cap)
+        return budget_share(self.budget, self.cap)
 
     def cell(self, user: str | int) -> int:
         """Return the cell of a user: uniform over users, the same on every device."""
@@ -84,7 +84,7 @@ class ReachSketch:
         return Readout.of(self.size, self.value, noise)
 
 
-def merge(sketches: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+def merge_sketches(sketches: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
     """Return the sketch of the union: a cell is occupied if it is in any of them."""
     return np.logical_or.reduce(sketches)
 
@@ -168,8 +168,3 @@ class Readout:
         m = self.size
         cells = m * one * (1.0 - one) + m * (m - 1) * (pair - one * one)
         return cells / (m * slope) ** 2
-
-
-def direct_variance(value: int, noise: DiscreteLaplace) -> float:
-    """Return the variance of the direct method's estimate: that of one bucket's noise, in units of a contribution."""
-    return float(noise.variance()) / value**2

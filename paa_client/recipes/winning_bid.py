@@ -11,7 +11,7 @@ from paa_client.auction.aggregation import LOSS, AuctionAggregation
 from paa_client.auction.participants import ResultSignals
 from paa_client.auction.signals import Signal
 from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, estimate, share
+from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
 
 _BUYER_BITS = 64
 _COUNT, _PRICE = 0, 1
@@ -34,12 +34,12 @@ class WinningBidPrice:
     def __post_init__(self) -> None:
         if not self.max_price > 0:
             raise ConfigError(f"max_price is positive, not {self.max_price}")
-        share(self.budget, 2 * self.cap)
+        budget_share(self.budget, 2 * self.cap)
 
     @property
     def value(self) -> int:
         """What a win contributes to the count, and at most to the price."""
-        return share(self.budget, 2 * self.cap)
+        return budget_share(self.budget, 2 * self.cap)
 
     @property
     def price_scale(self) -> float:
@@ -94,12 +94,12 @@ class LossGap:
     def __post_init__(self) -> None:
         if not self.max_gap > 0:
             raise ConfigError(f"max_gap is positive, not {self.max_gap}")
-        share(self.budget, 2 * self.cap)
+        budget_share(self.budget, 2 * self.cap)
 
     @property
     def value(self) -> int:
         """What a loss contributes to the count, and a gap of ``max_gap`` to the sum."""
-        return share(self.budget, 2 * self.cap)
+        return budget_share(self.budget, 2 * self.cap)
 
     @property
     def scale(self) -> float:

@@ -5,21 +5,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fractions import Fraction
 
 from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES, Api
-from paa_client.reporting.contributions import Contribution
+from paa_client.reporting.contributions import Cause, Contribution
 
 _KEPT_MINUTES = 30 * LARGER_WINDOW_MINUTES
-
-
-class Denial(StrEnum):
-    """Which limit a contribution would have passed."""
-
-    TEN_MINUTES = "ten-minute-budget"
-    DAY = "day-budget"
-    NAMED = "named-budget"
 
 
 class Usage:
@@ -93,14 +84,14 @@ class Reservations:
     fractions: dict[str, Fraction] = field(default_factory=dict)
 
     def limit(self, name: str | None, whole: int) -> int:
-        """Return how much of ``whole`` the budget ``name`` may use; None is what is not reserved."""
+        """Return how much of ``whole`` the budget ``name`` may use; None is the unreserved part."""
         if name is not None:
             return int(self.fractions[name] * whole)
         return int((1 - sum(self.fractions.values(), Fraction(0))) * whole)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BudgetRequest:
     """A contribution that asks for budget, and the reservations of the context that made it."""
 
     contribution: Contribution
@@ -117,9 +108,9 @@ class Budgeter:
         self._named: dict[tuple[str, Api, str | None], Usage] = {}
 
     def query(
-        self, requests: Sequence[Request], site: str, api: Api, now_ms: int, *, consume: bool
-    ) -> list[Denial | None]:
-        """Say for each request, in order, whether it is denied and by which limit (specification: query the budget).
+        self, requests: Sequence[BudgetRequest], site: str, api: Api, now_ms: int, *, consume: bool
+    ) -> list[Cause | None]:
+        """Return for each request, in order, the limit that denies it, or None (specification: query the budget).
 
         A request counts those approved before it in the same call. With ``consume`` what was approved is spent.
         """
@@ -128,14 +119,14 @@ class Budgeter:
         smaller, larger = (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
         approved = 0
         approved_by_name: dict[str | None, int] = {}
-        results: list[Denial | None] = []
+        results: list[Cause | None] = []
         for request in requests:
             value = request.contribution.value
-            denial: Denial | None = None
+            denial: Cause | None = None
             if smaller + approved + value > self._smaller:
-                denial = Denial.TEN_MINUTES
+                denial = Cause.TEN_MINUTES
             elif larger + approved + value > self._larger:
-                denial = Denial.DAY
+                denial = Cause.DAY
             elif request.reservations is not None and request.reservations.fractions:
                 denial = self._query_named(request, site, api, minute, approved_by_name)
             if denial is None:
@@ -151,8 +142,8 @@ class Budgeter:
         return results
 
     def _query_named(
-        self, request: Request, site: str, api: Api, minute: int, approved: Mapping[str | None, int]
-    ) -> Denial | None:
+        self, request: BudgetRequest, site: str, api: Api, minute: int, approved: Mapping[str | None, int]
+    ) -> Cause | None:
         assert request.reservations is not None
         name = request.contribution.named_budget
         usage = self._named.get((site, api, name))
@@ -161,7 +152,7 @@ class Budgeter:
         within = smaller + asked <= request.reservations.limit(
             name, self._smaller
         ) and larger + asked <= request.reservations.limit(name, self._larger)
-        return None if within else Denial.NAMED
+        return None if within else Cause.NAMED
 
     def _consume_named(self, approved: Mapping[str | None, int], site: str, api: Api, minute: int) -> None:
         for name, value in approved.items():

@@ -1,9 +1,10 @@
-"""One histogram contribution, the events it may wait for, and the conversions of its fields."""
+"""One histogram contribution, the events it may wait for, why it can be lost, and the conversions of its fields."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -31,9 +32,24 @@ INTERNAL_ERROR_EVENTS = {
 }
 
 
+class Cause(StrEnum):
+    """Why a contribution enters no report. The budgets deny with the three causes that end in ``budget``."""
+
+    ZERO_VALUE = "zero-value"
+    INVALID = "invalid"
+    TOO_MANY = "too-many-contributions"
+    TEN_MINUTES = "ten-minute-budget"
+    DAY = "day-budget"
+    NAMED = "named-budget"
+    AFTER_TIMEOUT = "after-timeout"
+    PENDING_LIMIT = "pending-report-limit"
+    NOT_ALLOWED = "not-allowed"
+    NO_SIGNAL = "no-signal"
+
+
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """A value added to a bucket. ``named_budget`` says which reservation pays (None: what is not reserved)."""
+    """A value added to a bucket. ``named_budget`` is the reservation that pays (None: the unreserved part)."""
 
     bucket: int
     value: int
@@ -44,6 +60,10 @@ class Contribution:
     def merge_key(self) -> tuple[int, int]:
         """Contributions of a report with the same merge key become one."""
         return (self.bucket, self.filtering_id)
+
+
+RecordLoss = Callable[[Cause, Contribution], None]
+"""Called with each contribution that enters no report, and the reason."""
 
 
 def to_bigint(value: object, name: str) -> int:
@@ -81,7 +101,7 @@ def validate(bucket: object, value: object, filtering_id: object, max_bytes: int
     whole_value = to_long(value, "value")
     whole_id = to_bigint(filtering_id, "filtering_id")
     if not 0 <= whole_bucket < BUCKETS:
-        # Not with the number itself: Python refuses to print one that is long enough.
+        # The message omits the number: Python refuses to print very long ones.
         raise WorkletRangeError("bucket is negative or does not fit in 128 bits")
     if whole_value < 0:
         raise WorkletRangeError(f"value {whole_value} is negative")

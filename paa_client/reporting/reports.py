@@ -1,4 +1,4 @@
-"""Aggregatable reports of Private Aggregation: their fields, when they are due, and what is sent of them."""
+"""Aggregatable reports of Private Aggregation: their fields, their times, and their sealed form."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Report:
 
     @property
     def is_null(self) -> bool:
-        """Whether it holds nothing that counts."""
+        """Whether every value is 0."""
         return not any(contribution.value for contribution in self.contributions)
 
     @property
@@ -85,7 +85,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A report that is due: when it leaves and whether it is the immediate debug copy."""
+    """A queued report: its time, and whether it is the immediate debug copy."""
 
     time_ms: int
     report: Report
@@ -93,7 +93,7 @@ class Delivery:
 
     @property
     def url(self) -> str:
-        """Where it goes."""
+        """The endpoint."""
         return self.report.url(debug=self.debug_copy)
 
 

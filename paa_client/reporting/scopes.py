@@ -1,4 +1,4 @@
-"""Batching scopes, debug scopes and what was contributed in them: everything that may end in one report."""
+"""Batching scopes, debug scopes and what was contributed in them: everything that may enter one report."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from paa_client.config import Api
-from paa_client.reporting.budgets import Request, Reservations
+from paa_client.effects import Effect
+from paa_client.reporting.budgets import BudgetRequest, Reservations
 from paa_client.reporting.contributions import Contribution, ErrorEvent
-from paa_client.worklet.isolation import Effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ NO_DEBUG = DebugDetails()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportParameters:
-    """What was decided about a report outside the worklet (specification: pre-specified report parameters).
+    """The properties of a report that are fixed outside the worklet (specification: pre-specified report parameters).
 
     ``max_contributions`` is already clamped. ``deterministic`` says that exactly one report is sent whatever the
     worklet does; ``timeout_ms`` is then the moment at which contributions end and the report is sent.
@@ -39,14 +39,14 @@ class ReportParameters:
 
 
 @dataclass(slots=True, eq=False)
-class Context:
+class WorkletContext:
     """One execution of worklet code: its debug scope and its named budgets."""
 
     debug: DebugDetails = NO_DEBUG
     reservations: Reservations = field(default_factory=Reservations)
 
     def apply(self, effect: Effect) -> bool:
-        """Take an effect that concerns the context as a whole; say whether it was one."""
+        """Apply an effect on the whole context; return whether it was one."""
         match effect:
             case ("debug", key):
                 self.debug = DebugDetails(enabled=True, key=key)
@@ -58,17 +58,17 @@ class Context:
 
 
 @dataclass(slots=True)
-class Entry:
+class CacheEntry:
     """A contribution in the cache: unconditional, or waiting for ``event`` (contribution cache entry)."""
 
     contribution: Contribution
-    context: Context
+    context: WorkletContext
     event: ErrorEvent | None = None
 
     @property
-    def request(self) -> Request:
-        """The same as the budgeter sees it."""
-        return Request(self.contribution, self.context.reservations)
+    def request(self) -> BudgetRequest:
+        """The request for budget of this contribution."""
+        return BudgetRequest(self.contribution, self.context.reservations)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,14 +78,14 @@ class BatchingScope:
     api: Api
     reporting_origin: str
     parameters: ReportParameters
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[CacheEntry] = field(default_factory=list)
     timed_out: bool = False
 
-    def by_debug_details(self, *, debug_mode_allowed: bool) -> dict[DebugDetails, list[Entry]]:
+    def by_debug_details(self, *, debug_mode_allowed: bool) -> dict[DebugDetails, list[CacheEntry]]:
         """Return the entries in groups, each to become a report, in order of appearance."""
         if not debug_mode_allowed:
             return {NO_DEBUG: self.entries} if self.entries else {}
-        groups: dict[DebugDetails, list[Entry]] = {}
+        groups: dict[DebugDetails, list[CacheEntry]] = {}
         for entry in self.entries:
             groups.setdefault(entry.context.debug, []).append(entry)
         return groups

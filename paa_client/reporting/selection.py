@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from paa_client.config import Api, Rules
-from paa_client.journal import Cause
-from paa_client.reporting.budgets import Budgeter, Denial, Request, Reservations
-from paa_client.reporting.contributions import Contribution, ErrorEvent
-from paa_client.reporting.scopes import Entry
+from paa_client.reporting.budgets import Budgeter, BudgetRequest
+from paa_client.reporting.contributions import Cause, Contribution, ErrorEvent, RecordLoss
+from paa_client.reporting.scopes import CacheEntry
 
-Lose = Callable[[Cause, Contribution], None]
-
-_CAUSE = {Denial.TEN_MINUTES: Cause.TEN_MINUTES, Denial.DAY: Cause.DAY, Denial.NAMED: Cause.NAMED}
 _MAX_VALUE = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What selection depends on beside the contributions: who pays, when, and what the report may hold."""
+class Selection:
+    """The choice of one report's contributions: whose budget pays, when, and what the report may hold.
 
+    ``record_loss`` is called with every contribution that is cut.
+    """
+
+    rules: Rules
+    budgeter: Budgeter
+    record_loss: RecordLoss
     site: str
     api: Api
     now_ms: int
@@ -30,81 +32,106 @@ class Setting:
     pending_limit_reached: bool
     merging: bool = True
 
+    def select(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+        """Return the contributions of the report, after spending budget on them."""
+        return self._all_or_nothing(entries) if self.rules is Rules.CHROMIUM else self._one_by_one(entries)
 
-def select(
-    rules: Rules, entries: Sequence[Entry], budgeter: Budgeter, setting: Setting, lose: Lose
-) -> list[Contribution]:
-    """Return the contributions of the report, with budget spent for them; ``lose`` hears of every one that is cut."""
-    if rules is Rules.CHROMIUM:
-        return _all_or_nothing(entries, budgeter, setting, lose)
-    return _one_by_one(entries, budgeter, setting, lose)
+    def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+        """The specification's report creation and scheduling steps, from "compile all unmerged contributions" on."""
+        kept, _ = self._approved(self._keep_first_keys(self._compile(entries)), consume=True)
+        contributions = [request.contribution for request in kept]
+        return merge_contributions(contributions) if self.merging else contributions
 
+    def _compile(self, entries: Sequence[CacheEntry]) -> list[BudgetRequest]:
+        """Decide which error events happened; return their contributions, then the unconditional ones.
 
-def _one_by_one(entries: Sequence[Entry], budgeter: Budgeter, setting: Setting, lose: Lose) -> list[Contribution]:
-    """The specification's report creation and scheduling steps, from "compile all unmerged contributions" on."""
-    unmerged = _keep_first_keys(_compile(entries, budgeter, setting, lose), setting.max_contributions, lose)
-    kept, _ = _approved(unmerged, budgeter, setting, lose, consume=True)
-    contributions = [request.contribution for request in kept]
-    return merge(contributions) if setting.merging else contributions
+        Unconditional contributions that the budget would deny, or that exceed the report's size, are left out.
+        """
+        unconditional = [entry.request for entry in entries if entry.event is None]
+        provisional, denied = self._approved(unconditional, consume=False)
+        kept = self._keep_first_keys(provisional)
+        empty = not self.deterministic and not provisional
+        too_many = len(kept) < len(provisional)
+        triggered = {
+            ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED: self.timed_out,
+            ErrorEvent.INSUFFICIENT_BUDGET: denied,
+            ErrorEvent.PENDING_REPORT_LIMIT_REACHED: self.pending_limit_reached,
+            ErrorEvent.EMPTY_REPORT_DROPPED: empty,
+            ErrorEvent.TOO_MANY_CONTRIBUTIONS: too_many,
+            ErrorEvent.REPORT_SUCCESS: not (empty or too_many or denied or self.pending_limit_reached),
+            ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR: True,
+        }
+        waiting = [entry for entry in entries if entry.event is not None]
+        happened = [event for event in ErrorEvent if triggered[event]] if waiting else []
+        return [entry.request for event in happened for entry in waiting if entry.event is event] + kept
 
+    def _all_or_nothing(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+        """Chromium without error reporting: merge as contributions arrive, up to the limit; then approve all or none.
 
-def _compile(entries: Sequence[Entry], budgeter: Budgeter, setting: Setting, lose: Lose) -> list[Request]:
-    """Decide which error events happened; return their contributions, then the unconditional ones.
-
-    Unconditional contributions that the budget would deny, or that are beyond the report's size, are gone already.
-    """
-    unconditional = [entry.request for entry in entries if entry.event is None]
-    provisional, denied = _approved(unconditional, budgeter, setting, lose, consume=False)
-    kept = _keep_first_keys(provisional, setting.max_contributions, lose)
-    empty = not setting.deterministic and not provisional
-    too_many = len(kept) < len(provisional)
-    triggered = {
-        ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED: setting.timed_out,
-        ErrorEvent.INSUFFICIENT_BUDGET: denied,
-        ErrorEvent.PENDING_REPORT_LIMIT_REACHED: setting.pending_limit_reached,
-        ErrorEvent.EMPTY_REPORT_DROPPED: empty,
-        ErrorEvent.TOO_MANY_CONTRIBUTIONS: too_many,
-        ErrorEvent.REPORT_SUCCESS: not (empty or too_many or denied or setting.pending_limit_reached),
-        ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR: True,
-    }
-    waiting = [entry for entry in entries if entry.event is not None]
-    happened = [event for event in ErrorEvent if triggered[event]] if waiting else []
-    return [entry.request for event in happened for entry in waiting if entry.event is event] + kept
-
-
-def _approved(
-    requests: list[Request], budgeter: Budgeter, setting: Setting, lose: Lose, *, consume: bool
-) -> tuple[list[Request], bool]:
-    """Return the requests that are approved and are not of value 0, and whether any was denied."""
-    results = budgeter.query(requests, setting.site, setting.api, setting.now_ms, consume=consume)
-    kept = []
-    for request, denial in zip(requests, results, strict=True):
-        if denial is not None:
-            lose(_CAUSE[denial], request.contribution)
-        elif request.contribution.value == 0:
-            lose(Cause.ZERO_VALUE, request.contribution)
+        Contributions that wait for an error event do not exist in this browser. Merged contributions are in order of
+        bucket and filtering ID; without merging the first ones are kept in order of arrival, zeros included.
+        """
+        requests = [entry.request for entry in entries if entry.event is None]
+        if self.merging:
+            for request in requests:
+                if request.contribution.value == 0:
+                    self.record_loss(Cause.ZERO_VALUE, request.contribution)
+            requests = self._keep_first_keys([request for request in requests if request.contribution.value])
         else:
+            for request in requests[self.max_contributions :]:
+                self.record_loss(Cause.TOO_MANY, request.contribution)
+            requests = requests[: self.max_contributions]
+        by_name: dict[str | None, list[BudgetRequest]] = {}
+        for request in requests:
+            by_name.setdefault(request.contribution.named_budget, []).append(request)
+        sums = [
+            BudgetRequest(Contribution(0, sum(r.contribution.value for r in group), 0, name), group[0].reservations)
+            for name, group in by_name.items()
+        ]
+        denial = next(filter(None, self._query(sums, consume=False)), None)
+        if denial is not None:
+            for request in requests:
+                self.record_loss(denial, request.contribution)
+            return []
+        self._query(sums, consume=True)
+        contributions = [request.contribution for request in requests]
+        if not self.merging:
+            return contributions
+        return sorted(merge_contributions(contributions), key=lambda merged: merged.merge_key)
+
+    def _query(self, requests: Sequence[BudgetRequest], *, consume: bool) -> list[Cause | None]:
+        return self.budgeter.query(requests, self.site, self.api, self.now_ms, consume=consume)
+
+    def _approved(self, requests: list[BudgetRequest], *, consume: bool) -> tuple[list[BudgetRequest], bool]:
+        """Return the approved requests with a value above 0, and whether any was denied."""
+        results = self._query(requests, consume=consume)
+        kept = []
+        for request, denial in zip(requests, results, strict=True):
+            if denial is not None:
+                self.record_loss(denial, request.contribution)
+            elif request.contribution.value == 0:
+                self.record_loss(Cause.ZERO_VALUE, request.contribution)
+            else:
+                kept.append(request)
+        return kept, any(results)
+
+    def _keep_first_keys(self, requests: list[BudgetRequest]) -> list[BudgetRequest]:
+        """Return the requests whose (bucket, filtering ID) is among the first distinct ones that fit in the report."""
+        if len(requests) <= self.max_contributions:
+            return requests
+        keys: set[tuple[int, int]] = set()
+        kept = []
+        for request in requests:
+            key = request.contribution.merge_key
+            if len(keys) == self.max_contributions and key not in keys:
+                self.record_loss(Cause.TOO_MANY, request.contribution)
+                continue
+            keys.add(key)
             kept.append(request)
-    return kept, any(results)
+        return kept
 
 
-def _keep_first_keys(requests: list[Request], limit: int, lose: Lose) -> list[Request]:
-    """Return the requests whose (bucket, filtering ID) is among the first ``limit`` distinct ones."""
-    if len(requests) <= limit:
-        return requests
-    keys: set[tuple[int, int]] = set()
-    kept = []
-    for request in requests:
-        key = request.contribution.merge_key
-        if len(keys) == limit and key not in keys:
-            lose(Cause.TOO_MANY, request.contribution)
-            continue
-        keys.add(key)
-        kept.append(request)
-    return kept
-
-
-def merge(contributions: Iterable[Contribution]) -> list[Contribution]:
+def merge_contributions(contributions: Iterable[Contribution]) -> list[Contribution]:
     """Return one contribution for each (bucket, filtering ID), in order of appearance, with the sum of the values."""
     merged: dict[tuple[int, int], Contribution] = {}
     for contribution in contributions:
@@ -116,40 +143,3 @@ def merge(contributions: Iterable[Contribution]) -> list[Contribution]:
             total = min(present.value + contribution.value, _MAX_VALUE)
             merged[key] = Contribution(contribution.bucket, total, contribution.filtering_id, present.named_budget)
     return list(merged.values())
-
-
-def _all_or_nothing(entries: Sequence[Entry], budgeter: Budgeter, setting: Setting, lose: Lose) -> list[Contribution]:
-    """Chromium without error reporting: merge as contributions arrive, up to the limit; then approve all or none.
-
-    Contributions that wait for an error event do not exist in this browser. Merged contributions are in order of
-    bucket and filtering ID; without merging the first ones are kept as they came, zeros included.
-    """
-    requests = [entry.request for entry in entries if entry.event is None]
-    if setting.merging:
-        for request in requests:
-            if request.contribution.value == 0:
-                lose(Cause.ZERO_VALUE, request.contribution)
-        requests = _keep_first_keys([r for r in requests if r.contribution.value], setting.max_contributions, lose)
-    else:
-        for request in requests[setting.max_contributions :]:
-            lose(Cause.TOO_MANY, request.contribution)
-        requests = requests[: setting.max_contributions]
-    sums: dict[str | None, list[Request]] = {}
-    for request in requests:
-        sums.setdefault(request.contribution.named_budget, []).append(request)
-    whole = [
-        Request(Contribution(0, sum(r.contribution.value for r in group), 0, name), _reservations(group))
-        for name, group in sums.items()
-    ]
-    denials = [d for d in budgeter.query(whole, setting.site, setting.api, setting.now_ms, consume=False) if d]
-    if denials:
-        for request in requests:
-            lose(_CAUSE[denials[0]], request.contribution)
-        return []
-    budgeter.query(whole, setting.site, setting.api, setting.now_ms, consume=True)
-    contributions = [request.contribution for request in requests]
-    return sorted(merge(contributions), key=lambda made: made.merge_key) if setting.merging else contributions
-
-
-def _reservations(group: Sequence[Request]) -> Reservations | None:
-    return group[0].reservations if group else None

@@ -1,1 +1,1 @@
-"""Shared Storage worklets: what they may call, and the walls around them."""
+"""Shared Storage worklets: the API they call, and their isolation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from paa_client.effects import Emit
 from paa_client.errors import (
     WorkletDataError,
     WorkletError,
@@ -12,7 +13,6 @@ from paa_client.errors import (
     WorkletTypeError,
 )
 from paa_client.reporting.contributions import INTERNAL_ERROR_EVENTS, Contribution, to_bigint, validate
-from paa_client.worklet.isolation import Emit
 
 RESERVED = "reserved."
 UNCAUGHT_EXCEPTION = "uncaught-exception"
@@ -58,7 +58,7 @@ class PrivateAggregation:
             emit(("contribute-on-exception", made.bucket, made.value, made.filtering_id, named_budget))
 
     def enable_debug_mode(self, *, debug_key: int | None = None) -> None:
-        """Reveal this context's reports, with ``debug_key`` if given (``enableDebugMode()``); once a context."""
+        """Reveal this context's reports, with ``debug_key`` if given (``enableDebugMode()``); once per context."""
         emit = self._live()
         if self._debug_enabled:
             raise self._refused(WorkletDataError("enableDebugMode() may be called at most once"))

@@ -1,6 +1,6 @@
 """Running worklet code: in this process, or in a child process that ends at a deadline.
 
-Worklet code acts on the browser through effects, tuples of plain values, that are passed on as they happen.
+Worklet code acts on the browser through effects (``paa_client.effects``), which are applied as they happen.
 """
 
 from __future__ import annotations
@@ -13,18 +13,14 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-Effect = tuple[Any, ...]
-"""One thing worklet code did: a name and plain values (text, whole numbers, floats, truth values, lists of them)."""
-
-Emit = Callable[[Effect], None]
+from paa_client.effects import Effect, Emit
 
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkletOutcome:
     """How worklet code ended. ``message`` says what it threw, for the console; ``result`` is what it returned."""
 
     result: object = None
@@ -32,8 +28,8 @@ class Outcome:
     deadline_reached: bool = False
 
 
-def execute(work: Callable[[Emit], object], apply: Emit, deadline_ms: int | None) -> Outcome:
-    """Do ``work``, with each of its effects applied as it happens; nothing it throws comes out.
+def run_worklet(work: Callable[[Emit], object], apply: Emit, deadline_ms: int | None) -> WorkletOutcome:
+    """Run ``work`` and apply each of its effects as it happens; no exception of it leaves this function.
 
     With a deadline the work runs in a child process (its result must then be plain values) and is ended when that
     much real time has passed; what it did before that counts.
@@ -43,13 +39,13 @@ def execute(work: Callable[[Emit], object], apply: Emit, deadline_ms: int | None
     return _in_child(work, apply, deadline_ms)
 
 
-def _contain(work: Callable[[Emit], object], emit: Emit) -> Outcome:
+def _contain(work: Callable[[Emit], object], emit: Emit) -> WorkletOutcome:
     try:
-        return Outcome(result=work(emit))
+        return WorkletOutcome(result=work(emit))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        return Outcome(message=_describe(error))
+        return WorkletOutcome(message=_describe(error))
 
 
 def _describe(error: BaseException) -> str:
@@ -60,7 +56,7 @@ def _describe(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _in_child(work: Callable[[Emit], object], apply: Emit, deadline_ms: int) -> Outcome:
+def _in_child(work: Callable[[Emit], object], apply: Emit, deadline_ms: int) -> WorkletOutcome:
     """Fork; the child writes each effect as a line of JSON, so the parent only ever reads plain values."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -92,7 +88,7 @@ def _be_child(work: Callable[[Emit], object], writer: int) -> None:  # pragma: n
         os._exit(0)
 
 
-def _follow(reader: int, apply: Emit, deadline_ms: int) -> Outcome:
+def _follow(reader: int, apply: Emit, deadline_ms: int) -> WorkletOutcome:
     """Apply what the child says until it ends or its time is over."""
     deadline = time.monotonic() + deadline_ms / 1000
     poll = select.poll()  # unlike select(), for descriptors of any number
@@ -101,13 +97,13 @@ def _follow(reader: int, apply: Emit, deadline_ms: int) -> Outcome:
     while True:
         remaining_ms = 1000 * (deadline - time.monotonic())
         if remaining_ms <= 0 or not poll.poll(math.ceil(remaining_ms)):
-            return Outcome(message=f"ended at the deadline of {deadline_ms} ms", deadline_reached=True)
+            return WorkletOutcome(message=f"ended at the deadline of {deadline_ms} ms", deadline_reached=True)
         chunk = os.read(reader, _CHUNK)
         if not chunk:
-            return Outcome(message="the worklet's process died")
+            return WorkletOutcome(message="the worklet's process died")
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
             effect = tuple(json.loads(line))
             if effect[0] == "end":
-                return Outcome(message=effect[1], result=effect[2])
+                return WorkletOutcome(message=effect[1], result=effect[2])
             apply(effect)

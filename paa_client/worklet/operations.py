@@ -8,13 +8,13 @@ from types import ModuleType
 from typing import Any
 
 from aggservice.mechanisms import Clock
+from paa_client.effects import Effect, Emit
 from paa_client.errors import CallError
-from paa_client.journal import Cause
-from paa_client.reporting.contributions import Contribution, ErrorEvent
-from paa_client.reporting.scopes import BatchingScope, Context, Entry
+from paa_client.reporting.contributions import Cause, Contribution, ErrorEvent, RecordLoss
+from paa_client.reporting.scopes import BatchingScope, CacheEntry, WorkletContext
 from paa_client.storage import Database, WorkletStorage, replay
 from paa_client.worklet.aggregation import PrivateAggregation
-from paa_client.worklet.isolation import Effect, Emit, Outcome, execute
+from paa_client.worklet.isolation import WorkletOutcome, run_worklet
 
 Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
 """An operation: what a module's class with a ``run`` method is on the platform. Whatever it returns is dropped."""
@@ -48,24 +48,21 @@ def _refuse_functions(data: object, seen: set[int]) -> None:
             _refuse_functions(data[one], seen)
 
 
-Lose = Callable[[Cause, Contribution], None]
-
-
 class OperationRun:
     """One run of an operation: its scope, its context, and the contributions that wait for an exception."""
 
     def __init__(
-        self, *, scope: BatchingScope, database: Database, clock: Clock, lose: Lose, allowed: bool = True
+        self, *, scope: BatchingScope, database: Database, clock: Clock, record_loss: RecordLoss, allowed: bool = True
     ) -> None:
         self._scope = scope
         self._database = database
         self._clock = clock
-        self._lose = lose
+        self._record_loss = record_loss
         self._allowed = allowed
-        self._context = Context()
+        self._context = WorkletContext()
         self._on_exception: list[Contribution] = []
 
-    def run(self, operation: Operation, data: object, deadline_ms: int | None) -> Outcome:
+    def run(self, operation: Operation, data: object, deadline_ms: int | None) -> WorkletOutcome:
         """Run ``operation`` on ``data`` to its end or to the deadline; its result is dropped."""
         in_child = deadline_ms is not None
 
@@ -80,7 +77,7 @@ class OperationRun:
                 storage.close()
                 aggregation.close()
 
-        outcome = execute(work, self._apply, deadline_ms)
+        outcome = run_worklet(work, self._apply, deadline_ms)
         if outcome.message is not None and not outcome.deadline_reached:
             for contribution in self._on_exception:
                 self._accept(contribution, ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR)
@@ -98,7 +95,7 @@ class OperationRun:
             case ("contribute-on-exception", bucket, value, filtering_id, name):
                 self._on_exception.append(Contribution(bucket, value, filtering_id, name))
             case ("refuse", _):
-                self._lose(Cause.INVALID, Contribution(0, 0))
+                self._record_loss(Cause.INVALID, Contribution(0, 0))
             case _:
                 if not self._context.apply(effect):
                     replay(self._database, effect)
@@ -107,6 +104,6 @@ class OperationRun:
         """Put a contribution in the scope; after the scope's timeout it is in no report."""
         timeout_ms = self._scope.parameters.timeout_ms
         if timeout_ms is not None and self._clock.now_ms() >= timeout_ms:
-            self._lose(Cause.AFTER_TIMEOUT, contribution)
+            self._record_loss(Cause.AFTER_TIMEOUT, contribution)
         else:
-            self._scope.entries.append(Entry(contribution, self._context, event))
+            self._scope.entries.append(CacheEntry(contribution, self._context, event))

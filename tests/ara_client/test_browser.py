@@ -18,17 +18,17 @@ from ara_client import (
     AggregatableAttributionReport,
     Browser,
     EventLevelReport,
+    FixedDraws,
     Request,
     Response,
     SendResult,
-    SettledDraws,
     VendorValues,
     VerboseDebugReport,
 )
 from ara_client.constants import DAY_MS, HOUR_MS, MINUTE_MS
 from ara_client.errors import ConfigurationError, RequestError, UnsealedReportError
-from ara_client.randomness import BitsDraws
-from ara_client.reports import AggregatableDebugReport, Report
+from ara_client.randomness import RandomDraws
+from ara_client.reports import AggregatableDebugReport, OutgoingReport
 
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
 REPORTER = "https://reporter.test/x"
@@ -42,9 +42,9 @@ class Net:
 
     def __init__(self) -> None:
         self.result = SendResult.SENT
-        self.tried: list[Report] = []
+        self.tried: list[OutgoingReport] = []
 
-    def __call__(self, report: Report) -> SendResult:
+    def __call__(self, report: OutgoingReport) -> SendResult:
         self.tried.append(report)
         return self.result
 
@@ -52,16 +52,18 @@ class Net:
 def make(config: VendorValues | None = None, **changes: Any) -> tuple[Browser, ManualClock, Net]:
     config = replace(config or VendorValues(), **changes)
     clock, net = ManualClock(0), Net()
-    browser = Browser(clock=clock, bits=SeededBits("test"), config=config, draws=SettledDraws(config), send=net)
+    browser = Browser(clock=clock, bits=SeededBits("test"), config=config, draws=FixedDraws(config), send=net)
     return browser, clock, net
 
 
-def click(browser: Browser, fields: dict[str, Any], *, debug: bool = False, url: str = REPORTER) -> list[Report]:
+def click(
+    browser: Browser, fields: dict[str, Any], *, debug: bool = False, url: str = REPORTER
+) -> list[OutgoingReport]:
     request = Request(context="https://news.test", eligible="navigation-source")
     return browser.register(request, Response(url=url, headers={SOURCE: json.dumps(fields)}, debug_allowed=debug))
 
 
-def buy(browser: Browser, fields: dict[str, Any], *, debug: bool = False, url: str = REPORTER) -> list[Report]:
+def buy(browser: Browser, fields: dict[str, Any], *, debug: bool = False, url: str = REPORTER) -> list[OutgoingReport]:
     request = Request(context="https://shop.test")
     return browser.register(request, Response(url=url, headers={TRIGGER: json.dumps(fields)}, debug_allowed=debug))
 
@@ -87,7 +89,7 @@ def test_aggregatable_reports_are_sealed_to_their_coordinator() -> None:
     mine, other = (KeySet.create(bits, clock) for _ in range(2))
     first, second = map(str, config.aggregation_coordinators)
     keys = {first: mine.public(clock), second: other.public(clock)}
-    browser = Browser(clock=clock, bits=bits, config=config, draws=SettledDraws(config), keys=keys)
+    browser = Browser(clock=clock, bits=bits, config=config, draws=FixedDraws(config), keys=keys)
     debug = {"aggregatable_debug_reporting": {"key_piece": "0x100", "debug_data": [
         {"types": ["trigger-event-deduplicated"], "key_piece": "0x4", "value": 65}]}}  # fmt: skip
     click(browser, KEYED, debug=True)
@@ -110,14 +112,14 @@ def test_without_keys_reports_have_contributions_but_no_body() -> None:
     click(browser, KEYED)
     buy(browser, SUMMED)
     (report,) = browser.advance(DAY_MS)
-    with pytest.raises(UnsealedReportError, match="give Browser keys"):
+    with pytest.raises(UnsealedReportError, match="pass Browser the keys"):
         report.to_json()
 
 
 def test_a_coordinator_without_keys_is_tried_again_and_given_up() -> None:
     config = VendorValues()
     clock = ManualClock(0)
-    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config), keys={})
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedDraws(config), keys={})
     click(browser, KEYED)
     buy(browser, SUMMED)
     assert browser.advance(10 * MINUTE_MS) == []
@@ -247,9 +249,9 @@ def test_clearing_a_sites_data_keeps_its_rate_limits() -> None:
     click(browser, KEYED)
     buy(browser, EVENT)
     browser.clear("https://other.test")
-    assert (browser.source_count, len(browser.pending)) == (1, 1)
+    assert (len(browser._state.sources), len(browser.pending)) == (1, 1)
     browser.clear("https://reporter.test")
-    assert (browser.source_count, len(browser.pending)) == (0, 0)
+    assert (len(browser._state.sources), len(browser.pending)) == (0, 0)
     click(browser, KEYED)
     buy(browser, EVENT)
     assert browser.pending == []
@@ -295,7 +297,7 @@ def test_clearing_a_range_takes_the_source_of_a_cleared_report_too() -> None:
     buy(browser, EVENT)
     assert len(browser.pending) == 2
     browser.clear(begin_ms=HOUR_MS + 1, end_ms=3 * HOUR_MS)
-    assert (browser.source_count, len(browser.pending)) == (0, 0)
+    assert (len(browser._state.sources), len(browser.pending)) == (0, 0)
 
 
 def test_clearing_a_range_takes_the_reports_of_a_source_that_gave_way() -> None:
@@ -363,7 +365,7 @@ def test_any_epsilon_may_be_asked_for_where_there_is_no_bound(epsilon: float) ->
     config = VendorValues(max_event_level_epsilon=float("inf"), max_channel_capacity_navigation=20.0)
     browser = Browser(clock=ManualClock(0), bits=SecureBits(), config=config)
     click(browser, {**KEYED, "event_level_epsilon": epsilon})
-    assert browser.source_count == 1
+    assert len(browser._state.sources) == 1
 
 
 def test_noise_is_drawn_from_bits() -> None:
@@ -384,7 +386,7 @@ def test_noise_is_drawn_from_bits() -> None:
 @pytest.mark.parametrize(("includes", "rate"), [(False, Fraction(1, 20)), (True, Fraction(8, 1000))])
 def test_null_reports_come_at_their_rates(includes: bool, rate: Fraction) -> None:
     """Rejects the right rate with probability 10⁻⁸ at most."""
-    draws = BitsDraws(SecureBits(), VendorValues())
+    draws = RandomDraws(SecureBits(), VendorValues())
     trials = 20_000
     hits = sum(draws.null_report(day % 31, includes_source_time=includes) for day in range(trials))
     assert stats.binomtest(hits, trials, float(rate)).pvalue > 1e-8
@@ -392,7 +394,7 @@ def test_null_reports_come_at_their_rates(includes: bool, rate: Fraction) -> Non
 
 def test_delays_and_orders_cover_their_range() -> None:
     """False-alarm rate below 10⁻⁴⁰: some of 4 values never drawn in 400, some of 6 orders never in 600."""
-    draws = BitsDraws(SecureBits(), VendorValues(aggregatable_delay_span_ms=4, offline_delay_ms=(2, 4)))
+    draws = RandomDraws(SecureBits(), VendorValues(aggregatable_delay_span_ms=4, offline_delay_ms=(2, 4)))
     assert {draws.aggregatable_delay_ms() for _ in range(400)} == {0, 1, 2, 3}
     assert {draws.offline_delay_ms() for _ in range(400)} == {2, 3, 4}
     orders = set()

@@ -17,7 +17,7 @@ from scipy import stats
 
 from aggservice.mechanisms import ParameterError, SecureBits
 from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
-from ara_client.event_noise.corrector import Estimate
+from ara_client.event_noise.corrector import CorrectedCount
 from ara_client.event_noise.response import TRUTHFUL
 
 FALSE_ALARM = 1e-7
@@ -141,11 +141,11 @@ def test_without_noise_nothing_changes() -> None:
     assert estimate.value == pytest.approx(12)
     assert estimate.variance == pytest.approx(0, abs=1e-15)
     assert Corrector(FIGURE_3, epsilon=Fraction(10**6)).reports([90, 8, 2], trigger_data=0).value == 12
-    assert Estimate(value=10.0, variance=4.0, confidence=0.95).interval == pytest.approx((6.08, 13.92), abs=1e-3)
+    assert CorrectedCount(value=10.0, variance=4.0, confidence=0.95).interval == pytest.approx((6.08, 13.92), abs=1e-3)
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ParameterError, match="nothing to correct"):
+    with pytest.raises(ParameterError, match="too small"):
         Corrector(FIGURE_3, epsilon=Fraction(0))
     corrector = Corrector(FIGURE_3, epsilon=Fraction(1))
     for call in (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from aggservice.mechanisms import ForbiddenBits, ParameterError, SecureBits, SeededBits
-from ara_client import Fleet, FleetReports, FleetRules, Outcome, SourceColumns, TriggerColumns, match_table
+from ara_client import Fleet, FleetReports, FleetRules, SourceColumns, TriggerColumns, TriggerOutcome, match_table
 from ara_client.fleet.fleet import NO_FILTERS
 from ara_client.model import Source, SummaryClient
 from twins.ara_fleet import Twin
@@ -127,7 +127,7 @@ def test_fleet_equals_its_twin(events: list[Event], cut: int, table: list[list[b
         assert rows_of(reports) == [
             (row, result.source, result.contributions)
             for row, result in enumerate(expected)
-            if result.outcome == Outcome.ATTRIBUTED or always_null[row]
+            if result.outcome == TriggerOutcome.ATTRIBUTED or always_null[row]
         ]
         assert reports.scheduled_ms.tolist() == batch[1].time_ms[reports.trigger].tolist()
     assert fleet.spent.tolist() == twin.spent
@@ -217,7 +217,7 @@ def test_a_million_sources_of_one_group_take_no_quadratic_time() -> None:
     fleet = Fleet(bits=ForbiddenBits(), rules=replace(QUIET, max_reports=1000, contribution_budget=1000),
                   matches=np.zeros((1, 1), dtype=np.bool_))  # fmt: skip
     reports = fleet.register(sources, triggers)
-    assert set(reports.outcome.tolist()) == {Outcome.FILTERED}
+    assert set(reports.outcome.tolist()) == {TriggerOutcome.FILTERED}
 
 
 def random_batch(
@@ -297,18 +297,18 @@ def test_bad_columns_are_refused() -> None:
     trigger = {"order": [2], "time_ms": [0], "device": 0, "key_high": 0, "key_low": 0, "value": 1}
     for change, message in [
         ({"order": [1, 1]}, "order must increase"),
-        ({"time_ms": [1, 0]}, "must not go back"),
+        ({"time_ms": [1, 0]}, "must not decrease"),
         ({"offset": [0, 1, 3], "name": [0, 5, 5]}, "increase within a row"),
         ({"offset": [0, 1, 2], "name": [0, -1]}, "not be negative"),
         ({"offset": [0, 21, 21]}, "0 to 20"),
         ({"offset": [1, 1, 1]}, "start at 0"),
-        ({"priority": [0.5, 1.0]}, "whole numbers"),
-        ({"priority": ["5", "6"]}, "whole numbers"),
-        ({"priority": None}, "whole numbers"),
-        ({"priority": [1 << 63, 1 << 63]}, "int64 holds"),
-        ({"device": 1 << 64}, "int64 holds"),
-        ({"key_low": [0, -1]}, "uint64 holds 0 to"),
-        ({"key_high": 1 << 64}, "uint64 holds 0 to"),
+        ({"priority": [0.5, 1.0]}, "hold integers"),
+        ({"priority": ["5", "6"]}, "hold integers"),
+        ({"priority": None}, "hold integers"),
+        ({"priority": [1 << 63, 1 << 63]}, "range of int64"),
+        ({"device": 1 << 64}, "range of int64"),
+        ({"key_low": [0, -1]}, "range of uint64, 0 to"),
+        ({"key_high": 1 << 64}, "range of uint64, 0 to"),
         ({"time_ms": (1 << 61) + 1}, "of the epoch"),
         ({"offset": []}, "not 3 rows"),
         ({"offset": [0, 0, -1]}, "0 to 20"),
@@ -316,13 +316,13 @@ def test_bad_columns_are_refused() -> None:
     ]:
         with pytest.raises(ParameterError, match=message):
             SourceColumns.of(**(good | change))  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="value of a contribution"):
+    with pytest.raises(ParameterError, match="column value"):
         TriggerColumns.of(**(trigger | {"value": -1}))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="has shape"):
         replace(SourceColumns.of(**good), device=np.zeros(3, dtype=np.int64))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="column device holds int32"):
         replace(SourceColumns.of(**good), device=np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="uint64 holds 0 to"):
+    with pytest.raises(ParameterError, match="range of uint64, 0 to"):
         TriggerColumns.of(**(trigger | {"dedup_key": [-1]}))  # type: ignore[arg-type]
 
     sources, triggers = SourceColumns.of(**good), TriggerColumns.of(**trigger)  # type: ignore[arg-type]
@@ -331,8 +331,8 @@ def test_bad_columns_are_refused() -> None:
         (sources, replace(triggers, order=np.array([1])), "disagree"),
         (replace(sources, time_ms=np.array([0, 5])), triggers, "disagree"),
         (sources, replace(triggers, filter=np.array([1])), "match table"),
-        (sources, replace(triggers, value=np.array([0])), "deployed contribution"),
-        (sources, replace(triggers, value=np.array([65_537])), "deployed contribution"),
+        (sources, replace(triggers, value=np.array([0])), "in the deployed form"),
+        (sources, replace(triggers, value=np.array([65_537])), "in the deployed form"),
     ]:
         with pytest.raises(ParameterError, match=message):
             Fleet(bits=SecureBits()).register(bad_sources, bad_triggers)
@@ -354,6 +354,6 @@ def test_bad_columns_are_refused() -> None:
     ):
         with pytest.raises(ParameterError):
             FleetRules(**bad)  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="two dimensions"):
+    with pytest.raises(ParameterError, match="2 dimensions"):
         Fleet(bits=SecureBits(), matches=np.ones(3, dtype=np.bool_))
     assert NO_FILTERS.shape == (1, 1)

@@ -20,11 +20,11 @@ from ara_client import (
     Browser,
     Fleet,
     FleetRules,
-    Outcome,
     Request,
     Response,
     SourceColumns,
     TriggerColumns,
+    TriggerOutcome,
     VendorValues,
     match_table,
 )
@@ -271,7 +271,7 @@ def test_one_long_history_meets_every_outcome() -> None:
     ]
     sent, outcomes = sent_by_fleet(events, BARE)
     assert sent == sent_by_browsers(events, BARE)
-    assert set(outcomes) == set(Outcome), outcomes
+    assert set(outcomes) == set(TriggerOutcome), outcomes
 
 
 def test_rules_of_a_browser_as_shipped() -> None:

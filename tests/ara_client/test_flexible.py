@@ -17,9 +17,9 @@ from ara_client import (
     AggregatableAttributionReport,
     Browser,
     EventLevelReport,
+    FixedDraws,
     Request,
     Response,
-    SettledDraws,
     VendorValues,
     VerboseDebugReport,
 )
@@ -28,7 +28,7 @@ from ara_client.model import EventClient, EventSource, TrigSpec
 from ara_client.model import Trigger as ModelTrigger
 from ara_client.registration.flexible import TriggerSpec
 from ara_client.registration.windows import ReportWindows
-from ara_client.reports import Report
+from ara_client.reports import OutgoingReport
 from ara_client.storage.flexible_ledger import AttributedTrigger, FlexibleLedger
 
 CASES = 19
@@ -55,7 +55,7 @@ def _web(value: Any) -> Any:
     return json.loads(json.dumps(value).replace("android-app://", "https://"))
 
 
-def _run(case: dict[str, Any]) -> tuple[list[Report], KeySet]:
+def _run(case: dict[str, Any]) -> tuple[list[OutgoingReport], KeySet]:
     """Run a case: its registrations in order of time, then until nothing waits."""
     changes: dict[str, Any] = {
         FLAGS[name]: float(value) if "gain" in name else int(value)
@@ -71,11 +71,9 @@ def _run(case: dict[str, Any]) -> tuple[list[Report], KeySet]:
     )
     clock = ManualClock(0)
     keys = KeySet.create(SecureBits(), clock, lifetime_ms=1 << 47)
-    browser = Browser(
-        clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config), keys=keys.public(clock)
-    )
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedDraws(config), keys=keys.public(clock))
     entries = [entry for kind in case["input"].values() for entry in kind]
-    sent: list[Report] = []
+    sent: list[OutgoingReport] = []
     for entry in sorted(entries, key=lambda entry: int(entry["timestamp"])):
         wanted = entry["registration_request"]
         source_type = wanted.get("source_type")
@@ -96,7 +94,7 @@ def _run(case: dict[str, Any]) -> tuple[list[Report], KeySet]:
     return sent, keys
 
 
-def _actual(report: Report, keys: KeySet) -> dict[str, Any]:
+def _actual(report: OutgoingReport, keys: KeySet) -> dict[str, Any]:
     payload = report.to_dict()
     if isinstance(report, EventLevelReport):
         del payload["report_id"]
@@ -261,7 +259,7 @@ class Wandering:
 def test_a_clock_that_is_put_back_sends_no_report_again() -> None:
     config = replace(VendorValues(), full_flexible_events=True)
     clock = Wandering()
-    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=SettledDraws(config))
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedDraws(config))
     day = 86_400_000
     spec = {"trigger_data": [0], "event_report_windows": {"end_times": [86_400, 172_800]}, "summary_buckets": [1, 2, 3]}
     source = {"destination": "https://shop.test", "trigger_specs": [spec]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections import Counter
+from collections.abc import Iterable
 from fractions import Fraction
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
+from aggservice.mechanisms import Bits, ForbiddenBits, SecureBits, SeededBits
 from ara_client import StateSpace, TriggerDataSpec, model
 from ara_client.event_noise.response import exact_rate
 from ara_client.event_noise.state_space import StateReport
@@ -26,7 +27,6 @@ from ara_client.model import (
     SummaryClient,
     Trigger,
     TrigSpec,
-    noisy_reports,
     outputs_of,
 )
 
@@ -34,6 +34,21 @@ FALSE_ALARM = 1e-7
 SHOES = "shoes-website.com"
 SNEAKERS, SANDALS = 0, 1
 ALL = frozenset({"sneakers", "sandals", "flip-flops"})
+
+
+def noisy_reports(
+    client: EventClient, s: EventSource, triggers: Iterable[Trigger], *, epsilon: Fraction, bits: Bits
+) -> list[tuple[int, EventReport]]:
+    """Return what is sent for one source and its triggers in order of time: Algorithm 8 over Algorithm 4's windows."""
+    client.register_source(s)
+    response = InteractiveRandomizedResponse(epsilon=epsilon, outputs=outputs_of(s), bits=bits)
+    waiting, sent = list(triggers), []
+    for end, spec in s.window_ends():
+        while waiting and waiting[0].time < end:
+            client.register_trigger(waiting.pop(0))
+        truth = tuple(client.pass_window(s, spec))
+        sent += [(end, report) for report in response.answer(truth, lambda y: y)]
+    return sent
 
 
 def test_the_model_fits_on_200_lines() -> None:

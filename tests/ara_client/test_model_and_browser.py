@@ -23,9 +23,9 @@ from ara_client import (
     AggregatableAttributionReport,
     Browser,
     EventLevelReport,
+    FixedDraws,
     Request,
     Response,
-    SettledDraws,
     StateSpace,
     TriggerDataSpec,
     VendorValues,
@@ -160,7 +160,7 @@ def both_clients(
     )  # fmt: skip
     client = EventClient()
     client.register_source(source)
-    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), config=vendor, draws=SettledDraws(vendor))
+    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), config=vendor, draws=FixedDraws(vendor))
     registered(browser, flexible_source(specs, max_rep, expiry_ms=expiry_ms), trigger=False)
     model: list[tuple[int, int, int]] = []
     arrived: list[Any] = []
@@ -298,7 +298,7 @@ def test_the_browser_randomizes_figure_3_as_algorithm_8() -> None:
 @pytest.mark.parametrize(("kind", "states"), [("navigation", 2925), ("event", 3)])
 def test_the_browser_counts_the_default_states(kind: str, states: int) -> None:
     """The rate that reports show is that of 2,925 or 3 states at ε = 14."""
-    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), draws=SettledDraws(VendorValues()))
+    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), draws=FixedDraws(VendorValues()))
     request = Request(context="https://blog.example", eligible=f"{kind}-source")
     name = "Attribution-Reporting-Register-Source"
     response = Response(url="https://adtech.example/", headers={name: json.dumps({"destination": SHOP.format(0)})})

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from aggservice.mechanisms import ForbiddenBits, ManualClock
-from ara_client import Browser, Request, Response, SettledDraws, VendorValues, VerboseDebugReport
+from ara_client import Browser, FixedDraws, Request, Response, VendorValues, VerboseDebugReport
 from ara_client.interop.jsonc import chromium_json, loads
 from ara_client.registration.headers import parse_info
-from ara_client.reports import Report
+from ara_client.reports import OutgoingReport
 
 MUTATIONS = 10_000
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
@@ -108,7 +108,7 @@ def _is_json_map(text: str) -> bool:
     return isinstance(value, dict)
 
 
-def _judge(headers: dict[str, str | bytes], request: Request, reports: list[Report]) -> str:
+def _judge(headers: dict[str, str | bytes], request: Request, reports: list[OutgoingReport]) -> str:
     """Assert that the reports are what the headers call for; return what the outcome was."""
     verbose = [report for report in reports if isinstance(report, VerboseDebugReport)]
     errors = [entry for report in verbose for entry in report.data if entry.type == "header-parsing-error"]
@@ -144,7 +144,7 @@ def test_malformed_headers_are_reported_or_dropped(shared: Path, seed: int) -> N
     rng = random.Random(seed)
     config = VendorValues(os_registration_supported=True)
     clock = ManualClock(0)
-    browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=SettledDraws(config))
+    browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=FixedDraws(config))
     outcomes: Counter[str] = Counter()
     for serial in range(MUTATIONS // 2):
         headers = _mutations(responses, rng)

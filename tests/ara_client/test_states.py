@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import ParameterError
 from ara_client import StateSpace, TriggerDataSpec, count_states
-from ara_client.event_noise.state_space import StateReport, state_at
+from ara_client.event_noise.state_space import StateReport, space_of
 
 LISTED = 10_000
 
@@ -150,7 +150,7 @@ def test_table_1_has_27_states() -> None:
     assert count_states(specs[:1], 3) == 6
     assert count_states(specs, 4) == 36
     assert count_states(specs, 3) == 27
-    assert state_at(specs, 3, 0) == []
+    assert space_of(tuple(specs), 3).at(0) == []
 
 
 def test_counts_far_beyond_enumeration() -> None:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from paa_client import Auction, BaseValue, Bid, Browser, Config, InterestGroup, Score, Signal, chromium
-from paa_client.auction.signals import MAX_BUCKET, MAX_VALUE, Measurements, RejectReason, fill_in
+from paa_client.auction.signals import MAX_BUCKET, MAX_VALUE, Measurements, RejectReason, resolve_signal
 from paa_client.config import GCP_COORDINATOR, Api, Rules
 from paa_client.errors import CallError, WorkletTypeError
-from paa_client.journal import Cause
+from paa_client.reporting.contributions import Cause
 
 SELLER = "https://seller.example"
 BUYERS = ["https://one.example", "https://two.example", "https://three.example"]
@@ -209,8 +209,8 @@ def test_scale_offset_and_clamping(
     signal: Signal, base: float, largest: int, specification: int | None, in_chromium: int | None
 ) -> None:
     measured = Measurements(winning_bid=base)
-    assert fill_in(signal, measured, largest, Rules.SPECIFICATION) == specification
-    assert fill_in(signal, measured, largest, Rules.CHROMIUM) == in_chromium
+    assert resolve_signal(signal, measured, largest, Rules.SPECIFICATION) == specification
+    assert resolve_signal(signal, measured, largest, Rules.CHROMIUM) == in_chromium
 
 
 @settings(max_examples=300, deadline=None)
@@ -224,7 +224,7 @@ def test_scale_offset_and_clamping(
 def test_any_signal_gives_a_number_in_range_or_none(
     base: float, scale: float, offset: int, largest: int, rules: Rules
 ) -> None:
-    result = fill_in(
+    result = resolve_signal(
         Signal(base_value="winning-bid", scale=scale, offset=offset), Measurements(winning_bid=base), largest, rules
     )
     assert (result is None) == math.isnan(base * scale)

@@ -15,9 +15,9 @@ from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Auction, Browser, Config, Contribution, InterestGroup
 from paa_client.config import Api, Rules
 from paa_client.errors import WorkletError
-from paa_client.journal import Cause
 from paa_client.origins import site_of
-from paa_client.reporting.budgets import Budgeter, Denial, Request, Reservations, Usage
+from paa_client.reporting.budgets import Budgeter, BudgetRequest, Reservations, Usage
+from paa_client.reporting.contributions import Cause
 
 MINUTE_MS = 60_000
 SITE = "https://ad.example"
@@ -25,34 +25,34 @@ SITE = "https://ad.example"
 
 def ask(
     budgeter: Budgeter, minute: int, *values: int, consume: bool = True, api: Api = Api.SHARED_STORAGE
-) -> list[Denial | None]:
-    requests = [Request(Contribution(1, value)) for value in values]
+) -> list[Cause | None]:
+    requests = [BudgetRequest(Contribution(1, value)) for value in values]
     return budgeter.query(requests, SITE, api, minute * MINUTE_MS, consume=consume)
 
 
 def test_ten_minutes_are_the_current_minute_and_the_nine_before() -> None:
     budgeter = Budgeter(smaller_budget=1 << 16, larger_budget=1 << 20)
     assert ask(budgeter, 100, 65_535) == [None]
-    assert ask(budgeter, 109, 1, 1) == [None, Denial.TEN_MINUTES]
-    assert ask(budgeter, 110, 65_535, 1) == [None, Denial.TEN_MINUTES]
-    assert ask(budgeter, 119, 2, 1) == [Denial.TEN_MINUTES, None]
+    assert ask(budgeter, 109, 1, 1) == [None, Cause.TEN_MINUTES]
+    assert ask(budgeter, 110, 65_535, 1) == [None, Cause.TEN_MINUTES]
+    assert ask(budgeter, 119, 2, 1) == [Cause.TEN_MINUTES, None]
 
 
 def test_a_day_is_the_current_minute_and_the_1439_before() -> None:
     budgeter = Budgeter(smaller_budget=1 << 16, larger_budget=1 << 20)
     for step in range(16):
         assert ask(budgeter, 10 * step, 1 << 16) == [None]
-    assert ask(budgeter, 1_439, 1) == [Denial.DAY]
+    assert ask(budgeter, 1_439, 1) == [Cause.DAY]
     assert ask(budgeter, 1_440, 1 << 16) == [None]
-    assert ask(budgeter, 1_449, 1) == [Denial.TEN_MINUTES]
+    assert ask(budgeter, 1_449, 1) == [Cause.TEN_MINUTES]
     assert ask(budgeter, 1_450, 1) == [None]
 
 
 def test_one_denied_contribution_does_not_deny_the_next_and_tests_spend_nothing() -> None:
     budgeter = Budgeter(smaller_budget=100, larger_budget=100)
-    assert ask(budgeter, 0, 60, 50, 40, 1, consume=False) == [None, Denial.TEN_MINUTES, None, Denial.TEN_MINUTES]
+    assert ask(budgeter, 0, 60, 50, 40, 1, consume=False) == [None, Cause.TEN_MINUTES, None, Cause.TEN_MINUTES]
     assert budgeter.used(SITE, Api.SHARED_STORAGE, 0) == (0, 0)
-    assert ask(budgeter, 0, 60, 50, 40, 1) == [None, Denial.TEN_MINUTES, None, Denial.TEN_MINUTES]
+    assert ask(budgeter, 0, 60, 50, 40, 1) == [None, Cause.TEN_MINUTES, None, Cause.TEN_MINUTES]
     assert budgeter.used(SITE, Api.SHARED_STORAGE, 0) == (100, 100)
     assert ask(budgeter, 0, 100, api=Api.PROTECTED_AUDIENCE) == [None], "each API has its own"
     budgeter.forget(SITE)
@@ -92,7 +92,7 @@ def test_a_day_in_the_future_does_not_give_the_present_its_budget_again() -> Non
     budgeter = Budgeter(smaller_budget=100, larger_budget=100)
     assert ask(budgeter, 5, 100) == [None]
     assert ask(budgeter, 5 + 10 * 1_440, 1) == [None]
-    assert ask(budgeter, 5, 1) == [Denial.TEN_MINUTES]
+    assert ask(budgeter, 5, 1) == [Cause.TEN_MINUTES]
 
 
 def test_usage_is_dropped_a_month_after_it_stopped_counting() -> None:
@@ -109,18 +109,18 @@ def test_named_budgets_are_fractions_of_both_windows_and_the_rest_is_for_the_unn
     reserved = Reservations({"a": Fraction(1, 2), "b": Fraction(1, 8)})
 
     def use(minute: int, name: str | None, value: int, reservations: Reservations = reserved) -> Any:
-        request = Request(Contribution(1, value, 0, name), reservations)
+        request = BudgetRequest(Contribution(1, value, 0, name), reservations)
         return budgeter.query([request], SITE, Api.SHARED_STORAGE, minute * MINUTE_MS, consume=True)[0]
 
-    assert use(0, "b", 126) is Denial.NAMED
+    assert use(0, "b", 126) is Cause.NAMED
     assert use(0, "b", 125) is None
-    assert use(0, None, 376) is Denial.NAMED
+    assert use(0, None, 376) is Cause.NAMED
     assert use(0, None, 375) is None
     assert use(0, "a", 500) is None
-    assert use(0, "a", 1) is Denial.TEN_MINUTES
+    assert use(0, "a", 1) is Cause.TEN_MINUTES
     assert use(10, "b", 125) is None, "125 again: two eighths of the ten-minute budgets, one eighth of the day's"
-    assert use(20, "b", 1) is Denial.NAMED, "the day's eighth is spent"
-    assert use(20, None, 1000, Reservations()) is Denial.DAY, "without reservations only the whole counts"
+    assert use(20, "b", 1) is Cause.NAMED, "the day's eighth is spent"
+    assert use(20, None, 1000, Reservations()) is Cause.DAY, "without reservations only the whole counts"
     assert use(20, None, 875, Reservations()) is None
 
 

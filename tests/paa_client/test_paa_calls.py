@@ -21,7 +21,7 @@ from paa_client.errors import (
     WorkletRangeError,
     WorkletTypeError,
 )
-from paa_client.journal import Cause
+from paa_client.reporting.contributions import Cause
 
 from .worklets import AMPLE_MS, ORIGIN, START_MS, browser_with, returns
 

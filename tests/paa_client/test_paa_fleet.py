@@ -15,10 +15,11 @@ from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Browser, Config, Fleet
 from paa_client.config import Rules
 from paa_client.errors import ConfigError
-from paa_client.fleet.kernel import group_by_device, run_kernel, run_twin
-from paa_client.journal import Cause
+from paa_client.fleet.kernel import group_by_device, run_kernel
 from paa_client.recipes.frequency import KPlusFrequency
 from paa_client.recipes.reach import Reach
+from paa_client.reporting.contributions import Cause
+from twins.paa_fleet import run_twin
 
 ORIGIN = "https://ad.example"
 START_MS = 1_700_000_040_000

@@ -13,7 +13,7 @@ import pytest
 
 from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Auction, Browser, Config, InterestGroup
-from paa_client.journal import Cause
+from paa_client.reporting.contributions import Cause
 
 from .worklets import AMPLE_MS, ORIGIN, START_MS, Operation, browser_with, returns, secret_of
 

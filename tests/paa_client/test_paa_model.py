@@ -13,9 +13,9 @@ from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Browser, Config, PaaSrClient, model
 from paa_client.config import Rules
 from paa_client.errors import ConfigError
-from paa_client.journal import Cause
 from paa_client.model import SummaryReport
 from paa_client.recipes.reach import Reach
+from paa_client.reporting.contributions import Cause
 
 BUDGET = 1 << 16
 MINUTE_MS = 60_000

@@ -14,13 +14,13 @@ import pytest
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
 from paa_client import Auction, Browser, Config, InterestGroup
 from paa_client.errors import ConfigError
-from paa_client.journal import Cause
 from paa_client.recipes.conversions import CrossSiteConversion
 from paa_client.recipes.demographics import UNKNOWN, Demographics
 from paa_client.recipes.estimates import estimate, half_width, service_noise
 from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
 from paa_client.recipes.reach import CumulativeReach, Reach
 from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
+from paa_client.reporting.contributions import Cause
 
 ORIGIN = "https://measure.example"
 START_MS = 1_700_000_040_000

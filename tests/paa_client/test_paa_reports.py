@@ -315,5 +315,5 @@ def test_reports_without_keys_stay_queued() -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match="no public keys are known for"):
             browser.send_due()
-    browser.set_keys(GCP_COORDINATOR, keys)
+    browser._keys[GCP_COORDINATOR] = keys
     assert len(browser.send_due()) == 2 and browser.send_due() == []

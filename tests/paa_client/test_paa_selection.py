@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Browser, Config, chromium
 from paa_client.config import Rules
-from paa_client.journal import Cause
+from paa_client.reporting.contributions import Cause
 
 ORIGIN = "https://ad.example"
 BUDGET = 1 << 16

@@ -16,7 +16,7 @@ from paa_client import Browser, Config
 from paa_client.errors import ConfigError
 from paa_client.recipes.estimates import service_noise
 from paa_client.recipes.reach import Reach
-from paa_client.recipes.sketches import ReachSketch, Readout, direct_variance, merge
+from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
 
 NOISE = service_noise(10)
 
@@ -54,7 +54,7 @@ def test_devices_of_one_user_count_once_and_sketches_merge() -> None:
     assert totals == {bucket: count * sketch.value for bucket, count in expected.items()}
     monday, tuesday = (sketch.occupied(totals, day) for day in (0, 1))
     cells = {sketch.cell(user) for user in users}
-    assert set(np.flatnonzero(merge([monday, tuesday]))) == cells
+    assert set(np.flatnonzero(merge_sketches([monday, tuesday]))) == cells
     assert np.array_equal(monday, tuesday), "the same users on both days"
     without_noise = sketch.readout(None).estimate(len(cells))
     assert without_noise == pytest.approx(math.log(1 - len(cells) / 64) / math.log(1 - 1 / 64))
@@ -133,14 +133,14 @@ def test_the_direct_method_is_better_where_it_applies_and_sketches_where_it_does
     Of two days together direct counts only the sum; the union needs the sketch.
     """
     sketch = ReachSketch(size=10_000)
-    direct = direct_variance(Reach().value, NOISE)
+    direct = float(NOISE.variance()) / Reach().value ** 2  # of the direct method, in units of a contribution
     assert direct == pytest.approx(0.02, rel=1e-3)
     for users in (100, 1_000, 10_000):
         assert sketch.readout(NOISE).variance(users) > 100 * direct
     both = fill(3_000, 10_000, 1)[0]
     monday = np.maximum(both, 0)
     days = [read(monday, sketch.value, NOISE), read(monday, sketch.value, NOISE)]
-    union = sketch.readout(NOISE).estimate(int(merge(days).sum()), sketches=2)
+    union = sketch.readout(NOISE).estimate(int(merge_sketches(days).sum()), sketches=2)
     deviation = math.sqrt(sketch.readout(NOISE).variance(3_000))
     assert abs(union - 3_000) < 8 * deviation, "the same 3,000 on both days, not 6,000"
 

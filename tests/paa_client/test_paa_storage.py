@@ -33,7 +33,7 @@ def test_writes_replace_append_and_may_leave_what_is_there() -> None:
     assert store.get("b") is None
     store.clear()
     assert store.entries() == []
-    assert store.size_bytes == 0
+    assert store._bytes == 0
 
 
 def test_an_entry_expires_thirty_days_after_its_last_write() -> None:
@@ -59,7 +59,7 @@ def test_sizes_count_utf16_bytes_and_room_is_made_from_what_expired() -> None:
     store = database(clock, max_bytes=20)
     assert code_units("a😀") == 3
     assert store.set("k", "😀" * 4)
-    assert store.size_bytes == 18
+    assert store._bytes == 18
     assert not store.append("k", "ab")
     assert store.get("k") == "😀" * 4, "a write without room changes nothing"
     assert store.append("k", "a")

@@ -11,8 +11,8 @@ from typing import Any
 
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
-from ara_client import AggregatableAttributionReport, Browser, Request, Response, SettledDraws, VendorValues
-from ara_client.reports import AggregatableDebugReport, Report
+from ara_client import AggregatableAttributionReport, Browser, FixedDraws, Request, Response, VendorValues
+from ara_client.reports import AggregatableDebugReport, OutgoingReport
 
 from .climbing import Problem
 from .worlds import DAY_MS, MARK, Measured, Sent, SetClock, Statement, compare, stated
@@ -144,8 +144,8 @@ def play(events: tuple[Event, ...], marking: Marking | None = None) -> tuple[lis
     marks = Marking() if marking is None else marking
     clock = SetClock(START_MS)
     config = VendorValues()
-    browser = Browser(clock=clock, bits=SeededBits("sensitivity"), config=config, draws=SettledDraws(config))
-    left: list[Report] = []
+    browser = Browser(clock=clock, bits=SeededBits("sensitivity"), config=config, draws=FixedDraws(config))
+    left: list[OutgoingReport] = []
     debug: dict[int, list[Sent]] = {}
     for place, event in enumerate(events):
         match event:
@@ -227,7 +227,7 @@ def _trigger_fields(event: Trigger, place: int, marks: Marking) -> dict[str, Any
     return fields
 
 
-def _sent(report: Report) -> Sent | None:
+def _sent(report: OutgoingReport) -> Sent | None:
     if not isinstance(report, AggregatableAttributionReport | AggregatableDebugReport):
         return None
     if report.reporting_origin.site != SITE:

@@ -17,7 +17,7 @@ from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.world.events import Conversions, Events
 from aggservice.campaign.world.fates import Fate
 from aggservice.mechanisms import Bits
-from ara_client import Fleet, FleetReports, FleetRules, Outcome, SourceColumns, TriggerColumns, match_table
+from ara_client import Fleet, FleetReports, FleetRules, SourceColumns, TriggerColumns, TriggerOutcome, match_table
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -26,14 +26,14 @@ Fates = NDArray[np.int8]
 _UNLIMITED = (1 << 40) - 1
 _LARGEST_SUM = 1 << 62
 _FATE_OF = {
-    Outcome.ATTRIBUTED: Fate.ON_THE_WAY,
-    Outcome.NO_SOURCE: Fate.NOT_ATTRIBUTED,
-    Outcome.FILTERED: Fate.NOT_ATTRIBUTED,
-    Outcome.WINDOW_PASSED: Fate.NOT_ATTRIBUTED,
-    Outcome.DEDUPLICATED: Fate.DEDUPLICATED,
-    Outcome.NO_CONTRIBUTIONS: Fate.NO_VALUE,
-    Outcome.TOO_MANY_REPORTS: Fate.RATE_LIMITED,
-    Outcome.BUDGET_SPENT: Fate.CAPPED_L1,
+    TriggerOutcome.ATTRIBUTED: Fate.ON_THE_WAY,
+    TriggerOutcome.NO_SOURCE: Fate.NOT_ATTRIBUTED,
+    TriggerOutcome.FILTERED: Fate.NOT_ATTRIBUTED,
+    TriggerOutcome.WINDOW_PASSED: Fate.NOT_ATTRIBUTED,
+    TriggerOutcome.DEDUPLICATED: Fate.DEDUPLICATED,
+    TriggerOutcome.NO_CONTRIBUTIONS: Fate.NO_VALUE,
+    TriggerOutcome.TOO_MANY_REPORTS: Fate.RATE_LIMITED,
+    TriggerOutcome.BUDGET_SPENT: Fate.CAPPED_L1,
 }
 
 
@@ -139,7 +139,7 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportCol
     columns["key_high"][rows], columns["key_low"][rows] = made.key_high[inner], made.key_low[inner]
     report[rows] = np.repeat(np.arange(len(made)), np.diff(made.offset))[inner]
 
-    lookup = np.array([_FATE_OF[Outcome(code)] for code in range(len(Outcome))], dtype=np.int8)
+    lookup = np.array([_FATE_OF[TriggerOutcome(code)] for code in range(len(TriggerOutcome))], dtype=np.int8)
     by_trigger = lookup[made.outcome]
     fate = by_trigger.copy() if paper else np.repeat(by_trigger, measures)
     fate[(flat_amount == 0)] = Fate.NO_VALUE
@@ -291,7 +291,7 @@ def _name_caps(
     """
     wanted = np.full(outcome.size, -1, dtype=np.int64)
     wanted[truth.trigger] = truth.source
-    capped = np.flatnonzero((wanted >= 0) & (outcome != Outcome.ATTRIBUTED) & (amount > 0))
+    capped = np.flatnonzero((wanted >= 0) & (outcome != TriggerOutcome.ATTRIBUTED) & (amount > 0))
     if not capped.size:
         return
     real = made.source >= 0
