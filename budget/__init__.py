@@ -1,11 +1,12 @@
 """Privacy budgets: amounts, filters, the ledger and its audit.
 
-Budgets that cannot be overspent, survive a crash, and can be checked by someone who trusts nobody. Start at ``Ledger``.
+A budget cannot be overspent and survives a crash, and anyone can audit it from the log. Start at ``Ledger``.
 """
 
 from budget.amounts import Delta, Epsilon, Rho
 from budget.audit.verify import verify_log, verify_store
-from budget.errors import AmountError, BudgetError, BudgetExhaustedError
+from budget.errors import AmountError, BudgetError
+from budget.explain import BudgetExhaustedError
 from budget.files.staging import Staging
 from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter
 from budget.jobs import Check, Committed, JobKey

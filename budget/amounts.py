@@ -1,7 +1,8 @@
 """Amounts of privacy loss: integers on a fixed grid, read from decimal text, never through a float.
 
-ε and ρ count in 10⁻⁶ (``micro``), δ in 10⁻¹⁸ (``atto``). A requested amount off its grid is refused; a limit off its
-grid rounds down (docs/design.md, semantics 2). The types refuse what no job may ask for, so that no caller needs to.
+ε and ρ count in 10⁻⁶ (``micro``), δ in 10⁻¹⁸ (``atto``). A requested amount between two steps is refused;
+a limit is rounded down (docs/design.md, semantics 2). The types refuse amounts that no job may request, so that callers
+need no checks of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ ATTO_PLACES: Final = 18
 MICRO: Final = 10**MICRO_PLACES
 ATTO: Final = 10**ATTO_PLACES
 EPSILON_MAX_MICRO: Final = 64 * MICRO
-"""The largest ε one job may ask for."""
+"""The largest ε that one job may request."""
 LIMIT_MAX_MICRO: Final = 10**15
 """The largest total ε* or ρ* an operator may set, so that a sum of two amounts stays far inside 63 bits."""
 
@@ -36,45 +37,45 @@ _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,9}))?\
 
 
 def _parse(what: str, text: object) -> Fraction:
-    """Return the exact value of decimal text, refusing by name whatever is not a finite number ≥ 0."""
+    """Return the exact value of decimal text; AmountError unless it is a finite number ≥ 0."""
     if isinstance(text, float):
-        if text != text:  # noqa: PLR0124 - the one value that differs from itself
+        if text != text:  # noqa: PLR0124 - only NaN differs from itself
             raise NotANumberError(f"{what} is NaN: give decimal text such as '0.5'")
         if text in (float("inf"), float("-inf")):
             raise InfiniteAmountError(f"{what} is infinite: give decimal text such as '0.5'")
         raise NotANumberError(f"{what} is a float, which is not exact: give decimal text such as {str(text)!r}")
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
-            raise NegativeAmountError(f"{what} is negative")
+            raise NegativeAmountError(f"{what} {text} is negative: give 0 or more")
         return Fraction(text)
     if not isinstance(text, str):
         raise NotANumberError(f"{what} must be decimal text, not {type(text).__name__}")
     if len(text) > _TEXT_MAX:
-        raise AmountTooLongError(f"{what} has {len(text)} characters; no amount needs more than {_TEXT_MAX}")
+        raise AmountTooLongError(f"{what} has {len(text)} characters: give at most {_TEXT_MAX}")
     bare = text.lower().lstrip("+-")
     if bare in ("inf", "infinity"):
-        raise InfiniteAmountError(f"{what} is infinite")
+        raise InfiniteAmountError(f"{what} is infinite: give decimal text such as '0.5'")
     found = _NUMBER.match(text)
     if found is None or not (found[2] or found[3]):
-        raise NotANumberError(f"{what} {text!r} is not a decimal number")
+        raise NotANumberError(f"{what} {text!r} is not a decimal number: give text such as '0.5' or '1e-8'")
     digits = (found[2] or "") + (found[3] or "")
     exponent = int(found[4] or 0) - len(found[3] or "")
     mantissa = int(digits)
     if mantissa == 0:
         return Fraction(0)
     if found[1] == "-":
-        raise NegativeAmountError(f"{what} {text} is negative")
+        raise NegativeAmountError(f"{what} {text} is negative: give 0 or more")
     if exponent > _EXPONENT_MAX:
-        raise AmountTooLargeError(f"{what} {text} is too large")
+        raise AmountTooLargeError(f"{what} {text} is too large: its exponent is above {_EXPONENT_MAX}")
     if exponent < -2 * _TEXT_MAX:
-        raise OffGridError(f"{what} {text} is finer than any grid here")
+        raise OffGridError(f"{what} {text} is too small: it has more decimal places than any amount here")
     return Fraction(mantissa * 10**exponent) if exponent >= 0 else Fraction(mantissa, 10**-exponent)
 
 
 def _on_grid(what: str, text: object, places: int) -> int:
     scaled = _parse(what, text) * 10**places
     if scaled.denominator != 1:
-        raise OffGridError(f"{what} {text} is not a whole number of 1e-{places}")
+        raise OffGridError(f"{what} {text} is not a multiple of 1e-{places}: give at most {places} decimal places")
     return scaled.numerator
 
 
@@ -96,15 +97,22 @@ def limit_units(what: str, text: str | int, places: int, maximum: int, minimum: 
     """
     value = int(_parse(what, text) * 10**places)
     if not minimum <= value:
-        raise ZeroAmountError(f"{what} {text} is zero once rounded down to a whole number of 1e-{places}")
+        raise ZeroAmountError(f"{what} {text} rounds down to 0 multiples of 1e-{places}: give a larger limit")
     if not value <= maximum:
         raise AmountTooLargeError(f"{what} {text} is above {decimal_text(maximum, places)}")
     return value
 
 
-def _whole(what: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise NotANumberError(f"{what} counts whole grid steps; got {type(value).__name__}")
+def _check(what: str, steps: object, places: int, maximum: int, minimum: int = 1) -> None:
+    """Refuse an amount that is not an integer number of grid steps in [minimum, maximum]."""
+    if not isinstance(steps, int) or isinstance(steps, bool):
+        raise NotANumberError(f"{what} must be an integer number of grid steps, not {type(steps).__name__}")
+    if steps < 0:
+        raise NegativeAmountError(f"{what} is negative: give 0 or more")
+    if steps < minimum:
+        raise ZeroAmountError(f"{what} must be above 0")
+    if steps > maximum:
+        raise AmountTooLargeError(f"{what} is above {decimal_text(maximum, places)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -118,17 +126,11 @@ class Epsilon:
     micro: int
 
     def __post_init__(self) -> None:
-        _whole("epsilon", self.micro)
-        if self.micro < 0:
-            raise NegativeAmountError("epsilon is negative")
-        if self.micro == 0:
-            raise ZeroAmountError("epsilon must be above 0")
-        if not self.micro <= EPSILON_MAX_MICRO:
-            raise AmountTooLargeError(f"epsilon is above {decimal_text(EPSILON_MAX_MICRO, MICRO_PLACES)}")
+        _check("epsilon", self.micro, MICRO_PLACES, EPSILON_MAX_MICRO)
 
     @classmethod
     def parse(cls, text: str | int) -> Epsilon:
-        """Read ε from decimal text, refusing by name what is off the grid or out of range."""
+        """Read ε from decimal text; an AmountError names what is wrong with other text."""
         return cls(micro=_on_grid("epsilon", text, MICRO_PLACES))
 
     def __str__(self) -> str:
@@ -146,15 +148,11 @@ class Delta:
     atto: int
 
     def __post_init__(self) -> None:
-        _whole("delta", self.atto)
-        if self.atto < 0:
-            raise NegativeAmountError("delta is negative")
-        if not self.atto <= ATTO:
-            raise AmountTooLargeError("delta is above 1")
+        _check("delta", self.atto, ATTO_PLACES, ATTO, minimum=0)
 
     @classmethod
     def parse(cls, text: str | int) -> Delta:
-        """Read δ from decimal text, refusing by name what is off the grid or out of range."""
+        """Read δ from decimal text; an AmountError names what is wrong with other text."""
         return cls(atto=_on_grid("delta", text, ATTO_PLACES))
 
     def __str__(self) -> str:
@@ -168,17 +166,11 @@ class Rho:
     micro: int
 
     def __post_init__(self) -> None:
-        _whole("rho", self.micro)
-        if self.micro < 0:
-            raise NegativeAmountError("rho is negative")
-        if self.micro == 0:
-            raise ZeroAmountError("rho must be above 0")
-        if not self.micro <= zcdp_of_pure(EPSILON_MAX_MICRO):
-            raise AmountTooLargeError("rho is above 2048")
+        _check("rho", self.micro, MICRO_PLACES, zcdp_of_pure(EPSILON_MAX_MICRO))
 
     @classmethod
     def parse(cls, text: str | int) -> Rho:
-        """Read ρ from decimal text, refusing by name what is off the grid or out of range."""
+        """Read ρ from decimal text; an AmountError names what is wrong with other text."""
         return cls(micro=_on_grid("rho", text, MICRO_PLACES))
 
     def __str__(self) -> str:
@@ -186,8 +178,8 @@ class Rho:
 
 
 def zcdp_of_pure(epsilon_micro: int) -> int:
-    """Return ρ = ε²/2 in 10⁻⁶, rounded up: what an ε-DP release costs in zCDP (Appendix B; Bun and Steinke 2016,
-    Proposition 1.4; an (ε, δ)-DP release is δ-approximate ε²/2-zCDP, their section 8).
+    """Return ρ = ε²/2 in 10⁻⁶, rounded up: what an ε-DP release costs in zCDP (the paper, Appendix B; Bun and
+    Steinke 2016, Proposition 1.4). By their section 8, an (ε, δ)-DP release is δ-approximate ε²/2-zCDP.
 
     >>> zcdp_of_pure(1_000_000), zcdp_of_pure(1)
     (500000, 1)

@@ -1,18 +1,9 @@
-"""The errors of ``budget``: one small hierarchy, each with the return code a job reports.
+"""The errors of ``budget``: one small hierarchy.
 
-Whoever maps errors to a status looks at ``code``; whoever explains one to a person prints the message.
+Each class has the return code that a job reports (``code``); the message is for people.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from budget.explain import Shortfall
-    from budget.filters import Spend
 
 
 class BudgetError(Exception):
@@ -22,7 +13,7 @@ class BudgetError(Exception):
 
 
 class AmountError(BudgetError, ValueError):
-    """An amount (ε, δ or ρ) that no job may ask for. Subclasses name what is wrong with it."""
+    """An amount (ε, δ or ρ) that no job may request. The subclass says what is wrong with it."""
 
     code = "INVALID_JOB"
 
@@ -32,7 +23,7 @@ class NotANumberError(AmountError):
 
 
 class InfiniteAmountError(AmountError):
-    """The text says infinity."""
+    """The amount is infinite."""
 
 
 class NegativeAmountError(AmountError):
@@ -44,11 +35,11 @@ class ZeroAmountError(AmountError):
 
 
 class OffGridError(AmountError):
-    """The amount is not a whole number of the smallest unit (10⁻⁶ of ε and ρ, 10⁻¹⁸ of δ)."""
+    """The amount is not a multiple of the smallest step (10⁻⁶ of ε and ρ, 10⁻¹⁸ of δ)."""
 
 
 class AmountTooLargeError(AmountError):
-    """The amount is above what any job may ask for."""
+    """The amount is above what any job may request."""
 
 
 class AmountTooLongError(AmountError):
@@ -62,13 +53,13 @@ class MechanismNotAllowedError(BudgetError):
 
 
 class UnitKeyError(BudgetError, ValueError):
-    """Unit keys of the wrong shape or length."""
+    """Unit keys have the wrong shape, length or order."""
 
     code = "INVALID_JOB"
 
 
 class JobNameError(BudgetError, ValueError):
-    """A caller or job id that is empty, too long or not printable ASCII."""
+    """A caller name or job id is empty, too long or not printable ASCII."""
 
     code = "INVALID_JOB"
 
@@ -79,38 +70,18 @@ class JobConflictError(BudgetError):
     code = "INVALID_JOB"
 
 
-class BudgetExhaustedError(BudgetError):
-    """Some units cannot pay; nothing was charged and nothing is released.
-
-    ``count`` units of ``total`` lack budget; ``first`` explains the first 20 in key order; ``units`` holds the keys of
-    all of them, sorted, one row each, for ``Ledger.explain`` to go through by page.
-    """
-
-    code = "PRIVACY_BUDGET_EXHAUSTED"
-
-    def __init__(
-        self, *, count: int, total: int, asked: Spend, first: tuple[Shortfall, ...], units: NDArray[np.uint8], text: str
-    ) -> None:
-        super().__init__(text)
-        self.count = count
-        self.total = total
-        self.asked = asked
-        self.first = first
-        self.units = units
-
-
 class LedgerMismatchError(BudgetError):
-    """The ledger is not the one expected: another filter, another signing key, a newer schema, or no ledger at all."""
+    """The ledger differs from the expected one: filter, terms, signing key or schema version; or there is no ledger."""
 
 
 class TermsError(BudgetError):
-    """A release or a service that does not fit the unit and the bounds in the ledger's first entry."""
+    """A release or a service does not fit the privacy unit and the bounds in the ledger's first entry."""
 
     code = "INVALID_JOB"
 
 
 class StoreError(BudgetError):
-    """The database could not do what was asked; the message says what to do about it."""
+    """The database could not run a transaction; the message says what to do."""
 
 
 class StagingError(BudgetError):
@@ -124,4 +95,4 @@ class RecoveryForbiddenError(BudgetError):
 
 
 class FormatError(BudgetError, ValueError):
-    """Bytes that are not the canonical encoding of what they claim to be, or whose signature or proof fails."""
+    """Bytes are not the canonical encoding of the expected value, or their signature or proof does not verify."""

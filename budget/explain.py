@@ -1,23 +1,23 @@
-"""Why a unit cannot pay: what it has spent, on which jobs of the caller who asks, and what was asked."""
+"""Why a unit cannot pay: what it has spent, on which of the caller's jobs, and what was requested."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from budget.errors import BudgetError
 from budget.filters import Filter, Spend, spend_to_plain
 from budget.log.entries import ReleaseEntry, entry_from_bytes
-from budget.stores.balances import Spent, read_spent
+from budget.store import Transaction
+from budget.stores.balances import SpentColumns, read_spent
 from budget.units import UnitSet, contains, rows
 
-if TYPE_CHECKING:
-    from budget.store import Transaction
-
 FIRST_SHOWN: Final = 20
-"""How many units a refusal explains at once; the rest come by page."""
+"""How many units an error explains; ``Ledger.explain`` returns pages with the rest."""
 PAGE_MAX: Final = 1000
 
 
@@ -33,7 +33,7 @@ class JobUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """One unit and why it cannot pay. ``jobs`` are those of the caller who asks; others do not exist for him."""
+    """One unit and why it cannot pay. ``jobs`` lists only the jobs of the requesting caller."""
 
     unit: bytes
     spent: Spend
@@ -67,6 +67,26 @@ class Shortfall:
         }
 
 
+class BudgetExhaustedError(BudgetError):
+    """Some units cannot pay; nothing was charged and nothing is released.
+
+    ``count`` units of ``total`` lack budget; ``first`` explains the first 20 in key order; ``units`` holds the keys of
+    all of them, sorted, one per row; ``Ledger.explain`` explains them page by page.
+    """
+
+    code = "PRIVACY_BUDGET_EXHAUSTED"
+
+    def __init__(
+        self, *, count: int, total: int, asked: Spend, first: tuple[Shortfall, ...], units: NDArray[np.uint8], text: str
+    ) -> None:
+        super().__init__(text)
+        self.count = count
+        self.total = total
+        self.asked = asked
+        self.first = first
+        self.units = units
+
+
 def uses_of(transaction: Transaction, units: UnitSet, caller: str, loss_name: str) -> list[list[JobUse]]:
     """Return, for each unit, the jobs of ``caller`` that charged it, in order of entry."""
     found: list[list[JobUse]] = [[] for _ in range(len(units))]
@@ -85,8 +105,10 @@ def uses_of(transaction: Transaction, units: UnitSet, caller: str, loss_name: st
     return found
 
 
-def explain(transaction: Transaction, spent: Spent, asked: Spend, chosen: Filter, caller: str) -> Iterator[Shortfall]:
-    """Yield a shortfall for each unit of ``spent``, whether or not it lacks anything."""
+def explain(
+    transaction: Transaction, spent: SpentColumns, asked: Spend, chosen: Filter, caller: str
+) -> Iterator[Shortfall]:
+    """Yield a shortfall for each unit of ``spent``, also for a unit that can pay."""
     jobs = uses_of(transaction, spent.units, caller, chosen.loss_name)
     for index in range(len(spent.units)):
         yield Shortfall(
@@ -101,19 +123,19 @@ def explain(transaction: Transaction, spent: Spent, asked: Spend, chosen: Filter
 def explain_page(
     transaction: Transaction, units: UnitSet, asked: Spend, chosen: Filter, caller: str
 ) -> tuple[Shortfall, ...]:
-    """Return why each of ``units`` (a page of those that could not pay) stands where it does now."""
+    """Return what each of ``units`` (one page of those that could not pay) has spent, and on which jobs."""
     spent = read_spent(transaction, units, chosen.limit)
     return tuple(explain(transaction, spent, asked, chosen, caller))
 
 
 def refusal_text(count: int, total: int, first: Iterable[Shortfall], loss_name: str) -> str:
-    """Say in one sentence how many units cannot pay and what the first one lacks."""
+    """Return one sentence: how many units cannot pay, and what the first one lacks."""
     one = next(iter(first))
     plain = one.to_plain(loss_name)
     return (
-        f"{count} of {total} units cannot pay, nothing was charged; the first, {plain['unit']}, has spent"
+        f"{count} of {total} units cannot pay, so nothing was charged; the first, {plain['unit']}, has spent"
         f" {loss_name} {plain['spent'][loss_name]}, delta {plain['spent']['delta']}, {plain['spent']['uses']} use(s)"
-        f" and was asked for {loss_name} {plain['asked'][loss_name]}, delta {plain['asked']['delta']}:"
+        f" and would have to pay {loss_name} {plain['asked'][loss_name]}, delta {plain['asked']['delta']}:"
         f" it lacks {loss_name} {plain['lacks'][loss_name]}, delta {plain['lacks']['delta']},"
-        f" {plain['lacks']['uses']} use(s); leave those units out or ask for less"
+        f" {plain['lacks']['uses']} use(s); leave those units out or request less"
     )

@@ -1,7 +1,8 @@
-"""What a release costs, and when a unit may still pay: the privacy filter of a ledger, fixed when it is created.
+"""What a release costs, and whether a unit can pay: the privacy filter of a ledger, fixed when it is created.
 
-Both filters add up what was spent and refuse the first sum above the limit, which is sound when costs are chosen
-from earlier answers: for (ε, δ) by the paper's Algorithm 1 and Theorem 4.3, for zCDP by its Appendix B.
+Both filters add up what was spent and refuse a release that would bring the sum above the limit. That is sound even
+when later costs depend on earlier answers: for (ε, δ) by the paper's Algorithm 1 and Theorem 4.3, for zCDP by its
+Appendix B (docs/bibliography.md names the paper).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from budget.errors import AmountTooLargeError, BudgetError, FormatError, Mechani
 from budget.release import GaussianNoise, LaplaceDiscovery, Release, ShuffledReports
 
 USES_UNBOUNDED: Final = 2**32 - 1
-"""What a ledger without a bound on uses can count to."""
+"""The largest count of uses, which is the limit in a ledger without a bound on uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,13 @@ class Spend:
 
     def __post_init__(self) -> None:
         if not (0 <= self.loss_micro <= LIMIT_MAX_MICRO and 0 <= self.delta_atto <= ATTO):
-            raise BudgetError(f"spend out of range: {self.loss_micro} micro, {self.delta_atto} atto")
+            raise BudgetError(f"a spend of {self.loss_micro}e-6 and delta {self.delta_atto}e-18 is out of range")
         if not 0 <= self.uses <= USES_UNBOUNDED:
-            raise BudgetError(f"uses out of range: {self.uses}")
+            raise BudgetError(f"{self.uses} uses are out of range: give 0 to {USES_UNBOUNDED}")
 
 
 def spend_to_plain(spend: Spend, loss_name: str) -> dict[str, str]:
-    """Return a spend as decimal texts; ``loss_name`` is the filter's word for its loss, ``epsilon`` or ``rho``."""
+    """Return a spend as decimal texts; ``loss_name`` is ``epsilon`` or ``rho``, as the filter says."""
     return {
         loss_name: decimal_text(spend.loss_micro, MICRO_PLACES),
         "delta": decimal_text(spend.delta_atto, ATTO_PLACES),
@@ -53,7 +54,7 @@ def spend_to_plain(spend: Spend, loss_name: str) -> dict[str, str]:
 def _checked_limits(loss_micro: int, delta_atto: int, uses: int | None) -> None:
     for value in (loss_micro, delta_atto, 1 if uses is None else uses):
         if not isinstance(value, int) or isinstance(value, bool):
-            raise BudgetError("limits are whole numbers of grid steps")
+            raise BudgetError("a limit must be an integer number of grid steps")
     if not 0 < loss_micro <= LIMIT_MAX_MICRO:
         raise BudgetError("the limit on the loss must be above 0 and at most 10⁹")
     if not 0 <= delta_atto <= ATTO:
@@ -66,22 +67,22 @@ def _sum_deltas(release: Release) -> int:
     priced = LaplaceDiscovery | GaussianNoise | ShuffledReports
     total = sum(one.delta.atto for one in release.mechanisms if isinstance(one, priced))
     if not total <= ATTO:
-        raise AmountTooLargeError("the deltas of one release add up to more than 1")
+        raise AmountTooLargeError("the deltas of one release add up to more than 1: give smaller deltas")
     return total
 
 
 def _uses(release: Release, limit: Spend) -> int:
-    """Return the uses that a release takes: one, or all of them where reports themselves are released.
+    """Return how many uses a release takes: one, or all of them if it releases the reports themselves.
 
-    Shuffled reports leave their order behind, not their contents: a second shuffle of all but one of them would show
-    that one's report. Taking every use lets a unit into one shuffle, as its first release and its last.
+    A shuffle hides the order of reports but shows their contents: a second shuffle of all but one of them would reveal
+    the missing report. Because a shuffle takes every use, it is the first and the last release of each of its units.
     """
     return limit.uses if release.of_reports else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpsilonDeltaFilter:
-    """Sums of ε and of δ a unit (Algorithm 1), and a bound on uses. ε* = 64, δ* = 10⁻⁵ unless the operator says."""
+    """Sums of ε and of δ per unit (the paper, Algorithm 1), and a bound on uses. Default limits: ε* = 64, δ* = 10⁻⁵."""
 
     epsilon_micro: int = 64 * MICRO
     delta_atto: int = ATTO // 10**5
@@ -104,12 +105,12 @@ class EpsilonDeltaFilter:
 
     @property
     def limit(self) -> Spend:
-        """What one unit may spend in all."""
+        """What one unit may spend in total."""
         uses = USES_UNBOUNDED if self.uses is None else self.uses
         return Spend(loss_micro=self.epsilon_micro, delta_atto=self.delta_atto, uses=uses)
 
     def cost(self, release: Release) -> Spend:
-        """Return the sum of ε and of δ over the mechanisms; Gaussian noise has no price here and is refused."""
+        """Return the sum of ε and of δ over the mechanisms; MechanismNotAllowedError for Gaussian noise."""
         loss = 0
         for one in release.mechanisms:
             if isinstance(one, GaussianNoise):
@@ -122,7 +123,7 @@ class EpsilonDeltaFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZcdpFilter:
-    """Sums of ρ and of δ a unit under approximate zCDP (Appendix B), and a bound on uses."""
+    """Sums of ρ and of δ per unit under approximate zCDP (the paper, Appendix B), and a bound on uses."""
 
     rho_micro: int
     delta_atto: int = ATTO // 10**5
@@ -145,7 +146,7 @@ class ZcdpFilter:
 
     @property
     def limit(self) -> Spend:
-        """What one unit may spend in all."""
+        """What one unit may spend in total."""
         uses = USES_UNBOUNDED if self.uses is None else self.uses
         return Spend(loss_micro=self.rho_micro, delta_atto=self.delta_atto, uses=uses)
 
@@ -182,7 +183,7 @@ def filter_from_plain(plain: dict[str, Any]) -> Filter:
         elif plain["name"] == ZcdpFilter.name:
             chosen = ZcdpFilter.parse(rho=plain["rho"], delta=plain["delta"], uses=uses)
         else:
-            raise FormatError(f"no such filter: {plain['name']!r}")
+            raise FormatError(f"{plain['name']!r} is not the name of a filter")
     except (KeyError, TypeError, ValueError) as problem:
         raise FormatError(f"not a filter: {problem}") from problem
     if filter_to_plain(chosen) != plain:

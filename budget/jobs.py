@@ -1,4 +1,4 @@
-"""What is asked of a ledger and what it answers: jobs, dry runs and what remains."""
+"""Questions to a ledger and its answers: jobs, dry runs and the remaining budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from budget.log.entries import ReleaseEntry, check_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKey:
-    """Whose job, and which: taken once, for one request."""
+    """A job: its caller and its id, which belongs to one request for ever."""
 
     caller: str
     job_id: str
@@ -27,7 +27,7 @@ class JobKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """A job that was paid for: its entry, its result and the receipt. ``repeated`` when it had been before."""
+    """A job that was paid for: its entry, result and receipt. ``repeated`` if an earlier call committed it."""
 
     entry: ReleaseEntry
     result: bytes
@@ -36,13 +36,13 @@ class Committed:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest, when the result is files; ``result`` is then its bytes."""
+        """The manifest if the result is files, else None; ``result`` holds its bytes."""
         return Manifest.from_bytes(self.result) if self.entry.result.files else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Check:
-    """The answer of a dry run: would the units pay, and if not, which lack how much. Nothing was charged."""
+    """The answer of a dry run: can all units pay, and which cannot. Nothing was charged."""
 
     total: int
     asked: Spend
@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """What is left for a set of units: of the unit that has spent most, and of the one that has spent least."""
+    """The remaining budget in a set of units: of the unit with the least left, and of the unit with the most left."""
 
     least: Spend
     most: Spend

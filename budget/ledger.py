@@ -1,25 +1,19 @@
-"""The ledger: budgets that cannot be overspent, jobs that happen once, a log that anyone can replay.
+"""The ledger: budgets that cannot be overspent, jobs that run once, a log that anyone can replay.
 
-Everything that changes it is one named transaction of its store. The order inside is always the same: is the job
-known; can every unit pay; then balances, entry, units, job and head together (docs/design.md, semantics 2 and 3).
+Each change is one named transaction of the store, always in this order: look up the job, check that every unit can
+pay, then write balances, entry, units, job and head together (docs/design.md, semantics 2 and 3).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Final
+from contextlib import suppress
+from typing import Final, NotRequired, TypedDict, Unpack
 
 from aggservice.mechanisms import Bits, Clock
-from budget.errors import (
-    BudgetError,
-    BudgetExhaustedError,
-    JobConflictError,
-    LedgerMismatchError,
-    RecoveryForbiddenError,
-    StoreError,
-)
-from budget.explain import FIRST_SHOWN, PAGE_MAX, Shortfall, explain_page, refusal_text
+from budget.errors import BudgetError, JobConflictError, LedgerMismatchError, RecoveryForbiddenError, StoreError
+from budget.explain import FIRST_SHOWN, PAGE_MAX, BudgetExhaustedError, Shortfall, explain_page, refusal_text
 from budget.files.staging import Attempt, Manifest, Staging
 from budget.filters import Filter, Spend
 from budget.jobs import Check, Committed, JobKey, Remaining
@@ -40,13 +34,14 @@ from budget.log.merkle import extend
 from budget.log.proofs import Checkpoint, Receipt, Signer, issue
 from budget.release import Release
 from budget.store import PART_UNITS, EntryRow, Head, JobRow, PartRow, Store, Transaction
-from budget.stores.balances import Spent, charge, extremes, give_back, lacking_units, read_spent
+from budget.stores.balances import SpentColumns, charge, extremes, read_spent, refund, units_that_cannot_pay
 from budget.terms import Terms
 from budget.units import Units, UnitSet
 
 RESULT_MAX_BYTES: Final = 256 << 20
-"""The largest result that is kept in the ledger itself; larger ones are files."""
-_NO_KEY: Final = "this ledger was opened without its signing key, for reading only"
+"""The largest result that the ledger keeps in its database; larger ones are files."""
+_NO_KEY: Final = "this ledger is open for reading only: open it with its signing key"
+_CUT_OFF: Final = "the log is shorter than its head says: run 'aggservice ledger verify'"
 
 
 def _parts(seq: int, units: UnitSet) -> Iterator[PartRow]:
@@ -62,11 +57,23 @@ def _head(transaction: Transaction) -> Head:
     return head
 
 
-class Ledger:
-    """A ledger over a store. Thread-safe; several processes may each open the same SQLite file or PostgreSQL database.
+class CreateOptions(TypedDict):
+    """What ``Ledger.create`` and ``Ledger.open_or_create`` take."""
 
-    ``create`` makes it once; ``open`` comes back to it. Without a ``signer`` it can be read but not charged. With a
-    ``staging`` folder, results may be files.
+    filter: Filter
+    signer: Signer
+    clock: Clock
+    bits: Bits
+    terms: NotRequired[Terms | None]
+    staging: NotRequired[Staging | None]
+    recovery: NotRequired[bool]
+
+
+class Ledger:
+    """A ledger over a store. Thread-safe; several processes may open the same SQLite file or PostgreSQL database.
+
+    ``create`` makes a new ledger; ``open`` opens an existing one. Without a ``signer`` it can be read but not charged.
+    With a ``staging`` folder, results may be files.
     """
 
     def __init__(
@@ -96,32 +103,22 @@ class Ledger:
         return self.genesis.terms
 
     @classmethod
-    def create(
-        cls,
-        store: Store,
-        *,
-        filter: Filter,
-        signer: Signer,
-        clock: Clock,
-        bits: Bits,
-        terms: Terms | None = None,
-        staging: Staging | None = None,
-        recovery: bool = False,
-    ) -> Ledger:
-        """Make a ledger in an empty store. ``recovery`` allows the operator to give budget back, visibly."""
+    def create(cls, store: Store, **options: Unpack[CreateOptions]) -> Ledger:
+        """Create a ledger in an empty store. ``recovery`` allows ``recover_budget``, which the log records."""
+        clock, signer = options["clock"], options["signer"]
         genesis = Genesis(
             time_ms=clock.now_ms(),
-            filter=filter,
-            terms=terms or Terms(),
-            recovery=recovery,
+            filter=options["filter"],
+            terms=options.get("terms") or Terms(),
+            recovery=options.get("recovery", False),
             public_key=signer.public_key,
-            nonce=bits.read(16),
+            nonce=options["bits"].read(16),
         )
-        ledger = cls(store, genesis, clock=clock, signer=signer, staging=staging)
+        ledger = cls(store, genesis, clock=clock, signer=signer, staging=options.get("staging"))
 
         def work(transaction: Transaction) -> None:
             if transaction.head() is not None:
-                raise LedgerMismatchError("this database holds a ledger already: open it")
+                raise LedgerMismatchError("this database already holds a ledger: open it instead")
             ledger._append(transaction, Head(entries=0, frontier=()), genesis, None)
 
         store.write("create", work)
@@ -138,7 +135,7 @@ class Ledger:
         terms: Terms | None = None,
         staging: Staging | None = None,
     ) -> Ledger:
-        """Open an existing ledger; LedgerMismatchError when it has another filter, other terms or another key."""
+        """Open an existing ledger; LedgerMismatchError if its filter, terms or signing key differ from those given."""
 
         def work(transaction: Transaction) -> bytes:
             _head(transaction)
@@ -152,51 +149,36 @@ class Ledger:
         assert isinstance(genesis, Genesis)
         if filter is not None and filter != genesis.filter:
             raise LedgerMismatchError(
-                f"the ledger was created with {genesis.filter}, which cannot change; it was opened with {filter}"
+                f"the ledger was created with {genesis.filter}, which cannot change: open it with that, not {filter}"
             )
         if terms is not None and terms.unit != genesis.terms.unit:
             raise LedgerMismatchError(
-                f"this ledger charges each {genesis.terms.unit}, and each {terms.unit} would give every report a "
+                f"this ledger charges each {genesis.terms.unit}; charging each {terms.unit} would give every report a "
                 f"second budget: set privacy_unit = {genesis.terms.unit!r}, or use another ledger for other reports"
             )
         if terms is not None and terms != genesis.terms:
             found, asked = (dict(one.bounds) for one in (genesis.terms, terms))
             raise LedgerMismatchError(
-                f"the ledger was created with the bounds {found}, which cannot change; it was opened with {asked}"
+                f"the ledger was created with the bounds {found}, which cannot change: open it with those, not {asked}"
             )
         if signer is not None and signer.public_key != genesis.public_key:
-            raise LedgerMismatchError("the signing key is not the one this ledger was created with")
+            raise LedgerMismatchError("the signing key is not this ledger's: open it with the key it was created with")
         return cls(store, genesis, clock=clock, signer=signer, staging=staging)
 
     @classmethod
-    def open_or_create(
-        cls,
-        store: Store,
-        *,
-        filter: Filter,
-        signer: Signer,
-        clock: Clock,
-        bits: Bits,
-        terms: Terms | None = None,
-        staging: Staging | None = None,
-        recovery: bool = False,
-    ) -> Ledger:
-        """Open the ledger, or create it when the store is empty. Two services that start at once agree on one."""
+    def open_or_create(cls, store: Store, **options: Unpack[CreateOptions]) -> Ledger:
+        """Open the ledger, or create it if the store is empty. Two services that start at once agree on one ledger."""
         if store.read("look", lambda transaction: transaction.head()) is None:
-            try:
-                return cls.create(
-                    store,
-                    filter=filter,
-                    signer=signer,
-                    clock=clock,
-                    bits=bits,
-                    terms=terms,
-                    staging=staging,
-                    recovery=recovery,
-                )
-            except LedgerMismatchError:
-                pass  # somebody else created it in between
-        return cls.open(store, clock=clock, signer=signer, filter=filter, terms=terms or Terms(), staging=staging)
+            with suppress(LedgerMismatchError):  # another service may create it in between
+                return cls.create(store, **options)
+        return cls.open(
+            store,
+            clock=options["clock"],
+            signer=options["signer"],
+            filter=options["filter"],
+            terms=options.get("terms") or Terms(),
+            staging=options.get("staging"),
+        )
 
     def _append(self, transaction: Transaction, head: Head, entry: Entry, units: UnitSet | None) -> bytes:
         """Write the entry that follows ``head``, its units, its receipt and the new head; return the receipt."""
@@ -219,11 +201,11 @@ class Ledger:
         return receipt
 
     def _next(self, transaction: Transaction) -> tuple[Head, bytes, int]:
-        """Return the head, the hash of the last entry and the time for the next one: never before the last."""
+        """Return the head, the hash of the last entry and the time of the next one, which is never earlier."""
         head = _head(transaction)
         row = transaction.entry(head.entries - 1)
         if row is None:
-            raise StoreError("the log is shorter than its head says: run 'aggservice ledger verify'")
+            raise StoreError(_CUT_OFF)
         last = entry_from_bytes(row.header, None if row.seq == 0 else self.filter.loss_name)
         return head, entry_hash(row.header), max(self._clock.now_ms(), last.time_ms)
 
@@ -261,12 +243,11 @@ class Ledger:
         units: Units | UnitSet,
         result: bytes | Attempt,
     ) -> Committed:
-        """Charge every unit, log it and keep the result, all in one transaction; then publish staged files.
+        """Charge every unit, log the release and keep the result in one transaction; then publish staged files.
 
-        The same job with the same request returns what was committed first, and the result given here is dropped
-        (``repeated``). Otherwise raises JobConflictError (the job id was used for another request) or
-        BudgetExhaustedError (a unit cannot pay), and nothing is charged, kept or readable. ``result`` is the bytes, or
-        an attempt that was sealed.
+        If the same job with the same request was committed before, return that result and drop the one given here
+        (``repeated``). JobConflictError if the job id was used for another request, BudgetExhaustedError if a unit
+        cannot pay: then nothing is charged, kept or readable. ``result`` is bytes or a sealed attempt.
         """
         attempt = result if isinstance(result, Attempt) else None
         try:
@@ -276,7 +257,7 @@ class Ledger:
                 if self._is_uncommitted(job, problem):
                     attempt.discard()
                 else:
-                    attempt.let_go()  # it may have been committed all the same: ``settle`` asks the ledger
+                    attempt.release_lock()  # it may have been committed: ``recover_staged`` asks the ledger
             raise
         manifest = committed.manifest
         if attempt is not None and (manifest is None or manifest.attempt != attempt.name):
@@ -311,14 +292,14 @@ class Ledger:
         release.check_units(len(paying))
         if isinstance(result, Attempt):
             if result.manifest is None:
-                raise BudgetError("seal the attempt before committing it")
+                raise BudgetError("the attempt is not sealed: call seal before commit")
             kept, files = result.manifest.to_bytes(), result.manifest.files
         else:
             kept, files = bytes(result), ()
         if not len(kept) <= RESULT_MAX_BYTES:
-            raise BudgetError(f"a result of {len(kept)} bytes is too large to keep in the ledger: stage it as files")
+            raise BudgetError(f"a result of {len(kept)} bytes is above {RESULT_MAX_BYTES}: stage it as files")
         if not isinstance(request_digest, bytes) or len(request_digest) != 32:
-            raise BudgetError("the request digest must be 32 bytes (SHA-256)")
+            raise BudgetError("the request digest must be the 32 bytes of a SHA-256 digest")
         units_digest = UnitsDigest(count=len(paying), sha256=paying.digest())
         result_digest = ResultDigest(sha256=hashlib.sha256(kept).digest(), size=len(kept), files=files)
 
@@ -327,7 +308,7 @@ class Ledger:
             if known is not None:
                 if known.entry.request_digest != request_digest:
                     raise JobConflictError(
-                        f"job id {job.job_id!r} was used for another request: choose a new id, or ask the same again"
+                        f"job id {job.job_id!r} was used for another request: choose a new job id, or repeat that one"
                     )
                 return known
             head, previous, time_ms = self._next(transaction)
@@ -351,9 +332,9 @@ class Ledger:
         return self.store.write("commit", work)
 
     def job(self, caller: str, job_id: str) -> Committed | None:
-        """Return what was committed for a job, or None. Another caller's job does not exist.
+        """Return what was committed for a job of this caller, or None.
 
-        Files that a crash or a full disk kept from being published are published first, or StagingError says why not.
+        If a crash or a full disk prevented publishing its files, publish them first; StagingError if that fails again.
         """
         job = JobKey(caller=caller, job_id=job_id)
         committed = self.store.read("job", lambda transaction: self._known(transaction, job))
@@ -363,12 +344,12 @@ class Ledger:
         return committed
 
     def check(self, *, caller: str, release: Release, units: Units | UnitSet) -> Check:
-        """Say whether a release could be paid for now, and if not, which units lack what. Charges nothing."""
+        """Return whether all units can pay for a release now, and which cannot. Charges nothing."""
         cost = self.filter.cost(release)
         asked = UnitSet.of(units)
 
         def work(transaction: Transaction) -> Check:
-            keys = lacking_units(transaction, asked, cost, self.filter.limit)
+            keys = units_that_cannot_pay(transaction, asked, cost, self.filter.limit)
             first = explain_page(transaction, UnitSet(keys[:FIRST_SHOWN]), cost, self.filter, caller)
             return Check(total=len(asked), asked=cost, lacking=keys, first=first)
 
@@ -377,20 +358,20 @@ class Ledger:
     def explain(
         self, *, caller: str, release: Release, units: Units | UnitSet, offset: int = 0, limit: int = FIRST_SHOWN
     ) -> tuple[Shortfall, ...]:
-        """Return a page of shortfalls over ``units``: those of BudgetExhaustedError.units or Check.lacking."""
+        """Return one page of shortfalls of ``units``, which come from BudgetExhaustedError.units or Check.lacking."""
         if not (offset >= 0 and 0 < limit <= PAGE_MAX):
-            raise BudgetError(f"a page has 1 to {PAGE_MAX} units and starts at 0 or later")
+            raise BudgetError(f"a page has 1 to {PAGE_MAX} units and starts at 0 or later, not {limit} at {offset}")
         page = UnitSet(UnitSet.of(units).keys[offset : offset + limit])
         cost = self.filter.cost(release)
         return self.store.read("explain", lambda t: explain_page(t, page, cost, self.filter, caller))
 
-    def balances(self, units: Units | UnitSet) -> Spent:
-        """Return what each unit has spent, in key order; a unit nobody charged has spent nothing."""
+    def balances(self, units: Units | UnitSet) -> SpentColumns:
+        """Return what each unit has spent, in key order; a unit that was never charged has spent 0."""
         asked = UnitSet.of(units)
         return self.store.read("balances", lambda t: read_spent(t, asked, self.filter.limit))
 
     def remaining(self, units: Units | UnitSet) -> Remaining:
-        """Return what is left, component by component, for the unit that has least left and the one that has most."""
+        """Return the least and the most that any unit has left, for loss, δ and uses separately."""
         asked, limit = UnitSet.of(units), self.filter.limit
         low, high = self.store.read("remaining", lambda t: extremes(t, asked, limit))
 
@@ -404,33 +385,33 @@ class Ledger:
         return Remaining(least=left(high), most=left(low))
 
     def recover_budget(self, *, operator: str, reason: str, seq: int) -> bytes:
-        """Give back, once and whole, what the units of release ``seq`` paid; return the receipt of the new entry.
+        """Refund, once and in full, what the units of release ``seq`` paid; return the receipt of the new entry.
 
-        The operator's decision, possible only in a ledger created with ``recovery``, and visible in the log for ever.
-        The release itself is not undone: its job id stays taken and its result stays what it was.
+        An operator's decision, possible only in a ledger created with ``recovery``, and recorded in the log. The
+        release itself stays: its job id remains used and its result unchanged.
         """
         check_name("the operator", operator)
         check_name("the reason", reason)
         if not self.genesis.recovery:
-            raise RecoveryForbiddenError("budget recovery is off in this ledger, as its first entry says")
+            raise RecoveryForbiddenError("budget recovery is off in this ledger: only a new ledger can have it")
 
         def work(transaction: Transaction) -> bytes:
             row = transaction.entry(seq)
             entry = None if row is None or seq == 0 else entry_from_bytes(row.header, self.filter.loss_name)
             if not isinstance(entry, ReleaseEntry):
-                raise RecoveryForbiddenError(f"entry {seq} is not a release")
+                raise RecoveryForbiddenError(f"entry {seq} is not a release: give the number of a release entry")
             if entry.release.of_reports:
                 raise RecoveryForbiddenError(
-                    f"entry {seq} released reports themselves: with their budget back, releasing all but one of them "
-                    "again would show that one"
+                    f"entry {seq} released reports themselves, which cannot be recovered: releasing all but one again "
+                    "would reveal the missing one"
                 )
             for later in transaction.entries(seq + 1):
                 other = entry_from_bytes(later.header, self.filter.loss_name)
                 if isinstance(other, RecoveryEntry) and other.recovers == seq:
-                    raise RecoveryForbiddenError(f"entry {seq} was recovered already, by entry {other.seq}")
+                    raise RecoveryForbiddenError(f"entry {seq} was already recovered, by entry {other.seq}")
             units = UnitSet.packed(b"".join(part.keys for part in transaction.parts(seq)))
             head, previous, time_ms = self._next(transaction)
-            give_back(transaction, units, entry.cost, self.filter.limit)
+            refund(transaction, units, entry.cost, self.filter.limit)
             recovery = RecoveryEntry(
                 seq=head.entries,
                 previous=previous,
@@ -445,35 +426,35 @@ class Ledger:
 
         return self.store.write("recover_budget", work)
 
-    def settle(self) -> tuple[tuple[str, bool], ...]:
-        """After a crash, publish or remove what dead attempts staged, by the ledger. Call it when a service starts.
+    def recover_staged(self) -> tuple[tuple[str, bool], ...]:
+        """Publish or remove the files that crashed attempts left staged. Call it when a service starts.
 
-        The ledger is asked with writers kept out: a database server may still be finishing the last commit of a
-        process that is already dead, and its answer counts only then.
+        The ledger decides: it is read in a write transaction, because a database server may still be finishing the
+        last commit of a crashed process.
         """
         if self._staging is None:
             return ()
 
         def committed(caller: str, job_id: str) -> Manifest | None:
             job = JobKey(caller=caller, job_id=job_id)
-            found = self.store.write("settle", lambda transaction: self._known(transaction, job))
+            found = self.store.write("recover_staged", lambda transaction: self._known(transaction, job))
             return None if found is None else found.manifest
 
-        return tuple(self._staging.settle(committed))
+        return tuple(self._staging.recover(committed))
 
     def stage(self, job: JobKey) -> Attempt:
-        """Start an attempt at a job whose result is files."""
+        """Begin an attempt at a job whose result is files."""
         if self._staging is None:
-            raise BudgetError("this ledger was opened without a staging folder: results are bytes")
+            raise BudgetError("this ledger was opened without a staging folder: open it with one, or use bytes")
         return self._staging.begin(job.caller, job.job_id)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the signed checkpoint over the whole log, as made when its last entry was."""
+        """Return the signed checkpoint over the whole log, made with its last entry."""
 
         def work(transaction: Transaction) -> bytes:
             row = transaction.entry(_head(transaction).entries - 1)
             if row is None:
-                raise StoreError("the log is shorter than its head says: run 'aggservice ledger verify'")
+                raise StoreError(_CUT_OFF)
             return bytes(row.receipt)
 
         return Receipt.from_bytes(self.store.read("checkpoint", work)).checkpoint

@@ -1,4 +1,4 @@
-"""What happened: a release, its mechanisms and their parameters. What it costs is the filter's to say."""
+"""What happened: a release, its mechanisms and their parameters. ``budget.filters`` says what it costs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from budget.amounts import Delta, Epsilon, Rho
 from budget.errors import BudgetError, FormatError, ZeroAmountError
 
 REPORT_UNIT = "report"
-"""The privacy unit that is the report: Algorithm 1 of the paper, and every local report."""
+"""The privacy unit of the paper's Algorithm 1, and of every release of local reports."""
 
 _NAME_MAX = 64
 _VALUE_MAX = 4096
@@ -22,7 +22,7 @@ _MECHANISMS_MAX = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise:
-    """Discrete Laplace noise over keys that were known beforehand: ε-DP (Algorithm 1, Fact 3.3)."""
+    """Discrete Laplace noise over keys known in advance: ε-DP (the paper, Algorithm 1 and Fact 3.3)."""
 
     name: ClassVar[str] = "discrete_laplace"
     epsilon: Epsilon
@@ -30,7 +30,8 @@ class LaplaceNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceDiscovery:
-    """Truncated discrete Laplace noise and a strict threshold over keys that occur: (ε, δ)-DP, δ > 0 (A1, A7)."""
+    """Truncated discrete Laplace noise and a strict threshold over keys found in reports: (ε, δ)-DP, δ > 0
+    (the paper, Algorithm 1 and Lemma A.1)."""
 
     name: ClassVar[str] = "truncated_discrete_laplace"
     epsilon: Epsilon
@@ -38,12 +39,13 @@ class LaplaceDiscovery:
 
     def __post_init__(self) -> None:
         if not self.delta.atto > 0:
-            raise ZeroAmountError("delta must be above 0 for key discovery: without it no threshold hides a key")
+            raise ZeroAmountError("delta must be above 0 for key discovery: at delta 0 no threshold can hide a key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise:
-    """Discrete Gaussian noise: ρ-zCDP, or δ-approximate ρ-zCDP when a threshold also hides keys (A8)."""
+    """Discrete Gaussian noise: ρ-zCDP, or δ-approximate ρ-zCDP if a threshold also hides keys
+    (the paper, Appendix B)."""
 
     name: ClassVar[str] = "discrete_gaussian"
     rho: Rho
@@ -52,7 +54,7 @@ class GaussianNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalReports:
-    """Reports that their devices randomized themselves, ε₀ each, released in random order. Once: see ``filters``."""
+    """Reports that devices randomized with ε₀ each, released in random order; each unit once (see ``filters``)."""
 
     name: ClassVar[str] = "local_response"
     epsilon: Epsilon
@@ -60,10 +62,10 @@ class LocalReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffledReports:
-    """The same, charged what shuffling leaves of ε₀ in the central model: (ε, δ) for n honest clients (D, Thm 7).
+    """The same, at the lower price (ε, δ) that shuffling gives for n honest clients in the central model
+    (Erlingsson and others 2019, Theorem 7, or the numerical bound of ``aggservice.mechanisms``).
 
-    It carries what its price follows from, and one that is priced below its bound cannot be made: neither charged nor
-    read back from a log.
+    It carries the inputs of its price. A price below the bound is refused, both in a charge and in a log.
     """
 
     name: ClassVar[str] = "shuffled_local_response"
@@ -80,11 +82,11 @@ class ShuffledReports:
             )
         except ParameterError as problem:
             raise BudgetError(f"the {self.bound} bound does not apply: {problem}") from problem
-        # Rounding up may come out a millionth apart where another machine's floats differ in their last place.
+        # Another machine's floats may differ in the last digit, so that rounding up gives one millionth more or less.
         if not owed - 1 <= self.epsilon.micro <= self.local.micro:
             raise BudgetError(
-                f"one of {self.reports} shuffled reports of {self.local} owes {Epsilon(micro=owed)} at delta "
-                f"{self.delta} by the {self.bound} bound, not {self.epsilon}"
+                f"with {self.reports} shuffled reports of epsilon {self.local} and delta {self.delta}, a report owes "
+                f"{Epsilon(micro=owed)} by the {self.bound} bound, not {self.epsilon}"
             )
 
 
@@ -93,11 +95,11 @@ Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | Shu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One release: every mechanism that ran on the same units, and whatever else an auditor should know.
+    """One release: every mechanism that ran on the same units, and what else an auditor should know.
 
-    ``unit`` names what pays. ``covers`` names the APIs whose reports went in, each with how many times its bounds
-    count (``budget.terms``). ``parameters`` are names and texts (Λ₁, Λ₀, τ, filtering IDs…); they are logged, never
-    priced.
+    ``unit`` names the privacy unit that pays. ``covers`` maps each API whose reports went in to the number of times
+    that its bounds count (``budget.terms``). ``parameters`` are names and texts (Λ₁, Λ₀, τ, filtering IDs…) that are
+    logged and do not change the price.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -109,28 +111,30 @@ class Release:
         if not 0 < len(self.mechanisms) <= _MECHANISMS_MAX:
             raise BudgetError(f"a release has 1 to {_MECHANISMS_MAX} mechanisms, not {len(self.mechanisms)}")
         if not len(self.parameters) <= _PARAMETERS_MAX:
-            raise BudgetError(f"a release has at most {_PARAMETERS_MAX} parameters")
+            raise BudgetError(f"a release has at most {_PARAMETERS_MAX} parameters, not {len(self.parameters)}")
         for name, value in self.parameters.items():
             if not isinstance(name, str) or not isinstance(value, str):
-                raise BudgetError("parameters of a release are text; amounts cross as decimal text")
+                raise BudgetError("parameters of a release are text: give amounts as decimal text")
             if not 0 < len(name) <= _NAME_MAX or not len(value) <= _VALUE_MAX:
-                raise BudgetError(f"parameter {name[:_NAME_MAX]!r} is too long to log")
+                raise BudgetError(
+                    f"parameter {name[:_NAME_MAX]!r} or its value is too long to log, or its name is empty"
+                )
         for api, times in self.covers.items():
             if not isinstance(api, str) or not 0 < len(api) <= _NAME_MAX or type(times) is not int or not times >= 1:
-                raise BudgetError("a release covers APIs by name, each at least once")
+                raise BudgetError(f"a release covers APIs by name, each at least once, not {api!r}: {times!r}")
         object.__setattr__(self, "parameters", MappingProxyType(dict(self.parameters)))
         object.__setattr__(self, "covers", MappingProxyType(dict(sorted(self.covers.items()))))
 
     @property
     def of_reports(self) -> bool:
-        """Whether reports themselves are released, and not sums over them."""
+        """Whether the reports themselves are released, instead of sums over them."""
         return any(isinstance(one, LocalReports | ShuffledReports) for one in self.mechanisms)
 
     def check_units(self, count: int) -> None:
-        """Refuse a release of shuffled reports over another number of units than its price is for."""
+        """Refuse shuffled reports if the number of units differs from the one that their price is for."""
         for one in self.mechanisms:
             if isinstance(one, ShuffledReports) and one.reports != count:
-                raise BudgetError(f"the price is for {one.reports} shuffled reports, and {count} units pay it")
+                raise BudgetError(f"the price is for {one.reports} shuffled reports, but {count} units would pay it")
 
 
 def release_to_plain(release: Release) -> dict[str, Any]:
@@ -186,13 +190,13 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
                 bound=AmplificationBound(bound),
             )
         case _:
-            raise FormatError(f"no such mechanism: {plain!r}")
+            raise FormatError(f"not a mechanism: {plain!r}")
 
 
 def release_from_plain(plain: dict[str, Any]) -> Release:
-    """Read back what ``release_to_plain`` wrote; anything else is a FormatError or an AmountError."""
+    """Read back what ``release_to_plain`` wrote; FormatError or AmountError for anything else."""
     if set(plain) != {"mechanisms", "unit", "covers", "parameters"}:
-        raise FormatError("a release has mechanisms, a unit, the APIs it covers, and parameters")
+        raise FormatError(f"a release has mechanisms, unit, covers and parameters, not {', '.join(sorted(plain))}")
     return Release(
         mechanisms=tuple(_mechanism(one) for one in plain["mechanisms"]),
         unit=plain["unit"],

@@ -1,4 +1,4 @@
-"""What a ledger needs of a database: named transactions over five small tables.
+"""The interface between a ledger and a database: named transactions over five small tables.
 
 | table | key | holds |
 | --- | --- | --- |
@@ -8,8 +8,8 @@
 | jobs | caller, job id | the entry and the result (or the manifest of its files) |
 | balances | first key | a block of records (see ``balances``) |
 
-A write transaction excludes every other one of the same ledger, in all processes: each appends to one hash chain, so
-they are serial by nature, and two charges can never read the same balance.
+A write transaction excludes all other writes to the same ledger, in all processes: each appends to one hash chain, so
+writes are serial, and two charges can never read the same balance.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import ClassVar, Final, TypeVar
 T = TypeVar("T")
 
 PART_UNITS: Final = 1 << 16
-"""Units in one row of the units table: 1.25 MiB."""
+"""The largest number of units in one row of the units table: 1.25 MiB of keys."""
 
 
 _CREATED = re.compile(r"CREATE (?:UNIQUE )?(?:TABLE|INDEX) (\w+)")
@@ -101,14 +101,14 @@ class Transaction(ABC):
 
     @abstractmethod
     def parts_between(self, low: bytes, high: bytes, caller: str | None = None) -> Iterator[PartRow]:
-        """Yield, in order of entry, the parts whose range of keys meets [low, high] (they need not hold one there).
+        """Yield, in order of entry, the parts whose range of keys overlaps [low, high], even if no key lies in it.
 
-        With ``caller``, only those of his jobs.
+        With ``caller``, only parts of their jobs.
         """
 
     @abstractmethod
     def count_parts(self) -> int:
-        """Return how many parts there are in all."""
+        """Return the total number of parts."""
 
     @abstractmethod
     def job(self, caller: str, job_id: str) -> JobRow | None:
@@ -116,21 +116,21 @@ class Transaction(ABC):
 
     @abstractmethod
     def add_job(self, job: JobRow) -> None:
-        """Take a (caller, job id)."""
+        """Add a job."""
 
     @abstractmethod
     def count_jobs(self) -> int:
-        """Return how many jobs there are in all."""
+        """Return the total number of jobs."""
 
     @abstractmethod
     def schema(self) -> tuple[int, set[str], set[str]]:
-        """Return the schema version, the tables and indexes that exist, and those that this version has."""
+        """Return the schema version, the tables and indexes that exist, and those that this version should have."""
 
     @abstractmethod
     def block_index(self, low: bytes, high: bytes) -> list[bytes]:
         """Return, ascending, the first keys of blocks that may hold keys in [low, high].
 
-        That is those in (low, high] and the greatest at most ``low``; when none is that small, the smallest of all.
+        These are the first keys in (low, high] and the greatest that is ≤ ``low``; if none is, the smallest of all.
         """
 
     @abstractmethod
@@ -139,7 +139,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def replace_blocks(self, first_keys: list[bytes], blocks: Iterable[tuple[bytes, bytes]]) -> None:
-        """Remove the blocks with these first keys and add others."""
+        """Replace the blocks with these first keys by ``blocks``."""
 
     @abstractmethod
     def blocks(self) -> Iterator[tuple[bytes, bytes]]:
@@ -147,10 +147,10 @@ class Transaction(ABC):
 
 
 class Store(ABC):
-    """A database that runs named transactions, whole or not at all, and retries those that lost a race.
+    """A database that runs each named transaction completely or not at all, and retries one that lost a race.
 
-    ``definite`` says that a failed write is not committed if a later read does not show it. A server that was lost
-    while it committed may still finish.
+    ``definite`` is whether a later read shows for certain if a failed write was committed. A database server may still
+    finish a commit after its client lost the connection.
     """
 
     definite: ClassVar[bool] = True
@@ -159,14 +159,14 @@ class Store(ABC):
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` in a transaction that excludes other writers, commit durably, and return its result.
 
-        Nothing stays if ``work`` raises. ``work`` may run again when the database asks for it, so that it must have
-        no other effect; ``name`` is for messages.
+        If ``work`` raises, nothing is written. The store may retry ``work``, so it must have no other effect. ``name``
+        appears in error messages.
         """
 
     @abstractmethod
     def read(self, name: str, work: Callable[[Transaction], T]) -> T:
-        """Run ``work`` on one consistent snapshot without keeping writers out, and return its result."""
+        """Run ``work`` on one consistent snapshot, without blocking writers, and return its result."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections. A closed store may be used again; it opens new ones."""
+        """Close all idle connections. A store can be used again afterwards; it then opens new ones."""

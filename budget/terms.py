@@ -1,7 +1,7 @@
-"""For whom a ledger charges: the privacy unit, and per API how much one unit can contribute.
+"""The terms of a ledger: its privacy unit, and per API how much one unit can contribute.
 
-They stand in the ledger's first entry and never change. A second unit in the same ledger would give every report a
-second budget, and a bound that changed would make the noise of earlier releases mean something else.
+They are part of the ledger's first entry and never change. A second unit in the same ledger would give every report a
+second budget, and another bound would change what the noise of earlier releases protects.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _NAME_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sensitivity:
-    """How much one privacy unit can move the sums: by Λ₁ in all, in at most Λ₀ contributions of at least 1 each."""
+    """How much one privacy unit can move the sums: by Λ₁ in total, in at most Λ₀ contributions of at least 1 each."""
 
     l1: int = 65_536
     l0: int = 65_536
 
     def __post_init__(self) -> None:
         if not 1 <= self.l1 <= MAX_L1:
-            raise TermsError(f"l1 must be a whole number from 1 to 2^32, not {self.l1}")
+            raise TermsError(f"l1 must be an integer from 1 to 2^32, not {self.l1}")
         if not 1 <= self.l0 <= self.l1:
-            raise TermsError(f"l0 counts contributions of at least 1 each: give 1 to l1 = {self.l1}, not {self.l0}")
+            raise TermsError(f"l0 must be an integer from 1 to l1 = {self.l1}, not {self.l0}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +42,19 @@ class Terms:
     def __post_init__(self) -> None:
         for name in (self.unit, *self.bounds):
             if not isinstance(name, str) or not 0 < len(name) <= _NAME_MAX:
-                raise TermsError(f"units and APIs are named by 1 to {_NAME_MAX} characters, not {name!r}")
+                raise TermsError(f"a unit or API must be named by 1 to {_NAME_MAX} characters, not {name!r}")
         object.__setattr__(self, "bounds", MappingProxyType(dict(sorted(self.bounds.items()))))
 
     def sensitivity(self, covers: Mapping[str, int]) -> Sensitivity:
-        """Return the bounds of a release over these APIs, each counted so many times: they add up.
+        """Return the bounds of a release: the sum over the covered APIs, each times its count.
 
-        A unit of each API may belong to one person, who can use all of them at once. A release that covers no report
-        protects nobody; it gets the largest bounds of a single API.
+        One person can use all of the APIs at once, so the bounds add up. A release without reports protects nobody; it
+        gets the largest bounds of a single API.
         """
         missing = sorted(set(covers) - set(self.bounds))
         if missing:
             raise TermsError(
-                f"this ledger has no bounds for {', '.join(missing)}: its first entry names the APIs it has"
+                f"this ledger has no bounds for {', '.join(missing)}: use one of {', '.join(self.bounds) or 'no API'}"
             )
         if not covers:
             return max(self.bounds.values(), key=lambda one: (one.l1, one.l0), default=Sensitivity())
@@ -67,15 +67,15 @@ class Terms:
         return Sensitivity(l1=l1, l0=l0)
 
     def check(self, release: Release) -> None:
-        """Refuse a release that charges another unit, covers an unknown API, or states other bounds than its APIs have.
+        """Refuse a release with another unit than the ledger's, an unknown API, or other bounds than its APIs have.
 
-        Local reports pay for themselves in every ledger: they are released one by one, not summed under a shared ID.
+        Local reports are charged per report in every ledger: they are released one by one, not summed.
         """
         expected = REPORT_UNIT if release.of_reports else self.unit
         if release.unit != expected:
             raise TermsError(
-                f"this ledger charges each {self.unit}, and this release would charge each {release.unit}: "
-                "a report would have two budgets"
+                f"this ledger charges each {self.unit}, but this release would charge each {release.unit}, so that a "
+                "report would have two budgets: use the unit of the ledger"
             )
         if release.of_reports or not release.covers:
             return
@@ -83,8 +83,8 @@ class Terms:
         stated = (release.parameters.get("l1"), release.parameters.get("l0"))
         if stated != (str(bounds.l1), str(bounds.l0)):
             raise TermsError(
-                f"a release over {', '.join(release.covers)} states l1 = {bounds.l1} and l0 = {bounds.l0} in this "
-                f"ledger, not {stated[0]} and {stated[1]}"
+                f"this release states the bounds {stated[0]} and {stated[1]}: in this ledger, a release over "
+                f"{', '.join(release.covers)} must state l1 = {bounds.l1} and l0 = {bounds.l0}"
             )
 
 
@@ -102,4 +102,4 @@ def terms_from_plain(plain: dict[str, Any]) -> Terms:
         bounds = {api: Sensitivity(l1=int(one["l1"]), l0=int(one["l0"])) for api, one in plain["bounds"].items()}
         return Terms(unit=plain["unit"], bounds=bounds)
     except (KeyError, TypeError, ValueError, AttributeError, BudgetError) as problem:
-        raise FormatError(f"not the terms of a ledger: {problem}") from problem
+        raise FormatError(f"the terms of the ledger cannot be read: {problem}") from problem

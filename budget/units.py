@@ -1,14 +1,13 @@
 """Privacy units: opaque 20-byte keys in a canonical set, sorted and without repetition.
 
-``aggservice.wire`` derives the keys (hour ‖ 16 bytes of a hash); nothing here looks inside them. That the keys of one
-hour share their first bytes is why a job's units lie close together in key order, which the balances rely on for speed.
+``aggservice.wire`` derives the keys (hour ‖ 16 bytes of a hash); the ledger treats them as opaque. Keys of
+one hour share their first bytes, so a job's units lie close together in key order; the balances need that for speed.
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -26,7 +25,7 @@ _AT_ONCE: Final = 1 << 16
 Words = NDArray[np.uint64]
 Tails = NDArray[np.uint32]
 Columns = tuple[Words, Words, Tails]
-Places = NDArray[np.int64]
+Indexes = NDArray[np.int64]
 Units = NDArray[np.uint8] | bytes | bytearray | memoryview
 
 
@@ -34,15 +33,6 @@ def columns(keys: NDArray[np.uint8]) -> Columns:
     """Return the high, middle and low parts of an (n, 20) array of keys as native numbers."""
     parts = np.ascontiguousarray(keys).view(KEY)[:, 0]
     return parts["hi"].astype(np.uint64), parts["mid"].astype(np.uint64), parts["lo"].astype(np.uint32)
-
-
-def _tuples(keys: Columns) -> list[tuple[int, int, int]]:
-    return list(zip(keys[0].tolist(), keys[1].tolist(), keys[2].tolist(), strict=True))
-
-
-def ascending_plain(keys: Columns) -> bool:
-    """The plain twin of ``ascending``."""
-    return all(a < b for a, b in pairwise(_tuples(keys)))
 
 
 @njit(cache=True)
@@ -60,15 +50,9 @@ def ascending(keys: Columns) -> bool:
     return True
 
 
-def merge_places_plain(left: Columns, right: Columns) -> tuple[list[int], list[int], int]:
-    """The plain twin of ``merge_places``."""
-    order = {key: place for place, key in enumerate(sorted({*_tuples(left), *_tuples(right)}))}
-    return [order[key] for key in _tuples(left)], [order[key] for key in _tuples(right)], len(order)
-
-
 @njit(cache=True)
-def merge_places(left: Columns, right: Columns, place_left: Places, place_right: Places) -> int:
-    """Write where each key of two strictly ascending lists goes in their sorted union; return its size. O(n)."""
+def merge_indexes(left: Columns, right: Columns, index_left: Indexes, index_right: Indexes) -> int:
+    """Write the index of each key of two strictly ascending lists in their sorted union; return its size. O(n)."""
     lh, lm, ll = left
     rh, rm, rl = right
     i = 0
@@ -87,10 +71,10 @@ def merge_places(left: Columns, right: Columns, place_left: Places, place_right:
         elif ll[i] != rl[j]:
             side = -1 if ll[i] < rl[j] else 1
         if side <= 0:
-            place_left[i] = out
+            index_left[i] = out
             i += 1
         if side >= 0:
-            place_right[j] = out
+            index_right[j] = out
             j += 1
         out += 1
     return out
@@ -98,22 +82,22 @@ def merge_places(left: Columns, right: Columns, place_left: Places, place_right:
 
 def contains(held: NDArray[np.uint8], asked: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Return which of the keys ``asked`` are among ``held``; both strictly ascending. O(n)."""
-    place_held, place_asked = np.empty(len(held), np.int64), np.empty(len(asked), np.int64)
-    size = merge_places(columns(held), columns(asked), place_held, place_asked)
+    index_held, index_asked = np.empty(len(held), np.int64), np.empty(len(asked), np.int64)
+    size = merge_indexes(columns(held), columns(asked), index_held, index_asked)
     marked = np.zeros(size, dtype=bool)
-    marked[place_held] = True
-    return marked[place_asked]
+    marked[index_held] = True
+    return marked[index_asked]
 
 
 def rows(units: Units) -> NDArray[np.uint8]:
-    """Return units as an (n, 20) array of bytes; a buffer is read as keys one after another."""
+    """Return units as an (n, 20) array of bytes; a buffer holds keys one after another."""
     if isinstance(units, bytes | bytearray | memoryview):
         flat = np.frombuffer(units, dtype=np.uint8)
         if flat.size % UNIT_BYTES:
             raise UnitKeyError(f"{flat.size} bytes are not a whole number of {UNIT_BYTES}-byte unit keys")
         return flat.reshape(-1, UNIT_BYTES)
     if not isinstance(units, np.ndarray) or units.dtype != np.uint8 or units.ndim != 2 or units.shape[1] != UNIT_BYTES:
-        raise UnitKeyError(f"unit keys are an (n, {UNIT_BYTES}) array of uint8, or a buffer of such keys")
+        raise UnitKeyError(f"unit keys must be an (n, {UNIT_BYTES}) array of uint8, or a buffer of keys")
     return units
 
 
@@ -124,7 +108,7 @@ def _sorted(keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
     order = np.argsort(hi)
     ties = np.flatnonzero(hi[order[1:]] == hi[order[:-1]])
     if ties.size:
-        # Keys of one hour share four bytes, so that a few of a million tie in eight: only those need the slower sort.
+        # Keys of one hour share four bytes, so a few in a million tie in eight: only those need the slower sort.
         tied = np.union1d(ties, ties + 1)
         among = order[tied]
         order[tied] = among[np.lexsort((lo[among], mid[among], hi[among]))]
@@ -137,7 +121,7 @@ def _sorted(keys: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class UnitSet:
-    """A set of unit keys: ``keys`` is (n, 20), strictly ascending, or UnitKeyError. Use ``of`` for any other keys."""
+    """A set of unit keys: ``keys`` is (n, 20) and strictly ascending, else UnitKeyError. ``of`` sorts any keys."""
 
     keys: NDArray[np.uint8]
 
@@ -145,11 +129,11 @@ class UnitSet:
         keys = rows(self.keys)
         for start in range(0, len(keys), _AT_ONCE):
             if not ascending(columns(keys[max(start - 1, 0) : start + _AT_ONCE])):
-                raise UnitKeyError("the unit keys are not in strictly ascending order")
+                raise UnitKeyError("the unit keys are not in strictly ascending order: use UnitSet.of to sort them")
 
     @classmethod
     def of(cls, units: Units | UnitSet) -> UnitSet:
-        """Return the set of ``units``, a repeated key once. O(n log n), O(n) when they are sorted already."""
+        """Return the set of ``units``, without repeated keys. O(n log n); O(n) if they are sorted."""
         if isinstance(units, UnitSet):
             return units
         keys = _sorted(rows(units))
@@ -160,7 +144,7 @@ class UnitSet:
 
     @classmethod
     def packed(cls, raw: bytes) -> UnitSet:
-        """Read the packed form: keys one after another, strictly ascending; UnitKeyError when they are not."""
+        """Read the packed form: keys one after another, strictly ascending; else UnitKeyError."""
         return cls(rows(raw))
 
     def __len__(self) -> int:

@@ -8,24 +8,24 @@ class LdpError(Exception):
 
 
 class ProtocolError(LdpError, ValueError):
-    """A protocol was asked for with parameters for which it is not defined."""
+    """A protocol is not defined for the parameters given."""
 
 
 class ReportError(LdpError, ValueError):
-    """A value, report or column does not belong to the protocol it was given to."""
+    """A value, report or column is not one of the protocol it was given to."""
 
 
 class StateError(LdpError, ValueError):
-    """A saved client state cannot be read, or belongs to a client of another protocol."""
+    """A saved client state cannot be read, or belongs to another protocol."""
 
 
 class RegistryError(LdpError):
-    """A device registry refuses a token: this client, or this report id, has one for the collection already."""
+    """A device registry refuses a token: the client or the report id already has one for the collection."""
 
 
 class DataError(LdpError):
-    """A data set is missing or is not what its name says."""
+    """A data set is missing, or its contents differ from what its name says."""
 
 
 class FigureError(LdpError):
-    """A figure cannot be made as asked."""
+    """A figure cannot be made from this request."""

@@ -26,6 +26,7 @@ from ara_client import (
     draw_states,
     match_table,
 )
+from ara_client.reports import OutgoingReport
 
 _PROMISED_RATE = 1_000_000
 _PROMISED_RATIO = 50

@@ -11,8 +11,8 @@ import typer
 from aggservice.bench import conclude, interleaved, seconds
 from aggservice.mechanisms import SecureBits, uniform_below_batch
 from ldp_client import build, l_osue
-from ldp_client.experiments.datasets import Dataset, load, synthetic
-from ldp_client.experiments.run import run
+from ldp_client.experiments.datasets import Dataset, load_dataset, synthetic_dataset
+from ldp_client.experiments.run import run_method
 from ldp_client.sampling.hashing import count_matches, draw_hashes
 
 #: ε∞ and ε₁ of everything measured here, in millionths; the middle of the paper's grid.
@@ -65,8 +65,8 @@ def _hash_tests() -> None:
 def _cell(folder: Path | None) -> None:
     table = _delaware(folder)
     protocol = build("OLOLOHA", k=table.k, epsilon_permanent_micro=_LIMIT, epsilon_first_micro=_ONCE)
-    run(table.part(100, 2), protocol, SecureBits())  # compile
-    times = sorted(seconds(lambda: run(table, protocol, SecureBits())) for _ in range(3))
+    run_method(table.part(100, 2), protocol, SecureBits())  # compile
+    times = sorted(seconds(lambda: run_method(table, protocol, SecureBits())) for _ in range(3))
     print(
         f"OLOLOHA cell    {times[1]:8.3f} s for {table.name}: {table.users:,} users, {table.k:,} values, "
         f"{table.collections} collections; {_CELL_PROMISED_S / times[1]:.1f} times as fast as the "
@@ -77,8 +77,8 @@ def _cell(folder: Path | None) -> None:
 def _delaware(folder: Path | None) -> Dataset:
     """Return DB_DE, or without its folder synthetic data of its size."""
     if folder is not None:
-        return load("DB_DE", SecureBits(), folder)
-    return synthetic(SecureBits(), users=9_123, k=1_234, collections=80)
+        return load_dataset("DB_DE", SecureBits(), folder)
+    return synthetic_dataset(SecureBits(), users=9_123, k=1_234, collections=80)
 
 
 def _against_peer(users: int, values: int) -> None:

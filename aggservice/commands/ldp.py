@@ -24,8 +24,8 @@ from ldp_client.experiments import run as experiment
 from ldp_client.experiments.datasets import Dataset
 from ldp_client.experiments.figures import all_figures, find_figure
 from ldp_client.experiments.figures.kinds import FigureRequest, write_table
-from ldp_client.experiments.figures.loloha_experiments import Interval
-from ldp_client.experiments.run import Outcome
+from ldp_client.experiments.figures.loloha_experiments import MeanInterval
+from ldp_client.experiments.run import MethodResult
 from ldp_client.protocols.methods import EXACT_METHODS, PAPER_METHODS
 
 ldp = typer.Typer(
@@ -92,7 +92,7 @@ def load_dataset(name: str, bits: Bits, folder: Path | None, users: int | None, 
     if name not in datasets.NAMES and path.suffix == ".csv":
         data = datasets.counters(path, path.stem)
     else:
-        data = datasets.load(name, bits.child(name), folder)
+        data = datasets.load_dataset(name, bits.child(name), folder)
     return data.part(users or data.users, collections or data.collections)
 
 
@@ -141,7 +141,7 @@ def run_command(
             last[:] = [estimate]
             report(method, t + 1, table.collections)
 
-        outcome = experiment.run(table, protocol, bits.child("reports"), each)
+        outcome = experiment.run_method(table, protocol, bits.child("reports"), each)
     rows = _estimates(last[0], protocol, table, confidence)
     if out is not None:
         write_table(out, tuple(rows[0]), (tuple(row.values()) for row in rows))
@@ -180,7 +180,7 @@ def _labels(protocol: FrequencyProtocol, table: Dataset) -> list[int | str]:
     return labels
 
 
-def _described(protocol: FrequencyProtocol, table: Dataset, outcome: Outcome, *, private: bool) -> dict[str, Any]:
+def _described(protocol: FrequencyProtocol, table: Dataset, outcome: MethodResult, *, private: bool) -> dict[str, Any]:
     privacy = protocol.privacy
     return {
         "protocol": protocol.describe(),
@@ -268,8 +268,8 @@ def compare(
             outcomes = []
             for number in range(runs):
                 report(name, index * runs + number, len(protocols) * runs)
-                outcomes.append(experiment.run(table, protocol, bits.child(f"{name}/{number}")))
-            mse = Interval.over([outcome.mse for outcome in outcomes])
+                outcomes.append(experiment.run_method(table, protocol, bits.child(f"{name}/{number}")))
+            mse = MeanInterval.over([outcome.mse for outcome in outcomes])
             described = _described(protocol, table, outcomes[0], private=seed is None)
             rows.append(
                 {

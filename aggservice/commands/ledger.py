@@ -34,10 +34,10 @@ from budget import (
 )
 from budget.explain import Shortfall
 from budget.filters import filter_to_plain, spend_to_plain
-from budget.log.history import Listed, Query, find_entries
+from budget.log.history import EntryQuery, ListedEntry, find_entries
 from budget.release import Mechanism
 from budget.stores.balances import balance_totals
-from budget.stores.locations import open_place
+from budget.stores.locations import open_ledger_or_log
 
 ledger = typer.Typer(
     help="Read, dry-run and audit the privacy budget.\n\nA ledger is a SQLite file or a PostgreSQL schema.",
@@ -119,9 +119,9 @@ def _words(plain: dict[str, str]) -> str:
     return ", ".join(f"{name} {value}" for name, value in plain.items())
 
 
-def reading(place: str, schema: str) -> tuple[Store, Any]:
+def reading(source: str, schema: str) -> tuple[Store, Any]:
     """Open a ledger for reading; return its store and the ledger."""
-    store = open_store(place, schema=schema)
+    store = open_store(source, schema=schema)
     return store, Ledger.open(store, clock=SystemClock())
 
 
@@ -281,17 +281,17 @@ def log(
 
     The entries are shown as they are written; verify checks them.
     """
-    query = Query(
+    query = EntryQuery(
         job_id=job,
         caller=caller,
         unit=None if unit is None else _unit(unit),
         since_ms=_moment("--since", since),
         until_ms=_moment("--until", until),
     )
-    place = open_place(ledger, schema=schema)
-    found = find_entries(place, query)
-    if not isinstance(place, ExportedLog):
-        place.close()
+    source = open_ledger_or_log(ledger, schema=schema)
+    found = find_entries(source, query)
+    if not isinstance(source, ExportedLog):
+        source.close()
     if as_json:
         typer.echo(json.dumps({"entries": [one.plain for one in found]}, indent=2))
         return
@@ -300,7 +300,7 @@ def log(
     typer.echo(f"{len(found)} entries", err=True)
 
 
-def _line(listed: Listed) -> str:
+def _line(listed: ListedEntry) -> str:
     plain = listed.plain
     start = f"{plain['seq']:>6}  {_time(plain['time_ms'])}  {plain['type']:<8}"
     if plain["type"] == "genesis":

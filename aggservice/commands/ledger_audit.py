@@ -16,7 +16,7 @@ from budget.audit.verify import AuditReport
 from budget.errors import FormatError, LedgerMismatchError
 from budget.files.staging import file_digest
 from budget.log.proofs import read_checkpoint, read_receipt
-from budget.stores.locations import open_place
+from budget.stores.locations import open_ledger_or_log
 
 
 @ledger.command()
@@ -43,14 +43,14 @@ def verify(
     held = [read_receipt(path) for path in receipts or ()]
     _check_summaries(summaries or [], held)
     key = None if public_key is None else _key(public_key)
-    place = open_place(ledger, schema=schema)
+    source = open_ledger_or_log(ledger, schema=schema)
     with unit_count("verifying") as count:
-        if isinstance(place, ExportedLog):
-            report = verify_log(place, checkpoints=signed, receipts=held, public_key=key, progress=count)
+        if isinstance(source, ExportedLog):
+            report = verify_log(source, checkpoints=signed, receipts=held, public_key=key, progress=count)
         else:
-            report = verify_store(place, checkpoints=signed, receipts=held, public_key=key, progress=count)
-            place.close()
-    _show_audit(report, as_json, exported=isinstance(place, ExportedLog))
+            report = verify_store(source, checkpoints=signed, receipts=held, public_key=key, progress=count)
+            source.close()
+    _show_audit(report, as_json, exported=isinstance(source, ExportedLog))
     raise typer.Exit(0 if report.ok else NO)
 
 

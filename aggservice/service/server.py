@@ -63,7 +63,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         terms=config.terms,
         staging=Staging(config.state / "staging", bits),
     )
-    ledger.settle()
+    ledger.recover_staged()
     return ledger
 
 

@@ -1,1 +1,1 @@
-"""The audit: a log replayed from its first entry."""
+"""The audit: replay a log from its first entry and compare."""

@@ -1,7 +1,7 @@
-"""A log replayed from its first entry: each must be canonical, follow the one before, and be paid for.
+"""Replay a log from its first entry: each entry must be canonical, follow the one before, and be paid for.
 
 Nothing is trusted: an entry must state the cost that the filter gives its mechanisms, hold the units it names, and
-leave every unit within its limit. Checkpoints and receipts kept elsewhere are compared where the replay reaches them.
+leave every unit within its limit. Checkpoints and receipts from elsewhere are compared when the replay reaches them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from budget.log.proofs import Checkpoint, Receipt
 from budget.units import UNIT_BYTES, ascending, columns, rows
 
 UNREADABLE: Final = (BudgetError, ValueError, TypeError, OverflowError, sqlite3.Error)
-"""What reading bytes that somebody changed may raise."""
+"""What reading bytes that were changed may raise."""
 
 
 class DisagreementError(BudgetError):
-    """Two things that must agree do not: at which entry (None: not at one), in what, and what it is."""
+    """Two values that must agree differ: at entry ``seq`` (None: at no single entry), in ``what``, as ``text`` says."""
 
     def __init__(self, seq: int | None, what: str, text: str) -> None:
         super().__init__(("" if seq is None else f"entry {seq}: ") + f"{what}: {text}")
@@ -42,7 +42,7 @@ class DisagreementError(BudgetError):
 
 
 class LogReplay:
-    """The state of a replay: where the log stands after the entries added so far, and the balances they imply."""
+    """The state of a replay: the end of the log after the entries added so far, and the balances they imply."""
 
     def __init__(self) -> None:
         self.genesis: Genesis | None = None
@@ -63,7 +63,7 @@ class LogReplay:
     def balances(self) -> Tally:
         """The balances so far."""
         if self._balances is None:
-            raise DisagreementError(0, "missing", "there is no ledger: the log has no entry")
+            raise DisagreementError(0, "missing", "the log has no entry, so there is no ledger")
         return self._balances
 
     @property
@@ -77,8 +77,8 @@ class LogReplay:
         return entry_to_plain(entry, self.genesis.filter.loss_name)
 
     def add(self, raw: bytes, parts: Iterable[bytes]) -> Entry:
-        """Replay the next entry with its packed units; DisagreementError when it does not belong here."""
-        entry = self._follow(raw)
+        """Replay the next entry with its packed units; DisagreementError if it is not a valid next entry."""
+        entry = self._check_chain(raw)
         leaf = entry_hash(raw)
         if isinstance(entry, Genesis):
             self.genesis, self.ledger_id, self._balances = entry, leaf, Tally(entry.filter.limit)
@@ -98,20 +98,20 @@ class LogReplay:
         self.entries += 1
         return entry
 
-    def _follow(self, raw: bytes) -> Entry:
+    def _check_chain(self, raw: bytes) -> Entry:
         seq = self.entries
         try:
             entry = entry_from_bytes(raw, None if self.genesis is None else self.genesis.filter.loss_name)
         except UNREADABLE as problem:
             raise DisagreementError(seq, "the entry cannot be read", str(problem)) from problem
         if entry.seq != seq or type(entry.seq) is not int:
-            raise DisagreementError(seq, "order", f"the entry in this place says it is number {entry.seq}")
+            raise DisagreementError(seq, "order", f"this entry says that it is number {entry.seq}")
         if entry.previous != self.head:
-            raise DisagreementError(seq, "chain", "it does not name the hash of the entry before it")
+            raise DisagreementError(seq, "chain", "its previous hash is not the hash of the entry before it")
         if type(entry.time_ms) is not int or not entry.time_ms >= self._time_ms:
-            raise DisagreementError(seq, "time", f"{entry.time_ms} ms lies before the entry before it")
+            raise DisagreementError(seq, "time", f"its time of {entry.time_ms} ms is before the entry before it")
         if isinstance(entry, Genesis) != (seq == 0):
-            raise DisagreementError(seq, "order", "a log has its genesis first and only there")
+            raise DisagreementError(seq, "order", "the genesis must be the first entry, and only the first")
         return entry
 
     def _check_cost(self, entry: ReleaseEntry | RecoveryEntry) -> None:
@@ -133,7 +133,7 @@ class LogReplay:
         except BudgetError as problem:
             raise DisagreementError(entry.seq, "cost", str(problem)) from problem
         if cost != entry.cost:
-            raise DisagreementError(entry.seq, "cost", "it is not what the filter charges for these mechanisms")
+            raise DisagreementError(entry.seq, "cost", "its cost is not what the filter charges for its mechanisms")
 
     def _check_recovery(self, entry: RecoveryEntry) -> None:
         assert self.genesis is not None
@@ -142,13 +142,13 @@ class LogReplay:
             raise DisagreementError(entry.seq, "recovery", "budget recovery is off in this ledger")
         if paid is None or entry.recovers in self._recovered:
             raise DisagreementError(
-                entry.seq, "recovery", f"entry {entry.recovers} is no release or was recovered before"
+                entry.seq, "recovery", f"entry {entry.recovers} is not a release, or was recovered before"
             )
         if paid.release.of_reports:
-            raise DisagreementError(entry.seq, "recovery", f"entry {entry.recovers} released reports themselves")
+            raise DisagreementError(entry.seq, "recovery", f"entry {entry.recovers} released reports: it is final")
         if (paid.cost, paid.units) != (entry.cost, entry.units):
             raise DisagreementError(
-                entry.seq, "recovery", f"it gives back another amount than entry {entry.recovers} took"
+                entry.seq, "recovery", f"it refunds another amount, or other units, than entry {entry.recovers} charged"
             )
 
     def _charge(self, entry: ReleaseEntry | RecoveryEntry, parts: Iterable[bytes]) -> None:
@@ -165,14 +165,14 @@ class LogReplay:
             bad = self.balances.charge(keys, entry.cost, sign)
             if bad >= 0:
                 unit = raw[bad * UNIT_BYTES : (bad + 1) * UNIT_BYTES].hex()
-                raise DisagreementError(entry.seq, "budget", f"unit {unit} goes beyond its limit")
+                raise DisagreementError(entry.seq, "budget", f"unit {unit} is charged beyond its limit")
         if seen != entry.units.count or digest.digest() != entry.units.sha256:
-            raise DisagreementError(entry.seq, "units", "the unit keys are not those that the entry names")
+            raise DisagreementError(entry.seq, "units", "the count or digest of the unit keys differs from the entry")
         self.units_charged += seen
 
 
 class Evidence:
-    """Checkpoints and receipts kept elsewhere, each compared when a replay reaches it."""
+    """Checkpoints and receipts kept outside the ledger, each compared when the replay reaches it."""
 
     def __init__(
         self, checkpoints: Iterable[Checkpoint], receipts: Iterable[Receipt], public_key: bytes | None
@@ -182,15 +182,15 @@ class Evidence:
         self._public_key = public_key
 
     def compare(self, log: LogReplay, entry: Entry) -> int:
-        """Compare what speaks of the entry just replayed and of the log up to it; return how many did."""
+        """Compare the receipts of the entry just replayed and the checkpoints at it; return how many there were."""
         assert log.genesis is not None
         if self._public_key is not None and log.genesis.public_key != self._public_key:
-            raise DisagreementError(0, "key", "the ledger signs with another key than the one expected")
+            raise DisagreementError(0, "key", "the ledger's signing key differs from the expected one")
         compared = 0
         for receipt in self._receipts:
             if receipt.seq == entry.seq:
                 if log.plain(entry) != receipt.entry:
-                    raise DisagreementError(entry.seq, "receipt", "the log holds another entry here than the receipt")
+                    raise DisagreementError(entry.seq, "receipt", "the log holds another entry than the receipt")
                 compared += 1
         for one in self._checkpoints:
             if one.entries == log.entries:
@@ -199,18 +199,18 @@ class Evidence:
         return compared
 
     def compare_end(self, log: LogReplay) -> None:
-        """Find out whether more was signed for than the log has."""
+        """Check that no checkpoint is longer than the log."""
         longest = max((one.entries for one in self._checkpoints), default=0)
         if longest > log.entries:
-            text = f"the log ends after {log.entries} entries, but {longest} were signed for"
+            text = f"the log ends after {log.entries} entries, but a checkpoint covers {longest}"
             raise DisagreementError(log.entries, "missing", text)
 
 
 def check_end(log: LogReplay, checkpoint: Checkpoint) -> None:
-    """Check that a checkpoint speaks of exactly the log replayed so far."""
+    """Check that a checkpoint states exactly the log replayed so far."""
     assert log.genesis is not None
     expected = (log.ledger_id, log.entries, log.head, log.root, log.genesis.public_key)
     signed = (checkpoint.ledger_id, checkpoint.entries, checkpoint.head, checkpoint.root, checkpoint.public_key)
     if signed != expected:
-        text = f"the log up to here is not the one that was signed, of {checkpoint.entries} entries"
+        text = f"the log up to here differs from the signed checkpoint of {checkpoint.entries} entries"
         raise DisagreementError(log.entries - 1, "checkpoint", text)

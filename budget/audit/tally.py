@@ -1,7 +1,7 @@
-"""Balances worked out afresh from the log alone: a hash table over unit keys, independent of the packed balances.
+"""Balances computed from the log alone: a hash table over unit keys, independent of the stored balances.
 
-It exists for the audit, which must not trust the code that charges. 50 to 100 bytes a unit, one memory access or two
-for each charge.
+It exists for the audit, which must not trust the code that charges. It needs 50 to 100 bytes per unit and one or two
+memory accesses per charge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from budget.filters import Spend
-from budget.units import Columns, Places, Words
+from budget.units import Columns, Indexes, Words
 
 _START: Final = 1 << 12
 _MIX_A: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -23,7 +23,7 @@ _HALF: Final = np.uint64(32)
 _LOW: Final = np.uint64(0xFFFFFFFF)
 
 Rows = NDArray[np.uint64]
-"""One row a unit: high, middle, low ‖ uses (32 bits each), loss, delta."""
+"""One row per unit: high, middle, low ‖ uses (32 bits each), loss, delta."""
 Slots = NDArray[np.int32]
 Amounts = NDArray[np.int64]
 
@@ -36,7 +36,7 @@ def _slot_of(hi: np.uint64, mid: np.uint64, lo: np.uint64, mask: np.uint64) -> n
 
 @njit(cache=True)
 def _find(slots: Slots, rows: Rows, hi: np.uint64, mid: np.uint64, lo: np.uint64) -> np.uint64:
-    """Return the slot that holds the key, or the empty one where it would go. The table is never full."""
+    """Return the slot that holds the key, or the empty slot for it. The table is never full."""
     mask = np.uint64(slots.size - 1)
     slot = _slot_of(hi, mid, lo, mask)
     while slots[slot] >= 0:
@@ -49,7 +49,7 @@ def _find(slots: Slots, rows: Rows, hi: np.uint64, mid: np.uint64, lo: np.uint64
 
 @njit(cache=True)
 def _touch(slots: Slots, hi: Words, mid: Words, lo: Words) -> np.int64:
-    """Load the slots of several keys one right after another, so that waiting for memory overlaps."""
+    """Load the slots of several keys together, so that the waits for memory overlap."""
     mask = np.uint64(slots.size - 1)
     seen = np.int64(0)
     for i in range(hi.size):
@@ -77,8 +77,8 @@ def rehash(slots: Slots, rows: Rows, used: int) -> np.int64:
 def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, limit: Amounts) -> tuple[int, int, int]:
     """Add ``cost`` (loss, delta, uses; each may be negative) to every key.
 
-    Return the rows used, and the first key that goes below 0 or above ``limit``, −1 when none does (and what
-    ``_touch`` saw, so that it is not optimised away). Sums stay below 2⁶² because amounts and limits do.
+    Return the rows used, the first key that would go below 0 or above ``limit`` (−1 if none), and the sum of
+    ``_touch``, so that the compiler keeps it. Sums stay below 2⁶² because amounts and limits do.
     """
     hi, mid, lo = keys
     seen = np.int64(0)
@@ -107,8 +107,8 @@ def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, lim
 
 
 @njit(cache=True)
-def look_up(slots: Slots, rows: Rows, keys: Columns, found: Places) -> np.int64:
-    """Write the row of each key, −1 where there is none."""
+def look_up(slots: Slots, rows: Rows, keys: Columns, found: Indexes) -> np.int64:
+    """Write the row of each key, −1 for an unknown key."""
     hi, mid, lo = keys
     seen = np.int64(0)
     for i in range(hi.size):
@@ -128,11 +128,11 @@ class Tally:
         self.used = 0
 
     def _reserve(self, more: int) -> None:
-        """Make room for ``more`` keys, should all of them be new."""
+        """Make room for ``more`` new keys."""
         needed = self.used + more
         if needed > self._rows.shape[0]:
             size = max(needed, self._rows.shape[0] + self._rows.shape[0] // 2)
-            # In place: a large array then moves by its page table, and is not copied.
+            # In place, so that the system remaps a large array instead of copying it.
             self._rows.resize((size, 5), refcheck=False)
         if 2 * needed > self._slots.size:
             size = self._slots.size
@@ -142,14 +142,14 @@ class Tally:
             rehash(self._slots, self._rows, self.used)
 
     def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
-        """Charge every key (or, sign −1, give back); return the first key that leaves [0, limit], or −1."""
+        """Charge every key (sign 1) or refund it (sign −1); return the first key that leaves [0, limit], or −1."""
         self._reserve(keys[0].size)
         step = sign * np.array([cost.loss_micro, cost.delta_atto, cost.uses], dtype=np.int64)
         self.used, bad, _ = apply(self._slots, self._rows, self.used, keys, step, self._limit)
         return bad
 
     def amounts(self, keys: Columns) -> tuple[NDArray[np.bool_], Words, Words, Words]:
-        """Return for each key whether the log charged it, and its loss, delta and uses (0 where not)."""
+        """Return for each key whether the log charged it, and its loss, delta and uses (0 if not)."""
         found = np.empty(keys[0].size, dtype=np.int64)
         look_up(self._slots, self._rows, keys, found)
         known = found >= 0
@@ -161,23 +161,3 @@ class Tally:
         """Return loss, delta and uses of every unit, in the order in which the log first charged them."""
         rows = self._rows[: self.used]
         return rows[:, 3], rows[:, 4], rows[:, 2] & _LOW
-
-
-class TallyPlain:
-    """The plain twin of ``Tally``: a dictionary."""
-
-    def __init__(self, limit: Spend) -> None:
-        self._limit = (limit.loss_micro, limit.delta_atto, limit.uses)
-        self.spent: dict[tuple[int, int, int], tuple[int, int, int]] = {}
-
-    def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
-        """As ``Tally.charge``."""
-        step = (sign * cost.loss_micro, sign * cost.delta_atto, sign * cost.uses)
-        triples = zip(keys[0].tolist(), keys[1].tolist(), keys[2].tolist(), strict=True)
-        for index, key in enumerate(triples):
-            before = self.spent.setdefault(key, (0, 0, 0))
-            after = (before[0] + step[0], before[1] + step[1], before[2] + step[2])
-            if not all(0 <= have <= most for have, most in zip(after, self._limit, strict=True)):
-                return index
-            self.spent[key] = after
-        return -1

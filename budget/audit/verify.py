@@ -1,7 +1,7 @@
-"""The audit: replay a log and compare it with everything else that claims to know; name the first disagreement.
+"""The audit: replay a log, compare it with the database and with kept evidence, and name the first disagreement.
 
-Where a database stands beside the log, its receipts, jobs, results, head and balances must be exactly what the log
-implies, so that no value in any column can change unseen.
+In a database, receipts, jobs, results, head and balances must be exactly what the log implies, so that the audit sees a
+change of any value in any column.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BLOCKS_AT_ONCE: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """The first difference: at which entry (None: not at one), in what, and what it is."""
+    """The first difference: at entry ``seq`` (None: at no single entry), in ``what``, as ``text`` says."""
 
     seq: int | None
     what: str
@@ -41,9 +41,9 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """What the audit saw. ``disagreement`` is None when everything agrees.
+    """What the audit found. ``disagreement`` is None if everything agrees.
 
-    ``evidence`` counts the checkpoints and receipts compared, an exported log's own included.
+    ``evidence`` counts the checkpoints and receipts compared, with an exported log's own checkpoint.
     """
 
     disagreement: Disagreement | None
@@ -65,7 +65,7 @@ class AuditReport:
 
 
 class _Audit:
-    """One run of an audit: a fresh replay, so that a store may run it again."""
+    """One run of an audit. A store that retries a transaction needs a new one."""
 
     def __init__(self, evidence: Evidence, progress: Callable[[int], None]) -> None:
         self.log = LogReplay()
@@ -75,7 +75,7 @@ class _Audit:
         self._progress = progress
 
     def add(self, header: bytes, parts: Iterable[bytes]) -> Entry:
-        """Replay an entry and compare the evidence that speaks of it."""
+        """Replay an entry and compare the evidence about it."""
         before = self.log.units_charged
         entry = self.log.add(header, parts)
         self._progress(self.log.units_charged - before)
@@ -83,12 +83,12 @@ class _Audit:
         return entry
 
     def end(self) -> None:
-        """Check that the log is not empty and that nothing that was signed for is missing."""
+        """Check that the log is not empty and not shorter than a checkpoint."""
         assert self.log.balances is not None
         self._evidence.compare_end(self.log)
 
     def report(self, found: Disagreement | None) -> AuditReport:
-        """Return what was seen."""
+        """Return the results."""
         log = self.log
         return AuditReport(
             disagreement=found,
@@ -105,7 +105,7 @@ class _Audit:
         )
 
     def stored_parts(self, transaction: Transaction, seq: int) -> Iterator[bytes]:
-        """Yield the stored units of an entry, checking what each row says about itself."""
+        """Yield the stored units of an entry, after checking each row's number, length, first and last key."""
         full = True
         for number, part in enumerate(transaction.parts(seq)):
             keys = part.keys
@@ -123,20 +123,20 @@ class _Audit:
             yield keys
 
     def check_tables(self, transaction: Transaction) -> None:
-        """Check that the tables hold what the log implies and nothing more."""
+        """Check that the tables hold exactly what the log implies."""
         head = transaction.head()
         if head is None or (head.entries, head.frontier) != (self.log.entries, self.log.frontier):
-            raise DisagreementError(self.log.entries - 1, "head", "the stored head is not the end of this log")
+            raise DisagreementError(self.log.entries - 1, "head", "the stored head differs from the end of the log")
         if transaction.count_parts() != self.parts:
-            raise DisagreementError(None, "units", "there are stored units that belong to no entry")
+            raise DisagreementError(None, "units", "some stored units belong to no entry")
         if transaction.count_jobs() != self.log.releases:
-            raise DisagreementError(None, "job", "there are stored jobs that belong to no entry")
+            raise DisagreementError(None, "job", "some stored jobs belong to no entry")
         version, present, expected = transaction.schema()
         if present != expected:
-            raise DisagreementError(None, "schema", f"the tables and indexes are not those of schema version {version}")
+            raise DisagreementError(None, "schema", f"the tables and indexes differ from schema version {version}")
 
     def check_balances(self, transaction: Transaction) -> None:
-        """Compare every stored balance with the replay; lay a difference at the first entry that charged the unit."""
+        """Compare every stored balance with the replay; name the first entry that charged a unit that differs."""
         seen, last = 0, b""
         for records in _blocks_at_once(transaction):
             keys = record_keys(records)
@@ -158,7 +158,7 @@ class _Audit:
             seen += records.size
             self._progress(records.size)
         if seen != self.log.balances.used:
-            text = f"the log charged {self.log.balances.used} units, the balances know {seen}"
+            text = f"the log charged {self.log.balances.used} units, but there are {seen} balances"
             raise DisagreementError(_first_without_balance(transaction, self.log.entries), "balances", text)
 
 
@@ -168,7 +168,7 @@ def _keys(records: NDArray[np.void]) -> NDArray[np.uint8]:
 
 
 def _check_receipt(log: LogReplay, before: tuple[bytes, ...], row: EntryRow, entry: Entry) -> None:
-    """Check the receipt stored beside an entry: signed, and exactly what the log implies."""
+    """Check that the stored receipt of an entry is signed and is exactly what the log implies."""
     assert log.genesis is not None
     try:
         receipt = Receipt.from_bytes(bytes(row.receipt))
@@ -184,7 +184,7 @@ def _check_receipt(log: LogReplay, before: tuple[bytes, ...], row: EntryRow, ent
         signature=receipt.checkpoint.signature,
     )
     if (receipt.entry, receipt.path, receipt.checkpoint) != (log.plain(entry), last_path(before), expected):
-        raise DisagreementError(entry.seq, "receipt", "the stored receipt speaks of another log")
+        raise DisagreementError(entry.seq, "receipt", "the stored receipt belongs to another log")
 
 
 def _check_job(transaction: Transaction, entry: ReleaseEntry) -> None:
@@ -196,15 +196,15 @@ def _check_job(transaction: Transaction, entry: ReleaseEntry) -> None:
         raise DisagreementError(entry.seq, "job", f"job {entry.job_id!r} points at entry {job.seq}")
     result = job.result
     if not isinstance(result, bytes) or len(result) != entry.result.size:
-        raise DisagreementError(entry.seq, "result", "the stored result has another size than the entry says")
+        raise DisagreementError(entry.seq, "result", "the size of the stored result differs from the entry")
     if hashlib.sha256(result).digest() != entry.result.sha256:
-        raise DisagreementError(entry.seq, "result", "the stored result is not the one the entry names")
+        raise DisagreementError(entry.seq, "result", "the digest of the stored result differs from the entry")
     if entry.result.files and Manifest.from_bytes(result).files != entry.result.files:
-        raise DisagreementError(entry.seq, "result", "the stored manifest names other files than the entry")
+        raise DisagreementError(entry.seq, "result", "the files of the stored manifest differ from the entry")
 
 
 def _blocks_at_once(transaction: Transaction) -> Iterator[NDArray[np.void]]:
-    """Yield the stored balances, many blocks at a time, checking each block's own first key and size."""
+    """Yield the stored balances, many blocks at a time, after checking each block's first key and size."""
     batch: list[bytes] = []
     for first_key, block in transaction.blocks():
         size = len(block) if isinstance(block, bytes) else 0
@@ -228,7 +228,7 @@ def _first_charge(transaction: Transaction, units: UnitSet) -> int | None:
 
 
 def _first_without_balance(transaction: Transaction, entries: int) -> int | None:
-    """Return the first entry that charged a unit which the balances do not know."""
+    """Return the first entry that charged a unit without a balance."""
     known = [_keys(records) for records in _blocks_at_once(transaction)]
     everything = np.concatenate(known) if known else np.zeros((0, UNIT_BYTES), np.uint8)
     for seq in range(1, entries):
@@ -239,7 +239,7 @@ def _first_without_balance(transaction: Transaction, entries: int) -> int | None
 
 
 def _silent(_: int) -> None:
-    """Hear of progress and say nothing."""
+    """Ignore progress."""
 
 
 def verify_store(
@@ -250,7 +250,7 @@ def verify_store(
     public_key: bytes | None = None,
     progress: Callable[[int], None] = _silent,
 ) -> AuditReport:
-    """Audit a database, live or a copy, on one snapshot. ``progress`` hears of units replayed, then compared."""
+    """Audit a database, live or a copy, on one snapshot. ``progress`` gets counts of units replayed, then compared."""
     evidence = Evidence(checkpoints, receipts, public_key)
     audit = _Audit(evidence, progress)
 
@@ -259,7 +259,7 @@ def verify_store(
         audit = _Audit(evidence, progress)
         for row in transaction.entries():
             if row.seq != audit.log.entries or type(row.seq) is not int:
-                text = f"the log goes from entry {audit.log.entries - 1} to {row.seq}"
+                text = f"entry {row.seq} follows entry {audit.log.entries - 1}"
                 raise DisagreementError(audit.log.entries, "missing", text)
             before = audit.log.frontier
             entry = audit.add(bytes(row.header), audit.stored_parts(transaction, row.seq))
@@ -285,7 +285,7 @@ def verify_log(
     public_key: bytes | None = None,
     progress: Callable[[int], None] = _silent,
 ) -> AuditReport:
-    """Audit an exported log by itself: everything but a database's own tables."""
+    """Audit an exported log: everything except the tables of a database."""
     audit = _Audit(Evidence(checkpoints, receipts, public_key), progress)
     try:
         for found in exported.entries():

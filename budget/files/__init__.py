@@ -1,1 +1,1 @@
-"""Result files: staged where only the service can read, published once they are paid for."""
+"""Result files: staged where only the service can read them, published after they are paid for."""

@@ -1,4 +1,4 @@
-"""Folders opened step by step, so that no link leads a result elsewhere while it is on its way there."""
+"""Folders opened step by step without following symbolic links, so that no link can redirect a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_C
 
 @contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """Yield a descriptor of an absolute folder, made where it is missing; OSError when a step of it is a link."""
+    """Yield a descriptor of an absolute folder, created if missing; OSError if any step is a symbolic link."""
     folder = os.open(path.anchor, _FOLDER)
     try:
         for step in path.parts[1:]:
@@ -27,7 +27,7 @@ def opened_folder(path: Path) -> Iterator[int]:
 
 
 def open_below(folder: int, name: str) -> int:
-    """Return a descriptor of a folder in a folder, made where it is missing; OSError when it is a link."""
+    """Return a descriptor of a subfolder, created if missing; OSError if it is a symbolic link."""
     with suppress(FileNotFoundError):
         return os.open(name, _FOLDER, dir_fd=folder)
     with suppress(FileExistsError):
@@ -36,14 +36,14 @@ def open_below(folder: int, name: str) -> int:
 
 
 def new_file(folder: int, name: str) -> BinaryIO:
-    """Open a file for writing that is new, in the place of whatever file or link of that name there was."""
+    """Open a new file for writing; remove any file or link of that name first."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     return os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb")
 
 
 def sync_folder(folder: int) -> None:
-    """Make the names in a folder durable."""
+    """Flush the names in a folder to disk."""
     handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""Result files that nobody may read before they are paid for.
+"""Result files that nobody can read before they are paid for.
 
-An attempt at a job writes its files into a folder of its own under the staging folder, which only the service can
-read. The ledger commits their digests; then they are renamed to where the caller looks for them. Whoever holds the
-lock file of an attempt is alive: after a crash ``settle`` publishes or removes what the dead left, by the ledger.
+An attempt at a job writes its files into its own folder under the staging folder, which only the service can read. The
+ledger commits their digests; then they are renamed to the caller's folder. A running attempt holds its lock file. After
+a crash, ``recover`` publishes the files of each attempt that the ledger committed and removes the others.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CHUNK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Which attempt's files are a job's result, and the folder they are published in. Its bytes are in the ledger."""
+    """A job's result files: the attempt that wrote them, their digests and their destination. The ledger keeps it."""
 
     attempt: str
     destination: str
@@ -47,11 +47,11 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Manifest:
-        """Read canonical bytes; FormatError when they are anything else."""
+        """Read canonical bytes; else FormatError."""
         plain: dict[str, Any] = decode(raw)
         try:
             if plain["format"] != _FORMAT:
-                raise FormatError("not a manifest of result files")
+                raise FormatError("these bytes are not a manifest of result files")
             found = cls(
                 attempt=plain["attempt"],
                 destination=plain["destination"],
@@ -61,9 +61,9 @@ class Manifest:
                 ),
             )
         except (KeyError, TypeError, ValueError) as problem:
-            raise FormatError(f"not a manifest of result files: {problem!r}") from problem
+            raise FormatError(f"these bytes are not a manifest of result files: {problem!r}") from problem
         if found.to_bytes() != raw:
-            raise FormatError("not a manifest of result files")
+            raise FormatError("these bytes are not a manifest of result files")
         return found
 
 
@@ -86,7 +86,7 @@ def _sync(path: Path) -> None:
 
 
 class Attempt:
-    """One attempt at one job, alive as long as its lock is held. Write files at ``path(name)``, then ``seal``."""
+    """One attempt at one job; it holds a lock while it runs. Write files at ``path(name)``, then call ``seal``."""
 
     def __init__(self, folder: Path, lock: IO[bytes]) -> None:
         self.folder = folder
@@ -99,18 +99,18 @@ class Attempt:
         return self.folder.name
 
     def path(self, name: str) -> Path:
-        """Return where to write the result file ``name``."""
+        """Return the path at which to write the result file ``name``."""
         return self.folder / _FILES / FileDigest(name=name, size=0, sha256=bytes(32)).name
 
     def seal(self, destination: Path) -> Manifest:
-        """Make every file durable and note its digest; ``destination`` is the folder where they will appear."""
+        """Flush every file to disk and return their digests; they will be published in the folder ``destination``."""
         files = sorted((self.folder / _FILES).iterdir())
         for file in files:
             _sync(file)
         for folder in (self.folder / _FILES, self.folder, self.folder.parent):
-            _sync(folder)  # the last holds the name that the manifest will carry
+            _sync(folder)  # the last one holds the attempt's name, which the manifest states
         if not files:
-            raise StagingError("there is no result file to seal")
+            raise StagingError("there is no result file to seal: write one at path(name) first")
         self.manifest = Manifest(
             attempt=self.name,
             destination=str(destination.absolute()),
@@ -118,12 +118,12 @@ class Attempt:
         )
         return self.manifest
 
-    def let_go(self) -> None:
-        """Leave the files where they are and give up the lock, so that whoever settles decides by the ledger."""
+    def release_lock(self) -> None:
+        """Release the lock and leave the files, so that a later ``recover`` asks the ledger what to do with them."""
         self._lock.close()
 
     def discard(self) -> None:
-        """Remove everything the attempt wrote, its lock last. Doing it twice is harmless."""
+        """Remove everything the attempt wrote, its lock last. May be called again."""
         shutil.rmtree(self.folder / _FILES, ignore_errors=True)
         for name in (_JOB, _LOCK):
             (self.folder / name).unlink(missing_ok=True)
@@ -132,9 +132,9 @@ class Attempt:
         self._lock.close()
 
     def publish(self, manifest: Manifest) -> None:
-        """Move the files to their destination, each by one rename, and remove the attempt. Safe to do again.
+        """Move the files to their destination, each by one rename, and remove the attempt. May be called again.
 
-        A destination that a link leads to is refused: it is not where the caller was allowed to write.
+        StagingError if the destination contains a symbolic link: the caller may not be allowed to write to its target.
         """
         destination = Path(manifest.destination)
         try:
@@ -143,7 +143,7 @@ class Attempt:
                     self._publish(self.folder / _FILES / one.name, folder, one.name)
                 sync_folder(folder)
         except OSError as problem:
-            self.let_go()  # whoever asks again takes it over
+            self.release_lock()  # the next request for the job publishes it
             raise StagingError(
                 f"the result is paid for but could not be written to {destination.name!r}: {problem.strerror};"
                 " make the folder writable and ask again with the same job id"
@@ -152,24 +152,24 @@ class Attempt:
 
     def _publish(self, staged: Path, folder: int, name: str) -> None:
         if not staged.exists():
-            return  # a staged file of a committed job only ever leaves by being published
+            return  # published before: nothing else removes a staged file of a committed job
         try:
             os.replace(staged, name, dst_dir_fd=folder)
         except OSError as problem:
             if problem.errno != errno.EXDEV:
                 raise
-            # Another file system: bring the bytes over under a name of our own, then rename there.
-            near = f".{name}.{self.name}"
-            with staged.open("rb") as source, new_file(folder, near) as target:
+            # Another file system: copy to a temporary name there, then rename.
+            temporary = f".{name}.{self.name}"
+            with staged.open("rb") as source, new_file(folder, temporary) as target:
                 shutil.copyfileobj(source, target, _CHUNK)
                 target.flush()
                 os.fsync(target.fileno())
-            os.replace(near, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
             staged.unlink()
 
 
 class Staging:
-    """The staging folder: made for its owner only, refused when others can read it."""
+    """The staging folder, created for its owner only; StagingError if others can read it."""
 
     def __init__(self, folder: Path, bits: Bits) -> None:
         self.folder = folder
@@ -180,13 +180,13 @@ class Staging:
             raise StagingError(f"others can read the staging folder {folder} (mode {mode:o}): run chmod 700 on it")
 
     def begin(self, caller: str, job_id: str) -> Attempt:
-        """Start an attempt at a job."""
+        """Begin an attempt at a job."""
         check_name("the caller", caller)
         check_name("the job id", job_id)
         folder = self.folder / self._bits.read(16).hex()
         fresh = folder.with_suffix(".new")
         while True:
-            # Another service, settling, may tidy the folder away until its lock is held.
+            # Until the lock is held, another service that recovers may remove the folder.
             fresh.mkdir(mode=0o700)
             with suppress(FileNotFoundError):
                 lock = (fresh / _LOCK).open("wb")
@@ -197,14 +197,14 @@ class Staging:
         try:
             (fresh / _FILES).mkdir(mode=0o700)
             (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id}))
-            fresh.rename(folder)  # from here on its name is the one a manifest may carry
+            fresh.rename(folder)  # a manifest states this name
         except OSError:
             Attempt(fresh, lock).discard()
             raise
         return Attempt(folder, lock)
 
     def _adopt(self, folder: Path, wait: bool) -> Attempt | None:
-        """Take over an attempt whose process is gone (or, waiting, until it is); None if alive or no longer there."""
+        """Take over an attempt whose process has ended; None if it still runs (unless ``wait``) or is gone."""
         try:
             lock = (folder / _LOCK).open("rb")
         except FileNotFoundError:
@@ -220,22 +220,22 @@ class Staging:
         return Attempt(folder, lock)
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish a committed job's files if that is still to do, waiting for whoever is at it."""
+        """Publish a committed job's files unless that is done; wait for another process that is publishing them."""
         attempt = self._adopt(self.folder / manifest.attempt, wait=True)
         if attempt is not None:
             attempt.publish(manifest)
 
-    def settle(self, committed: Callable[[str, str], Manifest | None]) -> Iterator[tuple[str, bool]]:
-        """Publish or remove every attempt of a dead process; yield its name and whether it was published.
+    def recover(self, committed: Callable[[str, str], Manifest | None]) -> Iterator[tuple[str, bool]]:
+        """Publish or remove every attempt whose process has ended; yield its name and whether it was published.
 
-        ``committed`` gives the manifest that the ledger holds for a (caller, job id), or None. What cannot be
-        published now stays staged and is not yielded: it is published when its job is asked for again.
+        ``committed`` returns the manifest in the ledger for a (caller, job id), or None. Files that cannot be published
+        now stay staged and are not yielded: the next request for their job publishes them.
         """
         for folder in sorted(self.folder.iterdir()):
             attempt = self._adopt(folder, wait=False)
             if attempt is None:
                 with suppress(OSError):
-                    folder.rmdir()  # what a crash left of it, when it is empty
+                    folder.rmdir()  # an empty folder that a crash left
                 continue
             try:
                 job = decode((folder / _JOB).read_bytes())
@@ -246,7 +246,7 @@ class Staging:
                 try:
                     attempt.publish(manifest)
                 except StagingError:
-                    continue  # one folder that cannot be written must not keep a service from starting
+                    continue  # one folder without write access must not prevent a service from starting
                 yield attempt.name, True
             else:
                 attempt.discard()

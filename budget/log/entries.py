@@ -1,8 +1,8 @@
-"""The entries of the log: what each kind says, and its one encoding.
+"""The entries of the log: what each type holds, and its only encoding.
 
-An entry is canonical JSON (``canonical``). It names its place (``seq``), the hash of the entry before it (``previous``,
-32 zero bytes for the first), and its units by count and SHA-256 of their packed keys, which are kept beside it: so an
-entry stays small enough to travel in a receipt, and the log still holds everything needed to replay.
+An entry is canonical JSON (``canonical``). It states its number (``seq``), the hash of the entry before (``previous``,
+32 zero bytes for the first), and the count and SHA-256 of its packed unit keys. The keys are stored outside the entry:
+it stays small enough for a receipt, and the log still holds everything that a replay needs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
+from budget.amounts import ATTO_PLACES, LIMIT_MAX_MICRO, MICRO_PLACES, limit_units
 from budget.errors import BudgetError, FormatError, JobNameError
 from budget.filters import Filter, Spend, filter_from_plain, filter_to_plain, spend_to_plain
 from budget.log.canonical import decode, encode
@@ -28,7 +29,7 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*\Z")
 
 
 def check_name(what: str, name: object) -> str:
-    """Return a caller's name or job id, or JobNameError: 1 to 128 printable ASCII characters."""
+    """Return a caller's name or job id; JobNameError unless it is 1 to 128 printable ASCII characters."""
     if not isinstance(name, str) or _PRINTABLE.match(name) is None:
         raise JobNameError(f"{what} must be 1 to {NAME_MAX} printable ASCII characters")
     return name
@@ -56,9 +57,9 @@ class FileDigest:
 
     def __post_init__(self) -> None:
         if not self.name or "/" in self.name or "\\" in self.name or "\0" in self.name or self.name in (".", ".."):
-            raise BudgetError(f"a result file needs a plain name, not {self.name!r}")
+            raise BudgetError(f"a result file needs a name without a folder, not {self.name!r}")
         if not self.size >= 0:
-            raise BudgetError("a file has a size")
+            raise BudgetError(f"the size of a file must be 0 or more, not {self.size}")
         _sha256("a file digest", self.sha256)
 
 
@@ -73,7 +74,7 @@ class ResultDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitsDigest:
-    """Which units: how many, and SHA-256 over their packed keys."""
+    """The units of an entry: their count, and SHA-256 over their packed keys."""
 
     count: int
     sha256: bytes
@@ -81,7 +82,7 @@ class UnitsDigest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Genesis:
-    """The first entry: filter, privacy unit and bounds, whether budget recovery is possible, and the key that signs."""
+    """The first entry: filter, privacy unit and bounds, whether budget recovery is allowed, and the public key."""
 
     type: ClassVar[str] = "genesis"
     seq: int = 0
@@ -96,7 +97,7 @@ class Genesis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseEntry:
-    """A release that was paid for: who asked for what, which units paid how much, and what was released."""
+    """A release that was paid for: caller and request, units and their cost, and the result."""
 
     type: ClassVar[str] = "release"
     seq: int
@@ -113,7 +114,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryEntry:
-    """An operator's decision to give back, once and whole, what the units of an earlier release paid."""
+    """An operator's decision to refund, once and in full, what the units of an earlier release paid."""
 
     type: ClassVar[str] = "recovery"
     seq: int
@@ -130,7 +131,7 @@ Entry = Genesis | ReleaseEntry | RecoveryEntry
 
 
 def entry_to_plain(entry: Entry, loss_name: str) -> dict[str, Any]:
-    """Return the plain values of an entry; amounts are decimal text under the filter's word for its loss."""
+    """Return the plain values of an entry; ``loss_name`` is ``epsilon`` or ``rho``, as the filter says."""
     plain: dict[str, Any] = {
         "type": entry.type,
         "seq": entry.seq,
@@ -169,13 +170,11 @@ def entry_to_bytes(entry: Entry, loss_name: str) -> bytes:
 
 
 def entry_hash(raw: bytes) -> bytes:
-    """Return the hash that the next entry names and that is this entry's leaf in the Merkle tree."""
+    """Return the hash of an entry: the ``previous`` of the next one, and its leaf in the Merkle tree."""
     return leaf_hash(raw)
 
 
 def _spend(plain: dict[str, str], loss_name: str) -> Spend:
-    from budget.amounts import ATTO_PLACES, LIMIT_MAX_MICRO, MICRO_PLACES, limit_units
-
     return Spend(
         loss_micro=limit_units("cost", plain[loss_name], MICRO_PLACES, LIMIT_MAX_MICRO, minimum=0),
         delta_atto=limit_units("cost", plain["delta"], ATTO_PLACES, 10**ATTO_PLACES, minimum=0),
@@ -213,7 +212,7 @@ def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
             nonce=_from_hex(plain["nonce"], 16),
         )
     if loss_name is None:
-        raise FormatError("the first entry of a log must be its genesis")
+        raise FormatError("the first entry of a log must be a genesis entry")
     paid: dict[str, Any] = {
         "cost": _spend(plain["cost"], loss_name),
         "units": UnitsDigest(count=plain["units"]["count"], sha256=_from_hex(plain["units"]["sha256"], HASH_BYTES)),
@@ -223,7 +222,7 @@ def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
             **common, **paid, operator=plain["operator"], reason=plain["reason"], recovers=plain["recovers"]
         )
     if plain["type"] != ReleaseEntry.type:
-        raise FormatError(f"no such entry type: {plain['type']!r}")
+        raise FormatError(f"{plain['type']!r} is not a type of log entry")
     return ReleaseEntry(
         **common,
         **paid,
@@ -236,16 +235,16 @@ def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
 
 
 def entry_from_plain(plain: dict[str, Any], loss_name: str | None) -> Entry:
-    """Read an entry back; FormatError unless encoding it again gives exactly the same values."""
+    """Read an entry; FormatError unless encoding it again gives exactly the same values."""
     try:
         entry = _build(plain, loss_name)
         again = entry_to_plain(entry, loss_name or "")
     except FormatError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, BudgetError) as problem:
-        raise FormatError(f"not a log entry: {problem!r}") from problem
+        raise FormatError(f"this is not a log entry: {problem!r}") from problem
     if again != plain:
-        raise FormatError("not a log entry: it says more or less than its type allows")
+        raise FormatError("this is not a log entry: its keys or values differ from those of its type")
     return entry
 
 

@@ -1,8 +1,8 @@
-"""The log as one file that stands alone: every entry with its units, then a signed checkpoint over all of it.
+"""The log as one self-contained file: every entry with its units, then a signed checkpoint over all of it.
 
 Layout: the line ``aggservice-log-1``; for each entry its length (4 bytes, big-endian), its canonical bytes and its
 packed units (20 bytes times the count the entry states); then the length 0, the length of the checkpoint and its
-canonical bytes; then nothing. So every byte belongs to a hash or to a signature.
+canonical bytes; nothing follows. A hash or a signature covers every byte.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _ENTRY_MAX: Final = 1 << 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEntry:
-    """One entry as it stands in a log: its canonical bytes, and its units part by part, to be read once, in order."""
+    """One entry of a log: its canonical bytes, and its units part by part, which can be read once, in order."""
 
     header: bytes
     parts: Iterator[bytes]
 
 
 def is_log(path: Path) -> bool:
-    """Return whether the file starts as an exported log does."""
+    """Return whether the file starts with the first line of an exported log."""
     try:
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -45,14 +45,14 @@ def is_log(path: Path) -> bool:
 def write_log(store: Store, path: Path, progress: Callable[[int], None] | None = None) -> Checkpoint:
     """Export the whole log of ``store`` to a new file, readable by its owner only, in one consistent snapshot.
 
-    Appears under its name only when complete. ``progress`` hears how many units were written.
+    The file gets its name only when it is complete. ``progress`` is called with each number of units written.
     """
-    near = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
 
     def work(transaction: Transaction) -> Checkpoint:
         with suppress(FileNotFoundError):
-            near.unlink()
-        with os.fdopen(os.open(near, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            temporary.unlink()
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(MAGIC)
             receipt = b""
             for row in transaction.entries():
@@ -63,7 +63,7 @@ def write_log(store: Store, path: Path, progress: Callable[[int], None] | None =
                         progress(len(part.keys) // UNIT_BYTES)
                 receipt = row.receipt
             if not receipt:
-                raise StoreError("there is no ledger to export")
+                raise StoreError("this database holds no ledger to export: create one first")
             checkpoint = Receipt.from_bytes(receipt).checkpoint
             raw = checkpoint.to_bytes()
             file.write(bytes(_LENGTH_BYTES) + len(raw).to_bytes(_LENGTH_BYTES, "big") + raw)
@@ -72,14 +72,14 @@ def write_log(store: Store, path: Path, progress: Callable[[int], None] | None =
         return checkpoint
 
     checkpoint = store.read("export", work)
-    near.replace(path)
+    temporary.replace(path)
     return checkpoint
 
 
 def _exactly(file: BinaryIO, count: int) -> bytes:
     raw = file.read(count)
     if len(raw) != count:
-        raise FormatError("the exported log is cut off")
+        raise FormatError("the exported log ends too early: export it again")
     return raw
 
 
@@ -91,26 +91,26 @@ def _units(file: BinaryIO, count: int) -> Iterator[bytes]:
 
 
 class ExportedLog:
-    """An exported log open for reading from its first entry; ``checkpoint`` is known once ``entries`` is through."""
+    """An exported log open for reading from its first entry; ``checkpoint`` is set after ``entries`` yielded all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoint: Checkpoint | None = None
 
     def entries(self) -> Iterator[LogEntry]:
-        """Yield each entry; its parts must be read before the next. FormatError at the first byte that does not fit."""
+        """Yield each entry; read its parts before the next entry. FormatError at the first wrong byte."""
         self.checkpoint = None
         with self.path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise FormatError(f"{self.path} is not an exported log")
             while length := int.from_bytes(_exactly(file, _LENGTH_BYTES), "big"):
                 if length > _ENTRY_MAX:
-                    raise FormatError("the exported log has an entry of impossible length")
+                    raise FormatError(f"the exported log states an entry of {length} bytes, above {_ENTRY_MAX}")
                 header = _exactly(file, length)
                 yield LogEntry(header=header, parts=_units(file, _unit_count(header)))
             raw = _exactly(file, min(int.from_bytes(_exactly(file, _LENGTH_BYTES), "big"), _ENTRY_MAX))
             if file.read(1):
-                raise FormatError("the exported log goes on after its end")
+                raise FormatError("the exported log has bytes after its checkpoint")
             self.checkpoint = Checkpoint.from_bytes(raw)
 
 
@@ -118,5 +118,5 @@ def _unit_count(header: bytes) -> int:
     units = decode(header).get("units", {"count": 0})
     count = units.get("count") if isinstance(units, dict) else None
     if type(count) is not int or not count >= 0:
-        raise FormatError("an entry of the exported log does not say how many units it has")
+        raise FormatError("an entry of the exported log does not state its number of units")
     return count

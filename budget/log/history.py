@@ -1,4 +1,4 @@
-"""Looking through a log: the entries of a job, a caller, a unit or a time, from a database or an exported log."""
+"""Search a log, in a database or exported: the entries of a job, a caller, a unit or a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _READ_PER_PAGE = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
-    """Which entries to show: all that meet every condition given. ``since_ms`` is inclusive, ``until_ms`` is not."""
+class EntryQuery:
+    """Conditions on entries; all that are given must hold. ``since_ms`` is inclusive, ``until_ms`` exclusive."""
 
     job_id: str | None = None
     caller: str | None = None
@@ -27,10 +27,10 @@ class Query:
 
     def __post_init__(self) -> None:
         if self.unit is not None and len(self.unit) != UNIT_BYTES:
-            raise UnitKeyError(f"a unit key has {UNIT_BYTES} bytes ({2 * UNIT_BYTES} hex digits)")
+            raise UnitKeyError(f"a unit key has {UNIT_BYTES} bytes ({2 * UNIT_BYTES} hex digits), not {len(self.unit)}")
 
     def _meets(self, entry: Entry) -> bool:
-        """Return whether an entry meets every condition but the unit's."""
+        """Return whether an entry meets every condition except the one on the unit."""
         if self.since_ms is not None and entry.time_ms < self.since_ms:
             return False
         if self.until_ms is not None and entry.time_ms >= self.until_ms:
@@ -43,7 +43,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class ListedEntry:
     """An entry, its hash, and the plain values to show of it."""
 
     entry: Entry
@@ -55,15 +55,17 @@ def _loss_name(genesis: bytes) -> str:
     """Return the name of the loss that every other entry counts, from the first entry."""
     entry = entry_from_bytes(genesis, None)
     if not isinstance(entry, Genesis):
-        raise FormatError("the first entry of a log must be its genesis")
+        raise FormatError("the first entry of a log must be a genesis entry")
     return entry.filter.loss_name
 
 
-def _listed(entry: Entry, header: bytes, loss_name: str) -> Listed:
-    return Listed(entry=entry, entry_hash=entry_hash(header), plain=entry_to_plain(entry, loss_name))
+def _listed(entry: Entry, header: bytes, loss_name: str) -> ListedEntry:
+    return ListedEntry(entry=entry, entry_hash=entry_hash(header), plain=entry_to_plain(entry, loss_name))
 
 
-def _in_database(transaction: Transaction, query: Query, start: int = 0) -> Iterator[tuple[int, Listed | None]]:
+def _in_database(
+    transaction: Transaction, query: EntryQuery, start: int = 0
+) -> Iterator[tuple[int, ListedEntry | None]]:
     """Yield the index of every entry from ``start`` on, with the entry itself if it meets ``query``."""
     charged: set[int] | None = None
     if query.unit is not None:
@@ -82,7 +84,7 @@ def _in_database(transaction: Transaction, query: Query, start: int = 0) -> Iter
         yield row.seq, _listed(entry, header, loss_name) if wanted else None
 
 
-def _in_export(log: ExportedLog, query: Query) -> Iterator[Listed]:
+def _in_export(log: ExportedLog, query: EntryQuery) -> Iterator[ListedEntry]:
     loss_name: str | None = None
     for one in log.entries():
         entry = entry_from_bytes(one.header, loss_name)
@@ -92,21 +94,21 @@ def _in_export(log: ExportedLog, query: Query) -> Iterator[Listed]:
             yield _listed(entry, one.header, loss_name)
 
 
-def find_entries(place: Store | ExportedLog, query: Query) -> list[Listed]:
+def find_entries(source: Store | ExportedLog, query: EntryQuery) -> list[ListedEntry]:
     """Return the entries that meet ``query``, in order. Reads what an audit has not checked: ``verify`` first."""
-    if isinstance(place, ExportedLog):
-        return list(_in_export(place, query))
-    return place.read("log", lambda transaction: [found for _, found in _in_database(transaction, query) if found])
+    if isinstance(source, ExportedLog):
+        return list(_in_export(source, query))
+    return source.read("log", lambda transaction: [found for _, found in _in_database(transaction, query) if found])
 
 
-def find_page(store: Store, query: Query, *, start: int, size: int) -> tuple[list[Listed], int | None]:
+def find_page(store: Store, query: EntryQuery, *, start: int, size: int) -> tuple[list[ListedEntry], int | None]:
     """Return up to ``size`` entries from index ``start`` on, and where the next page begins (None: nowhere).
 
     One page reads at most 100,000 entries, so it can be short, or even empty, before the end of the log.
     """
 
-    def read(transaction: Transaction) -> tuple[list[Listed], int | None]:
-        page: list[Listed] = []
+    def read(transaction: Transaction) -> tuple[list[ListedEntry], int | None]:
+        page: list[ListedEntry] = []
         for count, (index, found) in enumerate(_in_database(transaction, query, start)):
             if len(page) == size or count == _READ_PER_PAGE:
                 return page, index

@@ -1,12 +1,13 @@
-"""Signed evidence that leaves the ledger: checkpoints of the whole log, and receipts for one entry of it.
+"""Signed evidence for others to keep: checkpoints of the whole log, and receipts for one entry of it.
 
-Both are canonical JSON, so that a person can read them and no byte can change unseen. A receipt holds the entry, a
-checkpoint and the Merkle path between them: whoever has the public key can check it without the log, and whoever has
-the log can check that the entry is still there.
+Both are canonical JSON, so that people can read them and any changed byte is detected. A receipt holds the entry, a
+checkpoint and the Merkle path between them: the public key is enough to check it without the log, and with the log
+anyone can check that the entry is still there.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from aggservice.mechanisms import Bits
 from budget.errors import BudgetError, FormatError
 from budget.log.canonical import decode, encode
 from budget.log.entries import Entry, Genesis, entry_from_plain, entry_hash
-from budget.log.merkle import HASH_BYTES, root_from_path
+from budget.log.merkle import HASH_BYTES, last_path, root, root_from_path
 
 _CHECKPOINT: Final = "aggservice-checkpoint-1"
 _RECEIPT: Final = "aggservice-receipt-1"
@@ -27,11 +28,11 @@ _SEED_BYTES: Final = 32
 
 
 class Signer:
-    """The Ed25519 key of a ledger (RFC 8032). Its seed stays out of the database and out of every message."""
+    """The Ed25519 key of a ledger (RFC 8032). Its seed is never in the database or in a message."""
 
     def __init__(self, seed: bytes) -> None:
         if len(seed) != _SEED_BYTES:
-            raise BudgetError(f"an Ed25519 seed has {_SEED_BYTES} bytes")
+            raise BudgetError(f"an Ed25519 seed has {_SEED_BYTES} bytes, not {len(seed)}")
         self._key = Ed25519PrivateKey.from_private_bytes(seed)
         self.public_key = self._key.public_key().public_bytes_raw()
 
@@ -48,13 +49,11 @@ class Signer:
                 raise BudgetError(f"others can read it: run 'chmod 600 {path}'")
             return cls(bytes.fromhex(path.read_text("ascii").strip()))
         except (OSError, ValueError, BudgetError) as problem:
-            raise BudgetError(f"no signing key in {path}: {problem}") from problem
+            raise BudgetError(f"there is no signing key in {path}: {problem}") from problem
 
     @classmethod
     def load_or_create(cls, path: Path, bits: Bits) -> Signer:
-        """Read the key from ``path``, or draw one and write it there, readable by its owner only."""
-        import os
-
+        """Read the key from ``path``, or draw a new one and write it there, readable by its owner only."""
         if not path.exists():
             seed = bits.read(_SEED_BYTES)
             fresh = path.with_name(f"{path.name}.{bits.read(8).hex()}")
@@ -64,7 +63,7 @@ class Signer:
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(fresh, path)  # whoever comes first wins; the others read his
+                os.link(fresh, path)  # the first writer wins; later ones read that file
             except FileExistsError:
                 pass
             finally:
@@ -90,7 +89,7 @@ def _hex(text: object, length: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A signed statement: this ledger, at this many entries, had this last entry and this Merkle root."""
+    """A signed statement: this ledger, at ``entries`` entries, had this last hash and this Merkle root."""
 
     ledger_id: bytes
     entries: int
@@ -133,7 +132,7 @@ class Checkpoint:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Checkpoint:
-        """Read the plain values; FormatError when they are not exactly a checkpoint with a valid signature."""
+        """Read the plain values; FormatError unless they are exactly a checkpoint with a valid signature."""
         try:
             found = cls(
                 ledger_id=_hex(plain["ledger"], HASH_BYTES),
@@ -145,9 +144,9 @@ class Checkpoint:
                 signature=_hex(plain["signature"], 64),
             )
         except (KeyError, TypeError) as problem:
-            raise FormatError(f"not a checkpoint: {problem!r}") from problem
+            raise FormatError(f"this is not a checkpoint: {problem!r}") from problem
         if found.to_plain() != plain or type(found.entries) is not int or not found.entries > 0:
-            raise FormatError("not a checkpoint")
+            raise FormatError("this is not a checkpoint")
         try:
             Ed25519PublicKey.from_public_bytes(found.public_key).verify(found.signature, encode(found._plain()))
         except (InvalidSignature, ValueError) as problem:
@@ -170,7 +169,7 @@ class Receipt:
 
     @property
     def seq(self) -> int:
-        """The entry's place in the log."""
+        """The entry's number in the log."""
         return int(self.entry["seq"])
 
     def to_bytes(self) -> bytes:
@@ -190,23 +189,23 @@ class Receipt:
         plain = decode(raw)
         try:
             if set(plain) != {"format", "entry", "path", "checkpoint"} or plain["format"] != _RECEIPT:
-                raise FormatError("not a receipt")
+                raise FormatError("this is not a receipt")
             path = tuple(_hex(one, HASH_BYTES) for one in plain["path"])
             entry, seq = plain["entry"], plain["entry"]["seq"]
         except (KeyError, TypeError) as problem:
-            raise FormatError(f"not a receipt: {problem!r}") from problem
+            raise FormatError(f"this is not a receipt: {problem!r}") from problem
         receipt = cls(entry=entry, path=path, checkpoint=Checkpoint.from_plain(plain["checkpoint"]))
         if receipt.to_bytes() != raw or type(seq) is not int:
-            raise FormatError("not a receipt")
+            raise FormatError("this is not a receipt")
         found = root_from_path(entry_hash(encode(entry)), seq, receipt.checkpoint.entries, path)
         if found != receipt.checkpoint.root:
             raise FormatError("the path of the receipt does not lead from its entry to the signed root")
         return receipt
 
     def result_digests(self) -> set[str]:
-        """Return the SHA-256, in hex, of everything the entry says was released: the result and each of its files.
+        """Return the SHA-256, in hex, of everything the entry released: the result and each of its files.
 
-        Whoever signs can sign any entry, so what has not the shape of a result names nothing.
+        A valid signature does not prove that the entry is well formed: malformed parts are skipped.
         """
         result = self.entry.get("result")
         files = result.get("files") if isinstance(result, dict) else None
@@ -228,9 +227,7 @@ def issue(
     frontier: Sequence[bytes],
     ledger_id: bytes,
 ) -> Receipt:
-    """Return the receipt of the entry that was just appended, in the log that it completes."""
-    from budget.log.merkle import last_path, root
-
+    """Return the receipt of the entry just appended, against the log that ends with it."""
     checkpoint = Checkpoint(
         ledger_id=ledger_id,
         entries=int(entry["seq"]) + 1,
@@ -243,7 +240,7 @@ def issue(
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint file, saying which file is wrong."""
+    """Read a checkpoint file; an error names the file."""
     try:
         return Checkpoint.from_bytes(path.read_bytes())
     except (FormatError, OSError) as problem:
@@ -251,7 +248,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_receipt(path: Path) -> Receipt:
-    """Read a receipt file, saying which file is wrong."""
+    """Read a receipt file; an error names the file."""
     try:
         return Receipt.from_bytes(path.read_bytes())
     except (FormatError, OSError) as problem:

@@ -1,1 +1,1 @@
-"""Where a ledger lives: memory, SQLite or PostgreSQL."""
+"""Databases for a ledger: memory, SQLite and PostgreSQL."""

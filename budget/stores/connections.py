@@ -1,11 +1,14 @@
-"""Connections of one process to a database: idle ones are kept, and a forked child never touches its parent's."""
+"""A pool of database connections per process; a forked child never uses its parent's connections."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
+
+from budget.errors import BudgetError
 
 
 class _Closable(Protocol):
@@ -24,7 +27,7 @@ class _Process(Generic[C]):
 
 
 class Connections(Generic[C]):
-    """Idle connections, opened by ``connect`` when there is none. Thread-safe."""
+    """A pool of idle connections; ``connect`` opens one if the pool is empty. Thread-safe."""
 
     def __init__(self, connect: Callable[[], C]) -> None:
         self._connect = connect
@@ -40,7 +43,7 @@ class Connections(Generic[C]):
 
     @property
     def writer(self) -> threading.Lock:
-        """A lock for the process's writers, so that threads queue here instead of polling the database."""
+        """A lock for the writers of this process: threads wait here instead of polling the database."""
         return self._here().writer
 
     def take(self) -> C:
@@ -52,10 +55,31 @@ class Connections(Generic[C]):
         return self._connect()
 
     def give_back(self, connection: C) -> None:
-        """Keep a connection that is in no transaction."""
+        """Put back a connection that is in no transaction."""
         here = self._here()
         with here.lock:
             here.idle.append(connection)
+
+    @contextmanager
+    def lend(self, roll_back: Callable[[C], object]) -> Iterator[C]:
+        """Lend a connection for one transaction; keep it afterwards unless the transaction failed.
+
+        A BudgetError is an answer, not a fault: ``roll_back`` makes the connection as good as before.
+        """
+        connection = self.take()
+        clean = False
+        try:
+            yield connection
+            clean = True
+        except BudgetError:
+            roll_back(connection)
+            clean = True
+            raise
+        finally:
+            if clean:
+                self.give_back(connection)
+            else:
+                connection.close()  # which rolls back
 
     def close(self) -> None:
         """Close this process's idle connections."""

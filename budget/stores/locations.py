@@ -1,4 +1,4 @@
-"""Where a ledger is, in one text: a SQLite file, a PostgreSQL connection string, or an exported log."""
+"""Open a ledger by its location: a SQLite file, a PostgreSQL connection string, or an exported log."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from budget.stores.sqlite import SqliteStore
 SCHEMA = "aggservice_ledger"
 
 
-def is_dsn(place: str) -> bool:
-    """Return whether ``place`` is a PostgreSQL connection string, as a URI or as key=value pairs."""
-    return place.startswith(("postgresql://", "postgres://")) or ("=" in place and not Path(place).exists())
+def is_dsn(location: str) -> bool:
+    """Return whether ``location`` is a PostgreSQL connection string, as a URI or as key=value pairs."""
+    return location.startswith(("postgresql://", "postgres://")) or ("=" in location and not Path(location).exists())
 
 
-def open_store(place: str, *, schema: str = SCHEMA, read_only: bool = True) -> Store:
-    """Open the database at ``place``; StoreError when it is an exported log or not there."""
-    if is_dsn(place):
-        return PostgresStore(place, schema=schema, read_only=read_only)
-    if is_log(Path(place)):
-        raise StoreError(f"{place} is an exported log: this needs the database itself")
-    return SqliteStore(place, read_only=read_only)
+def open_store(location: str, *, schema: str = SCHEMA, read_only: bool = True) -> Store:
+    """Open the database at ``location``; StoreError if it is an exported log or does not exist."""
+    if is_dsn(location):
+        return PostgresStore(location, schema=schema, read_only=read_only)
+    if is_log(Path(location)):
+        raise StoreError(f"{location} is an exported log: give the database itself")
+    return SqliteStore(location, read_only=read_only)
 
 
-def open_place(place: str, *, schema: str = SCHEMA) -> Store | ExportedLog:
-    """Open, for reading, whatever ledger is at ``place``."""
-    if not is_dsn(place) and is_log(Path(place)):
-        return ExportedLog(Path(place))
-    return open_store(place, schema=schema)
+def open_ledger_or_log(location: str, *, schema: str = SCHEMA) -> Store | ExportedLog:
+    """Open the database or exported log for reading, at ``location``."""
+    if not is_dsn(location) and is_log(Path(location)):
+        return ExportedLog(Path(location))
+    return open_store(location, schema=schema)

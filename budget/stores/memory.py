@@ -1,4 +1,4 @@
-"""The store that lives as long as its process: for tests, demos and dry runs."""
+"""A store in the memory of this process: for tests, demos and dry runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Tables:
 
 
 class _MemoryTransaction(Transaction):
-    """Works on the tables in place and keeps how to undo each step."""
+    """Changes the tables directly and keeps an undo function per step."""
 
     def __init__(self, tables: _Tables) -> None:
         self._tables = tables
@@ -38,7 +38,7 @@ class _MemoryTransaction(Transaction):
 
     def append(self, entry: EntryRow, parts: Iterable[PartRow]) -> None:
         if entry.seq != len(self._tables.entries):
-            raise StoreError(f"entry {entry.seq} does not follow {len(self._tables.entries) - 1}")
+            raise StoreError(f"entry {entry.seq} is out of order: the next one is {len(self._tables.entries)}")
         held = tuple(parts)
         self._tables.entries.append(entry)
         self.undo.append(self._tables.entries.pop)
@@ -55,12 +55,12 @@ class _MemoryTransaction(Transaction):
         return iter(self._tables.parts[seq])
 
     def parts_between(self, low: bytes, high: bytes, caller: str | None = None) -> Iterator[PartRow]:
-        his = None if caller is None else {job.seq for job in self._tables.jobs.values() if job.caller == caller}
+        theirs = None if caller is None else {job.seq for job in self._tables.jobs.values() if job.caller == caller}
         return (
             part
             for held in self._tables.parts
             for part in held
-            if part.first_key <= high and part.last_key >= low and (his is None or part.seq in his)
+            if part.first_key <= high and part.last_key >= low and (theirs is None or part.seq in theirs)
         )
 
     def count_parts(self) -> int:
@@ -72,7 +72,7 @@ class _MemoryTransaction(Transaction):
     def add_job(self, job: JobRow) -> None:
         key = (job.caller, job.job_id)
         if key in self._tables.jobs:
-            raise StoreError("this job id is taken")
+            raise StoreError(f"job id {job.job_id!r} of {job.caller!r} exists already")
         self._tables.jobs[key] = job
         self.undo.append(lambda: self._tables.jobs.pop(key))
 
@@ -97,7 +97,7 @@ class _MemoryTransaction(Transaction):
             self.undo.append(lambda key=key, block=block: self._tables.blocks.__setitem__(key, block))  # type: ignore[misc]
         for key, block in blocks:
             if key in self._tables.blocks:
-                raise StoreError("a block with this first key exists")
+                raise StoreError(f"a block with the first key {key.hex()} exists already")
             self._tables.blocks[key] = block
             self.undo.append(lambda key=key: self._tables.blocks.pop(key))  # type: ignore[misc]
 
@@ -127,4 +127,4 @@ class MemoryStore(Store):
             return work(_MemoryTransaction(self._tables))
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection."""

@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Literal
 
 from aggservice.mechanisms import Real, exp
-from ldp_client.checks import shown
+from ldp_client.checks import short_text
 from ldp_client.errors import ProtocolError
 
-#: ``paper`` follows the printed formulas; ``exact`` meets the first-report ε asked for to the letter.
+#: ``paper`` follows the printed formulas; ``exact`` has exactly the requested ε of a first report.
 Calibration = Literal["paper", "exact"]
 
 MICRO = 1_000_000
@@ -23,7 +23,7 @@ _LARGEST_MICRO = 64 * MICRO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of randomization: ``p`` keeps a truth, ``q`` makes a given untruth look like one."""
+    """One step of randomization: ``p`` is the probability to keep the true value, ``q`` to report a given other one."""
 
     p: Real
     q: Real
@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """A permanent step and, for a protocol with two, the instantaneous step that runs over it each time."""
+    """A permanent step and, in a protocol with two steps, the instantaneous step of each report."""
 
     permanent: Step
     instant: Step | None = None
@@ -56,7 +56,7 @@ class Chain:
 
 
 def _log_one_plus(excess: Real) -> float:
-    """Return ln(1 + excess) to a few units in the last place: a ratio close to one would have lost its digits."""
+    """Return ln(1 + excess) to a few units in the last place, also for an excess close to 0."""
     above = float(excess)
     return math.log1p(above) if above < 0.25 else math.log(float(excess + 1))
 
@@ -66,16 +66,16 @@ def _through(reach: Real, instant: Step | None) -> Real:
 
 
 def epsilon(micro: int) -> Fraction:
-    """Return ε of a whole number of millionths, refusing what is not in (0, 64]."""
+    """Return ε from a number of millionths; ProtocolError if it is not in (0, 64]."""
     if isinstance(micro, bool) or not isinstance(micro, int) or not 0 < micro <= _LARGEST_MICRO:
         raise ProtocolError(
-            f"ε must be above 0 and at most {_LARGEST_MICRO // MICRO}, in whole millionths, not {shown(micro)} of them"
+            f"ε must be above 0 and at most {_LARGEST_MICRO // MICRO} in whole millionths, not {short_text(micro)}"
         )
     return Fraction(micro, MICRO)
 
 
 def epsilon_pair(permanent_micro: int, first_micro: int) -> tuple[Fraction, Fraction]:
-    """Return (ε∞, ε₁), refusing any but 0 < ε₁ < ε∞ (Algorithm 1)."""
+    """Return (ε∞, ε₁); ProtocolError unless 0 < ε₁ < ε∞ (Algorithm 1)."""
     permanent, first = epsilon(permanent_micro), epsilon(first_micro)
     if not first < permanent:
         raise ProtocolError(
@@ -86,9 +86,9 @@ def epsilon_pair(permanent_micro: int, first_micro: int) -> tuple[Fraction, Frac
 
 
 def check_size(size: int, what: str, least: int = 2, most: int = (1 << 32) - 1) -> None:
-    """Refuse a protocol's number of values, hash values, buckets, … that is no whole number in [least, most]."""
+    """Refuse a number of values, hash values, buckets, … unless it is an integer in [least, most]."""
     if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
-        raise ProtocolError(f"{what} must be a whole number from {least} to {most}, not {shown(size)}")
+        raise ProtocolError(f"{what} must be an integer from {least} to {most}, not {short_text(size)}")
 
 
 def grr(size: int, ratio: Real) -> Step:
@@ -111,7 +111,7 @@ def oue(limit: Fraction) -> Step:
 def chained_ratio(permanent: Real, first: Real) -> Real:
     """Return r with (permanent·r + 1)/(permanent + r) = ``first``: two binary symmetric steps in a row.
 
-    This is e^{ε_IRR} of Algorithm 1, step 3, and the odds of L-SUE's second step in the square roots of the e^ε.
+    This is e^{ε_IRR} of Algorithm 1, step 3; with square roots of e^ε, the odds of L-SUE's second step.
     """
     return (permanent * first - 1) / (permanent - first)
 
@@ -119,8 +119,8 @@ def chained_ratio(permanent: Real, first: Real) -> Real:
 def instant_grr(size: int, permanent: Fraction, first: Fraction, calibration: Calibration) -> Step:
     """Return the second GRR step over ``size`` values for a first report of ε₁.
 
-    ``paper`` (Theorem 3.4, §2.4.3) leaves out the (size − 2)·q₁q₂ paths through a third value, so for size > 2 the
-    first report is more private than asked. ``exact`` counts them:
+    ``paper`` (Theorem 3.4, §2.4.3) ignores the (size − 2)·q₁q₂ paths through a third value, so for size > 2 the first
+    report is more private than requested. ``exact`` counts them:
     e^{ε_IRR} = (e^{ε₁}(e^{ε∞} + size − 2) − (size − 1)) / (e^{ε∞} − e^{ε₁}).
     """
     limit, once = exp(permanent), exp(first)
@@ -128,11 +128,11 @@ def instant_grr(size: int, permanent: Fraction, first: Fraction, calibration: Ca
         return grr(size, chained_ratio(limit, once))
     if calibration == "exact":
         return grr(size, (once * (limit + (size - 2)) - (size - 1)) / (limit - once))
-    raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {shown(calibration)}")
+    raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {short_text(calibration)}")
 
 
 def grr_chain(size: int, permanent_micro: int, first_micro: int | None, calibration: Calibration) -> Chain:
-    """Return GRR over ``size`` values, with a second step where the ε₁ of a first report is given."""
+    """Return GRR over ``size`` values, with a second step if the ε₁ of a first report is given."""
     permanent = grr(size, exp(epsilon(permanent_micro)))
     if first_micro is None:
         return Chain(permanent=permanent)
@@ -141,5 +141,5 @@ def grr_chain(size: int, permanent_micro: int, first_micro: int | None, calibrat
 
 
 def asked_epsilon(first_micro: int | None) -> float | None:
-    """Return the ε₁ asked for, if one was."""
+    """Return the requested ε₁, or None."""
     return None if first_micro is None else float(epsilon(first_micro))

@@ -1,4 +1,4 @@
-"""The data sets of the LOLOHA paper's evaluation (§5.1): Syn, made here, and DB_MT and DB_DE, read from files."""
+"""The data sets of the LOLOHA paper's evaluation (§5.1): Syn, generated here, and DB_MT and DB_DE, read from files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, Real, bernoulli_batch, uniform_below_batch
-from ldp_client.checks import is_count, shown
+from ldp_client.checks import is_count, short_text
 from ldp_client.errors import DataError
 
 _FILES = {"DB_MT": ("PWGTP_Montana.csv", 10_336, 1_412), "DB_DE": ("PWGTP_Delaware.csv", 9_123, 1_234)}
@@ -24,7 +24,7 @@ NAMES = ("Syn", *_FILES)
 class Dataset:
     """Values 0, …, k − 1 of each user (row) at each collection (column), and b for dBitFlipPM (§5.2).
 
-    ``labels`` are the k numbers that the values stand for, in order.
+    ``labels`` are the k numbers that the values represent, in order.
     """
 
     name: str
@@ -34,23 +34,23 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if self.values.ndim != 2 or not self.values.size or not 0 <= self.values.min() <= self.values.max() < self.k:
-            raise DataError(f"{self.name}: values must be a table of whole numbers in [0, {self.k})")
+            raise DataError(f"{self.name}: values must be a table of integers in [0, {self.k})")
         if not 2 <= self.buckets <= self.k:
-            raise DataError(f"{self.name}: between 2 and {self.k} buckets, not {self.buckets}")
+            raise DataError(f"{self.name}: the number of buckets must be 2 to {self.k}, not {self.buckets}")
 
     @property
     def k(self) -> int:
-        """How many values there are."""
+        """The number of values."""
         return self.labels.size
 
     @property
     def users(self) -> int:
-        """n."""
+        """The number of users, n."""
         return self.values.shape[0]
 
     @property
     def collections(self) -> int:
-        """τ."""
+        """The number of collections, τ."""
         return self.values.shape[1]
 
     def part(self, users: int, collections: int) -> Dataset:
@@ -59,10 +59,12 @@ class Dataset:
         return Dataset(name=self.name, labels=self.labels, buckets=self.buckets, values=part)
 
 
-def synthetic(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int = 120) -> Dataset:
-    """Return Syn: a uniform value first, and at each later collection a fresh uniform one with probability ¼."""
+def synthetic_dataset(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int = 120) -> Dataset:
+    """Return Syn: a uniform value first, and at each later collection a new uniform one with probability ¼."""
     if not is_count(users, 1) or not is_count(k, 2) or not is_count(collections, 1):
-        raise DataError(f"Syn has users, at least two values, and collections: not {shown((users, k, collections))}")
+        raise DataError(
+            f"Syn needs users, at least two values, and collections, not {short_text((users, k, collections))}"
+        )
     values = np.empty((users, collections), dtype=np.int64)
     values[:, 0] = uniform_below_batch(bits, k, users)
     quarter = Real.of(Fraction(1, 4))
@@ -73,7 +75,7 @@ def synthetic(bits: Bits, *, users: int = 10_000, k: int = 360, collections: int
 
 
 def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
-    """Return a table of counters with a header line, a row a user and a column a collection.
+    """Return a table of counters with a header line, one row per user and one column per collection.
 
     The distinct numbers, in order, become the values 0, …, k − 1, as in the paper; buckets are ⌊k/width⌋.
     """
@@ -81,12 +83,12 @@ def counters(path: Path, name: str, *, bucket_width: int = 4) -> Dataset:
     found, values = np.unique(table, return_inverse=True)
     buckets = max(2, found.size // bucket_width)
     if found.size < 2:
-        raise DataError(f"{path} holds one number over and over: there is no frequency to estimate")
+        raise DataError(f"{path} holds a single number: give a file with at least two different values")
     return Dataset(name=name, labels=found, buckets=buckets, values=values.reshape(table.shape).astype(np.int64))
 
 
 def _table(path: Path) -> NDArray[np.int64]:
-    """Return the numbers of a file. An error names the line, and holds nothing of it: the cells are users' values."""
+    """Return the numbers of a file. An error names the row but shows none of it: the cells are users' values."""
     lines: list[NDArray[np.int64]] = []
     broken = False
     try:
@@ -100,8 +102,8 @@ def _table(path: Path) -> NDArray[np.int64]:
         broken = True
     if broken:
         raise DataError(
-            f"{path} is not a table of whole numbers of at most 64 bits with a header line: "
-            f"mend the row after {len(lines)} good ones"
+            f"{path} is not a table of 64-bit integers with a header line: "
+            f"correct row {len(lines) + 1} below the header"
         )
     if header is None or not lines or not lines[0].size:
         raise DataError(f"{path} holds no table of users and collections with a header line")
@@ -111,10 +113,10 @@ def _table(path: Path) -> NDArray[np.int64]:
     return np.array(lines, dtype=np.int64)
 
 
-def load(name: str, bits: Bits, folder: Path | None) -> Dataset:
-    """Return a data set of the paper by name; ``bits`` make Syn, ``folder`` holds the census files."""
+def load_dataset(name: str, bits: Bits, folder: Path | None) -> Dataset:
+    """Return a data set of the paper by name: Syn drawn from ``bits``, the others read from ``folder``."""
     if name == "Syn":
-        return synthetic(bits)
+        return synthetic_dataset(bits)
     if name not in _FILES:
         raise DataError(f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a file")
     file, users, k = _FILES[name]

@@ -1,4 +1,7 @@
-"""One method on one data set over all collections: its error, its privacy loss, the changes it gives away (§5)."""
+"""One method on one data set over all collections: its error, its privacy loss, and the changes it reveals.
+
+Equations and tables are those of the LOLOHA paper, §5.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from ldp_client.protocols.interface import FrequencyProtocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What one run measured.
+class MethodResult:
+    """The measurements of one run.
 
     ``mse`` is MSE_avg (Eq. 7) of the unbiased estimates and ``mse_normalised`` that of estimates cut at 0 and scaled
     to sum to 1; ``expected_mse`` is what the exact variance predicts for the first. ``loss`` is ε̌_avg (Eq. 8).
-    ``detected`` is the share of users with a changing bucket all of whose changes show in the reports, and
+    ``detected`` is, of the users whose bucket changes, the share for whom every change shows in the reports, and
     ``injective`` the share whose different buckets all have different answers, which is what the authors' code
-    counts; both are NaN but for dBitFlipPM, whose reports have no second step to hide behind.
+    counts. Both are NaN except for dBitFlipPM, whose reports have no second step.
     """
 
     mse: float
@@ -36,15 +39,15 @@ class Outcome:
     injective: float
 
 
-def run(
+def run_method(
     data: Dataset,
     protocol: FrequencyProtocol,
     bits: Bits,
     each: Callable[[int, Estimate], object] | None = None,
-) -> Outcome:
-    """Return the outcome of all collections of ``data``; ``each`` is called after each with its number and estimate."""
+) -> MethodResult:
+    """Return the measurements over all collections; ``each`` is called after each one with its index and estimate."""
     fleet = protocol.fleet(data.users, bits)
-    watch = ChangeWatch(data.users) if isinstance(fleet, BitFlipFleet) else None
+    watch = ChangeDetector(data.users) if isinstance(fleet, BitFlipFleet) else None
     mse, normalised, expected = [], [], []
     for t in range(data.collections):
         cells = protocol.cell(data.values[:, t])
@@ -55,7 +58,7 @@ def run(
         normalised.append(float(np.mean((estimate.normalised() - truth) ** 2)))
         expected.append(expected_mse(protocol, truth, data.users))
         if watch is not None:
-            watch.see(cells, columns)
+            watch.add_collection(cells, columns)
         if each is not None:
             each(t, estimate)
     detected = injective = math.nan
@@ -63,7 +66,7 @@ def run(
         detected = watch.detected()
         different = _distinct(protocol.cell(data.values), protocol.cells)
         injective = float(np.mean(fleet.distinct_answers() == different))
-    return Outcome(
+    return MethodResult(
         mse=float(np.mean(mse)),
         mse_normalised=float(np.mean(normalised)),
         expected_mse=float(np.mean(expected)),
@@ -84,8 +87,8 @@ def expected_mse(protocol: FrequencyProtocol, truth: Floats, users: int) -> floa
     return float(np.mean(protocol.support.variance(users, truth)))
 
 
-class ChangeWatch:
-    """Remembers which users' bucket changes have all shown as a changed report (Table 2)."""
+class ChangeDetector:
+    """Finds the users for whom every change of bucket showed as a changed report (Table 2)."""
 
     def __init__(self, users: int) -> None:
         self._all_seen = np.ones(users, dtype=np.bool_)
@@ -93,8 +96,8 @@ class ChangeWatch:
         self._cells: NDArray[np.int64] | None = None
         self._rows: NDArray[np.uint64] | None = None
 
-    def see(self, cells: NDArray[np.int64], columns: BitFlipColumns) -> None:
-        """Take in one collection: the true buckets and what was reported."""
+    def add_collection(self, cells: NDArray[np.int64], columns: BitFlipColumns) -> None:
+        """Add one collection: the true buckets and the reports."""
         if self._cells is not None and self._rows is not None:
             moved = cells != self._cells
             shown = (columns.rows != self._rows).any(axis=1)
@@ -103,7 +106,7 @@ class ChangeWatch:
         self._cells, self._rows = cells, columns.rows
 
     def detected(self) -> float:
-        """Return, of the users who changed, the share whose every change showed."""
+        """Return, of the users who changed, the share for whom every change showed."""
         changed = int(self._changed.sum())
         return float(np.sum(self._all_seen & self._changed)) / changed if changed else math.nan
 

@@ -1,9 +1,9 @@
-"""The exact output distribution of a client: its own code, run once along every branch of its draws."""
+"""The exact output distribution of a client: its own code runs once per branch of its draws."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from fractions import Fraction
 from typing import TypeVar
 
@@ -13,12 +13,12 @@ from ldp_client.sampling.draws import Draws
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 
-#: Probabilities are cut after this many bits: 10^-38 of error a coin.
+#: Probabilities are cut after this many bits: an error of 10^-38 per coin.
 _PRECISION = 128
 
 
 class _Branch(Draws):
-    """Replays a prefix of choices and takes the first choice at every draw beyond it."""
+    """Replays a prefix of choices, then takes the first choice at every further draw."""
 
     def __init__(self, prefix: list[int]) -> None:
         self.taken = prefix
@@ -44,14 +44,14 @@ class _Branch(Draws):
         return choice
 
     def word(self) -> int:
-        raise LdpError("a whole word has too many branches to enumerate: give the client its hash function")
+        raise LdpError("a 64-bit word has too many branches to enumerate: give the client its hash function")
 
 
 def distribution(program: Callable[[Draws], Outcome]) -> dict[Outcome, Fraction]:
     """Return the probability of every outcome of ``program``, by running it along each branch of its draws.
 
-    Costs one run a branch, so it is for small domains. Each coin is cut at 128 bits, so that probabilities are
-    within 10^-37 of the truth.
+    It runs once per branch, so it is for small domains. Each coin is cut at 128 bits, so that probabilities are within
+    10^-37 of the truth.
     """
     found: dict[Outcome, Fraction] = {}
     prefix: list[int] = []
@@ -66,21 +66,8 @@ def distribution(program: Callable[[Draws], Outcome]) -> dict[Outcome, Fraction]
         prefix[-1] += 1
 
 
-def privacy_loss(one: Mapping[Outcome, Fraction], other: Mapping[Outcome, Fraction]) -> float:
-    """Return the largest ln(one/other) over outcomes: the ε by which ``one`` can exceed ``other``."""
-    worst = Fraction(0)
-    for outcome, chance in one.items():
-        if not chance:
-            continue
-        against = other.get(outcome, Fraction(0))
-        if not against:
-            return math.inf
-        worst = max(worst, chance / against)
-    return log_ratio(worst)
-
-
 def log_ratio(ratio: Fraction) -> float:
-    """Return ln(ratio) to a few units in the last place, also where the ratio is close to one or beyond a float."""
+    """Return ln(ratio) to a few units in the last place, also for a ratio close to one or too large for a float."""
     if abs(ratio - 1) < Fraction(1, 4):
         return math.log1p(float(ratio - 1))
     shift = ratio.numerator.bit_length() - ratio.denominator.bit_length()

@@ -1,6 +1,7 @@
-"""Permanent-state mechanisms small enough to enumerate: exactly how trackable, detectable and private they are.
+"""Permanent-state mechanisms small enough to enumerate: exact values of tracking, detection and privacy.
 
-A user's value draws a state once; every report is then drawn from the state alone. The probability of a stream
+Definitions and theorems are those of Naor and Vexler (FORC 2020). A state is drawn once from the user's value; every
+report is then drawn from the state alone. The probability of a stream
 depends only on how often each symbol occurs in it, so that "all streams and all ways to split them" are pairs of
 count vectors, and a two-symbol mechanism takes O(k³) steps for k reports.
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ldp_client.checks import is_count, shown
+from ldp_client.checks import check_stream, is_count, short_text
 from ldp_client.errors import ProtocolError
 
 Floats = NDArray[np.float64]
@@ -26,7 +27,7 @@ _MOST_PAIRS = 20_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiniteState:
-    """A row of state probabilities for each of the user's values, and a row of symbol probabilities for each state."""
+    """One row of state probabilities per value of the user, and one row of symbol probabilities per state."""
 
     states: Floats
     symbols: Floats
@@ -34,9 +35,9 @@ class FiniteState:
     def __post_init__(self) -> None:
         for rows in (self.states, self.symbols):
             if not isinstance(rows, np.ndarray) or rows.dtype.kind not in "fiu" or rows.ndim != 2 or not rows.size:
-                raise ProtocolError("states and symbols are matrices of numbers, neither of them empty")
+                raise ProtocolError("states and symbols must be matrices of numbers, and not empty")
             if not (rows >= 0).all() or not np.allclose(rows.sum(axis=1), 1, rtol=0, atol=1e-9):
-                raise ProtocolError("states and symbols are matrices whose rows are probabilities that add up to one")
+                raise ProtocolError("each row of states and of symbols must be probabilities that add up to one")
         if self.states.shape[1] != self.symbols.shape[0]:
             raise ProtocolError(
                 f"values lead to {self.states.shape[1]} states, but symbols are given for {self.symbols.shape[0]}"
@@ -52,7 +53,7 @@ class FiniteState:
         return float(np.logaddexp.reduce(terms))
 
     def report_epsilon(self) -> float:
-        """Return the ε of a report in the state: what Theorem 13 needs."""
+        """Return the ε of a report with respect to the state, which Theorem 13 needs."""
         return _spread(self.symbols)
 
     def untrackable(self, reports: int) -> float:
@@ -65,7 +66,7 @@ class FiniteState:
     def undetectable(self, reports: int) -> float:
         """Return the least γ that hides a change of value anywhere in ``reports`` reports (Definition 11).
 
-        Definition 11 compares every pair of values, the same one twice included, in both orders.
+        Definition 11 compares every pair of values in both orders, and every value with itself.
         """
         worst = self.untrackable(reports)
         for value, first, second in self._splits(reports):
@@ -77,7 +78,7 @@ class FiniteState:
 
     def everlasting(self, reports: int) -> float:
         """Return the exact ε that ``reports`` reports of one value reveal of it (Definition 10 for this k)."""
-        _check_reports(reports)
+        check_stream(reports)
         types = list(_compositions(reports, self.symbols.shape[1]))
         values = range(self.states.shape[0])
         table = np.array([[self.log_probability(value, counts) for counts in types] for value in values])
@@ -87,10 +88,10 @@ class FiniteState:
     def untrackable_delta(self, reports: int, gamma: float) -> float:
         """Return the least δ for which one user and two are within e^γ on every set of streams, both ways.
 
-        The sets are of whole streams, as Theorem 14's proof reads the definition: a hockey-stick divergence between
-        the law of one user and the product of two, over the worst split.
+        The sets consist of whole streams, as in the proof of Theorem 14: a hockey-stick divergence between the law of
+        one user and the product of two, for the worst split.
         """
-        _check_reports(reports)
+        check_stream(reports)
         worst = 0.0
         for value in range(self.states.shape[0]):
             for size in range(1, reports // 2 + 1):
@@ -106,10 +107,10 @@ class FiniteState:
         return worst
 
     def several_untrackable(self, reports: int, users: int) -> float:
-        """Return the least γ for telling one user from ``users``, however they share the reports (Definition 15)."""
+        """Return the least γ for one user against ``users``, for every division of the reports (Definition 15)."""
         if not is_count(users, 2):
-            raise ProtocolError(f"there must be at least two users to tell apart, not {shown(users)}")
-        _check_reports(reports)
+            raise ProtocolError(f"there must be at least two users to tell apart, not {short_text(users)}")
+        check_stream(reports)
         symbols = self.symbols.shape[1]
         worst = 0.0
         every = [counts for size in range(reports + 1) for counts in _compositions(size, symbols)]
@@ -132,7 +133,7 @@ class FiniteState:
         return worst
 
     def _gap(self, value: int, other: int, first: Counts, second: Counts) -> float:
-        """Return ln of one user's probability over two users', or 0 where neither can send this."""
+        """Return ln of one user's probability over two users', or 0 if neither can send this."""
         together = self.log_probability(value, _sum(first, second))
         apart = self.log_probability(value, first) + self.log_probability(other, second)
         if together == apart == -math.inf:
@@ -140,25 +141,20 @@ class FiniteState:
         return together - apart
 
     def _splits(self, reports: int) -> Iterator[tuple[int, Counts, Counts]]:
-        """Yield every value with every pair of count vectors that a split of ``reports`` can leave."""
+        """Yield every value with every pair of count vectors that a split of ``reports`` can give."""
         symbols = self.symbols.shape[1]
-        _check_reports(reports)
+        check_stream(reports)
         pairs = sum(
             math.comb(size + symbols - 1, size) * math.comb(reports - size + symbols - 1, reports - size)
             for size in range(1, reports // 2 + 1)
         )
         if pairs * self.states.shape[0] > _MOST_PAIRS:
-            raise ProtocolError(f"{pairs} pairs of count vectors are too many to enumerate: ask for fewer reports")
+            raise ProtocolError(f"{pairs} pairs of count vectors are too many to enumerate: use fewer reports")
         for size in range(1, reports // 2 + 1):
             rest = reports - size
             for first, second in itertools.product(_compositions(size, symbols), _compositions(rest, symbols)):
                 for value in range(self.states.shape[0]):
                     yield value, first, second
-
-
-def _check_reports(reports: int) -> None:
-    if not is_count(reports, 1):
-        raise ProtocolError(f"a stream has at least one report, not {shown(reports)}")
 
 
 def _spread(rows: Floats) -> float:
@@ -169,7 +165,7 @@ def _spread(rows: Floats) -> float:
 
 
 def _compositions(total: int, parts: int) -> Iterator[Counts]:
-    """Yield every vector of ``parts`` whole numbers that add up to ``total``."""
+    """Yield every vector of ``parts`` integers ≥ 0 that add up to ``total``."""
     if parts == 1:
         yield (total,)
         return

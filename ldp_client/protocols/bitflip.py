@@ -1,9 +1,11 @@
-"""dBitFlipPM: d sampled bits of b buckets, memoized, with no second step (§2.4.4; Ding, Kulkarni, Yekhanin 2017)."""
+"""dBitFlipPM: d sampled bits of b buckets, memoized, without a second step.
+
+Ding, Kulkarni and Yekhanin 2017; LOLOHA paper, §2.4.4.
+"""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +18,19 @@ from ldp_client.checks import as_list, check_columns, check_words, is_count
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import Chain, check_size, epsilon, symmetric
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import Device, as_draws, flip_row, load_state, memo_int, save_state
+from ldp_client.protocols.device import (
+    Described,
+    Device,
+    MemoizingColumns,
+    as_draws,
+    flip_row,
+    load_state,
+    memo_int,
+    save_state,
+)
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.memo import Answers
 from ldp_client.sampling.packed import Words, bits_of, count_bits, one_hot, rows_from_bytes, unpack, words_of
 
 #: The memo key of a bucket outside the sample.
@@ -29,7 +39,7 @@ OUTSIDE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitFlipReport:
-    """The buckets a user sampled (public; sent once in use) and the memoized bits for them, packed."""
+    """The buckets that a user sampled (public; sent once in practice) and their memoized bits, packed."""
 
     sampled: tuple[int, ...]
     bits: bytes
@@ -37,14 +47,14 @@ class BitFlipReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitFlipColumns:
-    """One collection's reports: a row of d sampled buckets and a row of d bits in words for each user."""
+    """One collection's reports: per user a row of d sampled buckets and a row of d bits in words."""
 
     sampled: NDArray[np.int32]
     rows: Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BitFlip:
+class BitFlip(Described):
     """dBitFlipPM over 0, …, k − 1 in b buckets of equal width, d of them sampled by each user."""
 
     k: int
@@ -69,12 +79,12 @@ class BitFlip:
 
     @property
     def cells(self) -> int:
-        """How many frequencies are estimated: one a bucket."""
+        """The number of estimated frequencies: one per bucket."""
         return self.buckets
 
     @property
     def support(self) -> Support:
-        """The estimator's probabilities; V* is b/(2dn(cosh(ε∞/2) − 1)), where the paper prints sinh(ε∞/2)."""
+        """The estimator's probabilities; V* is b/(2dn(cosh(ε∞/2) − 1)); the paper prints sinh(ε∞/2)."""
         chain = Support.of(self.chain)
         return Support(p=chain.p, q=chain.q, sampled=self.sampled / self.buckets)
 
@@ -82,29 +92,19 @@ class BitFlip:
     def privacy(self) -> Privacy:
         """Every report of a bucket is the same, so ε₁ = ε∞; over all values min(d + 1, b)·ε∞ (Table 1).
 
-        With one sampled bit that bit alone differs between two values, so that the true ε is then ε∞/2.
+        With one sampled bit, only that bit differs between two values, so that the true ε is ε∞/2.
         """
         unary = self.chain.first_unary()
         one = unary / 2 if self.sampled == 1 else unary
         asked = float(epsilon(self.epsilon_permanent_micro))
         return Privacy(asked=asked, first=one, permanent=one, worst_case=min(self.sampled + 1, self.buckets) * asked)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the name and parameters."""
-        return {
-            "kind": self.kind,
-            "k": self.k,
-            "buckets": self.buckets,
-            "sampled": self.sampled,
-            "epsilon_permanent_micro": self.epsilon_permanent_micro,
-        }
-
     def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bucket of each value."""
         return values * self.buckets // self.k
 
     def client(self, bits: Bits | Draws, sampled: Sequence[int] | None = None) -> BitFlipClient:
-        """Return a new device, with buckets sampled for it unless they are given."""
+        """Return a new device; its buckets are sampled unless they are given."""
         draws = as_draws(bits)
         if sampled is None:
             return BitFlipClient(self, draws, sample(draws, self.buckets, self.sampled), {})
@@ -114,17 +114,17 @@ class BitFlip:
         return BitFlipClient(self, draws, tuple(sorted(int(bucket) for bucket in chosen)), {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> BitFlipClient:
-        """Return a device that goes on from a saved state."""
+        """Return a device from a saved state."""
         stored = load_state(saved, self.describe())
         try:
             client = self.client(bits, [memo_int(b, self.buckets, "a bucket") for b in stored["sampled"]])
             memo = {}
             for key, row in stored["answers"].items():
-                place = OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "a sampled place")
-                memo[place] = bytes.fromhex(row)
-                unpack(memo[place], self.sampled)
+                index = OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "an index in the sample")
+                memo[index] = bytes.fromhex(row)
+                unpack(memo[index], self.sampled)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise StateError(f"not a saved client of dBitFlipPM: {error}") from error
+            raise StateError(f"this is not a saved client of dBitFlipPM: {error}") from error
         return BitFlipClient(self, as_draws(bits), client.sampled, memo)
 
     def fleet(self, users: int, bits: Bits) -> BitFlipFleet:
@@ -135,7 +135,7 @@ class BitFlip:
         """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(isinstance(report, BitFlipReport) for report in sent):
-            raise ReportError("a report of dBitFlipPM is a BitFlipReport")
+            raise ReportError("a report of dBitFlipPM must be a BitFlipReport")
         sampled = [self.check_sampled(report.sampled) for report in sent]
         return BitFlipColumns(
             sampled=np.array(sampled, dtype=np.int32).reshape(len(sent), self.sampled),
@@ -143,7 +143,7 @@ class BitFlip:
         )
 
     def check_sampled(self, sampled: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the buckets that a report names, refusing any but d of them in ascending order, as clients send."""
+        """Return the buckets that a report names; ReportError unless they are d buckets in ascending order."""
         if (
             not isinstance(sampled, tuple | list)
             or not all(is_count(bucket, 0, self.buckets - 1) for bucket in sampled)
@@ -165,19 +165,19 @@ class BitFlip:
         sampled = self._check_sampled_rows(columns.sampled)
         users = sampled.shape[0]
         rows = check_words(columns.rows, (users, words_of(self.sampled)), f"rows of {self.sampled} bits")
-        ones_a_place = count_bits(rows, self.sampled)
+        ones_by_index = count_bits(rows, self.sampled)
         if self.sampled == self.buckets:
-            return self.support.estimate(ones_a_place, users)
-        places = sampled.reshape(-1)
-        speaking = np.bincount(places, minlength=self.buckets)
-        ones = np.bincount(places[bits_of(rows, self.sampled).reshape(-1)], minlength=self.buckets)
+            return self.support.estimate(ones_by_index, users)
+        flat = sampled.reshape(-1)
+        speaking = np.bincount(flat, minlength=self.buckets)
+        ones = np.bincount(flat[bits_of(rows, self.sampled).reshape(-1)], minlength=self.buckets)
         return self.support.estimate(ones, users, speaking)
 
     def _check_sampled_rows(self, sampled: object) -> NDArray[np.integer[Any]]:
-        """Return the column of sampled buckets, checked as ``check_sampled`` does a report's."""
+        """Return the column of sampled buckets; ReportError under the rule of ``check_sampled``."""
         if not isinstance(sampled, np.ndarray) or sampled.ndim != 2 or sampled.dtype.kind not in "iu":
-            raise ReportError("the column of sampled buckets must be an array of whole numbers, a row a report")
-        # A fleet that samples every bucket has one row, repeated without being copied.
+            raise ReportError("the column of sampled buckets must be an array of integers, one row per report")
+        # A fleet that samples every bucket has one row, which numpy repeats without a copy.
         rows = sampled[:1] if sampled.strides[0] == 0 else sampled
         if (
             rows.shape[1] != self.sampled
@@ -189,7 +189,7 @@ class BitFlip:
 
 
 class BitFlipClient(Device[BitFlip, int, bytes]):
-    """One device: it memoizes one row of d bits for each sampled bucket, and one for all buckets outside."""
+    """One device: it memoizes one row of d bits per sampled bucket, and one for all other buckets."""
 
     def __init__(self, protocol: BitFlip, draws: Draws, sampled: tuple[int, ...], memo: dict[int, bytes]) -> None:
         super().__init__(protocol, draws, memo)
@@ -198,55 +198,48 @@ class BitFlipClient(Device[BitFlip, int, bytes]):
     def report(self, value: int) -> BitFlipReport:
         """Return the memoized row of the bucket of ``value``, drawing it at its first use."""
         bucket = check_value(value, self.protocol.k) * self.protocol.buckets // self.protocol.k
-        place = self.sampled.index(bucket) if bucket in self.sampled else OUTSIDE
-        return BitFlipReport(sampled=self.sampled, bits=self._kept(place, lambda: self._permanent(place)))
+        index = self.sampled.index(bucket) if bucket in self.sampled else OUTSIDE
+        return BitFlipReport(sampled=self.sampled, bits=self._kept(index, lambda: self._permanent(index)))
 
     def save(self) -> bytes:
         """Return the state as JSON."""
-        answers = {str(place): row.hex() for place, row in self._memo.items()}
+        answers = {str(index): row.hex() for index, row in self._memo.items()}
         return save_state(self.protocol.describe(), {"sampled": list(self.sampled), "answers": answers})
 
-    def _permanent(self, place: int) -> bytes:
-        return flip_row(self._draws, np.arange(self.protocol.sampled) == place, self.protocol.chain.permanent)
+    def _permanent(self, index: int) -> bytes:
+        return flip_row(self._draws, np.arange(self.protocol.sampled) == index, self.protocol.chain.permanent)
 
 
-class BitFlipFleet:
+class BitFlipFleet(MemoizingColumns[BitFlip]):
     """Many devices in columns."""
 
     def __init__(self, protocol: BitFlip, users: int, bits: Bits) -> None:
-        self.protocol = protocol
-        self.users = users
-        self._bits = bits
+        super().__init__(protocol, users, bits, span=protocol.sampled + 1, width=words_of(protocol.sampled))
         self._coins = LaneCoins(protocol.chain.permanent)
         self._sampled = sample_batch(bits, users, protocol.buckets, protocol.sampled)
-        self._memo = Answers(users, protocol.sampled + 1, words_of(protocol.sampled))
 
     def report(self, values: ArrayLike) -> BitFlipColumns:
         """Return one collection's reports."""
         d = self.protocol.sampled
-        place = self.places(check_values(values, self.protocol.k, self.users))
-        rows = self._memo.get(place + 1, lambda fresh: self._coins.flip(self._bits, one_hot(place[fresh], d), d))
+        index = self.sampled_indexes(check_values(values, self.protocol.k, self.users))
+        rows = self._memo.get(index + 1, lambda fresh: self._coins.flip(self._bits, one_hot(index[fresh], d), d))
         return BitFlipColumns(sampled=self._sampled, rows=rows)
 
-    def places(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where each user's bucket stands in his sample, or −1."""
+    def sampled_indexes(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of each user's bucket in their sample, or −1."""
         buckets = self.protocol.cell(values)
         if self.protocol.sampled == self.protocol.buckets:
             return buckets
         hits = self._sampled == buckets[:, None]
         return np.where(hits.any(axis=1), hits.argmax(axis=1), OUTSIDE)
 
-    def memoized(self) -> NDArray[np.int64]:
-        """Return how many rows each user has memoized."""
-        return self._memo.counts()
-
     def distinct_answers(self) -> NDArray[np.int64]:
-        """Return how many different rows each user has memoized: two places may have drawn the same bits."""
+        """Return how many different rows each user has memoized: two buckets may have drawn the same bits."""
         return self._memo.distinct_counts()
 
 
 def sample(draws: Draws, buckets: int, sampled: int) -> tuple[int, ...]:
-    """Return ``sampled`` different buckets, every set alike (Floyd's method)."""
+    """Return ``sampled`` different buckets, every set with the same probability (Floyd's method)."""
     chosen: set[int] = set()
     for last in range(buckets - sampled, buckets):
         pick = draws.below(last + 1)
@@ -270,9 +263,3 @@ def sample_batch(bits: Bits, users: int, buckets: int, sampled: int) -> NDArray[
 def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int) -> BitFlip:
     """Return dBitFlipPM with b = ``buckets`` and d = ``sampled``."""
     return BitFlip(k=k, buckets=buckets, sampled=sampled, epsilon_permanent_micro=epsilon_permanent_micro)
-
-
-def printed_variance(*, buckets: int, sampled: int, epsilon_permanent_micro: int, reports: int) -> float:
-    """Return V* with the paper's sinh(ε∞/2) in place of cosh(ε∞/2) − 1: kept to show that it does not hold."""
-    half = float(epsilon(epsilon_permanent_micro)) / 2
-    return buckets / (2 * sampled * reports * math.sinh(half))

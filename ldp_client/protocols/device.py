@@ -1,20 +1,22 @@
-"""What every device of these protocols is: its protocol, its draws, and the answers it keeps for good."""
+"""The base classes of protocols, of single devices and of fleets, and the saved state of a device."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from dataclasses import Field, fields
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits
-from ldp_client.checks import shown
+from ldp_client.checks import short_text
 from ldp_client.errors import StateError
 from ldp_client.estimation.steps import Step
 from ldp_client.sampling.draws import Draws
+from ldp_client.sampling.memo import MemoizedAnswers
 from ldp_client.sampling.packed import pack
 
 Owner = TypeVar("Owner")
@@ -24,8 +26,45 @@ Answer = TypeVar("Answer")
 _MOST_DIGITS = 30
 
 
+class _Named(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def kind(self) -> str: ...
+
+
+class _OverValues(Protocol):
+    @property
+    def k(self) -> int: ...
+
+
+class Described:
+    """The base of a protocol: a frozen dataclass whose fields, with its ``kind``, identify it in a saved state."""
+
+    __slots__ = ()
+
+    def describe(self: _Named) -> dict[str, Any]:
+        """Return the kind and the parameters, as a saved state holds them."""
+        return {"kind": self.kind} | {each.name: getattr(self, each.name) for each in fields(self) if each.init}
+
+
+class CountsValues(Described):
+    """The base of a protocol that estimates the frequency of each of its values 0, …, k − 1."""
+
+    __slots__ = ()
+
+    @property
+    def cells(self: _OverValues) -> int:
+        """The number of frequencies that are estimated."""
+        return self.k
+
+    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the cell in which each value is counted: the value itself."""
+        return values
+
+
 class Device(Generic[Owner, Key, Answer]):
-    """One device of a protocol: it answers each key once and remembers the answer."""
+    """One device of a protocol: it draws its answer to each key once and keeps it."""
 
     def __init__(self, protocol: Owner, draws: Draws, memo: dict[Key, Answer]) -> None:
         self.protocol = protocol
@@ -45,41 +84,62 @@ class Device(Generic[Owner, Key, Answer]):
         return kept
 
 
+class DeviceColumns(Generic[Owner]):
+    """The base of a fleet: many devices of one protocol in columns."""
+
+    def __init__(self, protocol: Owner, users: int, bits: Bits) -> None:
+        self.protocol = protocol
+        self.users = users
+        self._bits = bits
+
+
+class MemoizingColumns(DeviceColumns[Owner]):
+    """The base of a fleet that keeps one answer per (user, key), with keys below ``span``, in rows of words."""
+
+    def __init__(self, protocol: Owner, users: int, bits: Bits, *, span: int, width: int = 1) -> None:
+        super().__init__(protocol, users, bits)
+        self._memo = MemoizedAnswers(users, span, width)
+
+    def memoized(self) -> NDArray[np.int64]:
+        """Return how many answers each user has memoized."""
+        return self._memo.counts()
+
+
 def flip_row(draws: Draws, row: NDArray[np.bool_], step: Step) -> bytes:
     """Return a row of bits after one step on each of them, packed."""
     return pack(np.array([draws.coin(step.p if bit else step.q) for bit in row], dtype=np.bool_))
 
 
 def as_draws(source: Bits | Draws) -> Draws:
-    """Return the draws of a client: from bits, or as given."""
+    """Return the draws of a client, made from bits if needed."""
     return source if isinstance(source, Draws) else Draws(source)
 
 
 def save_state(protocol: Mapping[str, Any], memo: Mapping[str, Any]) -> bytes:
-    """Return a client's state as JSON: which protocol it is of, and what it has memoized."""
+    """Return a client's state as JSON: its protocol and what it has memoized."""
     return json.dumps({"protocol": protocol, "memo": memo}, sort_keys=True).encode()
 
 
 def load_state(saved: bytes, protocol: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the memo of a saved state, refusing one that is broken or of another protocol."""
+    """Return the memo of a saved state; StateError if it is broken or of another protocol."""
     state: Any = None
-    # Refused below, outside of any handler: the error of a parser holds the whole text, and so the user's values.
+    # Raised below, outside of any handler: the parser's error would hold the whole text, and so the user's values.
     with suppress(ValueError, TypeError, RecursionError):
         state = json.loads(saved)
     if not isinstance(state, dict) or not {"protocol", "memo"} <= state.keys():
-        raise StateError("not a saved client: it must be JSON with a protocol and a memo, as `save` returns it")
+        raise StateError("this is not a saved client: give the JSON that `save` returned")
     owner, memo = state["protocol"], state["memo"]
     if owner != protocol:
         raise StateError(
-            f"the state is of a client of {shown(owner, 300)}, not of {dict(protocol)}: answers would not be private"
+            f"the state belongs to {short_text(owner, 300)}, not to {dict(protocol)}: answers would not be private"
         )
     if not isinstance(memo, dict):
-        raise StateError("not a saved client: the memo is not a table")
+        raise StateError("this is not a saved client: its memo is not a JSON object")
     return memo
 
 
 def memo_int(value: Any, size: int, what: str) -> int:
-    """Return a whole number of a saved memo, refusing one outside [0, size)."""
+    """Return an integer of a saved memo; StateError if it is outside [0, size)."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < _MOST_DIGITS:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:

@@ -1,14 +1,13 @@
-"""Local hashing: BLH and OLH, and the longitudinal LOLOHA (§2.3.2, §3).
+"""Local hashing: BLH and OLH, and the longitudinal LOLOHA (LOLOHA paper, §2.3.2, §3).
 
 Each user draws one hash function from values to [0, g) and reports randomized hash values. LOLOHA memoizes one
-answer a hash value, so that no user ever leaks more than g·ε∞ on his values (Theorem 3.5).
+answer per hash value, so that no user ever leaks more than g·ε∞ on their values (Theorem 3.5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,17 +18,16 @@ from ldp_client.errors import ReportError, StateError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, epsilon, epsilon_pair, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import Device, as_draws, load_state, memo_int, save_state
-from ldp_client.protocols.direct import memoized_responses
+from ldp_client.protocols.device import CountsValues, as_draws, load_state, memo_int, save_state
+from ldp_client.protocols.direct import ResponseColumns, ResponseDevice
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
-from ldp_client.sampling.draws import Draws, respond, respond_batch
+from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.hashing import UniversalHash, Words, count_matches, draw_hash, draw_hashes, hash_values
-from ldp_client.sampling.memo import Answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedReport:
-    """A randomized hash value and the function it belongs to (public; LOLOHA's client sends it once)."""
+    """A randomized hash value and its hash function (which is public; a LOLOHA client needs to send it only once)."""
 
     function: UniversalHash
     value: int
@@ -45,8 +43,8 @@ class HashedColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hashed:
-    """Local hashing of 0, …, k − 1 to g values; LOLOHA where ``epsilon_first_micro`` is given (Algorithms 1, 2)."""
+class LocalHashing(CountsValues):
+    """Local hashing of 0, …, k − 1 to g values; LOLOHA if ``epsilon_first_micro`` is given (Algorithms 1, 2)."""
 
     k: int
     g: int
@@ -67,11 +65,6 @@ class Hashed:
         return "LH" if self.chain.instant is None else "LOLOHA"
 
     @property
-    def cells(self) -> int:
-        """How many frequencies are estimated."""
-        return self.k
-
-    @property
     def support(self) -> Support:
         """The estimator's probabilities; a user without the value supports it with probability 1/g."""
         return Support.of(self.chain, self.g)
@@ -79,43 +72,25 @@ class Hashed:
     @property
     def privacy(self) -> Privacy:
         """ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
-        first = self.chain.first_grr()
-        permanent = Chain(permanent=self.chain.permanent).first_grr()
-        asked = asked_epsilon(self.epsilon_first_micro)
-        return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.g)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the name and parameters."""
-        return {
-            "kind": self.kind,
-            "k": self.k,
-            "g": self.g,
-            "epsilon_permanent_micro": self.epsilon_permanent_micro,
-            "epsilon_first_micro": self.epsilon_first_micro,
-            "calibration": self.calibration,
-        }
-
-    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the values: each is counted as itself."""
-        return values
+        return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.g)
 
     def client(self, bits: Bits | Draws, function: UniversalHash | None = None) -> HashedClient:
-        """Return a new device, with a hash function drawn for it unless one is given."""
+        """Return a new device; its hash function is drawn unless one is given."""
         draws = as_draws(bits)
         chosen = draw_hash(draws, self.g) if function is None else function
         if not isinstance(chosen, UniversalHash) or chosen.g != self.g:
-            raise ReportError(f"the protocol hashes to {self.g} values, the function given does not")
+            raise ReportError(f"the protocol hashes to {self.g} values, but the function given does not")
         return HashedClient(self, draws, chosen, {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> HashedClient:
-        """Return a device that goes on from a saved state."""
+        """Return a device from a saved state."""
         stored = load_state(saved, self.describe())
         try:
             words, answers = stored["function"], stored["answers"]
             function = UniversalHash(multiplier=int(words[0], 16), addend=int(words[1], 16), g=self.g)
             pairs = list(answers.items())
         except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-            raise StateError(f"not a saved client of {self.kind}: {error}") from error
+            raise StateError(f"this is not a saved client of {self.kind}: {error}") from error
         memo = {memo_int(x, self.g, "a hash value"): memo_int(kept, self.g, "an answer") for x, kept in pairs}
         return HashedClient(self, as_draws(bits), function, memo)
 
@@ -127,7 +102,7 @@ class Hashed:
         """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(isinstance(each, HashedReport) and isinstance(each.function, UniversalHash) for each in sent):
-            raise ReportError(f"a report of {self.kind} is a HashedReport, with its hash function")
+            raise ReportError(f"a report of {self.kind} must be a HashedReport with its hash function")
         if any(report.function.g != self.g for report in sent):
             raise ReportError(f"a report was hashed to another number of values than {self.g}")
         return HashedColumns(
@@ -143,21 +118,17 @@ class Hashed:
         return self.support.estimate(counts, columns.values.size)
 
 
-class HashedClient(Device[Hashed, int, int]):
-    """One device (Algorithm 1): it has a hash function of its own, and each hash value a permanent answer."""
+class HashedClient(ResponseDevice[LocalHashing]):
+    """One device (Algorithm 1): it has its own hash function, and one permanent answer per hash value."""
 
-    def __init__(self, protocol: Hashed, draws: Draws, function: UniversalHash, memo: dict[int, int]) -> None:
+    def __init__(self, protocol: LocalHashing, draws: Draws, function: UniversalHash, memo: dict[int, int]) -> None:
         super().__init__(protocol, draws, memo)
         self.function = function
 
     def report(self, value: int) -> HashedReport:
-        """Return a report of ``value``: hashed, answered permanently, and (LOLOHA) randomized once more."""
-        g, chain = self.protocol.g, self.protocol.chain
+        """Return a report of ``value``: its hash value, answered permanently and (LOLOHA) randomized again."""
         hashed = self.function(check_value(value, self.protocol.k))
-        if chain.instant is None:
-            return HashedReport(function=self.function, value=respond(self._draws, hashed, g, chain.permanent.p))
-        kept = self._kept(hashed, lambda: respond(self._draws, hashed, g, chain.permanent.p))
-        return HashedReport(function=self.function, value=respond(self._draws, kept, g, chain.instant.p))
+        return HashedReport(function=self.function, value=self._respond(hashed, self.protocol.g, self.protocol.chain))
 
     def save(self) -> bytes:
         """Return the state as JSON."""
@@ -166,42 +137,30 @@ class HashedClient(Device[Hashed, int, int]):
         return save_state(self.protocol.describe(), {"function": words, "answers": answers})
 
 
-class HashedFleet:
-    """Many devices in columns: each user's function, and one memoized answer a (user, hash value)."""
+class HashedFleet(ResponseColumns[LocalHashing]):
+    """Many devices in columns: each user's function, and one memoized answer per (user, hash value)."""
 
-    def __init__(self, protocol: Hashed, users: int, bits: Bits) -> None:
-        self.protocol = protocol
-        self.users = users
-        self._bits = bits
+    def __init__(self, protocol: LocalHashing, users: int, bits: Bits) -> None:
+        super().__init__(protocol, users, bits, span=protocol.g)
         self._multipliers, self._addends = draw_hashes(bits, users)
-        self._memo = Answers(users, protocol.g, 1)
 
     def report(self, values: ArrayLike) -> HashedColumns:
         """Return one collection's reports."""
-        g, chain = self.protocol.g, self.protocol.chain
         held = check_values(values, self.protocol.k, self.users)
-        hashed = hash_values(self._multipliers, self._addends, held, g)
-        if chain.instant is None:
-            sent = respond_batch(self._bits, hashed, g, chain.permanent.p)
-        else:
-            kept = memoized_responses(self._memo, self._bits, hashed, g, chain.permanent.p)
-            sent = respond_batch(self._bits, kept, g, chain.instant.p)
+        hashed = hash_values(self._multipliers, self._addends, held, self.protocol.g)
+        sent = self._respond(hashed, self.protocol.g, self.protocol.chain)
         return HashedColumns(multipliers=self._multipliers, addends=self._addends, values=sent)
 
-    def memoized(self) -> NDArray[np.int64]:
-        """Return how many answers each user has memoized."""
-        return self._memo.counts()
 
-
-def binary_hashing(*, k: int, epsilon_micro: int) -> Hashed:
+def binary_hashing(*, k: int, epsilon_micro: int) -> LocalHashing:
     """Return BLH: local hashing to two values, one report (§2.3.2)."""
-    return Hashed(k=k, g=2, epsilon_permanent_micro=epsilon_micro)
+    return LocalHashing(k=k, g=2, epsilon_permanent_micro=epsilon_micro)
 
 
-def optimal_hashing(*, k: int, epsilon_micro: int) -> Hashed:
+def optimal_hashing(*, k: int, epsilon_micro: int) -> LocalHashing:
     """Return OLH: local hashing to round(e^ε + 1) values, one report (§2.3.2)."""
     g = (exp(epsilon(epsilon_micro)) * 2 + 3).floor() // 2
-    return Hashed(k=k, g=g, epsilon_permanent_micro=epsilon_micro)
+    return LocalHashing(k=k, g=g, epsilon_permanent_micro=epsilon_micro)
 
 
 def loloha(
@@ -211,15 +170,15 @@ def loloha(
     epsilon_first_micro: int,
     g: int | None = None,
     calibration: Calibration = "paper",
-) -> Hashed:
+) -> LocalHashing:
     """Return LOLOHA: BiLOLOHA with g = 2; without g, OLOLOHA.
 
-    OLOLOHA's g is Eq. 6's for the ``paper`` calibration, and the one of least V* for ``exact``.
+    OLOLOHA's g is that of Eq. 6 for the ``paper`` calibration, and that of least V* for ``exact``.
     """
     pair = epsilon_pair(epsilon_permanent_micro, epsilon_first_micro)
     if g is None:
         g = printed_range(*pair) if calibration == "paper" else best_range(*pair, calibration)
-    return Hashed(
+    return LocalHashing(
         k=k,
         g=g,
         epsilon_permanent_micro=epsilon_permanent_micro,

@@ -1,7 +1,7 @@
-"""Report Noisy Inner Product: values of d bits, L random vectors with their noisy inner products kept for good.
+"""Report Noisy Inner Product: values of d bits, and L permanent random vectors with their noisy inner products.
 
-Naor and Vexler, section 7. A report is one of the L kept pairs, chosen anew each time: as long as no pair is sent
-twice, one user's reports look like those of many.
+Naor and Vexler, section 7. Each report is one of the L kept pairs, drawn at random: as long as no pair is sent twice,
+one user's reports look like those of many users.
 """
 
 from __future__ import annotations
@@ -9,26 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import norm
 
 from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
 from aggservice.mechanisms.composition import advanced_epsilon
-from ldp_client.checks import as_list, check_columns, check_words, is_chance, is_count, shown, whole_numbers
+from ldp_client.checks import (
+    as_list,
+    check_columns,
+    check_stream,
+    check_words,
+    is_chance,
+    is_count,
+    short_text,
+    whole_numbers,
+)
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import MICRO, check_size, epsilon, symmetric
+from ldp_client.estimation.support import Floats, normal_intervals
 from ldp_client.privacy.tracking_bounds import Bound
-from ldp_client.protocols.device import Device, as_draws, load_state, memo_int, save_state
+from ldp_client.protocols.device import Described, Device, DeviceColumns, as_draws, load_state, memo_int, save_state
 from ldp_client.protocols.interface import check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.hadamard import parity, signs_for, transform
 
-#: The most bits of a value: a vector is a word.
+#: The most bits of a value, because a vector is one word.
 MOST_BITS = 62
-#: The most bits for which the estimator will list every value.
+#: The most bits for which the estimator lists every value.
 MOST_LISTED_BITS = 26
 
 
@@ -42,9 +50,9 @@ class PairColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairEstimate:
-    """Unbiased frequencies of the values asked for, with one standard deviation for all of them.
+    """Unbiased frequencies of the candidates, with one standard deviation for all of them.
 
-    Each report adds ±1 to a value's sum, so its variance is at most 1 whatever the value: ``deviation`` is that bound.
+    Each report adds ±1 to a value's sum, with variance at most 1 for every value: ``deviation`` is that bound.
     """
 
     values: NDArray[np.uint64]
@@ -52,18 +60,14 @@ class PairEstimate:
     reports: int
     deviation: float
 
-    def interval(self, confidence: float = 0.95, *, simultaneous: bool = False) -> tuple[Any, Any]:
+    def interval(self, confidence: float = 0.95, *, simultaneous: bool = False) -> tuple[Floats, Floats]:
         """Return normal intervals of each frequency, or of all of them at once (Bonferroni)."""
-        if not is_chance(confidence):
-            raise ProtocolError(f"confidence must lie in (0, 1), not {shown(confidence)}")
-        miss = (1 - confidence) / (max(1, self.frequencies.size) if simultaneous else 1)
-        half = norm.isf(miss / 2) * self.deviation
-        return self.frequencies - half, self.frequencies + half
+        return normal_intervals(self.frequencies, self.deviation, confidence, simultaneous)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InnerProduct:
-    """The mechanism for values of ``bits`` bits, ``stored`` pairs a value, and ε' of one pair in millionths."""
+class InnerProduct(Described):
+    """The mechanism for values of ``bits`` bits, ``stored`` pairs per value, and ε' of one pair in millionths."""
 
     bits: int
     stored: int
@@ -85,19 +89,10 @@ class InnerProduct:
         """ε' of one stored pair."""
         return float(epsilon(self.epsilon_pair_micro))
 
-    def describe(self) -> dict[str, Any]:
-        """Return the name and parameters."""
-        return {
-            "kind": self.kind,
-            "bits": self.bits,
-            "stored": self.stored,
-            "epsilon_pair_micro": self.epsilon_pair_micro,
-        }
-
     def everlasting(self, delta: float) -> Bound:
-        """Return the (ε, δ) of all L pairs, hence of any number of reports: advanced composition, or the sum."""
+        """Return the (ε, δ) of all L pairs, and so of any number of reports: advanced composition, or the sum."""
         if not 0 <= delta < 1:
-            raise ProtocolError(f"δ lies in [0, 1), not {delta!r}")
+            raise ProtocolError(f"δ must lie in [0, 1), not {delta!r}")
         total = self.stored * self.epsilon_pair
         if delta == 0:
             return Bound(gamma=total)
@@ -106,12 +101,11 @@ class InnerProduct:
 
     def untrackable(self, reports: int) -> Bound:
         """Return (0, k²/L + L²/2^d) for k reports: no pair is sent twice, no vector drawn twice (section 7.1)."""
-        if not is_count(reports, 1):
-            raise ProtocolError(f"a stream has at least one report, not {shown(reports)}")
+        check_stream(reports)
         return Bound(gamma=0, delta=min(1.0, reports**2 / self.stored + self.stored**2 / 2.0**self.bits))
 
     def error_bound(self, users: int, beta: float) -> float:
-        """Return what max |p̃ − p| over all 2^d values stays below with probability 1 − β.
+        """Return a bound on max |p̃ − p| over all 2^d values that holds with probability 1 − β.
 
         (ε'+2)/ε'·√(2 ln(2^(d+1)/β)/n): Hoeffding's inequality for ±1, as section 7.2 uses it.
         """
@@ -126,18 +120,18 @@ class InnerProduct:
         return PairClient(self, as_draws(bits), {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> PairClient:
-        """Return a device that goes on from a saved state."""
+        """Return a device from a saved state."""
         memo: dict[int, list[tuple[int, int]]] = {}
         for value, pairs in load_state(saved, self.describe()).items():
             if not isinstance(pairs, list) or len(pairs) != self.stored:
-                raise StateError(f"a saved client has {self.stored} pairs a value")
+                raise StateError(f"a saved client must have {self.stored} pairs per value")
             kept = memo[memo_int(value, 1 << self.bits, "a value")] = []
             for pair in pairs:
                 if not isinstance(pair, list) or len(pair) != 2:
-                    raise StateError("a saved pair is a vector and a bit")
+                    raise StateError("a saved pair must be a vector and a bit")
                 vector = memo_int(pair[0], 1 << self.bits, "a vector")
                 if vector == 0:
-                    raise StateError("a saved vector is not zero")
+                    raise StateError("a saved vector must not be zero")
                 kept.append((vector, memo_int(pair[1], 2, "a product")))
         return PairClient(self, as_draws(bits), memo)
 
@@ -155,27 +149,27 @@ class InnerProduct:
                 or not is_count(report[0], 1, (1 << self.bits) - 1)
                 or not (isinstance(report[1], bool | np.bool_) or is_count(report[1], 0, 1))
             ):
-                raise ReportError(f"a report is a pair of a nonzero vector of {self.bits} bits and a bit")
+                raise ReportError(f"a report must be a pair of a nonzero vector of {self.bits} bits and a bit")
         return PairColumns(
             vectors=np.array([vector for vector, _ in sent], dtype=np.uint64),
             products=np.array([product for _, product in sent], dtype=np.bool_),
         )
 
     def estimate(self, columns: PairColumns, candidates: ArrayLike | None = None) -> PairEstimate:
-        """Return the frequencies of ``candidates``, or of all 2^d values where they can be listed.
+        """Return the frequencies of ``candidates``, or of all 2^d values if d allows a list.
 
         p̃ᵤ = (2^d − 1)/(2^d·n)·(e^ε' + 1)/(e^ε' − 1)·Σ(−1)^(⟨V,u⟩⊕B) + 2^−d (the paper prints 2^dη for 2^d·n).
         """
         columns = check_columns(columns, PairColumns)
         products = columns.products
         if not isinstance(products, np.ndarray) or products.dtype != np.bool_ or products.ndim != 1:
-            raise ReportError("products must be an array of Booleans, one a report")
+            raise ReportError("products must be an array of Booleans, one per report")
         users = products.size
-        vectors = check_words(columns.vectors, (users,), "vectors, one a product,")
+        vectors = check_words(columns.vectors, (users,), "vectors, one per product,")
         if not users:
             raise ReportError("there are no reports to estimate from")
         if int(vectors.max()) >> self.bits or not vectors.all():
-            raise ReportError(f"vectors have {self.bits} bits and are not zero")
+            raise ReportError(f"vectors must have {self.bits} bits and must not be zero")
         if candidates is None:
             if self.bits > MOST_LISTED_BITS:
                 raise ReportError(f"2^{self.bits} values cannot be listed: name the candidates")
@@ -200,10 +194,10 @@ class InnerProduct:
 
 
 class PairClient(Device[InnerProduct, int, list[tuple[int, int]]]):
-    """One device: a report is one of the pairs kept for its value; each value costs the everlasting (ε, δ) anew."""
+    """One device: a report is one of the pairs kept for its value; each new value costs the everlasting (ε, δ)."""
 
     def report(self, value: int) -> tuple[int, int]:
-        """Return one of the pairs stored for ``value``, which are drawn at its first use."""
+        """Return one of the pairs stored for ``value``; they are drawn at its first use."""
         value = check_value(value, 1 << self.protocol.bits)
         kept = self._kept(value, lambda: [self._pair(value) for _ in range(self.protocol.stored)])
         return kept[self._draws.below(self.protocol.stored)]
@@ -219,19 +213,17 @@ class PairClient(Device[InnerProduct, int, list[tuple[int, int]]]):
         return vector, ((vector & value).bit_count() & 1) ^ flipped
 
 
-class PairFleet:
-    """Many devices in columns, each with one value that does not change: L pairs a user."""
+class PairFleet(DeviceColumns[InnerProduct]):
+    """Many devices in columns, each with one value that does not change: L pairs per user."""
 
     def __init__(self, protocol: InnerProduct, users: int, bits: Bits) -> None:
-        self.protocol = protocol
-        self.users = users
-        self._bits = bits
+        super().__init__(protocol, users, bits)
         self._values: NDArray[np.uint64] | None = None
         self._vectors: NDArray[np.uint64]
         self._products: NDArray[np.bool_]
 
     def report(self, values: ArrayLike) -> PairColumns:
-        """Return one collection's reports; every collection of a fleet must ask for the same values."""
+        """Return one collection's reports; every collection of a fleet must have the same values."""
         held = check_values(values, 1 << self.protocol.bits, self.users).astype(np.uint64)
         if self._values is None:
             self._store(held)
@@ -242,7 +234,7 @@ class PairFleet:
         return PairColumns(vectors=self._vectors[rows, chosen], products=self._products[rows, chosen])
 
     def memoized(self) -> NDArray[np.int64]:
-        """Return how many values each user has pairs for."""
+        """Return for how many values each user has pairs."""
         return np.full(self.users, 0 if self._values is None else 1, dtype=np.int64)
 
     def _store(self, held: NDArray[np.uint64]) -> None:
@@ -258,7 +250,7 @@ class PairFleet:
 def for_everlasting(*, bits: int, stored: int, epsilon_total: float, delta: float) -> InnerProduct:
     """Return the mechanism that is (ε, δ)-everlasting with L stored pairs, for ε < 1.
 
-    ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which only adds privacy.
+    ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which can only add privacy.
     """
     _check_guarantee(epsilon_total, delta)
     check_size(stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
@@ -280,7 +272,7 @@ def for_accuracy(
     """
     _check_guarantee(epsilon_total, delta)
     if not alpha > 0:
-        raise ProtocolError(f"the accuracy α is a positive number, not {alpha!r}")
+        raise ProtocolError(f"the accuracy α must be a positive number, not {alpha!r}")
     spread = _spread(bits, users, beta, 2)
     if simple:
         if not alpha > 2 * spread:
@@ -298,14 +290,14 @@ def for_accuracy(
     if stored < 1:
         raise ProtocolError(
             f"an accuracy of {alpha:.3g} takes ε' = {micro / MICRO:.3g}, which ({epsilon_total:.3g}, {delta:.3g}) "
-            "does not pay for even once: ask for less accuracy or more users"
+            "does not pay for even once: request less accuracy, or use more users"
         )
     return InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro)
 
 
 def _spread(bits: int, users: int, beta: float, factor: int) -> float:
     if not is_count(bits, 1, MOST_BITS) or not is_count(users, 1) or not is_chance(beta):
-        raise ProtocolError(f"needs bits, users and 0 < β < 1, not {shown(bits)}, {shown(users)}, {shown(beta)}")
+        raise ProtocolError(f"an error needs bits, users and 0 < β < 1, not {short_text((bits, users, beta))}")
     return math.sqrt(factor * ((bits + 1) * math.log(2) - math.log(beta)) / users)
 
 
@@ -315,6 +307,6 @@ def _error(bits: int, pair: float, users: int, beta: float, factor: int) -> floa
 
 def _check_guarantee(epsilon_total: float, delta: float) -> None:
     if not is_chance(epsilon_total):
-        raise ProtocolError(f"everlasting privacy is proved for 0 < ε < 1, not {shown(epsilon_total)}")
+        raise ProtocolError(f"everlasting privacy is proved for 0 < ε < 1, not {short_text(epsilon_total)}")
     if not is_chance(delta):
-        raise ProtocolError(f"δ lies strictly between 0 and 1, not {shown(delta)}")
+        raise ProtocolError(f"δ must lie strictly between 0 and 1, not {short_text(delta)}")

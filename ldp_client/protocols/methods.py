@@ -1,4 +1,4 @@
-"""The methods of the paper's evaluation by name (§5.1), and those that this package adds."""
+"""The methods of the LOLOHA paper's evaluation by name (§5.1), and those that this package adds."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ldp_client.protocols.hashed import binary_hashing, loloha, optimal_hashing
 from ldp_client.protocols.interface import FrequencyProtocol
 from ldp_client.protocols.unary import l_osue, l_sue, optimized_unary, sue
 
-#: The seven methods of Figures 3 and 4, in the paper's words.
+#: The seven methods of Figures 3 and 4, by the paper's names.
 PAPER_METHODS = ("RAPPOR", "L-OSUE", "L-GRR", "1BitFlipPM", "bBitFlipPM", "BiLOLOHA", "OLOLOHA")
 
 #: The paper's methods with the calibration that meets ε₁ exactly.
 EXACT_METHODS = ("OLOLOHA-exact", "L-GRR-exact")
 
-#: One report a value, no memory.
+#: One report per value, no memory.
 ONE_SHOT_METHODS = ("GRR", "SUE", "OUE", "BLH", "OLH")
 
 METHODS = (*PAPER_METHODS, *EXACT_METHODS, *ONE_SHOT_METHODS)
@@ -29,7 +29,7 @@ class _Pair(TypedDict):
 
 
 def has_second_step(name: str) -> bool:
-    """Return whether a method's error depends on ε₁ beside ε∞."""
+    """Return whether a method's error depends on ε₁ as well as on ε∞."""
     return name in METHODS and name not in (*ONE_SHOT_METHODS, "1BitFlipPM", "bBitFlipPM")
 
 

@@ -1,8 +1,8 @@
-"""RAPPOR proper: strings through Bloom filters by cohort, a permanent and an instantaneous randomized response.
+"""RAPPOR: strings in Bloom filters by cohort, with a permanent and an instantaneous randomized response.
 
 Erlingsson, Pihur and Korolova (CCS 2014). A string sets h of k bits, which depend on the client's cohort; each bit is
-replaced for good by 1 or by 0 with probability f/2 each; and each report sends 1 with probability q where the
-permanent bit is 1 and with probability p where it is 0. Decoding is in ``ldp_client.protocols.rappor_decoding``.
+permanently replaced by 1 or by 0 with probability f/2 each; and each report sends 1 with probability q if the
+permanent bit is 1 and with probability p if it is 0. Decoding is in ``ldp_client.protocols.rappor_decoding``.
 """
 
 from __future__ import annotations
@@ -19,31 +19,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, Real, uniform_below_batch
-from ldp_client.checks import as_list, check_columns, check_numbers, check_words, is_count, shown, whole_numbers
+from ldp_client.checks import as_list, check_columns, check_numbers, check_words, is_count, short_text, whole_numbers
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import Chain, Step, check_size
 from ldp_client.privacy.enumeration import log_ratio
-from ldp_client.protocols.device import Device, as_draws, flip_row, load_state, memo_int, save_state
+from ldp_client.protocols.device import (
+    Described,
+    Device,
+    MemoizingColumns,
+    as_draws,
+    flip_row,
+    load_state,
+    memo_int,
+    save_state,
+)
 from ldp_client.protocols.interface import Privacy, check_users, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.memo import Answers
 from ldp_client.sampling.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
 
 MOST_COHORTS = 1 << 16
 MOST_BITS = 1 << 16
-#: Of f, p and q: enough for any probability, few enough digits to print.
+#: The most bits in a denominator of f, p or q: enough for any probability, and short enough to print.
 _LONGEST_DENOMINATOR = 1024
 
 
 def string_bytes(value: str) -> bytes:
-    """Return a user's string in UTF-8. The error of one that has none holds nothing of it, in no attribute."""
+    """Return a user's string in UTF-8. The error for an invalid string contains no part of it, in any attribute."""
     encoded = None
     if isinstance(value, str):
         with suppress(UnicodeEncodeError):
             encoded = value.encode()
     if encoded is None:
-        raise ReportError("a value of RAPPOR must be a string that UTF-8 can write, without lone surrogates")
+        raise ReportError("a value of RAPPOR must be a string that UTF-8 can encode, without lone surrogates")
     return encoded
 
 
@@ -57,7 +65,7 @@ class RapporReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RapporColumns:
-    """One collection in columns: a cohort and a row of words a user."""
+    """One collection in columns: one cohort and one row of words per user."""
 
     cohorts: NDArray[np.int64]
     rows: Words
@@ -65,23 +73,23 @@ class RapporColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RapporCounts:
-    """All that decoding needs: how many reports each cohort sent, and how many of them had each bit set."""
+    """What decoding needs: the number of reports per cohort, and how many of them had each bit set."""
 
     reports: NDArray[np.int64]
     set_bits: NDArray[np.int64]
 
     def __add__(self, other: RapporCounts) -> RapporCounts:
-        """Return the counts of both, which must be of one protocol."""
+        """Return the sum of two counts of the same protocol."""
         if self.reports.shape != other.reports.shape or self.set_bits.shape != other.set_bits.shape:
-            raise ReportError("counts of different numbers of cohorts or bits cannot be added")
+            raise ReportError("counts with different numbers of cohorts or bits cannot be added")
         return RapporCounts(reports=self.reports + other.reports, set_bits=self.set_bits + other.set_bits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rappor:
+class Rappor(Described):
     """RAPPOR with ``size`` bits (k), ``hashes`` (h), ``cohorts`` (m), and the probabilities f, p and q.
 
-    f = 0 leaves out the permanent step, and p = 0 with q = 1 the instantaneous one, as the paper's variants do.
+    f = 0 omits the permanent step, and p = 0 with q = 1 the instantaneous one, as in the RAPPOR paper's variants.
     """
 
     size: int = 128
@@ -99,13 +107,13 @@ class Rappor:
         for name in ("f", "p", "q"):
             chance = getattr(self, name)
             if not isinstance(chance, Fraction | int):
-                raise ProtocolError(f"{name} is a Fraction, so that coins are exact, not {shown(chance)}")
+                raise ProtocolError(f"{name} must be a Fraction, so that coins are exact, not {short_text(chance)}")
             if not 0 <= chance <= 1 or chance.denominator.bit_length() > _LONGEST_DENOMINATOR:
-                raise ProtocolError(f"{name} is a Fraction in [0, 1] of reasonable length, not {shown(chance)}")
+                raise ProtocolError(f"{name} must be a Fraction in [0, 1], not too long, not {short_text(chance)}")
         if not 0 <= self.f < 1 or not 0 <= self.p < self.q <= 1:
             raise ProtocolError(f"0 ≤ f < 1 and 0 ≤ p < q ≤ 1 must hold, not f = {self.f}, p = {self.p}, q = {self.q}")
         if (self.p == 0) != (self.q == 1):
-            raise ProtocolError("p = 0 and q = 1 go together: they leave out the instantaneous response")
+            raise ProtocolError("give p = 0 and q = 1 together: they omit the instantaneous response")
         half = Fraction(self.f) / 2
         permanent = Step(p=Real.of(1 - half), q=Real.of(half))
         instant = None if self.p == 0 else Step(p=Real.of(self.q), q=Real.of(self.p))
@@ -118,13 +126,13 @@ class Rappor:
 
     @property
     def set_chance(self) -> Fraction:
-        """q*: the probability that a report has a bit set which the string sets."""
+        """q*: the probability that a report sets a bit that the string sets."""
         half = Fraction(self.f) / 2
         return (1 - half) * self.q + half * self.p
 
     @property
     def clear_chance(self) -> Fraction:
-        """p*: the probability that a report has a bit set which the string does not."""
+        """p*: the probability that a report sets a bit that the string does not set."""
         half = Fraction(self.f) / 2
         return half * self.q + (1 - half) * self.p
 
@@ -132,7 +140,7 @@ class Rappor:
     def privacy(self) -> Privacy:
         """ε₁ = h ln(q*(1−p*)/(p*(1−q*))) of a report, ε∞ = 2h ln((1−f/2)/(f/2)) of all reports of one string.
 
-        Over different strings there is no limit but their number.
+        Over different strings the total grows with their number.
         """
         q, p = self.set_chance, self.clear_chance
         first = math.inf if p == 0 else self.hashes * log_ratio(q * (1 - p) / (p * (1 - q)))
@@ -141,24 +149,16 @@ class Rappor:
         return Privacy(asked=first, first=first, permanent=permanent, worst_case=math.inf)
 
     def describe(self) -> dict[str, Any]:
-        """Return the name and parameters."""
-        return {
-            "kind": self.kind,
-            "size": self.size,
-            "hashes": self.hashes,
-            "cohorts": self.cohorts,
-            "f": str(self.f),
-            "p": str(self.p),
-            "q": str(self.q),
-        }
+        """Return the kind and the parameters, as a saved state holds them; probabilities as text."""
+        return Described.describe(self) | {name: str(getattr(self, name)) for name in ("f", "p", "q")}
 
     def positions(self, value: str, cohort: int) -> list[int]:
-        """Return the bits that a string sets in a cohort; two hashes may fall on one bit.
+        """Return the bits that a string sets in a cohort; two hashes may give the same bit.
 
-        Eight bytes of SHA-256 over the cohort, a counter and the string, modulo k, for each hash.
+        Each hash is eight bytes of SHA-256 over the cohort, a counter and the string, modulo k.
         """
         if not is_count(cohort, 0, self.cohorts - 1):
-            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {shown(cohort)}")
+            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {short_text(cohort)}")
         text = string_bytes(value)
         found: list[int] = []
         block = 0
@@ -176,34 +176,34 @@ class Rappor:
         return row
 
     def client(self, bits: Bits | Draws) -> RapporClient:
-        """Return a new device, in a cohort drawn once for good."""
+        """Return a new device, in a cohort that is drawn once."""
         draws = as_draws(bits)
         return RapporClient(self, draws, draws.below(self.cohorts), {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> RapporClient:
-        """Return a device that goes on from a saved state."""
+        """Return a device from a saved state."""
         stored = load_state(saved, self.describe())
         rows = stored.get("rows")
         if not isinstance(rows, dict):
-            raise StateError("not a saved client: there is no table of permanent responses")
+            raise StateError("this is not a saved client: it has no permanent responses")
         memo: dict[str, bytes] = {}
         for value, row in rows.items():
             try:
                 memo[value] = kept = bytes.fromhex(row)
                 unpack(kept, self.size)
             except (TypeError, ValueError) as error:
-                raise StateError(f"not a permanent response: {error}") from error
+                raise StateError(f"a saved permanent response cannot be read: {error}") from error
         return RapporClient(self, as_draws(bits), memo_int(stored.get("cohort"), self.cohorts, "a cohort"), memo)
 
     def fleet(self, users: int, strings: Sequence[str], bits: Bits) -> RapporFleet:
-        """Return ``users`` new devices in columns, which will report strings of the list by number."""
+        """Return ``users`` new devices in columns, which report strings of the list by index."""
         return RapporFleet(self, check_users(users), as_list(strings, "strings"), bits)
 
     def columns(self, reports: Sequence[RapporReport]) -> RapporColumns:
         """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(isinstance(report, RapporReport) for report in sent):
-            raise ReportError("a report of RAPPOR is a RapporReport, with its cohort")
+            raise ReportError("a report of RAPPOR must be a RapporReport, with its cohort")
         cohorts = whole_numbers([report.cohort for report in sent], self.cohorts, "cohorts")
         return RapporColumns(cohorts=cohorts, rows=rows_from_bytes([report.row for report in sent], self.size))
 
@@ -227,7 +227,7 @@ class RapporClient(Device[Rappor, str, bytes]):
         self.cohort = cohort
 
     def report(self, value: str) -> RapporReport:
-        """Return a report of ``value``: its permanent response, drawn at the first use, randomized once more."""
+        """Return a report of ``value``: its permanent response, drawn at the first use, then randomized again."""
         string_bytes(value)
         row = self._kept(value, lambda: self._permanent(value))
         instant = self.protocol.chain.instant
@@ -245,26 +245,23 @@ class RapporClient(Device[Rappor, str, bytes]):
         return pack(row) if self.protocol.f == 0 else flip_row(self._draws, row, self.protocol.chain.permanent)
 
 
-class RapporFleet:
-    """Many devices in columns; one permanent row of words a (user, string) that occurred."""
+class RapporFleet(MemoizingColumns[Rappor]):
+    """Many devices in columns; one permanent row of words per (user, string) that occurred."""
 
     def __init__(self, protocol: Rappor, users: int, strings: list[str], bits: Bits) -> None:
-        self.protocol = protocol
-        self.users = users
         if not strings:
-            raise ReportError("a fleet reports strings of a list: name at least one")
+            raise ReportError("a fleet needs a list of strings to report: give at least one")
+        super().__init__(protocol, users, bits, span=len(strings), width=words_of(protocol.size))
         self.strings = strings
         self.cohorts = uniform_below_batch(bits, protocol.cohorts, users)
-        self._bits = bits
         filters = [[pack(protocol.bloom(value, cohort)) for value in strings] for cohort in range(protocol.cohorts)]
         self._filters = rows_from_bytes([row for rows in filters for row in rows], protocol.size)
-        self._memo = Answers(users, len(strings), words_of(protocol.size))
         chain = protocol.chain
         self._permanent = None if protocol.f == 0 else LaneCoins(chain.permanent)
         self._instant = None if chain.instant is None else LaneCoins(chain.instant)
 
     def report(self, values: NDArray[np.int64]) -> RapporColumns:
-        """Return one collection: a report of the string that each number stands for."""
+        """Return one collection: per user a report of the string at their index."""
         held = check_values(values, len(self.strings), self.users)
 
         def permanent(fresh: NDArray[np.int64]) -> Words:
@@ -274,7 +271,3 @@ class RapporFleet:
         kept = self._memo.get(held, permanent)
         sent = kept if self._instant is None else self._instant.flip(self._bits, kept, self.protocol.size)
         return RapporColumns(cohorts=self.cohorts, rows=sent)
-
-    def memoized(self) -> NDArray[np.int64]:
-        """Return how many strings each user has a permanent response for."""
-        return self._memo.counts()

@@ -1,8 +1,8 @@
-"""RAPPOR's server: which candidate strings are in the population, and how often, from counts by cohort and bit.
+"""RAPPOR's server: from counts by cohort and bit, which candidate strings occur in the population, and how often.
 
 Erlingsson, Pihur and Korolova (CCS 2014): the bits' unbiased estimates are regressed on the candidates' Bloom filters,
-each coefficient is tested against zero, and Bonferroni's correction keeps the chance of any false detection below
-5 %. Where the candidates are too many for one regression, half of the cohorts choose whom the other half tests.
+each coefficient is tested against zero, and Bonferroni's correction keeps the probability of any false detection below
+5 %. If there are too many candidates for one regression, half of the cohorts select those that the other half tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from ldp_client.checks import as_list, is_chance, is_count, shown
+from ldp_client.checks import as_list, is_chance, is_count, short_text
 from ldp_client.errors import ProtocolError, ReportError
 from ldp_client.protocols.rappor import Rappor, RapporCounts
 
@@ -38,7 +38,7 @@ class Candidate:
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a normal interval of the frequency."""
         if not is_chance(confidence):
-            raise ProtocolError(f"confidence must lie in (0, 1), not {shown(confidence)}")
+            raise ProtocolError(f"the confidence must lie in (0, 1), not {short_text(confidence)}")
         half = float(norm.isf((1 - confidence) / 2)) * self.deviation
         return self.frequency - half, self.frequency + half
 
@@ -47,9 +47,9 @@ class Candidate:
 class Decoded:
     """The tested candidates, most significant first.
 
-    ``tests`` is M of Bonferroni's correction; ``screened`` how many candidates were left out before testing;
-    ``others`` the estimated share of the population that holds no candidate; ``dispersion`` how many times larger than
-    expected the residuals are (1 where the candidates explain the reports; it widens the deviations where it is more).
+    ``tests`` is M of Bonferroni's correction; ``screened`` is how many candidates were dropped before testing;
+    ``others`` is the estimated share of the population that holds no candidate; ``dispersion`` is the ratio of the
+    residuals to their expectation (1 if the candidates explain the reports; a larger ratio widens the deviations).
     """
 
     candidates: tuple[Candidate, ...]
@@ -70,13 +70,13 @@ def decode(
 ) -> Decoded:
     """Return the candidates' frequencies, tested so that any false detection has probability below ``significance``.
 
-    Each client is counted once: a second report of the same client shares its permanent response, and its noise.
+    Give one report per client: further reports of a client share its permanent response, and so its noise.
     """
     names = as_list(candidates, "candidates")
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
         raise ReportError("decoding needs candidate strings, each named once")
     if not is_chance(significance):
-        raise ReportError(f"a significance lies in (0, 1), not {shown(significance)}")
+        raise ReportError(f"a significance must lie in (0, 1), not {short_text(significance)}")
     _check_counts(protocol, counts)
     used = np.flatnonzero(counts.reports > 0)
     if not used.size:
@@ -84,7 +84,7 @@ def decode(
     screened = 0
     if len(names) > used.size * protocol.size // 4:
         if used.size < 2:
-            raise ReportError(f"{len(names)} candidates are too many for one cohort of {protocol.size} bits")
+            raise ReportError(f"{len(names)} candidates are too many for one cohort of {protocol.size} bits: use more")
         choosing, used = used[::2], used[1::2]
         kept = _screen(protocol, counts, names, choosing, used.size * protocol.size // 16)
         screened = len(names) - len(kept)
@@ -117,16 +117,16 @@ def _check_counts(protocol: Rappor, counts: RapporCounts) -> None:
     shapes = ((counts.reports, (protocol.cohorts,)), (counts.set_bits, (protocol.cohorts, protocol.size)))
     for array, shape in shapes:
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu" or array.shape != shape:
-            raise ReportError(f"counts are whole numbers of {protocol.cohorts} cohorts and {protocol.size} bits")
+            raise ReportError(f"counts must be integers for {protocol.cohorts} cohorts and {protocol.size} bits")
     if not (counts.set_bits >= 0).all() or not (counts.set_bits <= counts.reports[:, None]).all():
-        raise ReportError("a bit cannot be set in more reports than its cohort has sent, nor in fewer than none")
+        raise ReportError("the count of a bit must lie between 0 and the number of reports of its cohort")
 
 
 class _Regression:
     """Weighted least squares of the bits' estimates on the candidates' filters and on a share that holds none.
 
-    E[y_ij] = Σ_s π_s X_ijs for bit i of cohort j. The variance of y_ij is known: randomized response, and the chance of
-    who is in which cohort, which ties the bits of a cohort together.
+    E[y_ij] = Σ_s π_s X_ijs for bit i of cohort j. The variance of y_ij is known: it comes from randomized response, and
+    from the random assignment to cohorts, which correlates the bits of a cohort.
     """
 
     def __init__(self, protocol: Rappor, counts: RapporCounts, names: list[str], cohorts: NDArray[np.int64]) -> None:
@@ -135,7 +135,7 @@ class _Regression:
         share = counts.set_bits[cohorts] / sizes[:, None]
         target = ((share - self._low) / (self._high - self._low)).reshape(-1)
         design = _design(protocol, names, cohorts)
-        # A string of which nothing is known sets any one bit with the same chance in every cohort.
+        # An unknown string sets each bit with the same probability in every cohort.
         anyone = 1 - (1 - 1 / protocol.size) ** protocol.hashes
         design = np.hstack([design, np.full((design.shape[0], 1), anyone)])
         per_row = np.repeat(sizes, protocol.size)
@@ -162,7 +162,7 @@ class _Regression:
 
     @staticmethod
     def _membership(solver: Floats, design: Floats, solution: Floats, sizes: Floats, bits: int) -> Floats:
-        """Return what the chance of who is in which cohort adds to each variance."""
+        """Return what the random assignment to cohorts adds to each variance."""
         shares = np.clip(solution, 0, None)
         shares = shares / max(1.0, float(shares.sum()))
         total = np.zeros(solver.shape[0])
@@ -174,7 +174,7 @@ class _Regression:
 
 
 def _design(protocol: Rappor, names: list[str], cohorts: NDArray[np.int64]) -> Floats:
-    """Return 1 where a candidate sets a bit of a cohort, a row a bit and a column a candidate."""
+    """Return 1 where a candidate sets a bit of a cohort, with one row per bit and one column per candidate."""
     design = np.zeros((cohorts.size, protocol.size, len(names)))
     for number, cohort in enumerate(cohorts):
         for column, name in enumerate(names):
@@ -192,7 +192,7 @@ def _design(protocol: Rappor, names: list[str], cohorts: NDArray[np.int64]) -> F
 
 
 def _solver(design: Floats, weights: Floats) -> Floats:
-    """Return the matrix that takes estimates of bits to coefficients."""
+    """Return the matrix that maps estimates of bits to coefficients."""
     weighted = design.T * weights
     try:
         return np.asarray(np.linalg.solve(weighted @ design, weighted))
@@ -203,7 +203,7 @@ def _solver(design: Floats, weights: Floats) -> Floats:
 def _screen(
     protocol: Rappor, counts: RapporCounts, names: list[str], cohorts: NDArray[np.int64], keep: int
 ) -> list[str]:
-    """Return the ``keep`` candidates whose own bits stand out most in ``cohorts``, which are not used again."""
+    """Return the ``keep`` candidates whose bits are most frequent in ``cohorts``, which are not used again."""
     sizes = counts.reports[cohorts].astype(np.float64)
     share = counts.set_bits[cohorts] / sizes[:, None]
     excess = share - share.mean(axis=1, keepdims=True)
@@ -221,10 +221,10 @@ def _screen(
 def learning_limit(
     *, reports: int, tests: int, p: Fraction | float, q: Fraction | float, significance: float = SIGNIFICANCE
 ) -> float:
-    """Return how many strings can be detected at most: x ≤ (q − p)√N/(Q√(p(1 − p))), Q = Φ⁻¹(1 − 0.05/M).
+    """Return the largest number of strings that can be detected: x ≤ (q − p)√N/(Q√(p(1 − p))), Q = Φ⁻¹(1 − 0.05/M).
 
     For p = ½ it is the paper's (2q − 1)√N/Q; the standard deviation it prints, √(N/(2q − 1)), is √N/(2q − 1). It is
-    reached when x strings share the population evenly and Basic RAPPOR reports once, and bounds every variant.
+    attained if x strings have equal shares and Basic RAPPOR reports once, and it bounds every variant.
     """
     low, high = float(p), float(q)
     if not is_count(reports, 1) or not is_count(tests, 1) or not 0 < low < high <= 1 or not is_chance(significance):

@@ -1,6 +1,7 @@
 """Unary encoding: SUE and OUE, and the longitudinal L-SUE (RAPPOR) and L-OSUE.
 
-A value is a row of k bits with one set; a report is a row of randomized bits (§2.3.3, §2.4.1, §2.4.2).
+A value is a row of k bits with one bit set; a report is a row of randomized bits (LOLOHA paper, §2.3.3, §2.4.1,
+§2.4.2).
 """
 
 from __future__ import annotations
@@ -8,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from aggservice.mechanisms import Bits, Real, exp
-from ldp_client.checks import as_list, check_rows, shown
+from ldp_client.checks import as_list, check_rows, short_text
 from ldp_client.errors import ProtocolError, StateError
 from ldp_client.estimation.steps import (
     Chain,
@@ -28,11 +29,19 @@ from ldp_client.estimation.steps import (
     symmetric,
 )
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import Device, as_draws, flip_row, load_state, memo_int, save_state
+from ldp_client.protocols.device import (
+    CountsValues,
+    Device,
+    MemoizingColumns,
+    as_draws,
+    flip_row,
+    load_state,
+    memo_int,
+    save_state,
+)
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.memo import Answers
 from ldp_client.sampling.packed import Words, count_bits, one_hot, rows_from_bytes, unpack, words_of
 
 UnaryKind = Literal["SUE", "OUE", "L-SUE", "L-OSUE"]
@@ -42,7 +51,7 @@ DEPLOYED_STEP = Step(p=Real.of(Fraction(3, 4)), q=Real.of(Fraction(1, 4)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unary:
+class UnaryEncoding(CountsValues):
     """A unary protocol over the values 0, …, k − 1.
 
     ``epsilon_first_micro`` is ε₁ of the longitudinal kinds; L-SUE without it uses RAPPOR's deployed second step.
@@ -64,26 +73,21 @@ class Unary:
         match self.kind:
             case "SUE" | "OUE":
                 if once is not None:
-                    raise ProtocolError(f"{self.kind} reports once: it has no first-report ε of its own")
+                    raise ProtocolError(f"{self.kind} reports once: do not give the ε of a first report")
                 return Chain(permanent=symmetric(exp(limit / 2)) if self.kind == "SUE" else oue(limit))
             case "L-SUE":
                 permanent = symmetric(exp(limit / 2))
                 if once is None:
                     return Chain(permanent=permanent, instant=DEPLOYED_STEP)
                 _, first = epsilon_pair(self.epsilon_permanent_micro, once)
-                # Two symmetric steps are one: its odds must be e^{ε₁/2}, because two bits differ between two values.
+                # Two symmetric steps equal one step, whose odds must be e^{ε₁/2}: two bits differ between two values.
                 return Chain(permanent=permanent, instant=symmetric(chained_ratio(exp(limit / 2), exp(first / 2))))
             case "L-OSUE":
                 if once is None:
                     raise ProtocolError("L-OSUE needs the ε of a first report")
                 _, first = epsilon_pair(self.epsilon_permanent_micro, once)
                 return Chain(permanent=oue(limit), instant=symmetric(chained_ratio(exp(limit), exp(first))))
-        raise ProtocolError(f"the unary protocols are SUE, OUE, L-SUE and L-OSUE, not {shown(self.kind)}")
-
-    @property
-    def cells(self) -> int:
-        """How many frequencies are estimated."""
-        return self.k
+        raise ProtocolError(f"the unary protocols are SUE, OUE, L-SUE and L-OSUE, not {short_text(self.kind)}")
 
     @property
     def support(self) -> Support:
@@ -99,32 +103,19 @@ class Unary:
         asked = first if deployed else asked_epsilon(self.epsilon_first_micro)
         return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.k)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the name and parameters."""
-        return {
-            "kind": self.kind,
-            "k": self.k,
-            "epsilon_permanent_micro": self.epsilon_permanent_micro,
-            "epsilon_first_micro": self.epsilon_first_micro,
-        }
-
-    def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the values: each is counted as itself."""
-        return values
-
     def client(self, bits: Bits | Draws) -> UnaryClient:
         """Return a new device."""
         return UnaryClient(self, as_draws(bits), {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> UnaryClient:
-        """Return a device that goes on from a saved state."""
+        """Return a device from a saved state."""
         memo: dict[int, bytes] = {}
         for value, row in load_state(saved, self.describe()).items():
             try:
                 memo[memo_int(value, self.k, "a value")] = kept = bytes.fromhex(row)
                 unpack(kept, self.k)
             except (TypeError, ValueError) as error:
-                raise StateError(f"not a memoized row of bits: {error}") from error
+                raise StateError(f"a saved row of bits cannot be read: {error}") from error
         return UnaryClient(self, as_draws(bits), memo)
 
     def fleet(self, users: int, bits: Bits) -> UnaryFleet:
@@ -141,11 +132,11 @@ class Unary:
         return self.support.estimate(count_bits(rows, self.k), rows.shape[0])
 
 
-class UnaryClient(Device[Unary, int, bytes]):
-    """One device: a report is the packed row of randomized bits, and each value has a permanent row."""
+class UnaryClient(Device[UnaryEncoding, int, bytes]):
+    """One device: a report is a packed row of randomized bits, and each value has a permanent row."""
 
     def report(self, value: int) -> bytes:
-        """Return a report of ``value``: the permanent row, memoized at its first use, randomized once more."""
+        """Return a report of ``value``: its permanent row, memoized at its first use and then randomized again."""
         value = check_value(value, self.protocol.k)
         instant = self.protocol.chain.instant
         if instant is None:
@@ -161,20 +152,17 @@ class UnaryClient(Device[Unary, int, bytes]):
         return flip_row(self._draws, np.arange(self.protocol.k) == value, self.protocol.chain.permanent)
 
 
-class UnaryFleet:
-    """Many devices in columns: one memoized row of words a (user, value) that occurred."""
+class UnaryFleet(MemoizingColumns[UnaryEncoding]):
+    """Many devices in columns: one memoized row of words per (user, value) that occurred."""
 
-    def __init__(self, protocol: Unary, users: int, bits: Bits) -> None:
-        self.protocol = protocol
-        self.users = users
-        self._bits = bits
-        self._memo = Answers(users, protocol.k, words_of(protocol.k))
+    def __init__(self, protocol: UnaryEncoding, users: int, bits: Bits) -> None:
+        super().__init__(protocol, users, bits, span=protocol.k, width=words_of(protocol.k))
         self._permanent = LaneCoins(protocol.chain.permanent)
         instant = protocol.chain.instant
         self._instant = None if instant is None else LaneCoins(instant)
 
     def report(self, values: ArrayLike) -> Words:
-        """Return one collection's reports, a row of words a user."""
+        """Return one collection's reports, one row of words per user."""
         k = self.protocol.k
         held = check_values(values, k, self.users)
         if self._instant is None:
@@ -182,24 +170,20 @@ class UnaryFleet:
         kept = self._memo.get(held, lambda fresh: self._permanent.flip(self._bits, one_hot(held[fresh], k), k))
         return self._instant.flip(self._bits, kept, k)
 
-    def memoized(self) -> NDArray[np.int64]:
-        """Return how many rows each user has memoized."""
-        return self._memo.counts()
 
-
-def sue(*, k: int, epsilon_micro: int) -> Unary:
+def sue(*, k: int, epsilon_micro: int) -> UnaryEncoding:
     """Return symmetric unary encoding, one report (§2.3.3)."""
-    return Unary(kind="SUE", k=k, epsilon_permanent_micro=epsilon_micro)
+    return UnaryEncoding(kind="SUE", k=k, epsilon_permanent_micro=epsilon_micro)
 
 
-def optimized_unary(*, k: int, epsilon_micro: int) -> Unary:
+def optimized_unary(*, k: int, epsilon_micro: int) -> UnaryEncoding:
     """Return OUE, optimized unary encoding, one report (§2.3.3)."""
-    return Unary(kind="OUE", k=k, epsilon_permanent_micro=epsilon_micro)
+    return UnaryEncoding(kind="OUE", k=k, epsilon_permanent_micro=epsilon_micro)
 
 
-def l_sue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int | None = None) -> Unary:
+def l_sue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int | None = None) -> UnaryEncoding:
     """Return RAPPOR in its utility-oriented form (§2.4.1); without ε₁, with the deployed second step."""
-    return Unary(
+    return UnaryEncoding(
         kind="L-SUE",
         k=k,
         epsilon_permanent_micro=epsilon_permanent_micro,
@@ -207,9 +191,9 @@ def l_sue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int | No
     )
 
 
-def l_osue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int) -> Unary:
+def l_osue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int) -> UnaryEncoding:
     """Return L-OSUE: OUE, then SUE (§2.4.2)."""
-    return Unary(
+    return UnaryEncoding(
         kind="L-OSUE",
         k=k,
         epsilon_permanent_micro=epsilon_permanent_micro,

@@ -1,7 +1,7 @@
-"""What a client may draw: coins of exact bias, uniform whole numbers, words.
+"""What a client can draw: coins of exact bias, uniform integers, and words.
 
-Clients draw through this narrow interface so that the same client code runs on random bits in use and over every
-branch in ``ldp_client.privacy.enumeration``, which turns it into its exact output distribution.
+Clients draw only through this interface, so that the same client code runs on random bits in production and along
+every branch in ``ldp_client.privacy.enumeration``, which computes its exact output distribution.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aggservice.mechanisms import Bits, Real, bernoulli, bernoulli_batch, unifor
 
 
 class Draws:
-    """Exact draws from ``bits``: no float stands between a probability and an outcome."""
+    """Exact draws from ``bits``, without floats between a probability and an outcome."""
 
     def __init__(self, bits: Bits) -> None:
         self._bits = bits
@@ -23,7 +23,7 @@ class Draws:
         return bernoulli(self._bits, p)
 
     def below(self, n: int) -> int:
-        """Return a uniform whole number in [0, n)."""
+        """Return a uniform integer in [0, n)."""
         return uniform_below(self._bits, n)
 
     def word(self) -> int:
@@ -31,16 +31,16 @@ class Draws:
         return self._bits.word()
 
 
-def respond(draws: Draws, value: int, size: int, keep: Real) -> int:
-    """Return ``value`` with probability ``keep``, else one of the other ``size`` − 1 uniformly (GRR, §2.3.1)."""
+def randomized_value(draws: Draws, value: int, size: int, keep: Real) -> int:
+    """Return ``value`` with probability ``keep``, else one of the other ``size`` − 1 values uniformly (GRR)."""
     if draws.coin(keep):
         return value
     other = draws.below(size - 1)
     return other + (other >= value)
 
 
-def respond_batch(bits: Bits, values: NDArray[np.int64], size: int, keep: Real) -> NDArray[np.int64]:
-    """Return an independent ``respond`` for each of ``values``."""
+def randomized_values(bits: Bits, values: NDArray[np.int64], size: int, keep: Real) -> NDArray[np.int64]:
+    """Return an independent ``randomized_value`` for each of ``values``."""
     kept = bernoulli_batch(bits, keep, values.size)
     others = uniform_below_batch(bits, size - 1, values.size)
     return np.where(kept, values, others + (others >= values))

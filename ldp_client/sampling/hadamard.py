@@ -1,4 +1,4 @@
-"""Sums of signs over inner products: for every value at once (Walsh-Hadamard), or for the candidates named."""
+"""Sums of signs over inner products: for all values at once (Walsh-Hadamard), or for given candidates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ def parity(words: Words) -> NDArray[np.bool_]:
     return (np.bitwise_count(words) & 1).astype(np.bool_)
 
 
-def transform_twin(values: list[int]) -> list[int]:
-    """Return T[u] = Σ_v (−1)^⟨v,u⟩ values[v], term by term."""
-    size = len(values)
-    return [sum(-value if (u & v).bit_count() & 1 else value for v, value in enumerate(values)) for u in range(size)]
-
-
 @njit(cache=True)
 def transform(values: Whole) -> None:  # pragma: no cover - compiled
-    """Replace an array of a power of two of whole numbers by its Walsh-Hadamard transform, in place, in n log n steps.
+    """Replace an array of n integers, n a power of two, by its Walsh-Hadamard transform, in n log n steps.
 
-    No overflow as long as the absolute values add up to less than 2^63.
+    It cannot overflow if the absolute values add up to less than 2^63.
     """
     half = 1
     while half < values.size:
@@ -58,11 +52,3 @@ def signs_for(vectors: Words, odd: NDArray[np.bool_], candidates: Words) -> Whol
                 total -= 1
         totals[which] = total
     return totals
-
-
-def signs_for_twin(vectors: list[int], odd: list[bool], candidates: list[int]) -> list[int]:
-    """Return what ``signs_for`` returns, a pair at a time."""
-    return [
-        sum(1 if ((v & u).bit_count() & 1 == 1) == bit else -1 for v, bit in zip(vectors, odd, strict=True))
-        for u in candidates
-    ]

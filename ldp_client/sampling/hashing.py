@@ -4,22 +4,21 @@ The family is multiply-add-shift (Dietzfelbinger 1996): for multiplier a and add
 2^32, h(v) = ⌊((a·v + b) mod 2^64) / 2^32⌋ is strongly universal: for v ≠ w the pair (h(v), h(w)) is uniform on all
 pairs of 32-bit numbers, because 64 ≥ 32 + 32 − 1. The hash value is H(v) = ⌊h(v)·g / 2^32⌋.
 
-For v ≠ w, Pr[H(v) = H(w)] = 1/g + r(g − r)/(g·2^64) with r = 2^32 mod g: exactly 1/g where g is a power of two,
-and above it by at most g/2^66 elsewhere. The same independence makes Pr[H(w) = x | H(v)] equal to 1/g within 2^-32,
-which the estimator (q₁' = 1/g) needs; universality alone would let it be biased.
+For v ≠ w, Pr[H(v) = H(w)] = 1/g + r(g − r)/(g·2^64) with r = 2^32 mod g: exactly 1/g if g is a power of two,
+and otherwise larger by at most g/2^66. The same independence makes Pr[H(w) = x | H(v)] equal to 1/g within 2^-32,
+which the estimator (q₁' = 1/g) needs; with universality alone it could be biased.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits
-from ldp_client.checks import check_numbers, check_words, is_count, shown
+from ldp_client.checks import check_numbers, check_words, is_count, short_text
 from ldp_client.errors import ReportError
 from ldp_client.sampling.draws import Draws
 
@@ -40,9 +39,9 @@ class UniversalHash:
     def __post_init__(self) -> None:
         for word in (self.multiplier, self.addend):
             if isinstance(word, bool) or not isinstance(word, int) or not 0 <= word < 1 << WORD_BITS:
-                raise ReportError(f"a hash function has two words of 64 bits, not {shown(word)}")
+                raise ReportError(f"a hash function must have two words of 64 bits, not {short_text(word)}")
         if not isinstance(self.g, int) or not is_count(self.g, 2, (1 << HASH_BITS) - 1):
-            raise ReportError(f"a hash function has between 2 and 2^32 - 1 values, not {shown(self.g)}")
+            raise ReportError(f"a hash function must have between 2 and 2^32 - 1 values, not {short_text(self.g)}")
 
     def __call__(self, value: int) -> int:
         """Return H(value)."""
@@ -63,27 +62,15 @@ def draw_hashes(bits: Bits, count: int) -> tuple[Words, Words]:
 def hash_twin(
     multiplier: int, addend: int, value: int, g: int, *, word_bits: int = WORD_BITS, hash_bits: int = HASH_BITS
 ) -> int:
-    """Return H(value); the smaller word sizes are for exhausting the family."""
+    """Return H(value); with smaller word sizes, tests can enumerate the whole family."""
     mixed = (multiplier * value + addend) % (1 << word_bits)
     return ((mixed >> (word_bits - hash_bits)) * g) >> hash_bits
-
-
-def collision_probability(g: int, *, hash_bits: int = HASH_BITS) -> Fraction:
-    """Return Pr[H(v) = H(w)] for any v ≠ w, exactly."""
-    whole = 1 << hash_bits
-    rest = whole % g
-    return Fraction(1, g) + Fraction(rest * (g - rest), g * whole * whole)
-
-
-def collision_bound(g: int, *, hash_bits: int = HASH_BITS) -> Fraction:
-    """Return 1/g + g/2^(2·hash_bits + 2), which no collision probability exceeds."""
-    return Fraction(1, g) + Fraction(g, 1 << (2 * hash_bits + 2))
 
 
 def bucket_starts(hashed: NDArray[np.int64], g: int) -> Words:
     """Return, for each x in [0, g], the smallest a·v + b (mod 2^64) that hashes to x: ⌈x·2^32/g⌉·2^32, 0 for x = g.
 
-    Nothing overflows before the last shift: x ≤ g < 2^32, so that x·2^32 + g − 1 is below 2^64.
+    It cannot overflow before the last shift: x ≤ g < 2^32, so that x·2^32 + g − 1 is below 2^64.
     """
     raised = (hashed.astype(np.uint64) << np.uint64(HASH_BITS)) + np.uint64(g - 1)
     return (raised // np.uint64(g)) << np.uint64(HASH_BITS)
@@ -103,8 +90,8 @@ def count_matches(
     steps = check_words(multipliers, hashed.shape, "the multipliers of the hash functions")
     offsets = check_words(addends, hashed.shape, "the addends of the hash functions")
     if hashed.size >= 1 << 32:
-        raise ReportError("count at most 2^32 - 1 reports at a time")
-    # Where hash values are fewer than reports, each interval is computed once; never all of them where they are more.
+        raise ReportError("too many reports for one count: give at most 2^32 - 1 at a time")
+    # With fewer hash values than reports, compute each interval once; otherwise only those of the reports.
     few = g < hashed.size
     values = np.arange(g) if few else hashed
     starts = bucket_starts(values, g)
@@ -116,21 +103,13 @@ def count_matches(
     return counts.astype(np.int64)
 
 
-def count_matches_twin(
-    multipliers: Words, addends: Words, reported: NDArray[np.int64], g: int, size: int
-) -> NDArray[np.int64]:
-    """Return what ``count_matches`` returns, by hashing every value with every function."""
-    users = [(int(a), int(b), int(x)) for a, b, x in zip(multipliers, addends, reported, strict=True)]
-    return np.array([sum(hash_twin(a, b, v, g) == x for a, b, x in users) for v in range(size)], np.int64)
-
-
 @njit(cache=True)
 def _count_kernel(
     steps: Words, offsets: Words, widths: Words, counts: NDArray[np.uint32]
 ) -> None:  # pragma: no cover - compiled
     """Add one to counts[v] where offset + v·step (mod 2^64) lies below the width: H(v) is in the reported bucket.
 
-    Stepping by addition leaves one add, one compare and one masked add a test, so that the loop runs in vectors.
+    Each test is one addition, one comparison and one masked addition, so that the loop runs in vectors.
     """
     for user in range(steps.size):
         mixed = offsets[user]

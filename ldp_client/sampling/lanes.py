@@ -1,9 +1,9 @@
-"""Sixty-four exact coins at a time: each bit of a word flipped by its own coin, without a float or a rounding.
+"""Sixty-four exact coins at a time: each bit of a word is flipped by its own coin, without floats or rounding.
 
 A coin of bias p is U < p for a uniform U: compare the bits of U and p from the top until they differ. Here a random
 word holds one bit of U for each of 64 lanes. Eight rounds leave one lane in 256 undecided; each of those compares one
-word more with the next 64 bits of p; and a tie there, met once in 2^72 lanes, is settled by the plain twin, which
-reads as far as it takes. So the outcome has probability p exactly, for any ``Real`` p.
+more word with the next 64 bits of p; a tie there, once in 2^72 lanes, is decided by ``settle_ties``, which draws as
+many bits as needed. So the outcome has probability exactly p, for any ``Real`` p.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCK = 4096
 
 
 class LaneCoins:
-    """Flips every bit of packed rows: a set bit stays set with probability p, a clear one becomes set with q.
+    """Flips every bit of packed rows: a set bit stays set with probability p, a clear bit becomes set with q.
 
     Both must lie strictly between 0 and 1.
     """
@@ -36,7 +36,7 @@ class LaneCoins:
         self._next = np.array([next_word(step.p), next_word(step.q)], dtype=np.uint64)
 
     def flip(self, bits: Bits, rows: Words, size: int) -> Words:
-        """Return rows of ``size`` bits, each bit drawn anew from the coin that its bit in ``rows`` calls for."""
+        """Return rows of ``size`` bits, each bit drawn from the coin that its bit in ``rows`` selects."""
         base = np.ascontiguousarray(rows).reshape(-1)
         live = np.broadcast_to(live_mask(size), rows.shape).reshape(-1)
         out = np.empty_like(base)
@@ -55,7 +55,7 @@ class LaneCoins:
 
 
 def round_masks(p: Real) -> list[int]:
-    """Return, for each of the first rounds, a word of all ones where that bit of p is 1, else zero."""
+    """Return one word per round: all ones if that bit of p is 1, else zero."""
     prefix = p.floor(ROUNDS)
     return [_ONES if (prefix >> (ROUNDS - 1 - index)) & 1 else 0 for index in range(ROUNDS)]
 
@@ -66,7 +66,7 @@ def next_word(p: Real) -> int:
 
 
 def settle_ties(tape: Tape, base: Words, step: tuple[Real, Real], open_lanes: Words, out: Words) -> None:
-    """Draw on for each lane whose first 72 bits equalled its threshold's."""
+    """Draw further bits for each lane whose first 72 bits equal those of its threshold."""
     p, q = step
     width = ROUNDS + 64
     for index in np.flatnonzero(open_lanes):
@@ -79,25 +79,13 @@ def settle_ties(tape: Tape, base: Words, step: tuple[Real, Real], open_lanes: Wo
                 out[index] |= np.uint64(lane)
 
 
-def lane_twin(columns: list[int], further: Tape, set_before: bool, p: Real, q: Real) -> bool:
-    """Return the outcome of one lane, given the lane's bit in each round and the words that follow."""
-    threshold = p if set_before else q
-    value = 0
-    for bit in columns:
-        value = (value << 1) | bit
-    prefix = threshold.floor(ROUNDS)
-    if value != prefix:
-        return value < prefix
-    return below(further, (value << 64) | further.word(), ROUNDS + 64, threshold)
-
-
 @njit(cache=True)
 def decide_kernel(
     words: Words, base: Words, masks: Words, open_lanes: Words, out: Words
 ) -> None:  # pragma: no cover - compiled
-    """Run eight rounds over every word; leave in ``open_lanes`` the lanes that equalled their threshold throughout.
+    """Run eight rounds over every word; leave in ``open_lanes`` the lanes that equalled their threshold in all of them.
 
-    ``words`` has a row a round; ``masks`` the rounds of p and of q. Written out so that it runs in vectors.
+    ``words`` has one row per round; ``masks`` has the rounds of p and of q. Unrolled so that it runs in vectors.
     """
     w0, w1, w2, w3, w4, w5, w6, w7 = (
         words[0], words[1], words[2], words[3], words[4], words[5], words[6], words[7],
@@ -148,7 +136,7 @@ def decide_kernel(
 def settle_kernel(
     further: Words, base: Words, thresholds: Words, open_lanes: Words, out: Words
 ) -> bool:  # pragma: no cover - compiled
-    """Compare one further word for each open lane, lowest lane first; leave open those that tie, and say if any."""
+    """Compare one further word per open lane, lowest lane first; leave ties open, and return whether there are any."""
     used = 0
     tied = False
     for index in range(base.size):

@@ -1,4 +1,4 @@
-"""What a fleet has answered before: an open-addressing table from (user, value) to row, and stores of rows."""
+"""The memoized answers of a fleet: an open-addressing table from (user, value) to row, and a store of rows."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SMALLEST = 1 << 10
 
 
 class MemoTable:
-    """Numbers distinct keys 0, 1, 2, … in the order they are first met. Amortized O(1) a key.
+    """Numbers distinct keys 0, 1, 2, … in the order in which they first occur. Amortized O(1) per key.
 
-    Keys are whole numbers in [0, 2^62).
+    Keys are integers in [0, 2^62).
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class MemoTable:
 
 
 class RowStore:
-    """Rows of 64-bit words that only grow, found by number. Amortized O(1) a row."""
+    """An append-only store of rows of 64-bit words, by index. Amortized O(1) per row."""
 
     def __init__(self, width: int) -> None:
         self._rows: NDArray[np.uint64] = np.empty((_SMALLEST, width), dtype=np.uint64)
@@ -68,7 +68,7 @@ class RowStore:
         """Add rows at the end."""
         needed = self.count + rows.shape[0]
         if needed > self._rows.shape[0]:
-            # In place: a copy of a store of hundreds of megabytes costs more than the coins that filled it.
+            # In place: copying hundreds of megabytes would cost more than the coins that filled them.
             self._rows.resize((needed + needed // 2, self._rows.shape[1]), refcheck=False)
         self._rows[self.count : needed] = rows
         self.count = needed
@@ -82,7 +82,7 @@ class RowStore:
         return self._rows[: self.count].copy()
 
 
-class Answers:
+class MemoizedAnswers:
     """The memoized answers of a fleet: a row of words for each (user, key) that has occurred, keys below ``span``."""
 
     def __init__(self, users: int, span: int, width: int) -> None:
@@ -96,7 +96,7 @@ class Answers:
     def get(
         self, keys: NDArray[np.int64], draw: Callable[[NDArray[np.int64]], NDArray[np.uint64]]
     ) -> NDArray[np.uint64]:
-        """Return each user's answer to his key; ``draw`` makes those of users whose key is new to them."""
+        """Return each user's answer to their key; ``draw`` makes the answers of users whose key is new."""
         rows, fresh = self._table.rows(self._base + keys)
         if fresh.size:
             self._store.append(draw(fresh))
@@ -107,14 +107,14 @@ class Answers:
         return np.bincount(self._table.keys() // self._span, minlength=self._users)
 
     def distinct_counts(self) -> NDArray[np.int64]:
-        """Return how many different answers each user has: two keys may have drawn the same."""
+        """Return how many different answers each user has: two keys may have the same answer."""
         owners = (self._table.keys() // self._span).astype(np.uint64)
         rows = np.unique(np.column_stack((owners, self._store.all())), axis=0)
         return np.bincount(rows[:, 0].astype(np.int64), minlength=self._users)
 
 
 def _empty(capacity: int) -> NDArray[np.int64]:
-    """Return a table without keys: a line of keys over a line of their rows."""
+    """Return a table without keys: one line of keys and one line of their rows."""
     table = np.zeros((2, capacity), dtype=np.int64)
     table[0] = _EMPTY
     return table
@@ -124,20 +124,20 @@ def _empty(capacity: int) -> NDArray[np.int64]:
 def _find_kernel(
     keys: NDArray[np.int64], table: NDArray[np.int64], known: int, rows: NDArray[np.int64], fresh: NDArray[np.int64]
 ) -> int:  # pragma: no cover - compiled
-    """Write each key's row, adding those not there; linear probing from a multiplicative hash of the key."""
+    """Write each key's row, adding new keys; linear probing from a multiplicative hash of the key."""
     mask = np.uint64(table.shape[1] - 1)
     table_keys, table_rows = table[0], table[1]
     found = 0
     for index in range(keys.size):
         key = keys[index]
         mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-        place = (mixed ^ (mixed >> np.uint64(32))) & mask
-        while table_keys[place] != _EMPTY and table_keys[place] != key:
-            place = (place + np.uint64(1)) & mask
-        if table_keys[place] == _EMPTY:
-            table_keys[place] = key
-            table_rows[place] = known + found
+        slot = (mixed ^ (mixed >> np.uint64(32))) & mask
+        while table_keys[slot] != _EMPTY and table_keys[slot] != key:
+            slot = (slot + np.uint64(1)) & mask
+        if table_keys[slot] == _EMPTY:
+            table_keys[slot] = key
+            table_rows[slot] = known + found
             fresh[found] = index
             found += 1
-        rows[index] = table_rows[place]
+        rows[index] = table_rows[slot]
     return found

@@ -15,7 +15,7 @@ _PLANES = 8
 
 
 def words_of(size: int) -> int:
-    """Return how many words a row of ``size`` bits takes."""
+    """Return the number of words in a row of ``size`` bits."""
     return -(-size // 64)
 
 
@@ -42,9 +42,9 @@ def pack(bits: NDArray[np.bool_]) -> bytes:
 
 
 def unpack(row: bytes, size: int) -> NDArray[np.bool_]:
-    """Return the bits of a packed row, refusing one of another length or with bits set beyond its end."""
+    """Return the bits of a packed row; ReportError if its length is wrong or bits beyond its end are set."""
     if not isinstance(row, bytes | bytearray):
-        raise ReportError(f"a row of {size} bits is {-(-size // 8)} bytes, not a {type(row).__name__}")
+        raise ReportError(f"a row of {size} bits must be {-(-size // 8)} bytes, not a {type(row).__name__}")
     if len(row) != -(-size // 8):
         raise ReportError(f"a row of {size} bits has {-(-size // 8)} bytes, not {len(row)}")
     bits = np.unpackbits(np.frombuffer(row, dtype=np.uint8), bitorder="little").astype(np.bool_)
@@ -62,11 +62,6 @@ def rows_from_bytes(rows: list[bytes], size: int) -> Words:
     return out.view("<u8").astype(np.uint64, copy=False)
 
 
-def row_bytes(row: Words, size: int) -> bytes:
-    """Return one row of words as packed bytes."""
-    return row.astype("<u8").tobytes()[: -(-size // 8)]
-
-
 def bits_of(rows: Words, size: int) -> NDArray[np.bool_]:
     """Return rows of words as rows of bits."""
     flat = np.ascontiguousarray(rows).astype("<u8", copy=False).view(np.uint8)
@@ -80,11 +75,6 @@ def count_bits(rows: Words, size: int) -> NDArray[np.int64]:
     if counts[size:].any():
         raise ReportError(f"a row of {size} bits has bits set beyond its end")
     return counts[:size]
-
-
-def count_bits_twin(rows: Words, size: int) -> NDArray[np.int64]:
-    """Return what ``count_bits`` returns, a bit at a time."""
-    return np.array([sum((int(row[v // 64]) >> (v % 64)) & 1 for row in rows) for v in range(size)], dtype=np.int64)
 
 
 @njit(cache=True)

@@ -1,8 +1,8 @@
-"""The law of a permanent-state client's reports: how to draw parts of streams, and how probable they are.
+"""The law of a permanent-state client's reports: it draws parts of streams and computes their probability.
 
-What tracking compares is the probability that two parts of a stream came from one user with that of two users who
-hold the same value. A law therefore draws two parts, from one state or from two, and gives the log-probability that
-some parts all come from one user.
+Tracking compares the probability that two parts of a stream came from one user with the probability that they came from
+two users with the same value. A law therefore draws two parts, from one state or from two, and computes the
+log-probability that all given parts came from one user.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from aggservice.mechanisms import Bits, Real
 from ldp_client.errors import ProtocolError
 from ldp_client.estimation.steps import Chain, Step
 from ldp_client.protocols.bitflip import BitFlip
-from ldp_client.protocols.direct import Direct
+from ldp_client.protocols.direct import DirectEncoding
 from ldp_client.protocols.everlasting import BitwiseEverlasting
-from ldp_client.protocols.hashed import Hashed
+from ldp_client.protocols.hashed import LocalHashing
 from ldp_client.protocols.inner_product import InnerProduct, PairColumns
 from ldp_client.protocols.interface import check_value
 from ldp_client.protocols.rappor import Rappor
-from ldp_client.protocols.unary import Unary
-from ldp_client.sampling.draws import respond_batch
+from ldp_client.protocols.unary import UnaryEncoding
+from ldp_client.sampling.draws import randomized_values
 from ldp_client.sampling.hashing import draw_hashes, hash_values
 from ldp_client.sampling.lanes import LaneCoins
 from ldp_client.sampling.packed import bits_of, pack, rows_from_bytes
@@ -35,27 +35,27 @@ Floats = NDArray[np.float64]
 
 
 class StreamLaw(Protocol):
-    """What ``trackability`` needs to know of a client."""
+    """The interface between ``trackability`` and a client."""
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Return two parts of ``first`` and ``second`` reports for each of ``users``: of one user, or of two."""
+        """Return two parts of ``first`` and ``second`` reports for each of ``users``: from one state, or from two."""
 
     def log_probability(self, *parts: Any) -> Floats:
-        """Return, for each user, the log-probability that all these parts came from one."""
+        """Return, per user, the log-probability that all these parts came from one user."""
 
     def report_epsilon(self) -> float:
-        """Return the ε of a report in the state, with which Theorem 13 bounds tracking."""
+        """Return the ε of a report with respect to the state, for Theorem 13."""
 
 
 class BitsLaw:
-    """Reports that are rows of bits, each randomized on its own: RAPPOR, L-SUE, L-OSUE, Bitwise Everlasting Privacy.
+    """Reports that are rows of independently randomized bits: RAPPOR, L-SUE, L-OSUE, Bitwise Everlasting Privacy.
 
-    A part is how often each bit was set, and of how many reports.
+    A part is how often each bit was set, and the number of reports.
     """
 
     def __init__(self, pattern: NDArray[np.bool_], chain: Chain) -> None:
         if chain.instant is None:
-            raise ProtocolError("a client without a second step sends its state itself: every report identifies it")
+            raise ProtocolError("a client without a second step sends its state itself, so every report identifies it")
         self._pattern = pattern
         self._permanent = LaneCoins(chain.permanent)
         self._instant = LaneCoins(chain.instant)
@@ -64,13 +64,13 @@ class BitsLaw:
         self._emit = _log_pair(chain.instant)
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw states and flip them once for each report."""
+        """Draw states, and flip them once per report."""
         state = self._state(bits, users)
         other = state if same else self._state(bits, users)
         return self._count(bits, state, first), self._count(bits, other, second)
 
     def log_probability(self, *parts: Any) -> Floats:
-        """Return the sum over bits of the log of the two ways a bit's counts can have come about."""
+        """Return the sum over bits of the log-probability of a bit's count, over both states."""
         counts = sum(part[0].astype(np.int64) for part in parts)
         total = sum(part[1] for part in parts)
         table = self._table(total)
@@ -100,18 +100,18 @@ class BitsLaw:
 
 
 class SymbolLaw:
-    """Reports that are one of g symbols through two GRR steps: L-GRR, or LOLOHA with a hash that everybody shares.
+    """Reports that are one of g symbols after two GRR steps: L-GRR, or LOLOHA with one hash function for all users.
 
-    A part is how often each symbol was sent. Users may hold different symbols: then ``log_of_counts`` is told which.
+    A part is how often each symbol was sent. If users hold different symbols, use ``log_of_counts``.
     """
 
     def __init__(self, symbol: int, size: int, chain: Chain) -> None:
         if chain.instant is None:
-            raise ProtocolError("a client without a second step sends its state itself: every report identifies it")
+            raise ProtocolError("a client without a second step sends its state itself, so every report identifies it")
         self._symbol, self._size, self._chain, self._instant = symbol, size, chain, chain.instant
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw states and randomize them once for each report."""
+        """Draw states, and randomize them once per report."""
         held = np.full(users, self._symbol)
         state = self.states(bits, held)
         other = state if same else self.states(bits, held)
@@ -123,7 +123,7 @@ class SymbolLaw:
         return self.log_of_counts(counts, np.full(counts.shape[0], self._symbol))
 
     def log_of_counts(self, counts: NDArray[np.int64], held: NDArray[np.int64]) -> Floats:
-        """Return the log-probability of each user's counts, given the symbol he holds."""
+        """Return the log-probability of each user's counts, given the symbol they hold."""
         total = counts.sum(axis=1, keepdims=True)
         keep, other = (math.log(float(chance)) for chance in (self._instant.p, self._instant.q))
         terms = counts * keep + (total - counts) * other + math.log(float(self._chain.permanent.q))
@@ -135,29 +135,30 @@ class SymbolLaw:
         return math.log(float(self._instant.p / self._instant.q))
 
     def states(self, bits: Bits, held: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Draw each user's permanent answer to the symbol he holds."""
-        return respond_batch(bits, held, self._size, self._chain.permanent.p)
+        """Draw each user's permanent answer to the symbol they hold."""
+        return randomized_values(bits, held, self._size, self._chain.permanent.p)
 
     def count(self, bits: Bits, state: NDArray[np.int64], reports: int) -> NDArray[np.int64]:
         """Return how often each symbol is sent in ``reports`` reports of these answers."""
         counts = np.zeros((state.size, self._size), dtype=np.int64)
         for _ in range(reports):
-            counts[np.arange(state.size), respond_batch(bits, state, self._size, self._instant.p)] += 1
+            counts[np.arange(state.size), randomized_values(bits, state, self._size, self._instant.p)] += 1
         return counts
 
 
 class HashedLaw:
-    """LOLOHA: every report names the client's hash function, one of 2^128, beside a symbol of g.
+    """LOLOHA: every report states the client's hash function, one of 2^128, and one of g symbols.
 
-    Two functions that differ cannot be one user's. A part is the function's words and how often each symbol was sent.
+    Reports with different functions cannot come from one user. A part is the function's words and how often each symbol
+    was sent.
     """
 
-    def __init__(self, value: int, protocol: Hashed) -> None:
+    def __init__(self, value: int, protocol: LocalHashing) -> None:
         self._value, self._g = value, protocol.g
         self._symbols = SymbolLaw(0, protocol.g, protocol.chain)
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw functions and answers, and randomize these once for each report."""
+        """Draw functions and answers, and randomize the answers once per report."""
         functions, state = self._clients(bits, users)
         others, other = (functions, state) if same else self._clients(bits, users)
         return (
@@ -166,7 +167,7 @@ class HashedLaw:
         )
 
     def log_probability(self, *parts: Any) -> Floats:
-        """Return that of the function and of the symbols given it; minus infinity where two functions differ."""
+        """Return the log-probability of function and symbols; minus infinity if two functions differ."""
         functions = parts[0][0]
         counts = sum(part[1] for part in parts)
         found = self._symbols.log_of_counts(counts, self._hashed(functions)) - 128 * math.log(2)
@@ -174,7 +175,7 @@ class HashedLaw:
         return np.where(one, found, -math.inf)
 
     def report_epsilon(self) -> float:
-        """Return infinity: a report shows the function."""
+        """Return infinity: a report contains the function."""
         return math.inf
 
     def _clients(self, bits: Bits, users: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -186,7 +187,7 @@ class HashedLaw:
 
 
 class RepeatedLaw:
-    """dBitFlipPM: every report of a value is the same sampled buckets with the same bits. A part is those."""
+    """dBitFlipPM: every report of a value has the same sampled buckets and the same bits, which are a part."""
 
     def __init__(self, value: int, protocol: BitFlip) -> None:
         self._value, self._protocol = value, protocol
@@ -196,12 +197,12 @@ class RepeatedLaw:
         self._log_sample = -math.log(math.comb(protocol.buckets, protocol.sampled))
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw what each user sends, again and again."""
+        """Draw the report that each user repeats."""
         sent = self._send(bits, users)
         return sent, sent if same else self._send(bits, users)
 
     def log_probability(self, *parts: Any) -> Floats:
-        """Return that of one sample with its bits; minus infinity where two parts differ."""
+        """Return the log-probability of one sample with its bits; minus infinity if two parts differ."""
         sampled, flips = parts[0]
         found = self._log_sample + self._logs[(sampled == self._bucket).astype(int), flips.astype(int)].sum(axis=1)
         one = np.ones(found.size, dtype=np.bool_)
@@ -219,10 +220,10 @@ class RepeatedLaw:
 
 
 class StoredPairsLaw:
-    """Report Noisy Inner Product: reports are drawn from L stored pairs. A part is a row of pairs a user.
+    """Report Noisy Inner Product: reports are drawn from L stored pairs. A part is one row of pairs per user.
 
-    The probability of a stream sums, over which reports came from one stored pair, L(L−1)… ways to choose the places
-    times the chance of each stored pair: a polynomial in the number of places used.
+    The probability of a stream is a sum over the ways in which reports share stored pairs: L(L−1)… ways to choose the
+    stored pairs, times the probability of each. It is a polynomial in the number of stored pairs used.
     """
 
     def __init__(self, value: int, protocol: InnerProduct) -> None:
@@ -233,7 +234,7 @@ class StoredPairsLaw:
         self._known: dict[tuple[int, int, tuple[tuple[int, bool], ...]], float] = {}
 
     def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw stored pairs and send some."""
+        """Draw stored pairs, and send some of them."""
         fleet = self._protocol.fleet(users, bits)
         other = fleet if same else self._protocol.fleet(users, bits)
         return self._send(fleet, first, users), self._send(other, second, users)
@@ -243,7 +244,7 @@ class StoredPairsLaw:
         return np.array([self._stream([pair for part in user for pair in part]) for user in zip(*parts, strict=True)])
 
     def report_epsilon(self) -> float:
-        """Return infinity: a report shows a part of the state. ``InnerProduct.untrackable`` is the bound that holds."""
+        """Return infinity: a report is a part of the state. The valid bound is ``InnerProduct.untrackable``."""
         return math.inf
 
     def _send(self, fleet: Any, reports: int, users: int) -> list[list[tuple[int, bool]]]:
@@ -267,9 +268,9 @@ class StoredPairsLaw:
         return found
 
     def _log_stream(self, wrong: int, right: int, repeated: tuple[tuple[int, bool], ...]) -> float:
-        """Return the log-probability of a stream with so many wrong and right pairs sent once, and these more often.
+        """Return the log-probability of a stream with these numbers of pairs sent once, and these sent repeatedly.
 
-        All in logarithms: a chance is 2⁻⁶² and less, and it is taken to the power of the places used.
+        All in logarithms: a probability is at most 2⁻⁶², raised to the number of stored pairs used.
         """
         logs = [wrong * self._log_wrong + right * self._log_right]  # of the coefficients, lowest power first
         least = wrong + right + len(repeated)
@@ -291,26 +292,26 @@ def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
     """Return the law of a protocol's client for a user who holds ``value``.
 
     Clients that send an identifier with every report (the hash function of LOLOHA, the sampled positions of
-    dBitFlipPM) have one too: reports of two users then cannot be of one, and τ is infinite.
+    dBitFlipPM) have a law too: reports of two users cannot come from one user, so τ is infinite.
     """
-    if isinstance(protocol, Unary | Direct | Hashed | BitFlip | BitwiseEverlasting):
+    if isinstance(protocol, UnaryEncoding | DirectEncoding | LocalHashing | BitFlip | BitwiseEverlasting):
         value = check_value(value, protocol.k)
     match protocol:
-        case Unary():
+        case UnaryEncoding():
             return BitsLaw(np.arange(protocol.k) == value, protocol.chain)
         case Rappor():
             return BitsLaw(protocol.bloom(value, cohort), protocol.chain)
         case BitwiseEverlasting():
             return BitsLaw(np.array([bool(value)]), protocol.chain)
-        case Direct():
+        case DirectEncoding():
             return SymbolLaw(value, protocol.k, protocol.chain)
         case InnerProduct():
             return StoredPairsLaw(check_value(value, 1 << protocol.bits), protocol)
-        case Hashed():
+        case LocalHashing():
             return HashedLaw(value, protocol)
         case BitFlip():
             return RepeatedLaw(value, protocol)
-    raise ProtocolError(f"{type(protocol).__name__} keeps no state for good: there is nothing to track it by")
+    raise ProtocolError(f"{type(protocol).__name__} has no permanent state, so its reports cannot be tracked")
 
 
 def _log_pair(step: Step) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -344,7 +345,7 @@ def _log_stirling(items: int, blocks: int) -> float:
 
 @lru_cache(maxsize=4096)
 def _stirling(items: int, blocks: int) -> int:
-    """Return in how many ways ``items`` fall into ``blocks`` groups, none of them empty."""
+    """Return the number of ways to divide ``items`` into ``blocks`` non-empty groups."""
     return sum((-1) ** out * math.comb(blocks, out) * (blocks - out) ** items for out in range(blocks + 1)) // (
         math.factorial(blocks)
     )

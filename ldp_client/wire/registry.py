@@ -1,7 +1,7 @@
-"""A device registry: who may have a token for a collection, and the one token that they get.
+"""A device registry: it gives each client at most one token per collection.
 
-The operator of the service runs it, or somebody they trust; the caller who asks for jobs never does. How it knows its
-clients (an account, an attestation by the device) is outside this package: ``client`` is the name it knows them by.
+The operator of the service, or a party they trust, runs it; the caller who creates jobs never does. How it
+authenticates clients (an account, an attestation by the device) is outside this package: ``client`` is their name.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _KIND = "device registry 1"
 
 
 class Registry:
-    """Signs at most one token per client and collection, whatever the origin. Safe to call from several threads.
+    """Signs at most one token per client and collection, for any origin. Thread-safe.
 
-    It keeps hashes of what it signed, not names of clients, and never sees a report. One registry's key covers a site,
-    so a client that reports to two origins of it takes part in a collection with one report.
+    It keeps hashes of what it signed, not names of clients, and never sees a report. The key of a registry covers a
+    site: a client of two origins of that site has one report per collection.
     """
 
     def __init__(self, keys: RegistryKeyPair) -> None:
@@ -33,14 +33,14 @@ class Registry:
 
     @property
     def public_key(self) -> RegistryKey:
-        """What the operator puts into the service's configuration."""
+        """The key for the service's configuration."""
         return self._keys.public
 
     def token(self, client: str, *, collection: str, shared_info: SharedInfo) -> bytes:
         """Return the token of ``client`` for the report that ``shared_info`` belongs to.
 
-        The same request gives the same token again. Raises ``RegistryError`` when the client has a token for another
-        report of this collection, or another client has one for this report id.
+        The same request returns the same token. ``RegistryError`` if the client has a token for another report of this
+        collection, or another client has one for this report id.
         """
         origin, report_id = shared_info.reporting_origin, shared_info.report_id_bytes
         token = sign_token(self._keys, origin=origin, collection=collection, report_id=report_id)
@@ -56,28 +56,28 @@ class Registry:
         return token
 
     def save(self) -> str:
-        """Return what was signed, as text without the private key and without names. A restart needs it."""
+        """Return what was signed, without the private key and without names, for ``restore``."""
         with self._lock:
             return json.dumps({"kind": _KIND, "clients": self._by_client, "reports": self._by_report})
 
     @classmethod
     def restore(cls, keys: RegistryKeyPair, saved: str) -> Registry:
-        """Return the registry that goes on where ``saved`` ended."""
+        """Return the registry with the state in ``saved``."""
         try:
             plain = json.loads(saved)
         except (ValueError, RecursionError):
-            raise StateError("a saved registry is JSON, and this text is not") from None
+            raise StateError("the saved registry is not valid JSON: give what Registry.save returned") from None
         if not isinstance(plain, dict) or set(plain) != {"kind", "clients", "reports"} or plain["kind"] != _KIND:
-            raise StateError("this is not what Registry.save returned")
+            raise StateError("this is not a saved registry: give what Registry.save returned")
         registry = cls(keys)
         for part in (plain["clients"], plain["reports"]):
             if not isinstance(part, dict) or not all(isinstance(value, str) for value in part.values()):
-                raise StateError("this is not what Registry.save returned")
+                raise StateError("this is not a saved registry: give what Registry.save returned")
         registry._by_client, registry._by_report = plain["clients"], plain["reports"]
         return registry
 
 
 def _digest(first: str, second: str) -> str:
-    """Return a hash of two texts that no other two texts have."""
+    """Return a hash of two texts; other pairs of texts have other hashes."""
     raw = first.encode()
     return sha256(b"aggservice registry v1\0" + len(raw).to_bytes(4, "big") + raw + second.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Reports as bytes, and a name for the randomizer that made them: what travels inside an encrypted report.
+"""Reports as bytes, and an identifier of the randomizer that made them: the content of an encrypted report.
 
-Every form has a fixed length for its protocol, so that the length of a report tells nothing. Amplification by
-shuffling counts only reports of the same randomizer; ``randomizer_id`` is how the two ends say which that is.
+All reports of a protocol have the same length, so that the length reveals nothing. Amplification by shuffling counts
+only reports of the same randomizer, which ``randomizer_id`` identifies.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import numpy as np
 
 from ldp_client.errors import ReportError
 from ldp_client.protocols.bitflip import BitFlip, BitFlipReport
-from ldp_client.protocols.direct import Direct
+from ldp_client.protocols.direct import DirectEncoding
 from ldp_client.protocols.everlasting import BitwiseEverlasting
-from ldp_client.protocols.hashed import Hashed, HashedReport
+from ldp_client.protocols.hashed import HashedReport, LocalHashing
 from ldp_client.protocols.interface import check_value
 from ldp_client.protocols.rappor import Rappor, RapporReport
-from ldp_client.protocols.unary import Unary
+from ldp_client.protocols.unary import UnaryEncoding
 from ldp_client.sampling.hashing import UniversalHash
 from ldp_client.sampling.packed import unpack
 
-AnyProtocol = Unary | Direct | Hashed | BitFlip | BitwiseEverlasting | Rappor
+AnyProtocol = UnaryEncoding | DirectEncoding | LocalHashing | BitFlip | BitwiseEverlasting | Rappor
 
 
 def randomizer_id(protocol: AnyProtocol) -> str:
-    """Return 32 hexadecimal digits that are the same for, and only for, the same protocol and parameters."""
+    """Return 32 hexadecimal digits that identify the protocol and its parameters."""
     text = json.dumps(protocol.describe(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(b"aggservice ldp randomizer\0" + text.encode()).hexdigest()[:32]
 
@@ -36,11 +36,11 @@ def randomizer_id(protocol: AnyProtocol) -> str:
 def report_bytes(protocol: AnyProtocol) -> int:
     """Return the length of every report of ``protocol``."""
     match protocol:
-        case Unary():
+        case UnaryEncoding():
             return -(-protocol.k // 8)
-        case Direct():
+        case DirectEncoding():
             return 4
-        case Hashed():
+        case LocalHashing():
             return 20
         case BitFlip():
             return 4 * protocol.sampled + -(-protocol.sampled // 8)
@@ -51,14 +51,16 @@ def report_bytes(protocol: AnyProtocol) -> int:
 
 
 def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
-    """Return a client's report as bytes: big-endian numbers, packed bits first bit lowest."""
+    """Return a client's report as bytes: big-endian numbers, and packed bits with the first bit lowest."""
     match protocol, report:
-        case Unary(), bytes():
+        case UnaryEncoding(), bytes():
             unpack(report, protocol.k)
             return report
-        case Direct(), int() | np.integer():
+        case DirectEncoding(), int() | np.integer():
             return struct.pack(">I", check_value(report, protocol.k))
-        case Hashed(), HashedReport(function=UniversalHash() as function, value=value) if function.g == protocol.g:
+        case LocalHashing(), HashedReport(function=UniversalHash() as function, value=value) if (
+            function.g == protocol.g
+        ):
             return struct.pack(">QQI", function.multiplier, function.addend, check_value(value, protocol.g))
         case BitFlip(), BitFlipReport(sampled=sampled, bits=bits):
             unpack(bits, protocol.sampled)
@@ -69,22 +71,22 @@ def encode_report(protocol: AnyProtocol, report: Any) -> bytes:
         case Rappor(), RapporReport(cohort=cohort, row=row):
             unpack(row, protocol.size)
             return struct.pack(">I", check_value(cohort, protocol.cohorts)) + row
-    raise ReportError(f"not a report of {protocol.kind}: give what its client's `report` returned")
+    raise ReportError(f"this is not a report of {protocol.kind}: give what its client's `report` returned")
 
 
 def decode_report(protocol: AnyProtocol, data: bytes) -> Any:
-    """Return the report that ``data`` holds, refusing any that no client of ``protocol`` can have made."""
+    """Return the report in ``data``; ReportError if no client of ``protocol`` can have made it."""
     if not isinstance(data, bytes):
-        raise ReportError(f"a report of {protocol.kind} is decoded from bytes, not from a {type(data).__name__}")
+        raise ReportError(f"a report of {protocol.kind} must be bytes, not a {type(data).__name__}")
     if len(data) != report_bytes(protocol):
         raise ReportError(f"a report of {protocol.kind} has {report_bytes(protocol)} bytes here, not {len(data)}")
     match protocol:
-        case Unary():
+        case UnaryEncoding():
             unpack(data, protocol.k)
             return data
-        case Direct():
+        case DirectEncoding():
             return check_value(struct.unpack(">I", data)[0], protocol.k)
-        case Hashed():
+        case LocalHashing():
             multiplier, addend, value = struct.unpack(">QQI", data)
             function = UniversalHash(multiplier=multiplier, addend=addend, g=protocol.g)
             return HashedReport(function=function, value=check_value(value, protocol.g))

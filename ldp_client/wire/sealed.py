@@ -1,4 +1,4 @@
-"""Local reports on the encrypted road: sealed to the service on the device, estimated from once they were shuffled."""
+"""Local reports through the service: sealed on the device, and estimated from after the shuffle."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LARGEST_MICRO = (1 << 32) - 1
 
 @lru_cache(maxsize=256)
 def randomizer_of(protocol: AnyProtocol) -> Randomizer:
-    """Return how the reports of a protocol name what randomized them: its identity, their length, ε₀ and ε∞.
+    """Return the description of a protocol in its reports: identity, length of a report, ε₀ and ε∞.
 
-    ε₀ is what one report truly leaks and ε∞ what all reports of one value leak, both rounded up to a millionth; ε∞ is
-    None for a one-shot protocol, whose every report costs ε₀ anew.
+    ε₀ is the exact ε of one report and ε∞ that of all reports of one value, both rounded up to a millionth; ε∞ is None
+    for a one-shot protocol, of which every report costs ε₀ again.
     """
     privacy = protocol.privacy
     if not privacy.first * MICRO < _LARGEST_MICRO:
-        raise ProtocolError(f"a report with ε = {privacy.first:.6g} cannot be charged")
+        raise ProtocolError(f"a report with ε = {privacy.first:.6g} cannot be charged: use a smaller ε")
     first = _micro(privacy.first)
     memoizes = math.isfinite(privacy.worst_case) or protocol.chain.instant is not None
     bounded = memoizes and privacy.permanent * MICRO < _LARGEST_MICRO
@@ -40,7 +40,7 @@ def randomizer_of(protocol: AnyProtocol) -> Randomizer:
 
 
 def _micro(epsilon: float) -> int:
-    """Return ε in millionths, rounded up; it is the whole number that it is within 10⁻¹² of itself of, where it is."""
+    """Return ε in millionths: if within a relative 10⁻¹² of an integer, that integer; otherwise rounded up."""
     scaled = epsilon * MICRO
     nearest = round(scaled)
     return max(1, nearest if abs(scaled - nearest) <= 1e-12 * scaled else math.ceil(scaled))
@@ -57,7 +57,7 @@ def seal_report(
 ) -> AggregatableReport:
     """Return a client's report, sealed to the service and bound to ``shared_info``, as a browser would send it.
 
-    ``token`` is a device registry's for this origin and report id (``Registry.token``); it is sealed with the report.
+    ``token`` is a device registry's token for this origin and report id (``Registry.token``), sealed with the report.
     """
     payload = LdpPayload(randomizer=randomizer_of(protocol), data=encode_report(protocol, report), token=token)
     text, sealed = seal_payload(payload.encode(), shared_info=shared_info, keys=keys, bits=bits)
@@ -65,10 +65,10 @@ def seal_report(
 
 
 def columns_of(protocol: AnyProtocol, shuffled: Iterable[bytes], *, refused: list[bytes] | None = None) -> Any:
-    """Return shuffled reports as the columns that ``protocol.estimate`` takes.
+    """Return shuffled reports as columns for ``protocol.estimate``.
 
-    A device can send anything under a randomizer's name, and a shuffle happens once. What is no report of this
-    protocol is left out and added to ``refused``; without such a list it is an error.
+    A device can send any bytes under a randomizer's name, and a shuffle cannot be repeated. Bytes that are not a report
+    of this protocol are skipped and added to ``refused``; without that list they are an error.
     """
     good = []
     for report in shuffled:

@@ -221,8 +221,8 @@ def test_a_bad_bound_on_uses_is_refused(uses: int) -> None:
 def test_balances_are_refused_before_arithmetic_can_wrap() -> None:
     spent = np.array([2**62], dtype=np.int64)
     from budget import UnitSet
-    from budget.stores.balances import Spent
+    from budget.stores.balances import SpentColumns
 
-    held = Spent(units=UnitSet.of(bytes(20)), loss_micro=spent, delta_atto=spent, uses=spent)
+    held = SpentColumns(units=UnitSet.of(bytes(20)), loss_micro=spent, delta_atto=spent, uses=spent)
     cost = Spend(loss_micro=10**15, delta_atto=10**18, uses=1)
-    assert held.lacking(cost, EpsilonDeltaFilter().limit).all()
+    assert held.cannot_pay(cost, EpsilonDeltaFilter().limit).all()

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budget import Spend, UnitSet
-from budget.audit.tally import Tally, TallyPlain
+from budget.audit.tally import Tally
 from budget.errors import UnitKeyError
-from budget.units import ascending, ascending_plain, columns, contains, merge_places, merge_places_plain, rows
+from budget.units import ascending, columns, contains, merge_indexes, rows
+from twins.budget_kernels import TallyPlain, ascending_plain, merge_indexes_plain
 
 # Few distinct bytes in few places, so that keys tie in their first eight bytes, in sixteen, and altogether.
 KEYS = st.lists(
@@ -44,11 +45,11 @@ def test_ascending_equals_its_twin(raw: bytes) -> None:
 
 @settings(deadline=None)
 @given(KEYS, KEYS)
-def test_merge_places_equals_its_twin(left: bytes, right: bytes) -> None:
+def test_merge_indexes_equals_its_twin(left: bytes, right: bytes) -> None:
     a, b = UnitSet.of(left), UnitSet.of(right)
-    place_a, place_b = np.empty(len(a), np.int64), np.empty(len(b), np.int64)
-    size = merge_places(columns(a.keys), columns(b.keys), place_a, place_b)
-    assert (place_a.tolist(), place_b.tolist(), size) == merge_places_plain(columns(a.keys), columns(b.keys))
+    index_a, index_b = np.empty(len(a), np.int64), np.empty(len(b), np.int64)
+    size = merge_indexes(columns(a.keys), columns(b.keys), index_a, index_b)
+    assert (index_a.tolist(), index_b.tolist(), size) == merge_indexes_plain(columns(a.keys), columns(b.keys))
     held = set(as_rows(left))
     assert contains(a.keys, b.keys).tolist() == [b[i] in held for i in range(len(b))]
 

@@ -82,7 +82,7 @@ def kill_loop(place: tuple[str, str], folder: Path, kills: int) -> None:
         )
         nothing_leaks(folder)
         before = released(folder)
-        left = ledger.settle()
+        left = ledger.recover_staged()
         # PostgreSQL may still be finishing the last commit of the dead; whoever writes next waits for it.
         store.write("wait", lambda transaction: None)
         paid = paid_files(ledger)

@@ -256,7 +256,7 @@ def test_recovery_needs_a_ledger_that_allows_it(store: Store) -> None:
 
 
 class Backwards:
-    """A clock that somebody set back."""
+    """A clock that was set back."""
 
     def __init__(self) -> None:
         self.now = 1_000

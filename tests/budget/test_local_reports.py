@@ -144,7 +144,7 @@ def test_a_price_below_its_bound_can_neither_be_charged_nor_read_back(changes: d
 
 def test_the_price_is_for_as_many_reports_as_pay_it() -> None:
     ledger = ledger_of(EpsilonDeltaFilter())
-    with pytest.raises(BudgetError, match="the price is for 10000 shuffled reports, and 2 units pay it"):
+    with pytest.raises(BudgetError, match="the price is for 10000 shuffled reports, but 2 units would pay it"):
         pay(ledger, "few", SHUFFLED, range(2))
     replay = LogReplay()
     first = next(iter(ledger.store.read("entries", lambda transaction: list(transaction.entries(0)))))
@@ -162,7 +162,7 @@ def test_the_price_is_for_as_many_reports_as_pay_it() -> None:
         units=UnitsDigest(count=1, sha256=hashlib.sha256(keys).digest()),
         result=ResultDigest(sha256=bytes(32), size=0, files=()),
     )
-    with pytest.raises(DisagreementError, match="the price is for 10000 shuffled reports, and 1 units pay it"):
+    with pytest.raises(DisagreementError, match="the price is for 10000 shuffled reports, but 1 units would pay it"):
         replay.add(entry_to_bytes(forged, "epsilon"), [keys])
 
 

@@ -13,8 +13,9 @@ from aggservice.mechanisms import SecureBits, SeededBits
 from budget import BudgetError, Receipt, Signer
 from budget.errors import FormatError
 from budget.log.canonical import decode, encode
-from budget.log.merkle import extend, last_path, leaf_hash, path, root, root_from_path, tree_root
+from budget.log.merkle import extend, last_path, leaf_hash, root, root_from_path
 from budget.log.proofs import Checkpoint
+from twins.merkle import path, tree_root
 
 # RFC 6962's own small tree, as its reference implementation tests it: eight leaves and the root over the first n.
 LEAVES = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]
@@ -130,7 +131,7 @@ def test_the_key_file_is_private_shared_and_stable(tmp_path: Path) -> None:
     "result", ["x", {}, {"files": "abc"}, {"files": [1]}, {"files": [{"sha256": {}}]}, {"sha256": 1, "files": []}]
 )
 def test_a_receipt_over_an_entry_of_no_shape_names_no_result(result: object) -> None:
-    """Anybody can sign a receipt with a key of his own; whoever reads it compares before he believes."""
+    """Anyone can sign a receipt with their own key; a reader compares the key before they trust it."""
     signer, entry = Signer.generate(SeededBits("forger")), {"seq": 0, "result": result}
     checkpoint = Checkpoint(
         ledger_id=bytes(32),

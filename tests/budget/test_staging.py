@@ -105,14 +105,14 @@ def test_a_refused_job_leaves_no_file(ledger: Ledger, tmp_path: Path, error: typ
 
 def abandon(attempt: Attempt) -> None:
     """What the death of its process does to an attempt: the lock goes, the files stay."""
-    attempt.let_go()
+    attempt.release_lock()
 
 
 def test_settling_removes_what_was_not_paid_for(ledger: Ledger, tmp_path: Path) -> None:
     abandon(stage(ledger, tmp_path / "out"))
     abandon(ledger.stage(KEY))
     (tmp_path / "staging" / "half-made.new").mkdir()
-    results = ledger.settle()
+    results = ledger.recover_staged()
     assert [published for _, published in results] == [False, False]
     assert contents(tmp_path / "out") == {} and staged(ledger, tmp_path) == []
 
@@ -126,9 +126,9 @@ def test_settling_publishes_what_was_paid_for_and_only_that(ledger: Ledger, tmp_
     os.replace(attempt.path("summary-1-of-2"), tmp_path / "published")  # or even here, half way through
     (tmp_path / "out").mkdir()
     os.replace(tmp_path / "published", tmp_path / "out" / "summary-1-of-2")
-    assert dict(ledger.settle()) == {attempt.name: True, loser.name: False}
+    assert dict(ledger.recover_staged()) == {attempt.name: True, loser.name: False}
     assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
-    assert staged(ledger, tmp_path) == [] and ledger.settle() == ()
+    assert staged(ledger, tmp_path) == [] and ledger.recover_staged() == ()
 
 
 @pytest.mark.parametrize("gone", [["job"], ["job", "files"], ["files"], ["job", "files", "lock"]])
@@ -138,7 +138,7 @@ def test_settling_finishes_a_removal_that_was_cut_short(ledger: Ledger, tmp_path
     for name in gone:
         path = attempt.folder / name
         path.rmdir() if path.is_dir() else path.unlink()
-    ledger.settle()
+    ledger.recover_staged()
     assert staged(ledger, tmp_path) == []
 
 
@@ -148,7 +148,7 @@ def release() -> Release:
 
 def test_settling_leaves_the_living_alone(ledger: Ledger, tmp_path: Path) -> None:
     attempt = stage(ledger, tmp_path / "out")
-    assert ledger.settle() == () and staged(ledger, tmp_path) == [attempt.name]
+    assert ledger.recover_staged() == () and staged(ledger, tmp_path) == [attempt.name]
     commit(ledger, attempt)
     assert len(contents(tmp_path / "out")) == 2
 
@@ -170,7 +170,7 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_ledger(
     with pytest.raises(type(problem)):
         commit(other, stage(other, tmp_path / "out"))
     assert contents(tmp_path / "out") == {}
-    assert [published for _, published in ledger.settle()] == [True]
+    assert [published for _, published in ledger.recover_staged()] == [True]
     assert len(contents(tmp_path / "out")) == 2
 
 
@@ -244,7 +244,7 @@ def test_without_a_staging_folder_results_are_bytes(make_store: Callable[[str], 
     )
     with pytest.raises(BudgetError, match="staging folder"):
         ledger.stage(KEY)
-    assert ledger.settle() == ()
+    assert ledger.recover_staged() == ()
 
 
 def test_settling_waits_for_a_commit_that_the_server_is_still_finishing(postgres_dsn: str, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_settling_waits_for_a_commit_that_the_server_is_still_finishing(postgres
     assert inside.wait(30)
     abandon(attempt)
     settled: list[tuple[str, bool]] = []
-    settling = threading.Thread(target=lambda: settled.extend(ledger.settle()))
+    settling = threading.Thread(target=lambda: settled.extend(ledger.recover_staged()))
     settling.start()
     settling.join(timeout=0.3)
     assert settling.is_alive(), "settling must wait"
@@ -318,7 +318,7 @@ def test_one_folder_that_cannot_be_written_does_not_keep_others_from_being_settl
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash(self: Attempt, manifest: Manifest) -> None:
-        self.let_go()
+        self.release_lock()
         raise KeyboardInterrupt
 
     names = ["a", "b", "c"]
@@ -329,7 +329,7 @@ def test_one_folder_that_cannot_be_written_does_not_keep_others_from_being_settl
             with pytest.raises(KeyboardInterrupt):
                 commit(ledger, stage(ledger, tmp_path / name, key=key), key=key)
     (tmp_path / "b").write_text("in the way")
-    assert [published for _, published in ledger.settle()] == [True, True]
+    assert [published for _, published in ledger.recover_staged()] == [True, True]
     assert len(contents(tmp_path / "a")) == len(contents(tmp_path / "c")) == 2
     (tmp_path / "b").unlink()
     assert ledger.job("adtech", "b") is not None and len(contents(tmp_path / "b")) == 2
@@ -363,7 +363,7 @@ def test_settling_while_another_service_begins_an_attempt_leaves_it_its_folder(
     def flock(file: Any, how: int) -> None:
         if not settled and not how & fcntl.LOCK_NB:
             settled.append(True)
-            settled.extend(other.settle(lambda caller, job_id: None))  # between the lock file and its lock
+            settled.extend(other.recover(lambda caller, job_id: None))  # between the lock file and its lock
         real(file, how)
 
     monkeypatch.setattr("budget.files.staging.fcntl.flock", flock)

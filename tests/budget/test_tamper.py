@@ -1,4 +1,4 @@
-"""Whatever somebody changes, the audit finds."""
+"""The audit finds every change that anyone makes."""
 
 from __future__ import annotations
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import DyadicTree
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.privacy.enumeration import distribution, privacy_loss
-from ldp_client.protocols.dyadic import DyadicServer, NodeReport, cover, node_index, report_kernel, report_twin
+from ldp_client.privacy.enumeration import distribution
+from ldp_client.protocols.dyadic import DyadicServer, NodeReport, cover, node_index, report_kernel
+from twins.ldp_kernels import privacy_loss, report_twin
 
 ALARM = 1e-9
 

@@ -12,7 +12,8 @@ from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
 from aggservice.mechanisms.chaining import tight_chain
 from ldp_client import BitwiseEverlasting
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.privacy.enumeration import distribution, privacy_loss
+from ldp_client.privacy.enumeration import distribution
+from twins.ldp_kernels import privacy_loss
 
 PROTOCOL = BitwiseEverlasting(epsilon_permanent_micro=800_000, epsilon_report_micro=1_300_000)
 ALARM = 1e-9
@@ -95,7 +96,7 @@ def test_a_device_stops_and_goes_on() -> None:
     assert again.save() == saved
     assert again.memoized == 2
     other = BitwiseEverlasting(epsilon_permanent_micro=800_000, epsilon_report_micro=1_300_001)
-    with pytest.raises(StateError, match=r"not of"):
+    with pytest.raises(StateError, match=r"not to"):
         other.restore(saved, SeededBits("later"))
     with pytest.raises(StateError):
         PROTOCOL.restore(saved.replace(b'"0": 1', b'"0": 7').replace(b'"0": 0', b'"0": 7'), ForbiddenBits())

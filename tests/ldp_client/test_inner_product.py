@@ -16,10 +16,11 @@ from aggservice.mechanisms import SecureBits, SeededBits
 from aggservice.mechanisms.composition import advanced_epsilon
 from ldp_client import InnerProduct, stream_law, trackability
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.privacy.enumeration import distribution, log_ratio, privacy_loss
+from ldp_client.privacy.enumeration import distribution, log_ratio
 from ldp_client.protocols.inner_product import for_accuracy, for_everlasting
-from ldp_client.sampling.hadamard import parity, signs_for, signs_for_twin, transform, transform_twin
+from ldp_client.sampling.hadamard import parity, signs_for, transform
 from ldp_client.tracking.stream_laws import StoredPairsLaw
+from twins.ldp_kernels import privacy_loss, signs_for_twin, transform_twin
 
 ALARM = 1e-9
 

@@ -108,7 +108,7 @@ def test_amounts_are_decimals_of_six_places(text: str) -> None:
 def test_cells_that_are_no_numbers_of_64_bits_are_refused_in_a_line(cell: str, tmp_path: Path) -> None:
     (tmp_path / "cells.csv").write_text(f"a,b\n1,2\n3,{cell}\n")
     text = ldp("run", "OLOLOHA", "--dataset", str(tmp_path / "cells.csv"), code=2)
-    assert "mend the row after 1 good ones" in text
+    assert "correct row 2 below the header" in text
     assert cell not in text
 
 

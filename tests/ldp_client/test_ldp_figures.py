@@ -15,11 +15,11 @@ import pytest
 from aggservice.mechanisms import Clock, ManualClock, SecureBits, SeededBits
 from ldp_client import build
 from ldp_client.errors import DataError, FigureError
-from ldp_client.experiments.datasets import Dataset, counters, load, synthetic
+from ldp_client.experiments.datasets import Dataset, counters, load_dataset, synthetic_dataset
 from ldp_client.experiments.figures import all_figures, find_figure
 from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.experiments.figures.loloha_experiments import Cell, Interval, grid, measure
-from ldp_client.experiments.run import ChangeWatch, run
+from ldp_client.experiments.figures.loloha_experiments import ExperimentPoint, MeanInterval, grid, run_experiments
+from ldp_client.experiments.run import ChangeDetector, run_method
 from ldp_client.protocols.methods import PAPER_METHODS
 
 
@@ -29,7 +29,7 @@ def census(shared: Path) -> Path:
 
 
 def test_the_census_data_are_the_papers(census: Path) -> None:
-    found = {name: load(name, SeededBits(1), census) for name in ("DB_MT", "DB_DE")}
+    found = {name: load_dataset(name, SeededBits(1), census) for name in ("DB_MT", "DB_DE")}
     assert {name: (d.users, d.k, d.collections, d.buckets) for name, d in found.items()} == {
         "DB_MT": (10_336, 1_412, 80, 353),
         "DB_DE": (9_123, 1_234, 80, 308),
@@ -39,7 +39,7 @@ def test_the_census_data_are_the_papers(census: Path) -> None:
 
 def test_syn_changes_a_quarter_of_the_time() -> None:
     """Fresh values repeat the old one in 1 of 360, so 0.25·359/360 of pairs differ; six standard errors."""
-    data = synthetic(SecureBits(), collections=30)
+    data = synthetic_dataset(SecureBits(), collections=30)
     assert (data.users, data.k, data.buckets) == (10_000, 360, 360)
     changes = data.values[:, 1:] != data.values[:, :-1]
     p = 0.25 * 359 / 360
@@ -55,11 +55,11 @@ def test_files_that_hold_no_table_are_refused(tmp_path: Path) -> None:
             counters(tmp_path / "bad.csv", "bad")
     (tmp_path / "PWGTP_Montana.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="not DB_MT of the paper"):
-        load("DB_MT", SeededBits(1), tmp_path)
+        load_dataset("DB_MT", SeededBits(1), tmp_path)
     with pytest.raises(DataError, match="give the folder"):
-        load("DB_DE", SeededBits(1), tmp_path)
+        load_dataset("DB_DE", SeededBits(1), tmp_path)
     with pytest.raises(DataError, match="no data set"):
-        load("Adult", SeededBits(1), tmp_path)
+        load_dataset("Adult", SeededBits(1), tmp_path)
 
 
 def test_losses_count_what_users_memoize() -> None:
@@ -67,9 +67,9 @@ def test_losses_count_what_users_memoize() -> None:
     data = Dataset(name="tiny", labels=np.arange(4), buckets=2, values=values)
     pair = {"k": 4, "epsilon_permanent_micro": 2_000_000, "epsilon_first_micro": 1_000_000, "buckets": 2}
     for name in ("RAPPOR", "L-OSUE", "L-GRR"):
-        assert run(data, build(name, **pair), SecureBits()).loss == pytest.approx(2 * (2 + 1 + 4) / 3)  # type: ignore[arg-type]
-    assert run(data, build("bBitFlipPM", **pair), SecureBits()).loss == pytest.approx(2 * (1 + 1 + 2) / 3)  # type: ignore[arg-type]
-    assert run(data, build("OLH", **pair), SecureBits()).loss == pytest.approx(2 * 4)  # type: ignore[arg-type]
+        assert run_method(data, build(name, **pair), SecureBits()).loss == pytest.approx(2 * (2 + 1 + 4) / 3)  # type: ignore[arg-type]
+    assert run_method(data, build("bBitFlipPM", **pair), SecureBits()).loss == pytest.approx(2 * (1 + 1 + 2) / 3)  # type: ignore[arg-type]
+    assert run_method(data, build("OLH", **pair), SecureBits()).loss == pytest.approx(2 * 4)  # type: ignore[arg-type]
 
 
 def test_a_change_shows_only_when_the_report_changes() -> None:
@@ -77,12 +77,12 @@ def test_a_change_shows_only_when_the_report_changes() -> None:
         def __init__(self, rows: list[int]) -> None:
             self.rows = np.array(rows, dtype=np.uint64)[:, None]
 
-    watch = ChangeWatch(4)
+    watch = ChangeDetector(4)
     for cells, rows in [([0, 0, 0, 5], [1, 1, 1, 1]), ([1, 0, 1, 5], [2, 1, 1, 1]), ([1, 1, 0, 5], [2, 3, 3, 1])]:
-        watch.see(np.array(cells), Columns(rows))  # type: ignore[arg-type]
+        watch.add_collection(np.array(cells), Columns(rows))  # type: ignore[arg-type]
     # The first two changed and showed it, the third hid one change, the fourth never changed.
     assert watch.detected() == pytest.approx(2 / 3)
-    assert math.isnan(ChangeWatch(3).detected())
+    assert math.isnan(ChangeDetector(3).detected())
 
 
 def test_the_methods_order_as_the_paper_reports() -> None:
@@ -91,13 +91,13 @@ def test_the_methods_order_as_the_paper_reports() -> None:
     Even where nothing is drawn anew after the first collection a mean is over 10,800 squares: a standard error of
     1.4 %. 8 % is 5.9 of them, 8 times: 3e-8 in all. The variances compared differ by 20 % or more.
     """
-    data = synthetic(SecureBits(), users=4_000, collections=6)
+    data = synthetic_dataset(SecureBits(), users=4_000, collections=6)
     outcomes = {}
     for name in (*PAPER_METHODS, "OLOLOHA-exact"):
         protocol = build(
             name, k=360, epsilon_permanent_micro=5_000_000, epsilon_first_micro=3_000_000, buckets=data.buckets
         )
-        found = [run(data, protocol, SecureBits()) for _ in range(30)]
+        found = [run_method(data, protocol, SecureBits()) for _ in range(30)]
         outcomes[name] = {
             each: float(np.mean([getattr(outcome, each) for outcome in found])) for each in ("mse", "loss", "detected")
         }
@@ -149,60 +149,66 @@ def test_every_figure_is_made_as_data_and_as_a_plot(tmp_path: Path, census: Path
 
 
 def test_an_interrupted_figure_goes_on_and_ends_the_same(tmp_path: Path) -> None:
-    whole = measure(small(tmp_path / "whole", None, ManualClock(0), runs=2, datasets=("Syn",)))
+    whole = run_experiments(small(tmp_path / "whole", None, ManualClock(0), runs=2, datasets=("Syn",)))
     stopped = small(tmp_path / "parts", None, Ticking(), runs=2, datasets=("Syn",), budget_s=11)
-    some = measure(stopped)
+    some = run_experiments(stopped)
     assert 0 < sum(map(len, some.values())) < sum(map(len, whole.values()))
     kept = tmp_path / "parts" / "loloha-cells.csv"
     bytes_of_whole = (tmp_path / "whole" / "loloha-cells.csv").read_bytes()
     for cut in (1, 2, 5, 60, 400):  # as kills in the middle of a line leave it
         os.truncate(kept, kept.stat().st_size - cut)
-        rest = measure(small(tmp_path / "parts", None, ManualClock(0), runs=2, datasets=("Syn",)))
+        rest = run_experiments(small(tmp_path / "parts", None, ManualClock(0), runs=2, datasets=("Syn",)))
         assert repr(rest) == repr(whole)
         assert kept.read_bytes() == bytes_of_whole
     os.truncate(kept, 0)
-    measure(small(tmp_path / "parts", None, Ticking(), runs=1, datasets=("Syn",), budget_s=3))
+    run_experiments(small(tmp_path / "parts", None, Ticking(), runs=1, datasets=("Syn",), budget_s=3))
     for wrong in ("a,b\n1,2\n", kept.read_text() + "figures,200x3,Syn\n", kept.read_text().replace(",0,", ",x,")):
         kept.write_text(wrong)
         with pytest.raises(FigureError, match="does not hold the runs"):
-            measure(stopped)
+            run_experiments(stopped)
         assert kept.read_text() == wrong
     with pytest.raises(FigureError, match="time was up"):
-        measure(small(tmp_path / "none", None, Ticking(), runs=1, datasets=("Syn",), budget_s=0.5))
+        run_experiments(small(tmp_path / "none", None, Ticking(), runs=1, datasets=("Syn",), budget_s=0.5))
     with pytest.raises(FigureError, match="not on Adult"):
         grid(small(tmp_path, None, ManualClock(0), datasets=("Adult",)))
 
 
 def test_workers_make_the_same_runs_in_the_same_order(tmp_path: Path) -> None:
-    alone = measure(small(tmp_path / "alone", None, ManualClock(0), runs=2, datasets=("Syn",)))
-    shared = measure(small(tmp_path / "shared", None, ManualClock(0), runs=2, datasets=("Syn",), workers=2))
+    alone = run_experiments(small(tmp_path / "alone", None, ManualClock(0), runs=2, datasets=("Syn",)))
+    shared = run_experiments(small(tmp_path / "shared", None, ManualClock(0), runs=2, datasets=("Syn",), workers=2))
     assert repr(shared) == repr(alone)
     kept = [(tmp_path / each / "loloha-cells.csv").read_bytes() for each in ("alone", "shared")]
     assert kept[0] == kept[1]
-    stopped = measure(small(tmp_path / "stopped", None, Ticking(), runs=2, datasets=("Syn",), workers=2, budget_s=5))
+    stopped = run_experiments(
+        small(tmp_path / "stopped", None, Ticking(), runs=2, datasets=("Syn",), workers=2, budget_s=5)
+    )
     assert sum(map(len, stopped.values())) == 4  # begun at one, two, three and four seconds
     with pytest.raises(FigureError, match="one worker"):
-        measure(small(tmp_path / "none", None, ManualClock(0), runs=1, workers=0))
+        run_experiments(small(tmp_path / "none", None, ManualClock(0), runs=1, workers=0))
 
 
 def test_an_unsteady_method_gets_more_runs_unless_told(tmp_path: Path) -> None:
     request = FigureRequest(
         out=tmp_path, clock=ManualClock(0), users=20, collections=1, epsilons_micro=(2_000_000,), datasets=("Syn",)
     )
-    found = measure(request)
+    found = run_experiments(request)
     assert {(cell.method == "1BitFlipPM", len(outcomes)) for cell, outcomes in found.items()} == {
         (True, 60),
         (False, 20),
     }
-    assert {len(outcomes) for outcomes in measure(replace(request, runs=3)).values()} == {3}
+    assert {len(outcomes) for outcomes in run_experiments(replace(request, runs=3)).values()} == {3}
 
 
 def test_intervals_are_students() -> None:
-    assert Interval.over([1.0, 2.0, 3.0]) == Interval(mean=2.0, half=pytest.approx(4.302652729911275 / math.sqrt(3)))
-    assert math.isnan(Interval.over([1.0]).half)
+    assert MeanInterval.over([1.0, 2.0, 3.0]) == MeanInterval(
+        mean=2.0, half=pytest.approx(4.302652729911275 / math.sqrt(3))
+    )
+    assert math.isnan(MeanInterval.over([1.0]).half)
 
 
 def test_cells_name_their_methods() -> None:
     data = Dataset(name="Syn", labels=np.arange(10), buckets=5, values=np.zeros((2, 2), np.int64))
-    protocol = Cell(dataset="Syn", method="1BitFlipPM", epsilon_micro=500_000, alpha=Fraction(0)).protocol(data)
+    protocol = ExperimentPoint(dataset="Syn", method="1BitFlipPM", epsilon_micro=500_000, alpha=Fraction(0)).protocol(
+        data
+    )
     assert protocol.cells == 5

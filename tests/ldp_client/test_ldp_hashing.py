@@ -17,15 +17,13 @@ from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.hashing import (
     UniversalHash,
     bucket_starts,
-    collision_bound,
-    collision_probability,
     count_matches,
-    count_matches_twin,
     draw_hash,
     draw_hashes,
     hash_twin,
     hash_values,
 )
+from twins.ldp_kernels import collision_bound, collision_probability, count_matches_twin
 
 WORDS = st.integers(0, (1 << 64) - 1)
 

@@ -15,20 +15,10 @@ from aggservice.mechanisms import Bits, Real, SecureBits, SeededBits, exp
 from aggservice.mechanisms.words import Tape
 from ldp_client.errors import ReportError
 from ldp_client.estimation.steps import Step
-from ldp_client.sampling.lanes import ROUNDS, LaneCoins, lane_twin, next_word
-from ldp_client.sampling.memo import Answers, MemoTable, RowStore
-from ldp_client.sampling.packed import (
-    bits_of,
-    count_bits,
-    count_bits_twin,
-    live_mask,
-    one_hot,
-    pack,
-    row_bytes,
-    rows_from_bytes,
-    unpack,
-    words_of,
-)
+from ldp_client.sampling.lanes import ROUNDS, LaneCoins, next_word
+from ldp_client.sampling.memo import MemoizedAnswers, MemoTable, RowStore
+from ldp_client.sampling.packed import bits_of, count_bits, live_mask, one_hot, pack, rows_from_bytes, unpack, words_of
+from twins.ldp_kernels import count_bits_twin, lane_twin, row_bytes
 
 HALF_BITS = (1 << 32) - 1
 
@@ -166,7 +156,7 @@ def test_the_memo_table_numbers_keys_as_a_dictionary_would(batches: list[list[in
 
 
 def test_answers_are_drawn_once_for_each_user_and_key() -> None:
-    answers, drawn = Answers(3, 10, 1), list[list[int]]()
+    answers, drawn = MemoizedAnswers(3, 10, 1), list[list[int]]()
 
     def draw(fresh: NDArray[np.int64]) -> NDArray[np.uint64]:
         drawn.append(fresh.tolist())
@@ -181,7 +171,7 @@ def test_answers_are_drawn_once_for_each_user_and_key() -> None:
     assert answers.counts().tolist() == [2, 3, 2]
     assert answers.distinct_counts().tolist() == [1, 3, 2]
     with pytest.raises(ReportError, match="too large"):
-        Answers(1 << 30, 1 << 32, 1)
+        MemoizedAnswers(1 << 30, 1 << 32, 1)
 
 
 def test_the_memo_table_grows_past_its_first_size() -> None:

@@ -26,9 +26,10 @@ from ldp_client import (
     randomized_response,
     sue,
 )
-from ldp_client.privacy.enumeration import distribution, privacy_loss
+from ldp_client.privacy.enumeration import distribution
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.hashing import UniversalHash
+from twins.ldp_kernels import privacy_loss
 
 MICRO = 1_000_000
 PAIRS = [(500_000, 200_000), (1_000_000, 500_000), (3_000_000, 1_800_000), (5_000_000, 500_000)]

@@ -30,7 +30,7 @@ from ldp_client import (
 )
 from ldp_client.errors import DataError, ProtocolError, ReportError, StateError
 from ldp_client.estimation.support import Support
-from ldp_client.experiments.datasets import counters, synthetic
+from ldp_client.experiments.datasets import counters, synthetic_dataset
 from ldp_client.privacy.finite_state import FiniteState
 from ldp_client.privacy.tracking_bounds import several_untrackable
 from ldp_client.protocols.bitflip import BitFlipColumns, BitFlipReport
@@ -353,7 +353,7 @@ def test_tables_that_are_none_are_refused(tmp_path: Path) -> None:
         assert len(str(caught.value)) < 300
     for sizes in ({"users": 0}, {"k": 1}, {"collections": 0}, {"users": 1.5}):
         with pytest.raises(DataError):
-            synthetic(SecureBits(), **sizes)  # type: ignore[arg-type]
+            synthetic_dataset(SecureBits(), **sizes)  # type: ignore[arg-type]
 
 
 def test_intervals_are_computed_for_the_reported_hash_values_only() -> None:

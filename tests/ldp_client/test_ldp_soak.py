@@ -8,9 +8,9 @@ from statistics import fmean
 import pytest
 
 from aggservice.mechanisms import SeededBits, SystemClock
-from ldp_client.experiments.datasets import load
+from ldp_client.experiments.datasets import load_dataset
 from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.experiments.figures.loloha_experiments import METHODS, measure
+from ldp_client.experiments.figures.loloha_experiments import METHODS, run_experiments
 
 
 @pytest.mark.soak
@@ -20,7 +20,7 @@ def test_one_full_size_run_of_every_cell_errs_as_its_variance_says(shared: Path,
     A method's mean ratio is over 30 independent cells or more, each uncertain by 8 % at most (one sampled bit).
     """
     folder = shared / "data" / "loloha"
-    found = measure(FigureRequest(out=tmp_path, clock=SystemClock(), data=folder, runs=1))
+    found = run_experiments(FigureRequest(out=tmp_path, clock=SystemClock(), data=folder, runs=1))
     assert len(found) == 600
     for method in METHODS:
         ratios = [
@@ -31,5 +31,7 @@ def test_one_full_size_run_of_every_cell_errs_as_its_variance_says(shared: Path,
         ]
         print(f"{method:<14} {len(ratios)} cells, error over expectation {fmean(ratios):.4f} on average")
         assert fmean(ratios) == pytest.approx(1, abs=0.05 if method == "1BitFlipPM" else 0.01)
-    users = {name: load(name, SeededBits("figures").child(name), folder).users for name in ("Syn", "DB_MT", "DB_DE")}
+    users = {
+        name: load_dataset(name, SeededBits("figures").child(name), folder).users for name in ("Syn", "DB_MT", "DB_DE")
+    }
     assert users == {"Syn": 10_000, "DB_MT": 10_336, "DB_DE": 9_123}

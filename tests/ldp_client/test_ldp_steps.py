@@ -29,8 +29,8 @@ from ldp_client.errors import ProtocolError
 from ldp_client.estimation.hash_range import best_range, printed_range, variance_over_reports
 from ldp_client.estimation.steps import MICRO, Chain
 from ldp_client.experiments.figures.loloha import ALPHAS, EPSILONS_MICRO, first_micro, hash_ranges, variances
-from ldp_client.protocols.bitflip import printed_variance
-from ldp_client.protocols.hashed import Hashed
+from ldp_client.protocols.hashed import LocalHashing
+from twins.ldp_kernels import printed_variance
 
 GRID = [(micro, first_micro(micro, alpha)) for micro in EPSILONS_MICRO for alpha in ALPHAS]
 SIZES = [2, 3, 5, 17, 360, 1412]
@@ -282,7 +282,7 @@ def test_parameters_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ProtocolError, match="number of values k"):
         l_osue(k=1, epsilon_permanent_micro=2, epsilon_first_micro=1)
     with pytest.raises(ProtocolError, match="hash values g"):
-        Hashed(k=4, g=1, epsilon_permanent_micro=2)
+        LocalHashing(k=4, g=1, epsilon_permanent_micro=2)
     with pytest.raises(ProtocolError, match="d ≤ b ≤ k"):
         bit_flip(k=4, buckets=2, sampled=3, epsilon_permanent_micro=1)
     with pytest.raises(ProtocolError, match="'paper' and 'exact'"):

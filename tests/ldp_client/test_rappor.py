@@ -13,11 +13,12 @@ from scipy.stats import chi2, norm
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import Rappor
 from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.experiments.rappor_recovery import draw_population, false_runs_limit, recover, zipf_shares
-from ldp_client.privacy.enumeration import distribution, privacy_loss
+from ldp_client.experiments.rappor_recovery import draw_population, recover, zipf_shares
+from ldp_client.privacy.enumeration import distribution
 from ldp_client.protocols.rappor import RapporCounts
 from ldp_client.protocols.rappor_decoding import decode, learning_limit
 from ldp_client.sampling.packed import bits_of
+from twins.ldp_kernels import false_runs_limit, privacy_loss
 
 F = Fraction
 

@@ -210,7 +210,7 @@ def test_reports_that_identify_their_sender_are_infinitely_trackable() -> None:
 def test_what_keeps_no_state_or_value_is_refused() -> None:
     with pytest.raises(ProtocolError, match="second step"):
         stream_law(binary_hashing(k=5, epsilon_micro=1_000_000), 1)
-    with pytest.raises(ProtocolError, match="nothing to track"):
+    with pytest.raises(ProtocolError, match="no permanent state"):
         stream_law(DyadicTree(periods=4, changes=1, epsilon_micro=1_000_000), 1)
     with pytest.raises(ReportError):
         stream_law(bit_flip(k=5, buckets=5, sampled=1, epsilon_permanent_micro=1_000_000), 5)

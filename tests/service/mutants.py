@@ -154,7 +154,7 @@ def lost_summaries_are_free() -> Iterator[None]:
 def staged_files_left() -> Iterator[None]:
     """Leave staged files where they are when a job is refused."""
 
-    with changed(Attempt, "discard", Attempt.let_go):
+    with changed(Attempt, "discard", Attempt.release_lock):
         yield
 
 

@@ -226,7 +226,7 @@ class World:
         """Begin with an empty book of jobs, as a service does that was started again on the same ledger."""
         service, limits = self.service, self.service.config.limits
         if self.setup.files:
-            service.ledger.settle()
+            service.ledger.recover_staged()
         runner = JobRunner(
             engine=service.engine,
             book=JobBook(self.clock, finished_kept=limits.finished_kept),

@@ -24,7 +24,7 @@ from budget import Check, Receipt, Spend, verify_store
 from budget.errors import FormatError
 from budget.explain import Shortfall
 from budget.log.entries import Genesis, RecoveryEntry, ReleaseEntry
-from budget.log.history import Listed, Query, find_page
+from budget.log.history import EntryQuery, ListedEntry, find_page
 
 _MAX_UNITS = 10_000
 _MAX_UNITS_DERIVED = 100_000
@@ -186,7 +186,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         if len(request.unit) not in (0, UNIT_BYTES):
             raise InvalidJobError(f"unit has {len(request.unit)} bytes: a unit key has {UNIT_BYTES} bytes")
         everything = bool(caller.roles & {Role.AUDITOR, Role.OPERATOR})
-        query = Query(
+        query = EntryQuery(
             caller=(request.caller or None) if everything else caller.name,
             job_id=request.job_request_id or None,
             unit=request.unit or None,
@@ -198,7 +198,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
             entries=[self._entry(one) for one in found], next_page_token="" if following is None else str(following)
         )
 
-    def _entry(self, listed: Listed) -> budget_pb2.LedgerEntry:
+    def _entry(self, listed: ListedEntry) -> budget_pb2.LedgerEntry:
         entry = listed.entry
         message = budget_pb2.LedgerEntry(
             index=entry.seq,

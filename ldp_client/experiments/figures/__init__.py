@@ -1,7 +1,6 @@
 """Figures and tables of the papers, each as data and as a plot, found by name.
 
-A module of this package is a family of figures: it exposes ``FIGURES``, a tuple of ``Figure``. A new module needs no
-registry.
+Each module of this package is a family of figures in a tuple ``FIGURES``; ``all_figures`` finds new modules by itself.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from ldp_client.errors import FigureError
-from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made
+from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest
 
-__all__ = ["Figure", "FigureRequest", "Made", "all_figures", "find_figure"]
+__all__ = ["Figure", "FigureFiles", "FigureRequest", "all_figures", "find_figure"]
 
 
 def all_figures() -> dict[str, Figure]:
@@ -27,7 +26,7 @@ def all_figures() -> dict[str, Figure]:
 
 
 def find_figure(name: str) -> Figure:
-    """Return the figure ``name``, or say which there are."""
+    """Return the figure ``name``; FigureError lists all names if there is none."""
     figures = all_figures()
     if name not in figures:
         raise FigureError(f"there is no figure {name!r}: choose one of {', '.join(figures)}")

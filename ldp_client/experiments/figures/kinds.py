@@ -1,4 +1,4 @@
-"""What a figure is: a name, and a function from a request to files."""
+"""What a figure is (a name, and a function from a request to files), and how to write its tables and plots."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aggservice.mechanisms import Clock
+from ldp_client.errors import FigureError
 
 
 def _silent(done: int, total: int, words: str) -> None:
-    """Show nothing."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRequest:
-    """How to make a figure. What a figure does not need, it ignores.
+    """How to make a figure; a figure ignores the options that it does not need.
 
-    ``runs`` is how often an experiment is repeated, ``budget_s`` after how many seconds no further run is begun;
-    ``users`` and ``collections`` cut a data set down, for a quick look; ``epsilons_micro`` and ``datasets`` take
-    part of a grid; ``workers`` is how many processes share the runs. ``progress`` is told (done, total, words).
+    ``runs`` is how often an experiment is repeated; after ``budget_s`` seconds no further run starts; ``users`` and
+    ``collections`` use part of a data set; ``epsilons_micro`` and ``datasets`` use part of a grid; ``workers`` is the
+    number of processes. ``progress`` is called with (done, total, text).
     """
 
     out: Path
@@ -38,8 +40,8 @@ class FigureRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """What came of it: the files written, and lines that say what they show."""
+class FigureFiles:
+    """The result of making a figure: the files written, and lines of text that summarise them."""
 
     files: tuple[Path, ...]
     lines: tuple[str, ...]
@@ -51,7 +53,7 @@ class Figure:
 
     name: str
     title: str
-    make: Callable[[FigureRequest], Made]
+    make: Callable[[FigureRequest], FigureFiles]
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
@@ -64,6 +66,23 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
     return path
 
 
-def shown(value: float) -> str:
-    """Return a number as it stands in a data file: six significant digits."""
+def six_digits(value: float) -> str:
+    """Return a number as text for a data file: six significant digits."""
     return f"{value:.6g}"
+
+
+def grid_of_panels(rows: int, columns: int, *, width: float = 4.0, height: float = 3.2) -> tuple[Any, list[Any]]:
+    """Return a figure and its panels, row by row. Needs matplotlib (the ``plots`` extra)."""
+    try:
+        from matplotlib.figure import Figure as Canvas
+    except ImportError as error:
+        raise FigureError("plots need matplotlib: pip install 'aggservice[plots]'") from error
+    figure = Canvas(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def save(figure: Any, path: Path) -> Path:
+    """Write the figure as PNG and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    return path

@@ -9,8 +9,15 @@ from typing import Any
 from ldp_client.errors import FigureError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import MICRO
-from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
-from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureFiles,
+    FigureRequest,
+    grid_of_panels,
+    save,
+    six_digits,
+    write_table,
+)
 from ldp_client.protocols.methods import build
 
 #: The grids of §3.4, §4 and §5.1.
@@ -21,10 +28,10 @@ VARIANCE_REPORTS = 10_000
 
 
 def first_micro(epsilon_micro: int, alpha: Fraction) -> int:
-    """Return ε₁ = α·ε∞ in millionths, refusing a fraction of one."""
+    """Return ε₁ = α·ε∞ in millionths; FigureError if it is not an integer."""
     product = alpha * epsilon_micro
     if product.denominator != 1:
-        raise FigureError(f"α·ε∞ = {float(product)} millionths is not whole: take an ε∞ of at most five decimal places")
+        raise FigureError(f"α·ε∞ = {float(product)} millionths is not an integer: give ε∞ at most five decimal places")
     return product.numerator
 
 
@@ -54,7 +61,7 @@ def variances() -> list[tuple[int, Fraction, str, float]]:
     return rows
 
 
-def _figure_1(request: FigureRequest) -> Made:
+def _figure_1(request: FigureRequest) -> FigureFiles:
     rows = hash_ranges()
     data = write_table(
         request.out / "loloha-1.csv",
@@ -74,15 +81,15 @@ def _figure_1(request: FigureRequest) -> Made:
         if printed != best
     ]
     lines = [f"Eq. 6 over {len(rows)} points; it misses the whole g of least V* at {len(missed)}:", *missed]
-    return Made(files=(data, save(figure, request.out / "loloha-1.png")), lines=tuple(lines))
+    return FigureFiles(files=(data, save(figure, request.out / "loloha-1.png")), lines=tuple(lines))
 
 
-def _figure_2(request: FigureRequest) -> Made:
+def _figure_2(request: FigureRequest) -> FigureFiles:
     rows = variances()
     data = write_table(
         request.out / "loloha-2.csv",
         ("epsilon_permanent", "alpha", "method", "approximate_variance"),
-        ((micro / MICRO, float(alpha), name, shown(value)) for micro, alpha, name, value in rows),
+        ((micro / MICRO, float(alpha), name, six_digits(value)) for micro, alpha, name, value in rows),
     )
     picture = _variance_plot(rows, request.out / "loloha-2.png")
     by_key = {(micro, alpha, name): value for micro, alpha, name, value in rows}
@@ -91,7 +98,7 @@ def _figure_2(request: FigureRequest) -> Made:
     }
     (micro, alpha), gain = max(gains.items(), key=lambda item: item[1])
     line = f"the exact calibration lowers OLOLOHA's V* by up to {gain:.1%} (ε∞ = {micro / MICRO}, α = {float(alpha)})"
-    return Made(files=(data, picture), lines=(f"V* at {len(rows)} points, n = {VARIANCE_REPORTS}", line))
+    return FigureFiles(files=(data, picture), lines=(f"V* at {len(rows)} points, n = {VARIANCE_REPORTS}", line))
 
 
 def _variance_plot(rows: list[tuple[int, Fraction, str, float]], path: Path) -> Path:

@@ -1,9 +1,9 @@
 """The runs behind Figures 3 and 4 and Table 2 of the LOLOHA paper: all methods on all data sets, over the whole grid.
 
-The three share their runs, which are kept in one file a folder (``loloha-cells.csv``) as they are made: a figure asked
-for again, or after its time was up, goes on where the last one stopped. Runs are the outer loop, so that wherever it
-stops cells differ by one run at most. Each run draws from a seed of its own, so any number of worker processes makes
-the same file to the byte. ``loloha_results`` shows what they found.
+The three share their runs, which are appended to one file per folder (``loloha-cells.csv``): a figure that is made
+again, or was stopped by its time limit, continues with the missing runs. Runs are the outer loop, so that the number of
+runs per point differs by one at most. Each run has its own seed, so any number of worker processes makes the same file
+to the byte. ``loloha_results`` makes the figures from it.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from scipy.stats import t as student
 
 from aggservice.mechanisms import SeededBits
 from ldp_client.errors import FigureError
-from ldp_client.experiments.datasets import NAMES, Dataset, load
+from ldp_client.experiments.datasets import NAMES, Dataset, load_dataset
 from ldp_client.experiments.figures.kinds import FigureRequest
 from ldp_client.experiments.figures.loloha import EPSILONS_MICRO, first_micro
-from ldp_client.experiments.run import Outcome, run
+from ldp_client.experiments.run import MethodResult, run_method
 from ldp_client.protocols.interface import FrequencyProtocol
 from ldp_client.protocols.methods import PAPER_METHODS, build, has_second_step
 
 ALPHAS = (Fraction(4, 10), Fraction(5, 10), Fraction(6, 10))
 METHODS = (*PAPER_METHODS, "OLOLOHA-exact")
-#: As many runs as the paper. One sampled bit a user that never changes leaves the error of one run of 1BitFlipPM
-#: uncertain by 7 %, where other methods' is by 1 %: three times the runs leave its mean uncertain by 1 % too.
+#: As many runs as the paper. With one permanent bit per user, the error of one run of 1BitFlipPM varies by 7 %, that of
+#: other methods by 1 %: with three times the runs, its mean varies by 1 % too.
 RUNS = 20
 RUNS_OF = {"1BitFlipPM": 60}
 CONFIDENCE = 0.95
 
 _KEY = ("dataset", "method", "epsilon_permanent", "alpha", "run")
-MEASURED = tuple(each.name for each in fields(Outcome))
+MEASURED = tuple(each.name for each in fields(MethodResult))
 _HEADER = ("seed", "size", *_KEY, *MEASURED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class Cell:
-    """One point of the figures; methods without a second step have no α of their own (0 stands for none)."""
+class ExperimentPoint:
+    """One point of the figures; methods without a second step have no α (0 means none)."""
 
     dataset: str
     method: str
@@ -56,7 +56,7 @@ class Cell:
     alpha: Fraction
 
     def protocol(self, data: Dataset) -> FrequencyProtocol:
-        """Return the method of this cell on its data set."""
+        """Return the method of this point for its data set."""
         alpha = self.alpha or ALPHAS[0]
         return build(
             self.method,
@@ -68,8 +68,8 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where data and draws come from: all that a worker process needs to know besides the cell."""
+class DataSource:
+    """The source of data and draws: what a worker process needs besides the point."""
 
     seed: str
     folder: Path | None
@@ -77,24 +77,24 @@ class Source:
     collections: int | None
 
     def dataset(self, name: str) -> Dataset:
-        """Return a data set, cut down as asked; each process loads it once."""
+        """Return a data set, or the requested part of it; each process loads it once."""
         return _loaded(self, name)
 
-    def outcome(self, number: int, cell: Cell) -> Outcome:
-        """Return what run ``number`` of a cell measured, whichever process makes it."""
+    def outcome(self, number: int, cell: ExperimentPoint) -> MethodResult:
+        """Return the result of run ``number`` of a point, the same in every process."""
         data = self.dataset(cell.dataset)
         label = f"{cell.dataset}/{cell.method}/{cell.epsilon_micro}/{float(cell.alpha)}/{number}"
-        return run(data, cell.protocol(data), SeededBits(self.seed).child(label))
+        return run_method(data, cell.protocol(data), SeededBits(self.seed).child(label))
 
 
 @functools.lru_cache(maxsize=len(NAMES))
-def _loaded(source: Source, name: str) -> Dataset:
-    data = load(name, SeededBits(source.seed).child(name), source.folder)
+def _loaded(source: DataSource, name: str) -> Dataset:
+    data = load_dataset(name, SeededBits(source.seed).child(name), source.folder)
     return data.part(source.users or data.users, source.collections or data.collections)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class MeanInterval:
     """A mean over runs and half the width of its Student interval; one run has no interval (NaN)."""
 
     mean: float
@@ -105,29 +105,29 @@ class Interval:
 
     @property
     def drawn_half(self) -> float:
-        """The half width as a plot shows it: none for one run."""
+        """The half width for a plot: 0 for one run."""
         return 0.0 if math.isnan(self.half) else self.half
 
     @staticmethod
-    def over(values: Sequence[float]) -> Interval:
+    def over(values: Sequence[float]) -> MeanInterval:
         """Return the mean of ``values`` and its interval at the confidence of these figures."""
         if len(values) < 2:
-            return Interval(mean=values[0], half=math.nan)
+            return MeanInterval(mean=values[0], half=math.nan)
         spread = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-        return Interval(mean=fmean(values), half=float(student.isf((1 - CONFIDENCE) / 2, len(values) - 1)) * spread)
+        return MeanInterval(mean=fmean(values), half=float(student.isf((1 - CONFIDENCE) / 2, len(values) - 1)) * spread)
 
 
-Found = dict[Cell, list[Outcome]]
+Found = dict[ExperimentPoint, list[MethodResult]]
 
 
-def grid(request: FigureRequest) -> list[Cell]:
-    """Return the cells asked for, data set by data set."""
+def grid(request: FigureRequest) -> list[ExperimentPoint]:
+    """Return the requested points, data set by data set."""
     names = request.datasets or NAMES
     unknown = [name for name in names if name not in NAMES]
     if unknown:
         raise FigureError(f"these figures are on {', '.join(NAMES)}, not on {', '.join(unknown)}")
     return [
-        Cell(dataset=name, method=method, epsilon_micro=micro, alpha=alpha)
+        ExperimentPoint(dataset=name, method=method, epsilon_micro=micro, alpha=alpha)
         for name in names
         for micro in request.epsilons_micro or EPSILONS_MICRO
         for method in METHODS
@@ -135,8 +135,8 @@ def grid(request: FigureRequest) -> list[Cell]:
     ]
 
 
-def measure(request: FigureRequest) -> Found:
-    """Return every run of every cell: those kept from before, and as many new ones as asked for and time allows."""
+def run_experiments(request: FigureRequest) -> Found:
+    """Return every run of every point: the kept ones, and the missing ones as far as time allows."""
     cells = grid(request)
     runs = {cell: request.runs if request.runs is not None else RUNS_OF.get(cell.method, RUNS) for cell in cells}
     if min(runs.values()) < 1 or request.workers < 1:
@@ -146,7 +146,7 @@ def measure(request: FigureRequest) -> Found:
     kept = _read(path, request.seed, size)
     wanted = [(number, cell) for number in range(max(runs.values())) for cell in cells if number < runs[cell]]
     missing = [(number, cell) for number, cell in wanted if (cell, number) not in kept]
-    for number, cell, outcome in _made(request, missing):
+    for number, cell, outcome in _new_runs(request, missing):
         _append(path, (request.seed, size), cell, number, outcome)
         kept[cell, number] = outcome
     found: Found = {}
@@ -154,46 +154,48 @@ def measure(request: FigureRequest) -> Found:
         if (cell, number) in kept:
             found.setdefault(cell, []).append(kept[cell, number])
     if not found:
-        raise FigureError("the time was up before the first run: allow more of it (--budget)")
+        raise FigureError("the time was up before the first run: allow more time (--budget)")
     return found
 
 
-def source_of(request: FigureRequest) -> Source:
-    """Return where a request's data and draws come from."""
-    return Source(seed=request.seed, folder=request.data, users=request.users, collections=request.collections)
+def source_of(request: FigureRequest) -> DataSource:
+    """Return the source of a request's data and draws."""
+    return DataSource(seed=request.seed, folder=request.data, users=request.users, collections=request.collections)
 
 
-_Task = tuple[int, Cell]
+_Task = tuple[int, ExperimentPoint]
 
 
-def _made(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[tuple[int, Cell, Outcome]]:
-    """Yield the runs in order, as many as are begun in time, on as many processes as asked for."""
+def _new_runs(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[tuple[int, ExperimentPoint, MethodResult]]:
+    """Yield the runs that start in time, in order, on the requested number of processes."""
     source = source_of(request)
     if request.workers == 1:
-        for number, cell in _begun(request, tasks):
+        for number, cell in _started(request, tasks):
             yield number, cell, source.outcome(number, cell)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=request.workers, mp_context=context) as pool:
-        waiting: deque[tuple[int, Cell, Future[Outcome]]] = deque()
+        waiting: deque[tuple[int, ExperimentPoint, Future[MethodResult]]] = deque()
         try:
-            for number, cell in _begun(request, tasks):
+            for number, cell in _started(request, tasks):
                 waiting.append((number, cell, pool.submit(source.outcome, number, cell)))
                 if len(waiting) > request.workers:
-                    yield _ended(*waiting.popleft())
+                    yield _finished(*waiting.popleft())
             while waiting:
-                yield _ended(*waiting.popleft())
+                yield _finished(*waiting.popleft())
         finally:
             for _, _, future in waiting:
                 future.cancel()
 
 
-def _ended(number: int, cell: Cell, future: Future[Outcome]) -> tuple[int, Cell, Outcome]:
+def _finished(
+    number: int, cell: ExperimentPoint, future: Future[MethodResult]
+) -> tuple[int, ExperimentPoint, MethodResult]:
     return number, cell, future.result()
 
 
-def _begun(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
-    """Yield the tasks until the time is up, and tell of each."""
+def _started(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
+    """Yield the tasks until the time is up, and report progress for each."""
     end_ms = math.inf if request.budget_s is None else request.clock.now_ms() + 1000 * request.budget_s
     for done, (number, cell) in enumerate(tasks):
         if request.clock.now_ms() >= end_ms:
@@ -202,7 +204,7 @@ def _begun(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
         yield number, cell
 
 
-def _append(path: Path, origin: tuple[str, str], cell: Cell, number: int, outcome: Outcome) -> None:
+def _append(path: Path, origin: tuple[str, str], cell: ExperimentPoint, number: int, outcome: MethodResult) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     new = not path.exists() or not path.stat().st_size
     with path.open("a", newline="", encoding="utf-8") as file:
@@ -213,9 +215,9 @@ def _append(path: Path, origin: tuple[str, str], cell: Cell, number: int, outcom
         writer.writerow((*origin, *key, *(repr(getattr(outcome, name)) for name in MEASURED)))
 
 
-def _read(path: Path, seed: str, size: str) -> dict[tuple[Cell, int], Outcome]:
-    """Return the runs of this seed and size, after cutting off a last line that a kill left unfinished."""
-    kept: dict[tuple[Cell, int], Outcome] = {}
+def _read(path: Path, seed: str, size: str) -> dict[tuple[ExperimentPoint, int], MethodResult]:
+    """Return the runs of this seed and size, after removing an incomplete last line."""
+    kept: dict[tuple[ExperimentPoint, int], MethodResult] = {}
     if not path.exists():
         return kept
     raw = path.read_bytes()
@@ -225,18 +227,18 @@ def _read(path: Path, seed: str, size: str) -> dict[tuple[Cell, int], Outcome]:
     try:
         lines = csv.reader(whole.decode().splitlines())
         if whole and tuple(next(lines)) != _HEADER:
-            raise ValueError("its first line is another")
+            raise ValueError("its header differs")
         for fields in lines:
             row = dict(zip(_HEADER, fields, strict=True))
             if row["seed"] != seed or row["size"] != size:
                 continue
-            cell = Cell(
+            cell = ExperimentPoint(
                 dataset=row["dataset"],
                 method=row["method"],
                 epsilon_micro=int(row["epsilon_permanent"]),
                 alpha=Fraction(row["alpha"]),
             )
-            kept[cell, int(row["run"])] = Outcome(**{name: float(row[name]) for name in MEASURED})
+            kept[cell, int(row["run"])] = MethodResult(**{name: float(row[name]) for name in MEASURED})
     except (ValueError, csv.Error) as problem:
         raise FigureError(f"{path} does not hold the runs of these figures ({problem}): name another --out") from None
     return kept

@@ -1,4 +1,4 @@
-"""Figures 3 and 4 and Table 2 of the LOLOHA paper: what the runs of ``loloha_experiments`` show."""
+"""Figures 3 and 4 and Table 2 of the LOLOHA paper: made from the runs of ``loloha_experiments``."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from statistics import fmean
 from typing import Any
 
 from ldp_client.estimation.steps import MICRO
-from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureFiles,
+    FigureRequest,
+    grid_of_panels,
+    save,
+    six_digits,
+    write_table,
+)
 from ldp_client.experiments.figures.loloha import EPSILONS_MICRO
 from ldp_client.experiments.figures.loloha_experiments import (
     ALPHAS,
     CONFIDENCE,
     MEASURED,
     METHODS,
-    Cell,
+    ExperimentPoint,
     Found,
-    Interval,
-    measure,
+    MeanInterval,
+    run_experiments,
     source_of,
 )
-from ldp_client.experiments.figures.plotting import grid_of_panels, save
 from ldp_client.protocols.methods import has_second_step
 
 BEST = "L-OSUE"
@@ -30,11 +37,11 @@ CLOSE = ("RAPPOR", "BiLOLOHA", "OLOLOHA", "OLOLOHA-exact")
 
 
 def summary(request: FigureRequest, found: Found) -> Iterator[tuple[object, ...]]:
-    """Yield a line of the data file for each cell."""
+    """Yield one line of the data file per point."""
     source = source_of(request)
     data = {name: source.dataset(name) for name in {cell.dataset for cell in found}}
     for cell, outcomes in found.items():
-        measured = {name: Interval.over([getattr(each, name) for each in outcomes]) for name in MEASURED}
+        measured = {name: MeanInterval.over([getattr(each, name) for each in outcomes]) for name in MEASURED}
         mse, loss = measured["mse"], measured["loss"]
         protocol = cell.protocol(data[cell.dataset])
         yield (
@@ -43,15 +50,15 @@ def summary(request: FigureRequest, found: Found) -> Iterator[tuple[object, ...]
             cell.epsilon_micro / MICRO,
             float(cell.alpha) or "",
             len(outcomes),
-            shown(mse.mean),
-            shown(mse.half),
-            shown(measured["expected_mse"].mean),
-            shown(protocol.support.approximate_variance(data[cell.dataset].users)),
-            shown(measured["mse_normalised"].mean),
-            shown(measured["mse_normalised"].half),
-            shown(loss.mean),
-            shown(loss.half),
-            *(shown(100 * measured[name].mean) for name in ("detected", "injective")),
+            six_digits(mse.mean),
+            six_digits(mse.half),
+            six_digits(measured["expected_mse"].mean),
+            six_digits(protocol.support.approximate_variance(data[cell.dataset].users)),
+            six_digits(measured["mse_normalised"].mean),
+            six_digits(measured["mse_normalised"].half),
+            six_digits(loss.mean),
+            six_digits(loss.half),
+            *(six_digits(100 * measured[name].mean) for name in ("detected", "injective")),
         )
 
 
@@ -62,29 +69,29 @@ _SUMMARY = (
 )  # fmt: skip
 
 
-def _figure_3(request: FigureRequest) -> Made:
-    found = measure(request)
+def _figure_3(request: FigureRequest) -> FigureFiles:
+    found = run_experiments(request)
     whole = _curves(request.out / "loloha-3.png", found, "mse", "MSE_avg (Eq. 7)")
-    return _made(request, found, "mse", whole, _close_up(request.out / "loloha-3-close.png", found))
+    return _figure_files(request, found, "mse", whole, _close_up(request.out / "loloha-3-close.png", found))
 
 
-def _figure_4(request: FigureRequest) -> Made:
-    found = measure(request)
-    return _made(request, found, "loss", _curves(request.out / "loloha-4.png", found, "loss", "ε̌_avg (Eq. 8)"))
+def _figure_4(request: FigureRequest) -> FigureFiles:
+    found = run_experiments(request)
+    return _figure_files(request, found, "loss", _curves(request.out / "loloha-4.png", found, "loss", "ε̌_avg (Eq. 8)"))
 
 
-def _made(request: FigureRequest, found: Found, what: str, *plots: Path) -> Made:
+def _figure_files(request: FigureRequest, found: Found, what: str, *plots: Path) -> FigureFiles:
     table = write_table(request.out / "loloha-cells-summary.csv", _SUMMARY, summary(request, found))
-    return Made(files=(table, *plots), lines=(*_said(found), *_printed(found, what)))
+    return FigureFiles(files=(table, *plots), lines=(*_caption(found), *_text_tables(found, what)))
 
 
 def _curves(path: Path, found: Found, what: str, label: str) -> Path:
-    """Draw a panel a data set and α, with all methods on a logarithmic axis."""
+    """Draw one panel per data set and α, with all methods on a logarithmic axis."""
     figure, panels = _panels(found, label)
     for dataset, alpha, axes in panels:
         for index, method in enumerate(METHODS):
             curve = _curve(found, dataset, method, alpha, what)
-            # Buckets are another histogram than values (§5.2): their error is in the data, not in the plot.
+            # A histogram of buckets is not comparable with one of values (§5.2): its error is only in the data file.
             if curve and not (what == "mse" and method.endswith("BitFlipPM") and dataset != "Syn"):
                 means = [interval.mean for interval in curve.values()]
                 halves = [interval.drawn_half for interval in curve.values()]
@@ -95,25 +102,25 @@ def _curves(path: Path, found: Found, what: str, label: str) -> Path:
 
 
 def _close_up(path: Path, found: Found) -> Path:
-    """Draw the errors of the methods that lie close together as shares of L-OSUE's, which is among the best."""
+    """Draw the errors of methods that are close to each other, divided by L-OSUE's, which is among the best."""
     figure, panels = _panels(found, f"MSE_avg over {BEST}'s")
     for dataset, alpha, axes in panels:
         best = _curve(found, dataset, BEST, alpha, "mse")
         for method in CLOSE:
             curve = _curve(found, dataset, method, alpha, "mse")
-            places = [x for x in curve if x in best]
-            shares = [curve[x].mean / best[x].mean for x in places]
-            halves = [curve[x].drawn_half / best[x].mean for x in places]
+            points = [x for x in curve if x in best]
+            shares = [curve[x].mean / best[x].mean for x in points]
+            halves = [curve[x].drawn_half / best[x].mean for x in points]
             color = f"C{METHODS.index(method)}"
-            axes.errorbar(places, shares, halves, color=color, marker=".", capsize=2, label=method)
-        axes.set_ylim(0.9, 1.8)  # BiLOLOHA leaves it where g = 2 is far from the best
+            axes.errorbar(points, shares, halves, color=color, marker=".", capsize=2, label=method)
+        axes.set_ylim(0.9, 1.8)  # BiLOLOHA is outside where g = 2 is far from the best
     return _saved(figure, panels, path)
 
 
-def _curve(found: Found, dataset: str, method: str, alpha: Fraction, what: str) -> dict[float, Interval]:
+def _curve(found: Found, dataset: str, method: str, alpha: Fraction, what: str) -> dict[float, MeanInterval]:
     """Return the interval of a method at each ε∞."""
     return {
-        cell.epsilon_micro / MICRO: Interval.over([getattr(each, what) for each in outcomes])
+        cell.epsilon_micro / MICRO: MeanInterval.over([getattr(each, what) for each in outcomes])
         for cell, outcomes in found.items()
         if (cell.dataset, cell.method) == (dataset, method) and cell.alpha in (alpha, 0)
     }
@@ -122,12 +129,12 @@ def _curve(found: Found, dataset: str, method: str, alpha: Fraction, what: str) 
 def _panels(found: Found, label: str) -> tuple[Any, list[tuple[str, Fraction, Any]]]:
     datasets = list(dict.fromkeys(cell.dataset for cell in found))
     figure, panels = grid_of_panels(len(datasets), len(ALPHAS))
-    places = [(dataset, alpha) for dataset in datasets for alpha in ALPHAS]
-    for (dataset, alpha), axes in zip(places, panels, strict=True):
+    titles = [(dataset, alpha) for dataset in datasets for alpha in ALPHAS]
+    for (dataset, alpha), axes in zip(titles, panels, strict=True):
         axes.set_title(f"{dataset}, α = {float(alpha)}")
         axes.set_xlabel("ε∞")
         axes.set_ylabel(label)
-    return figure, [(*place, axes) for place, axes in zip(places, panels, strict=True)]
+    return figure, [(*title, axes) for title, axes in zip(titles, panels, strict=True)]
 
 
 def _saved(figure: Any, panels: list[tuple[str, Fraction, Any]], path: Path) -> Path:
@@ -136,8 +143,8 @@ def _saved(figure: Any, panels: list[tuple[str, Fraction, Any]], path: Path) -> 
     return save(figure, path)
 
 
-def _printed(found: Found, what: str) -> Iterator[str]:
-    """Yield a table a data set and α: a method a line, mean ± half its interval at whole ε∞."""
+def _text_tables(found: Found, what: str) -> Iterator[str]:
+    """Yield one table per data set and α, with one line per method: mean ± half its interval at integer ε∞."""
     shown_micro = sorted({cell.epsilon_micro for cell in found if cell.epsilon_micro % MICRO == 0})
     for dataset in dict.fromkeys(cell.dataset for cell in found):
         for alpha in ALPHAS:
@@ -146,14 +153,16 @@ def _printed(found: Found, what: str) -> Iterator[str]:
                 row = [method]
                 for micro in shown_micro:
                     mine = alpha if has_second_step(method) else Fraction(0)
-                    outcomes = found.get(Cell(dataset=dataset, method=method, epsilon_micro=micro, alpha=mine), [])
-                    row.append(str(Interval.over([getattr(each, what) for each in outcomes])) if outcomes else "")
+                    outcomes = found.get(
+                        ExperimentPoint(dataset=dataset, method=method, epsilon_micro=micro, alpha=mine), []
+                    )
+                    row.append(str(MeanInterval.over([getattr(each, what) for each in outcomes])) if outcomes else "")
                 rows.append(row)
             yield from _aligned(rows)
 
 
-def _table_2(request: FigureRequest) -> Made:
-    found = measure(request)
+def _table_2(request: FigureRequest) -> FigureFiles:
+    found = run_experiments(request)
     datasets = list(dict.fromkeys(cell.dataset for cell in found))
     methods = ("1BitFlipPM", "bBitFlipPM")
     columns = [(way, m, d) for way in ("detected", "injective") for m in methods for d in datasets]
@@ -162,11 +171,13 @@ def _table_2(request: FigureRequest) -> Made:
     for micro in request.epsilons_micro or EPSILONS_MICRO:
         row: list[object] = [micro / MICRO]
         for way, method, dataset in columns:
-            outcomes = found.get(Cell(dataset=dataset, method=method, epsilon_micro=micro, alpha=Fraction(0)))
-            row.append(shown(100 * fmean(getattr(each, way) for each in outcomes)) if outcomes else "")
+            outcomes = found.get(
+                ExperimentPoint(dataset=dataset, method=method, epsilon_micro=micro, alpha=Fraction(0))
+            )
+            row.append(six_digits(100 * fmean(getattr(each, way) for each in outcomes)) if outcomes else "")
         rows.append(row)
     table = write_table(request.out / "loloha-table-2.csv", header, rows)
-    return Made(files=(table,), lines=(*_said(found), "percent of users:", *_aligned([header, *rows])))
+    return FigureFiles(files=(table,), lines=(*_caption(found), "percent of users:", *_aligned([header, *rows])))
 
 
 def _aligned(rows: Sequence[Sequence[object]]) -> list[str]:
@@ -174,8 +185,8 @@ def _aligned(rows: Sequence[Sequence[object]]) -> list[str]:
     return ["  ".join(str(cell).rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
-def _said(found: Found) -> tuple[str, ...]:
-    """Return how many runs there were, and how far the mean errors lie from the exact variance."""
+def _caption(found: Found) -> tuple[str, ...]:
+    """Return the number of runs, and the ratio of the mean errors to the exact variance."""
     runs = [len(outcomes) for outcomes in found.values()]
     ratios = [
         fmean(each.mse for each in outcomes) / fmean(each.expected_mse for each in outcomes)

@@ -1,10 +1,17 @@
-"""RAPPOR on a Zipf population: which strings are found, and how many could be at most."""
+"""RAPPOR on a Zipf population: which strings are found, and the limit on their number."""
 
 from __future__ import annotations
 
 from aggservice.mechanisms import SeededBits
-from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
-from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureFiles,
+    FigureRequest,
+    grid_of_panels,
+    save,
+    six_digits,
+    write_table,
+)
 from ldp_client.experiments.rappor_recovery import recover
 from ldp_client.protocols.rappor import Rappor
 from ldp_client.protocols.rappor_decoding import learning_limit
@@ -14,7 +21,7 @@ STRINGS = 100
 DECOYS = 100
 
 
-def _figure(request: FigureRequest) -> Made:
+def _figure(request: FigureRequest) -> FigureFiles:
     protocol = Rappor()
     users = request.users or USERS
     request.progress(0, 1, f"{users} reports")
@@ -27,10 +34,10 @@ def _figure(request: FigureRequest) -> Made:
         (
             (
                 name,
-                shown(truth.get(name, 0.0)),
-                shown(each.frequency),
-                *map(shown, each.interval()),
-                shown(each.p_value),
+                six_digits(truth.get(name, 0.0)),
+                six_digits(each.frequency),
+                *map(six_digits, each.interval()),
+                six_digits(each.p_value),
                 int(each.detected),
             )
             for name, each in found.items()
@@ -56,7 +63,7 @@ def _figure(request: FigureRequest) -> Made:
         f"{len(run.false)} of {DECOYS} decoys falsely ({decoded.tests} tests at {decoded.significance:g} in all)",
         f"limit on learning: {paper:.1f} strings (Basic One-time RAPPOR, f = 0), {own:.1f} with this f",
     )
-    return Made(files=(data, save(figure, request.out / "rappor-zipf.png")), lines=lines)
+    return FigureFiles(files=(data, save(figure, request.out / "rappor-zipf.png")), lines=lines)
 
 
 FIGURES = (Figure(name="rappor-zipf", title="RAPPOR: a Zipf population recovered among decoys", make=_figure),)

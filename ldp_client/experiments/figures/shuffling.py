@@ -1,10 +1,17 @@
-"""What shuffling does to a local ε: the closed bound, the numerical ones, and the exact value where it can be had."""
+"""The central ε of shuffled reports: the closed bound, the numerical ones, and the exact value for small numbers."""
 
 from __future__ import annotations
 
 from aggservice.mechanisms import ExactBinaryShuffle, closed_epsilon, shuffled_epsilon
-from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
-from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureFiles,
+    FigureRequest,
+    grid_of_panels,
+    save,
+    six_digits,
+    write_table,
+)
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 REPORTS = (10, 30, 100, 300, 1000, 2000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -30,12 +37,12 @@ def amplification(request: FigureRequest) -> list[Row]:
     return rows
 
 
-def _figure(request: FigureRequest) -> Made:
+def _figure(request: FigureRequest) -> FigureFiles:
     rows = amplification(request)
     data = write_table(
         request.out / "shuffling.csv",
         ("epsilon_local", "reports", "closed", "any_randomizer", f"response_of_{VALUES}", "exact_binary"),
-        ((*row[:2], *("" if each is None else shown(each) for each in row[2:])) for row in rows),
+        ((*row[:2], *("" if each is None else six_digits(each) for each in row[2:])) for row in rows),
     )
     figure, panels = grid_of_panels(1, len(EPSILONS))
     for local, axes in zip(EPSILONS, panels, strict=True):
@@ -59,7 +66,7 @@ def _figure(request: FigureRequest) -> Made:
         f"{VALUES}-ary response {row[4]:.4g}"
         for local, row in million.items()
     ]
-    return Made(files=(data, save(figure, request.out / "shuffling.png")), lines=tuple(lines))
+    return FigureFiles(files=(data, save(figure, request.out / "shuffling.png")), lines=tuple(lines))
 
 
 FIGURES = (Figure(name="shuffling", title="Shuffling: central ε of n shuffled reports at δ = 10⁻⁶", make=_figure),)

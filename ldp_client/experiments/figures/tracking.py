@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from aggservice.mechanisms import SeededBits
-from ldp_client.experiments.figures.kinds import Figure, FigureRequest, Made, shown, write_table
-from ldp_client.experiments.figures.plotting import grid_of_panels, save
+from ldp_client.experiments.figures.kinds import (
+    Figure,
+    FigureFiles,
+    FigureRequest,
+    grid_of_panels,
+    save,
+    six_digits,
+    write_table,
+)
 from ldp_client.protocols.everlasting import BitwiseEverlasting
 from ldp_client.protocols.rappor import Rappor
 from ldp_client.tracking.stream_laws import stream_law
@@ -21,7 +28,7 @@ BITWISE_REPORTS = range(1, 13)
 def percentiles(request: FigureRequest) -> list[tuple[int, Percentile, Percentile]]:
     """Return (reports, median, 90th percentile) of RAPPOR's trackability, with 95 % intervals.
 
-    ``users`` of the request is how many draws are made for each number of reports.
+    ``users`` of the request is the number of draws per number of reports.
     """
     law = stream_law(Rappor(), STRING)
     bits = SeededBits(request.seed)
@@ -34,13 +41,16 @@ def percentiles(request: FigureRequest) -> list[tuple[int, Percentile, Percentil
     return rows
 
 
-def _figure_1(request: FigureRequest) -> Made:
+def _figure_1(request: FigureRequest) -> FigureFiles:
     rows = percentiles(request)
     data = write_table(
         request.out / "tracking-1.csv",
         ("reports", "median", "median_low", "median_high", "percentile_90", "percentile_90_low", "percentile_90_high"),
         (
-            (reports, *(shown(value) for found in (median, ninth) for value in (found.value, found.low, found.high)))
+            (
+                reports,
+                *(six_digits(value) for found in (median, ninth) for value in (found.value, found.low, found.high)),
+            )
             for reports, median, ninth in rows
         ),
     )
@@ -57,7 +67,7 @@ def _figure_1(request: FigureRequest) -> Made:
         f"90th percentile {ninth.value:.3f} [{ninth.low:.3f}, {ninth.high:.3f}]"
         for reports, median, ninth in rows
     ]
-    return Made(files=(data, save(figure, request.out / "tracking-1.png")), lines=tuple(lines))
+    return FigureFiles(files=(data, save(figure, request.out / "tracking-1.png")), lines=tuple(lines))
 
 
 def bitwise_rows() -> list[tuple[int, int, int, float, float, float]]:
@@ -72,12 +82,12 @@ def bitwise_rows() -> list[tuple[int, int, int, float, float, float]]:
     return rows
 
 
-def _figure_bitwise(request: FigureRequest) -> Made:
+def _figure_bitwise(request: FigureRequest) -> FigureFiles:
     rows = bitwise_rows()
     data = write_table(
         request.out / "tracking-bitwise.csv",
         ("epsilon_permanent", "epsilon_report", "reports", "at_least", "exact", "theorem_13"),
-        ((kept / 10**6, sent / 10**6, reports, *map(shown, values)) for kept, sent, reports, *values in rows),
+        ((kept / 10**6, sent / 10**6, reports, *map(six_digits, values)) for kept, sent, reports, *values in rows),
     )
     figure, panels = grid_of_panels(1, len(BITWISE_PAIRS))
     for (kept, sent), axes in zip(BITWISE_PAIRS, panels, strict=True):
@@ -90,7 +100,7 @@ def _figure_bitwise(request: FigureRequest) -> Made:
     panels[0].legend(fontsize=8)
     outside = sum(not low <= exact <= high for *_, low, exact, high in rows)
     line = f"{len(rows)} exact values by enumeration, {outside} of them outside the lower bound and Theorem 13"
-    return Made(files=(data, save(figure, request.out / "tracking-bitwise.png")), lines=(line,))
+    return FigureFiles(files=(data, save(figure, request.out / "tracking-bitwise.png")), lines=(line,))
 
 
 FIGURES = (
