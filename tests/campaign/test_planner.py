@@ -289,5 +289,5 @@ def test_years_of_queries_asked_a_thousand_times_are_planned() -> None:
 
 def test_impossible_resources_are_refused() -> None:
     for bad in ({"delta_atto": 10**18 + 1}, {"delta_atto": 0, "step_micro": 64_000_001}):
-        with pytest.raises(CampaignError, match="a step at most 64"):
+        with pytest.raises(CampaignError, match="a step of at most 64"):
             BudgetLimits(epsilon_micro=100_000_000, **bad)

@@ -185,7 +185,7 @@ QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys =
         (BASE, 0, 'Write [[steps]] with do = "query"'),
         (BASE + '[[steps]]\ndo = "guess"\n', 12, "Write one of 'query'"),
         (BASE + QUERY.replace("monday", "friday"), 15, "Write some of 'monday'"),
-        (BASE + QUERY.replace("shoes", "boots"), 16, "Write keys or earlier choices: 'shoes', 'hats'"),
+        (BASE + QUERY.replace("shoes", "boots"), 16, "Write some of 'shoes', 'hats'"),
         (BASE + QUERY.replace('"1"', '"0"'), 17, "Write a decimal number above 0"),
         (BASE + QUERY.replace('"1"', "1.5"), 17, 'Write decimal text, epsilon = "1.5"'),
         (BASE + QUERY.replace('"1"', '"0.0000001"'), 17, "whole steps of its grid"),
@@ -206,7 +206,7 @@ QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys =
         (BASE.replace("value = 1000", "value = 1000\nper_source = 66"), 11, "Write a value of at most 992"),
         (BASE.replace("[keys]", "l0 = 8\n[keys]").replace("= 1000", "= 9\nper_source = 9"), 12, "Write at most 8"),
         (BASE.replace("hats = 3", "boots = 3"), 9, "Write keys of [keys]: shoes, hats"),
-        (BASE.replace("hats = 2", "hats = 1"), 4, "a key of its own"),
+        (BASE.replace("hats = 2", "hats = 1"), 4, "its own key"),
         (BASE.replace("[keys]", "[keyz]"), 0, "Write [keys]"),
     ],
 )

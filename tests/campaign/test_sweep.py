@@ -65,7 +65,7 @@ def test_values_take_the_type_of_their_field(campaign: Campaign) -> None:
         ("queries.sale.epsilon=1", "Write one of sales, found, or *"),
         ("queries.epsilon=1", "Name an element: sales, found"),
         ("queries.sales.epsilon=1,1", "Write each value once"),
-        ("population.size.x=1", "population.size is no table"),
+        ("population.size.x=1", "population.size is not a table"),
         ("population.size.x.y=1", "no fields. Write population.size="),
         ("name.x.y=1", "no fields. Write name="),
     ],
