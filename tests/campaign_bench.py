@@ -35,8 +35,8 @@ class Bench:
         out = self.folder / f"{self.count}"
         pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))
         seal_all(pieces, sealing_settings(campaign, self.keys.public(self.clock).serialise()), workers=1)
-        desk = JobSubmitter(campaign, self.client, out, clock=None, files=False, prefix=f"{self.count}-")
-        answers = [desk.ask(job) for job in jobs_of(campaign, truth.collected.closes_ms)]
+        submitter = JobSubmitter(campaign, self.client, out, clock=None, files=False, prefix=f"{self.count}-")
+        answers = [submitter.run(job) for job in jobs_of(campaign, truth.collected.closes_ms)]
         found = [assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers]
         return truth, answers, found
 

@@ -65,7 +65,7 @@ def test_a_bad_file_and_a_foreign_folder_are_refused(file: Path, tmp_path: Path)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("do not touch")
     code, text = run(file, "--out", tmp_path / "mine")
-    assert code == 2 and "is not empty and is no former run" in text
+    assert code == 2 and "is not empty and is not a former run" in text
     assert (tmp_path / "mine" / "thesis.tex").read_text() == "do not touch"
 
 
@@ -100,7 +100,9 @@ def test_a_seeded_run_again_is_charged_again(file: Path, tmp_path: Path) -> None
         campaign = replace(load_campaign(file), seed="s")
         # Anchored to the same hour, so that the reports are the same to the byte.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("aggservice.campaign.run.anchored", lambda campaign, now: shift_to_end_now(campaign, NOW_MS))
+            patch.setattr(
+                "aggservice.campaign.run.shift_to_end_now", lambda campaign, now: shift_to_end_now(campaign, NOW_MS)
+            )
             result = run_campaign(campaign, out, workers=1, draw=False, ledger=ledger)
         assert [answer.paid for answer in result.answers] == [bool(paid)]
         assert len(result.answers[0].metrics) == 2 * paid
@@ -128,7 +130,7 @@ def test_a_folder_that_only_looks_like_a_run_is_left_alone(file: Path, tmp_path:
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text("do not touch")
     code, text = run(file, "--out", tmp_path / "mine", "--no-plots")
-    assert code == 2 and "is not empty and is no former run" in text
+    assert code == 2 and "is not empty and is not a former run" in text
     assert all((tmp_path / "mine" / name).read_text() == "do not touch" for name in names)
     code, text = run(file, "--out", file, "--no-plots")
     assert code == 2 and "is a file" in text and "Traceback" not in text

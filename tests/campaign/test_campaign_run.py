@@ -132,7 +132,7 @@ def test_what_is_counted_is_what_the_batches_hold(tmp_path: Path, form: str) -> 
                                 sums[one.bucket] = sums.get(one.bucket, 0) + one.value
                                 measure = result.campaign.keys.field("measure")
                                 low = np.array([one.bucket & (1 << 64) - 1], dtype=np.uint64)
-                                counts[int(measure.codes(np.zeros(1, dtype=np.uint64), low)[0])] += 1
+                                counts[int(measure.decode(np.zeros(1, dtype=np.uint64), low)[0])] += 1
         for place, waterfall in enumerate(found.waterfalls):
             assert waterfall.adds_up
             reached = (Fate.COUNTED, Fate.OVER_BUDGET, Fate.BELOW_THRESHOLD, Fate.NOT_ASKED)
