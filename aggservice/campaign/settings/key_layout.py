@@ -116,8 +116,8 @@ class KeyLayout:
     def names(self, high: int, low: int) -> dict[str, str]:
         """Return one key as names.
 
-        >>> layout = KeyLayout(fields=(Field(name="ad", origin="impression", offset=0, bits=2, values=("a", "b"),
-        ...                                  weights=(1.0, 1.0)),))
+        >>> layout = KeyLayout(fields=(KeyField(name="ad", origin="impression", offset=0, bits=2, values=("a", "b"),
+        ...                                     weights=(1.0, 1.0)),))
         >>> layout.names(0, 1)
         {'ad': 'b'}
         """
