@@ -77,9 +77,11 @@ class Terms:
                 f"this ledger charges each {self.unit}, but this release would charge each {release.unit}, so that a "
                 "report would have two budgets: use the unit of the ledger"
             )
-        if release.of_reports or not release.covers:
+        if not release.covers:
             return
         bounds = self.sensitivity(release.covers)
+        if release.of_reports:
+            return
         stated = (release.parameters.get("l1"), release.parameters.get("l0"))
         if stated != (str(bounds.l1), str(bounds.l0)):
             raise TermsError(

@@ -342,6 +342,7 @@ def test_other_ledgers_charge_their_own_way(maker: Maker, engine_of: EngineOf) -
     outcome = run(engine_of(maker, terms=ledger_terms(PrivacyUnit.SHARED_ID)), maker, reports)
     assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 20
     assert outcome.header.statement.privacy_unit == "report"
+    assert dict(outcome.receipted.committed.entry.release.covers) == {"shared-storage": 1}
 
 
 def test_a_ledger_that_bounds_uses_keeps_its_bound(maker: Maker, engine_of: EngineOf) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
+from aggservice.engine.opening.coverage import APIS
 from aggservice.engine.opening.ldp_columns import LdpBatch
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.output import AvroShards, Destination
@@ -52,6 +53,7 @@ class ShuffleSession(Session):
             evidence=self._evidence,
         )
         self._kept: list[NDArray[np.uint8]] = []
+        self._apis: set[int] = set()
         self._held_bytes = 0
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
@@ -66,6 +68,7 @@ class ShuffleSession(Session):
         self._counts.other_randomizer += int(judged.left_out[0])
         self._counts.no_device_token += int(judged.left_out[1])
         if fresh.any():
+            self._apis.update(np.unique(judged.apis[fresh]).tolist())
             data = judged.data if fresh.all() else judged.data[fresh]
             self._held_bytes += data.nbytes
             if self._held_bytes > MOST_BYTES_IN_MEMORY:
@@ -99,6 +102,7 @@ class ShuffleSession(Session):
             evidence=self._evidence,
             scope=self._request.attribution_report_to or self._request.reporting_site or "",
         )
+        plan = replace(plan, covers={APIS[index]: 1 for index in sorted(self._apis)})
         header = self._header(shuffle_statement_of(plan, private=self._parts.bits.private), row_count=len(reports))
 
         def make() -> tuple[ResultHeader, ShuffledRows]:

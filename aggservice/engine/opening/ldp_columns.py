@@ -18,7 +18,7 @@ _OK = int(ReportStatus.OK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LdpBatch:
-    """The local reports of the job's randomizer in one batch, in order: ids, unit keys, bytes.
+    """The local reports of the job's randomizer in one batch, in order: ids, unit keys, APIs, bytes.
 
     ``statuses`` has one ``ReportStatus`` for every report of the batch. ``left_out`` has two numbers: how many are good
     reports of another randomizer, and how many are reports of this one without the device token that the job needs.
@@ -27,22 +27,24 @@ class LdpBatch:
     statuses: NDArray[np.uint8]
     ids: NDArray[np.uint64]
     units: NDArray[np.uint8]
+    apis: NDArray[np.uint8]
     left_out: NDArray[np.int64]
     data: NDArray[np.uint8]
 
     def arrays(self) -> tuple[NDArray[np.generic], ...]:
         """Return the columns in the order in which ``from_arrays`` takes them."""
-        return (self.statuses, self.ids, self.units, self.left_out, self.data)
+        return (self.statuses, self.ids, self.units, self.apis, self.left_out, self.data)
 
     @classmethod
     def from_arrays(cls, arrays: Sequence[NDArray[np.generic]]) -> LdpBatch:
         """Return the batch of these arrays; flat arrays get their shape back."""
-        statuses, ids, units, left_out, data = arrays
+        statuses, ids, units, apis, left_out, data = arrays
         pairs = ids.view(np.uint64).reshape(-1, 2)
         return cls(
             statuses=statuses.view(np.uint8),
             ids=pairs,
             units=units.view(np.uint8).reshape(-1, UNIT_BYTES),
+            apis=apis.view(np.uint8),
             left_out=left_out.view(np.int64),
             data=data.view(np.uint8).reshape(pairs.shape[0], -1) if len(pairs) else np.empty((0, 0), np.uint8),
         )
@@ -75,6 +77,7 @@ def ldp_batch(
         statuses=statuses,
         ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
         units=units[kept].reshape(-1, UNIT_BYTES),
+        apis=infos.api[kept].view(np.uint8),
         left_out=np.array([others, without_token], dtype=np.int64),
         data=data,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from aggservice.engine.errors import InvalidJobError
 from aggservice.mechanisms import AmplificationBound, ParameterError, amplified_micro
@@ -111,7 +110,7 @@ class ShufflePlan:
     delta: Delta
     reason: str
     evidence: TokenCheck | None = None
-    covers: ClassVar[Mapping[Api, int]] = {}
+    covers: Mapping[Api, int] = field(default_factory=dict)
 
     @property
     def amplified(self) -> bool:
