@@ -98,6 +98,7 @@ def through_the_service(maker: Maker, folder: Path, count: int) -> list[str]:
         began = time.monotonic()
         create("files")
         done = client.watch_job("files")
+        assert done.summary is not None
         lines.append(took("from files", done.summary))
         (name,) = done.summary.files
         (rows,) = read_summary(folder / "out" / name)
