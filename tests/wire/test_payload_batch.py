@@ -21,7 +21,7 @@ from aggservice.wire import (
     decode_payload,
     encode_payload,
 )
-from aggservice.wire.batch.payloads import _empty, decode_kernel
+from aggservice.wire.batch.payloads import ContributionColumns, decode_kernel
 from aggservice.wire.report.payload import Payload
 
 UNRECOGNISED = 255
@@ -43,7 +43,8 @@ def _compare(payloads: list[bytes]) -> Counter[str]:
     """Assert that kernel, batch decoder and single decoder agree on every payload; count what they said."""
     opened = _opened(payloads)
     kernel_status = opened.status.copy()
-    scratch = _empty(sum(len(data) for data in payloads))
+    room = sum(len(data) for data in payloads)
+    scratch = ContributionColumns.make(lambda _, kind: np.empty(room, dtype=kind))
     spans = opened.plaintexts
     decode_kernel(
         spans.buffer,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from aggservice.wire.avro.container import Block, Codec, ContainerWriter, read_blocks
 from aggservice.wire.avro.numbers import LONG_BYTES, read_long, write_long
 from aggservice.wire.avro.schemas import BUCKET, DEBUG_FACT, FACT, RecordSchema
-from aggservice.wire.errors import AvroError, EncodingError
+from aggservice.wire.errors import EncodingError
 
 BLOCK_ROWS = 1 << 16
 MOST_ROWS = 1 << 20
@@ -79,38 +79,25 @@ class BucketRows:
         return self.key_high.size
 
 
-def _read(path: Path | BinaryIO, schema: RecordSchema, columns: int) -> Iterator[BucketRows]:
-    if isinstance(path, Path):
-        with path.open("rb") as stream:
-            yield from _read_stream(stream, str(path), schema, columns)
-    else:
-        yield from _read_stream(path, str(getattr(path, "name", "stream")), schema, columns)
-
-
-def _read_stream(stream: BinaryIO, name: str, schema: RecordSchema, columns: int) -> Iterator[BucketRows]:
-    for block in read_blocks(stream, name, schema):
-        yield from _decode(block, name, columns)
-
-
 def read_domain(path: Path | BinaryIO) -> Iterator[BucketRows]:
     """Yield the buckets of an output domain: block by block, in parts if a block has more than ``MOST_ROWS``."""
-    return _read(path, BUCKET, 0)
+    return (rows for block in read_blocks(path, BUCKET) for rows in _decode(block, 0))
 
 
 def read_summary(path: Path | BinaryIO) -> Iterator[BucketRows]:
     """Yield the rows of a summary, as ``read_domain`` does."""
-    return _read(path, FACT, 1)
+    return (rows for block in read_blocks(path, FACT) for rows in _decode(block, 1))
 
 
 def read_debug_summary(path: Path | BinaryIO) -> Iterator[BucketRows]:
     """Yield the rows of a debug summary, as ``read_domain`` does."""
-    return _read(path, DEBUG_FACT, 2)
+    return (rows for block in read_blocks(path, DEBUG_FACT) for rows in _decode(block, 2))
 
 
-def _decode(block: Block, name: str, columns: int) -> Iterator[BucketRows]:
+def _decode(block: Block, columns: int) -> Iterator[BucketRows]:
     # A row has at least one byte per field, which bounds the count; one byte can become 16, so parts are bounded too.
     if block.count * (1 + columns + (columns == 2)) > len(block.data):
-        raise AvroError(name, block.position, f"{block.count} records cannot fit in {len(block.data)} bytes")
+        raise block.error(0, f"{block.count} records cannot fit in {len(block.data)} bytes")
     data = np.frombuffer(block.data, dtype=np.uint8)
     at, left = 0, block.count
     while True:
@@ -121,25 +108,18 @@ def _decode(block: Block, name: str, columns: int) -> Iterator[BucketRows]:
         tags = np.zeros(rows if columns == 2 else 0, dtype=np.uint8)
         at, good = decode_rows(data, at, high, low, numbers, tags)
         if not good or (not left and at != data.size):
-            raise AvroError(name, block.position + at, "a record is malformed (buckets have at most 16 bytes)")
+            raise block.error(at, "a record is malformed (buckets have at most 16 bytes)")
         yield BucketRows(key_high=high, key_low=low, numbers=numbers, tags=tags if columns == 2 else None)
         if not left:
             return
 
 
-class BucketWriter:
+class BucketWriter(ContainerWriter):
     """Writes bucket rows of one schema into an Avro file, in blocks of ``BLOCK_ROWS``."""
 
     def __init__(self, target: Path | BinaryIO, schema: RecordSchema, *, codec: Codec = "null") -> None:
-        self._schema = schema
-        self._container = ContainerWriter(target, schema, codec=codec)
+        super().__init__(target, schema, codec=codec)
         self._scratch = np.empty(0, dtype=np.uint8)
-
-    def __enter__(self) -> BucketWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def write(self, rows: BucketRows) -> None:
         """Append rows."""
@@ -155,11 +135,7 @@ class BucketWriter:
             size = encode_rows(
                 rows.key_high, rows.key_low, rows.numbers, tags, columns == 0, start, stop, self._scratch
             )
-            self._container.write_block(stop - start, self._scratch.data[:size])
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._container.close()
+            self.write_block(stop - start, self._scratch.data[:size])
 
 
 def write_buckets(target: Path | BinaryIO, rows: BucketRows, *, codec: Codec = "null") -> None:

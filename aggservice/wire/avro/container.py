@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal
+from typing import BinaryIO, Literal, Self
 
 from aggservice.wire.avro.schemas import RecordSchema
 from aggservice.wire.errors import AvroError, EncodingError, WireError
@@ -26,11 +25,16 @@ Codec = Literal["null", "deflate"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The records of one block: how many there are, their bytes, and where in the file the block's data begins."""
+    """The records of one block: how many there are, their bytes, and where in which file the block's data begins."""
 
     count: int
     data: bytes
+    file: str
     position: int
+
+    def error(self, at: int, message: str) -> AvroError:
+        """Return the error of the record that begins ``at`` bytes into the block."""
+        return AvroError(self.file, self.position + at, message)
 
 
 def encode_long(number: int) -> bytes:
@@ -88,12 +92,16 @@ class _Source:
         return self.read(size)
 
 
-def read_blocks(stream: BinaryIO, name: str, schema: RecordSchema) -> Iterator[Block]:
+def read_blocks(file: Path | BinaryIO, schema: RecordSchema) -> Iterator[Block]:
     """Yield the blocks of a file that must have ``schema``; raise ``AvroError`` if it is malformed.
 
-    Holds one block at a time. ``name`` is what errors call the file.
+    Holds one block at a time. A stream stays open.
     """
-    source = _Source(stream, name)
+    if isinstance(file, Path):
+        with file.open("rb") as stream:
+            yield from read_blocks(stream, schema)
+        return
+    source = _Source(file, str(getattr(file, "name", "stream")))
     codec, sync = _read_header(source, schema)
     while not source.at_end():
         count = source.read_long()
@@ -105,8 +113,8 @@ def read_blocks(stream: BinaryIO, name: str, schema: RecordSchema) -> Iterator[B
         if codec == "deflate":
             data = _inflate(source, data)
         if source.read(SYNC_BYTES) != sync:
-            raise AvroError(name, size_at, "the block does not end in the file's sync marker: it is damaged")
-        yield Block(count=count, data=data, position=position)
+            raise AvroError(source.name, size_at, "the block does not end in the file's sync marker: it is damaged")
+        yield Block(count=count, data=data, file=source.name, position=position)
 
 
 def whole_bytes(stream: BinaryIO, name: str, schema: RecordSchema) -> int:
@@ -165,7 +173,7 @@ def _inflate(source: _Source, data: bytes) -> bytes:
 
 
 class ContainerWriter:
-    """Writes blocks into a container file.
+    """Writes blocks into a container file; a subclass per kind of record encodes them.
 
     The sync marker is a hash of the first block, so that the same data gives the same file.
     """
@@ -177,12 +185,10 @@ class ContainerWriter:
         self._codec = codec
         self._sync = b""
 
-    def __enter__(self) -> ContainerWriter:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def write_block(self, count: int, data: bytes | memoryview) -> None:

@@ -15,7 +15,6 @@ from aggservice.wire.avro.numbers import LONG_BYTES, read_long, write_long
 from aggservice.wire.avro.schemas import REPORT
 from aggservice.wire.batch.opening import ReportBatch
 from aggservice.wire.batch.spans import Spans
-from aggservice.wire.errors import AvroError
 
 BATCH_ROWS = 4096
 BLOCK_BYTES = 1 << 20
@@ -32,34 +31,25 @@ def read_reports(path: Path | BinaryIO, *, rows: int = BATCH_ROWS) -> Iterator[R
     A batch has fewer rows if blocks are long (``MOST_BYTES``), and is part of a block that has more than ``MOST_ROWS``.
     Raises ``AvroError`` at a malformed record, after the batches before it.
     """
-    if isinstance(path, Path):
-        with path.open("rb") as stream:
-            yield from _batches(read_blocks(stream, str(path), REPORT), str(path), rows)
-    else:
-        name = str(getattr(path, "name", "stream"))
-        yield from _batches(read_blocks(path, name, REPORT), name, rows)
-
-
-def _batches(blocks: Iterable[Block], name: str, rows: int) -> Iterator[ReportBatch]:
     held: list[Block] = []
     count, size = 0, 0
-    for block in blocks:
+    for block in read_blocks(path, REPORT):
         if block.count * _FIELDS > len(block.data) or (block.data and not block.count):
-            raise AvroError(name, block.position, f"{block.count} reports cannot be {len(block.data)} bytes")
+            raise block.error(0, f"{block.count} reports cannot be {len(block.data)} bytes")
         if held and count + block.count > MOST_ROWS:
-            yield from _parts(held, name)
+            yield from _parts(held)
             held, count, size = [], 0, 0
         if block.count:
             held.append(block)
         count, size = count + block.count, size + len(block.data)
         if count >= rows or size >= MOST_BYTES:
-            yield from _parts(held, name)
+            yield from _parts(held)
             held, count, size = [], 0, 0
     if held:
-        yield from _parts(held, name)
+        yield from _parts(held)
 
 
-def _parts(blocks: list[Block], name: str) -> Iterator[ReportBatch]:
+def _parts(blocks: list[Block]) -> Iterator[ReportBatch]:
     """Yield the reports of some blocks: as one batch, or several for a single block of too many rows."""
     data = np.frombuffer(blocks[0].data if len(blocks) == 1 else b"".join(block.data for block in blocks), np.uint8)
     left = sum(block.count for block in blocks)
@@ -72,7 +62,7 @@ def _parts(blocks: list[Block], name: str) -> Iterator[ReportBatch]:
             at, good = locate_reports(data, at, end, bounds[row : row + taken])
             row, unread = row + taken, unread - taken
             if not good or (not unread and at != end):
-                raise AvroError(name, block.position + at - begun, "a report is malformed")
+                raise block.error(at - begun, "a report is malformed")
             if row == len(bounds):
                 yield _batch(data, bounds)
                 left -= row
@@ -88,17 +78,11 @@ def _batch(data: NDArray[np.uint8], bounds: NDArray[np.int64]) -> ReportBatch:
     return ReportBatch(payloads=columns[0], key_ids=columns[1], shared_infos=columns[2])
 
 
-class ReportWriter:
+class ReportWriter(ContainerWriter):
     """Writes batches of reports into one Avro file, in blocks of about a megabyte."""
 
     def __init__(self, target: Path | BinaryIO, *, codec: Codec = "null") -> None:
-        self._container = ContainerWriter(target, REPORT, codec=codec)
-
-    def __enter__(self) -> ReportWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(target, REPORT, codec=codec)
 
     def write(self, batch: ReportBatch) -> None:
         """Append the reports of ``batch``."""
@@ -115,12 +99,8 @@ class ReportWriter:
             size = encode_reports(
                 *(part for field in fields for part in (field.buffer, field.starts, field.stops)), start, stop, out
             )
-            self._container.write_block(stop - start, out.data[:size])
+            self.write_block(stop - start, out.data[:size])
             start = stop
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._container.close()
 
 
 def write_reports(target: Path | BinaryIO, batches: Iterable[ReportBatch], *, codec: Codec = "null") -> int:

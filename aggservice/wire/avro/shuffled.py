@@ -9,7 +9,6 @@ from typing import BinaryIO
 from aggservice.wire.avro.container import ContainerWriter, encode_long, read_blocks
 from aggservice.wire.avro.numbers import read_long
 from aggservice.wire.avro.schemas import RecordSchema
-from aggservice.wire.errors import AvroError
 
 SHUFFLED = RecordSchema("ShuffledReport", (("report", "bytes"),))
 _BLOCK_BYTES = 1 << 16
@@ -29,15 +28,15 @@ def write_shuffled(path: Path, reports: Iterable[bytes]) -> None:
             writer.write_block(count, bytes(held))
 
 
-def read_shuffled(file: BinaryIO, name: str = "shuffled reports") -> Iterator[bytes]:
+def read_shuffled(file: Path | BinaryIO) -> Iterator[bytes]:
     """Yield the reports of a file; raise ``AvroError`` if it does not hold shuffled reports."""
-    for block in read_blocks(file, name, SHUFFLED):
+    for block in read_blocks(file, SHUFFLED):
         at = 0
         for _ in range(block.count):
             size, start = read_long(block.data, at, len(block.data))
             if start < 0 or not 0 <= size <= len(block.data) - start:
-                raise AvroError(name, block.position + at, "a record is malformed")
+                raise block.error(at, "a record is malformed")
             at = start + size
             yield block.data[start:at]
         if at != len(block.data):
-            raise AvroError(name, block.position + at, f"bytes are left after {block.count} records")
+            raise block.error(at, f"bytes are left after {block.count} records")

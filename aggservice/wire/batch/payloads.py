@@ -7,7 +7,9 @@ exactly when the single decoder accepts it and encodes it back to the same bytes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -41,6 +43,15 @@ class ContributionColumns:
     def __len__(self) -> int:
         return self.row.size
 
+    @classmethod
+    def make(cls, column: Callable[[str, Any], NDArray[Any]]) -> ContributionColumns:
+        """Return the columns that ``column`` gives for each name and type."""
+        return cls(**{name: column(name, kind) for name, kind in _TYPES.items()})
+
+    def taken(self, chosen: slice | NDArray[np.int64]) -> ContributionColumns:
+        """Return a copy of some rows."""
+        return self.make(lambda name, _: getattr(self, name)[chosen].copy())
+
     def contributions(self) -> list[Contribution]:
         """Return the contributions as objects, for small batches and for inspection."""
         columns = (self.key_high.tolist(), self.key_low.tolist(), self.value.tolist(), self.filtering_id.tolist())
@@ -48,6 +59,9 @@ class ContributionColumns:
             Contribution(bucket=high << 64 | low, value=value, filtering_id=filtering_id)
             for high, low, value, filtering_id in zip(*columns, strict=True)
         ]
+
+
+_TYPES = {"key_high": np.uint64, "key_low": np.uint64, "value": np.uint32, "filtering_id": np.uint64, "row": np.int64}
 
 
 def decode_batch(opened: OpenedBatch, *, nulls: bool = False) -> tuple[ContributionColumns, NDArray[np.uint8]]:
@@ -59,7 +73,8 @@ def decode_batch(opened: OpenedBatch, *, nulls: bool = False) -> tuple[Contribut
     plaintexts = opened.plaintexts
     status = opened.status.copy()
     lengths = plaintexts.stops - plaintexts.starts
-    columns = _empty(int((lengths // SMALLEST_CONTRIBUTION_BYTES).sum()))
+    most = int((lengths // SMALLEST_CONTRIBUTION_BYTES).sum())
+    columns = ContributionColumns.make(lambda _, kind: np.empty(most, dtype=kind))
     count = decode_kernel(
         plaintexts.buffer,
         plaintexts.starts,
@@ -72,31 +87,11 @@ def decode_batch(opened: OpenedBatch, *, nulls: bool = False) -> tuple[Contribut
         columns.filtering_id,
         columns.row,
     )
-    columns = _taken(columns, slice(0, count))
+    columns = columns.taken(slice(0, count))
     unrecognised = np.flatnonzero(status == _UNRECOGNISED)
     if unrecognised.size:
         columns = _with_singles(columns, plaintexts, unrecognised, status, nulls)
     return columns, status
-
-
-def _empty(size: int) -> ContributionColumns:
-    return ContributionColumns(
-        key_high=np.empty(size, dtype=np.uint64),
-        key_low=np.empty(size, dtype=np.uint64),
-        value=np.empty(size, dtype=np.uint32),
-        filtering_id=np.empty(size, dtype=np.uint64),
-        row=np.empty(size, dtype=np.int64),
-    )
-
-
-def _taken(columns: ContributionColumns, chosen: slice | NDArray[np.int64]) -> ContributionColumns:
-    return ContributionColumns(
-        key_high=columns.key_high[chosen].copy(),
-        key_low=columns.key_low[chosen].copy(),
-        value=columns.value[chosen].copy(),
-        filtering_id=columns.filtering_id[chosen].copy(),
-        row=columns.row[chosen].copy(),
-    )
 
 
 def _with_singles(
@@ -120,15 +115,11 @@ def _with_singles(
                 found.append((one.bucket >> 64, one.bucket & 0xFFFFFFFFFFFFFFFF, one.value, one.filtering_id, row))
     if not found:
         return columns
-    high, low, value, filtering_id, row_of = zip(*found, strict=True)
-    joined = ContributionColumns(
-        key_high=np.concatenate([columns.key_high, np.array(high, dtype=np.uint64)]),
-        key_low=np.concatenate([columns.key_low, np.array(low, dtype=np.uint64)]),
-        value=np.concatenate([columns.value, np.array(value, dtype=np.uint32)]),
-        filtering_id=np.concatenate([columns.filtering_id, np.array(filtering_id, dtype=np.uint64)]),
-        row=np.concatenate([columns.row, np.array(row_of, dtype=np.int64)]),
+    more = dict(zip(_TYPES, zip(*found, strict=True), strict=True))
+    joined = ContributionColumns.make(
+        lambda name, kind: np.concatenate([getattr(columns, name), np.array(more[name], dtype=kind)])
     )
-    return _taken(joined, np.argsort(joined.row, kind="stable"))
+    return joined.taken(np.argsort(joined.row, kind="stable"))
 
 
 _HEAD = np.frombuffer(b"\xa2ddata", dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Private key sets on disk: readable by their owner only, replaced whole or not at all."""
+"""Private keys on disk: readable by their owner only, replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -25,15 +25,21 @@ def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
         ) from None
 
 
-def read_key_set(path: Path) -> KeySet:
-    """Return the set in ``path``; refuse a file that others can read."""
+def read_private_file(path: Path, *, holds: str, remedy: str) -> bytes:
+    """Return what is in ``path``; refuse a file that others can read."""
     try:
         mode = path.stat().st_mode
         document = path.read_bytes()
     except OSError as error:
-        raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+        raise KeySetError(f"cannot read {path}: {error.strerror}; {remedy}") from None
     if stat.S_IMODE(mode) & 0o077:
-        raise KeySetError(f"{path} holds private keys and others can read it: run `chmod 600 {path}`")
+        raise KeySetError(f"{path} holds {holds} and others can read it: run `chmod 600 {path}`")
+    return document
+
+
+def read_key_set(path: Path) -> KeySet:
+    """Return the set in ``path``; refuse a file that others can read."""
+    document = read_private_file(path, holds="private keys", remedy="make one with `aggservice keys new`")
     try:
         return KeySet.parse(document)
     except KeySetError as error:

@@ -10,7 +10,6 @@ import base64
 import binascii
 import hashlib
 import json
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,10 +18,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits
 from aggservice.wire.errors import KeySetError
+from aggservice.wire.hpke.key_files import read_private_file
 
 KEY_BYTES = 32
 _FIELD = "device_registry_private_key"
 _MAX_FILE_BYTES = 4096
+_REMEDY = "make a key pair with `aggservice keys registry`"
 
 # The curve of RFC 8032, section 5.1: -x² + y² = 1 + d·x²·y² over the integers modulo p.
 _P = 2**255 - 19
@@ -44,9 +45,7 @@ class RegistryKey:
         if len(self.raw) != KEY_BYTES:
             raise KeySetError(f"the registry's public key has {len(self.raw)} bytes: give {KEY_BYTES}")
         if not _is_safe_point(self.raw):
-            raise KeySetError(
-                "these 32 bytes are not a valid Ed25519 public key: make a key pair with `aggservice keys registry`"
-            )
+            raise KeySetError(f"these 32 bytes are not a valid Ed25519 public key: {_REMEDY}")
 
     @property
     def digest(self) -> str:
@@ -72,9 +71,7 @@ class RegistryKey:
             with path.open("rb") as file:
                 raw = file.read(_MAX_FILE_BYTES)
         except OSError as error:
-            raise KeySetError(
-                f"cannot read {path}: {error.strerror}; make a key pair with `aggservice keys registry`"
-            ) from None
+            raise KeySetError(f"cannot read {path}: {error.strerror}; {_REMEDY}") from None
         if _FIELD.encode() in raw:
             raise KeySetError(f"{path} holds a registry's private key: name the file of its public key")
         try:
@@ -113,15 +110,7 @@ class RegistryKeyPair:
     @classmethod
     def read(cls, path: Path) -> RegistryKeyPair:
         """Return the key pair in ``path``; refuse a file that others can read."""
-        try:
-            mode = path.stat().st_mode
-            document = path.read_bytes()
-        except OSError as error:
-            raise KeySetError(
-                f"cannot read {path}: {error.strerror}; make a key pair with `aggservice keys registry`"
-            ) from None
-        if stat.S_IMODE(mode) & 0o077:
-            raise KeySetError(f"{path} holds a private key and others can read it: run `chmod 600 {path}`")
+        document = read_private_file(path, holds="a private key", remedy=_REMEDY)
         try:
             fields = json.loads(document)
             raw = base64.b64decode(fields[_FIELD], validate=True)
