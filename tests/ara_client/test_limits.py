@@ -289,6 +289,60 @@ def test_debug_budgets_equal_scans_when_the_clock_leaves_and_returns(charges: li
             paid.append((now, origin, amount))
 
 
+def _debugged(budget: int) -> StoredSource:
+    text = f"""{{"destination": "https://d.test", "aggregatable_debug_reporting": {{"budget": {budget},
+        "key_piece": "0x1", "debug_data": [{{"types": ["source-success"], "key_piece": "0x2", "value": 1}}]}}}}"""
+    registration = parse_source(text, "navigation", VENDOR).value
+    assert registration is not None
+    return StoredSource(
+        identity=1,
+        registration=registration,
+        origin=parse_suitable_origin("https://s.test"),
+        reporting_origin=REPORTERS[0],
+        source_type="navigation",
+        time_ms=0,
+        cookie_debug_allowed=False,
+        fenced=False,
+    )
+
+
+def test_the_debug_reports_of_a_source_spend_its_budget_once_for_all_sites_and_days() -> None:
+    """Each site and day has room for Λ₁: only the source's own budget binds, to the last unit."""
+    source, budgets = _debugged(1_000), DebugBudgets(VENDOR)
+
+    def charge(amount: int, day: int) -> bool:
+        return budgets.charge(
+            amount,
+            context_site=f"https://c{day}.test",
+            reporting_origin=REPORTERS[0],
+            source=source,
+            now_ms=2 * day * DAY_MS,
+        )
+
+    assert source.remaining_budget == 65_536 - 1_000
+    assert charge(600, 0) and source.debug_budget == 400
+    assert not charge(401, 1) and source.debug_budget == 400
+    assert charge(400, 2) and source.debug_budget == 0
+    assert not charge(1, 3)
+
+
+def test_a_source_sends_at_most_five_debug_reports_that_count() -> None:
+    source, budgets = _debugged(1_000), DebugBudgets(VENDOR)
+    granted = [
+        budgets.charge(
+            1,
+            context_site=f"https://c{day}.test",
+            reporting_origin=REPORTERS[0],
+            source=source,
+            now_ms=2 * day * DAY_MS,
+        )
+        for day in range(7)
+    ]
+    most = VENDOR.max_aggregatable_debug_reports_per_source
+    assert granted == [True] * most + [False] * (7 - most)
+    assert source.debug_budget == 1_000 - most
+
+
 def test_debug_records_are_dropped_a_month_after_they_stopped_counting() -> None:
     budgets = DebugBudgets(VENDOR)
     for day in range(100):

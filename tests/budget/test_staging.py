@@ -209,11 +209,26 @@ def test_another_file_system_is_reached_by_a_copy(
     assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
 
 
-def test_a_staging_folder_that_others_can_read_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o755, 0o740, 0o720, 0o710, 0o704, 0o702, 0o701, 0o750, 0o705, 0o770])
+def test_a_staging_folder_that_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "open"
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(mode)
     with pytest.raises(StagingError, match="chmod 700"):
         Staging(folder, SecureBits())
+    folder.chmod(0o700)
+    Staging(folder, SecureBits())
+
+
+def test_nothing_that_is_staged_can_be_read_by_others_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        attempt = Staging(tmp_path / "staging", SecureBits()).begin("adtech", "job")
+        folders = (tmp_path / "staging", attempt.folder, attempt.path("summary").parent)
+        assert [folder.stat().st_mode & 0o777 for folder in folders] == [0o700] * 3
+        attempt.discard()
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "a\\b", "a\0b"])

@@ -57,6 +57,57 @@ def test_a_pickled_copy_keys_itself() -> None:
         assert pool.apply(bits.read, (32,)) != bits.read(32)
 
 
+def keystream(key: bytes, count: int) -> bytes:
+    """Return the bytes of AES-256 in counter mode, block by block."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    ecb = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    return ecb.update(b"".join(i.to_bytes(16, "big") for i in range(-(-count // 16))))[:count]
+
+
+def test_secure_bits_are_keyed_by_the_systems_entropy_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is AES under the 32 bytes that the system gave: for a source, each child and each copy its own 32."""
+    keys = [bytes([number]) * 32 for number in range(1, 8)]
+    left = iter(keys)
+
+    def entropy(count: int) -> bytes:
+        assert count == 32
+        return next(left)
+
+    monkeypatch.setattr(os, "urandom", entropy)
+    bits = SecureBits()
+    for key, source in zip(
+        keys,
+        [
+            bits,
+            SecureBits(),
+            bits.child("job"),
+            bits.child("job"),
+            pickle.loads(pickle.dumps(bits)),
+            pickle.loads(pickle.dumps(bits)),
+            pickle.loads(pickle.dumps(bits.child("job"))),
+        ],
+        strict=True,
+    ):
+        assert type(source) is SecureBits and source.private
+        assert source.read(40) + source.words(3).tobytes() == keystream(key, 64)
+    assert next(left, None) is None
+
+
+def test_children_of_secure_bits_are_independent_whatever_their_labels() -> None:
+    bits = SecureBits()
+    drawn = [bits.child(label).read(16) for label in ("noise", "noise", "order", "order", "")]
+    drawn += [bits.child("noise").child("a").read(16), SecureBits().child("noise").read(16), bits.read(16)]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_copies_of_one_pickle_draw_their_own() -> None:
+    raw = pickle.dumps(SecureBits())
+    copies = [pickle.loads(raw) for _ in range(3)]
+    assert all(type(one) is SecureBits and one.private for one in copies)
+    assert len({one.read(16) for one in copies}) == 3
+
+
 def test_secure_words_use_every_bit() -> None:
     """Each of 64 bit positions is set about half the time; false-alarm rate 64·2·Q(6.5) < 10⁻⁸."""
     words = SecureBits().words(1 << 18)

@@ -1,0 +1,113 @@
+"""Each number that a job releases has noise of exactly the law that the job was charged for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aggservice.engine import JobRequest, LocalEngine, ledger_terms
+from aggservice.engine.release.noise import Noise
+from aggservice.engine.request import Discovery
+from aggservice.mechanisms import DiscreteGaussian, DiscreteLaplace, TruncatedDiscreteLaplace, discovery_threshold
+from aggservice.wire import Api
+from budget import Delta, Epsilon, Rho, Sensitivity, ZcdpFilter
+
+from .conftest import ORIGIN, SCOPE, Maker, new_ledger
+
+EngineOf = Callable[..., LocalEngine]
+BOUNDS = {Api.ATTRIBUTION_REPORTING: Sensitivity(l1=700, l0=30), Api.SHARED_STORAGE: Sensitivity(l1=50, l0=7)}
+BOTH = Sensitivity(l1=750, l0=37)
+
+
+class Asked:
+    """Notes each law and how often it is drawn from; draws zeros."""
+
+    def __init__(self) -> None:
+        self.laws: list[tuple[Noise, int]] = []
+
+    def draw(self, noise: Noise, size: int) -> np.ndarray:
+        self.laws.append((noise, size))
+        return np.zeros(size, dtype=np.int64)
+
+
+def asked_of(maker: Maker, engine_of: EngineOf, *, rho: bool = False, **asked: Any) -> tuple[Asked, Any]:
+    """Run a job over both APIs with two declared and three other keys; return the laws and the ledger's entry."""
+    noise = Asked()
+    terms = ledger_terms(sensitivities=BOUNDS)
+    engine = engine_of(maker, noise=noise, ledger=new_ledger(ZcdpFilter.parse(rho="5") if rho else None, terms=terms))
+    session = engine.begin(SCOPE, JobRequest(job_request_id="job", attribution_report_to=ORIGIN, **asked))
+    session.declare(np.zeros(2, dtype=np.uint64), np.array([1, 2], dtype=np.uint64))
+    local = maker.report({3: 4, 5: 1}, api=Api.SHARED_STORAGE, attribution_destination=None)
+    session.add(maker.batch([maker.report({1: 5, 3: 600, 4: 9}), local]))
+    outcome = session.finish()
+    return noise, outcome.receipted and outcome.receipted.committed.entry
+
+
+@pytest.mark.parametrize("others", [None, "0.25"])
+@pytest.mark.parametrize("epsilon", ["1", "0.000001", "64"])
+def test_declared_keys_and_the_others_total(
+    maker: Maker, engine_of: EngineOf, epsilon: str, others: str | None
+) -> None:
+    if epsilon == "64" and others:
+        epsilon = "63.75"
+    more = None if others is None else Epsilon.parse(others)
+    noise, entry = asked_of(maker, engine_of, noise=Epsilon.parse(epsilon), others=more)
+    own = DiscreteLaplace(epsilon_micro=Epsilon.parse(epsilon).micro, sensitivity=BOTH.l1)
+    rest = [] if more is None else [(DiscreteLaplace(epsilon_micro=more.micro, sensitivity=BOTH.l1), 1)]
+    assert noise.laws == [*rest, (own, 2)]
+    assert entry.cost.loss_micro == Epsilon.parse(epsilon).micro + (0 if more is None else more.micro)
+    assert entry.cost.delta_atto == 0
+
+
+@pytest.mark.parametrize("others", [None, "2"])
+def test_discovered_keys(maker: Maker, engine_of: EngineOf, others: str | None) -> None:
+    delta = Delta.parse("0.000003")
+    more = None if others is None else Epsilon.parse(others)
+    noise, entry = asked_of(maker, engine_of, noise=Epsilon.parse("5"), discovery=Discovery(delta=delta), others=more)
+    tau = discovery_threshold(epsilon_micro=5_000_000, delta_atto=delta.atto, l0=BOTH.l0, l1=BOTH.l1)
+    own = DiscreteLaplace(epsilon_micro=5_000_000, sensitivity=BOTH.l1)
+    found = TruncatedDiscreteLaplace(epsilon_micro=5_000_000, sensitivity=BOTH.l1, tau=tau)
+    rest = [] if more is None else [(DiscreteLaplace(epsilon_micro=more.micro, sensitivity=BOTH.l1), 1)]
+    assert noise.laws == [*rest, (own, 2), (found, 3)]
+    assert (entry.cost.loss_micro, entry.cost.delta_atto) == (
+        5_000_000 + (0 if more is None else more.micro),
+        delta.atto,
+    )
+
+
+def test_gaussian_noise(maker: Maker, engine_of: EngineOf) -> None:
+    noise, entry = asked_of(maker, engine_of, rho=True, noise=Rho.parse("0.5"))
+    assert noise.laws == [(DiscreteGaussian(variance_parameter=Fraction(BOTH.l1**2)), 2)]
+    assert entry.cost.loss_micro == 500_000
+
+
+def test_a_noisy_sum_is_the_sum_and_its_own_draw(maker: Maker, engine_of: EngineOf) -> None:
+    """Each row has a draw of its own: none is left out, none is used twice."""
+
+    class Counting(Asked):
+        def draw(self, noise: Noise, size: int) -> np.ndarray:
+            before = sum(count for _, count in self.laws)
+            super().draw(noise, size)
+            return np.int64(1000) ** 2 * np.arange(before + 1, before + size + 1)
+
+    engine = engine_of(maker, noise=Counting())
+    asked = JobRequest(
+        job_request_id="job",
+        attribution_report_to=ORIGIN,
+        noise=Epsilon.parse("10"),
+        others=Epsilon.parse("1"),
+        discovery=Discovery(delta=Delta.parse("0.000003")),
+    )
+    session = engine.begin(SCOPE, asked)
+    session.declare(np.zeros(2, dtype=np.uint64), np.array([1, 2], dtype=np.uint64))
+    session.add(maker.batch([maker.report({1: 5, 3: 7, 4: 9})]))
+    outcome = session.finish()
+    assert outcome.rows is not None
+    million = 1000**2
+    assert outcome.rows.to_dict() == {1: 5 + 2 * million, 2: 3 * million, 3: 7 + 4 * million, 4: 9 + 5 * million}
+    assert outcome.header.undeclared == 16 + million
+    assert outcome.header.others == 16 + million - (16 + 9 * million)
