@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PACKAGES := aggservice ara_client paa_client ldp_client budget
+PACKAGES := aggservice ara_client paa_client ldp_client w3c_client budget
 
 .PHONY: setup demo test check bench soak clean
 

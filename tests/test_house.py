@@ -20,6 +20,7 @@ PACKAGES = {
     "ara_client": 25,
     "paa_client": 25,
     "ldp_client": 25,
+    "w3c_client": 25,
     "budget": 35,
 }
 """Each package, and how many names it may export."""

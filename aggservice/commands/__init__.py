@@ -34,7 +34,10 @@ COMMANDS = {
     "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
     "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),
     "ldp": ("aggservice.commands.ldp_track:ldp", "Run, compare and track longitudinal local-DP protocols."),
-    "conformance": ("aggservice.commands.conformance:conformance", "Run Chromium's test vectors against this code."),
+    "conformance": (
+        "aggservice.commands.conformance:conformance",
+        "Run test vectors that others wrote.",
+    ),
     "bench": ("aggservice.commands:bench", "Measure a part against a peer or a limit in the same run."),
 }
 
@@ -64,6 +67,7 @@ REFUSALS = {
     "ara_client.errors": "AraClientError",
     "ldp_client.errors": "LdpError",
     "paa_client.errors": "PaaError",
+    "w3c_client.errors": "W3cError",
     "budget.errors": "BudgetError",
 }
 

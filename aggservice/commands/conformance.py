@@ -15,8 +15,10 @@ import typer
 from aggservice.commands.console import NO, Json, progress_bar, refuse
 from aggservice.conformance.goldens import check_goldens
 from ara_client.interop.runner import CaseResult, run_directory
+from w3c_client.scenarios.header_cases import run_header_cases
+from w3c_client.scenarios.runner import ScenarioResult, run_scenarios
 
-conformance = typer.Typer(help="Run Chromium's test vectors against this code.", no_args_is_help=True)
+conformance = typer.Typer(help="Run test vectors that others wrote.", no_args_is_help=True)
 
 
 class Result(Protocol):
@@ -54,6 +56,35 @@ def ara(
     Compares every report, time, URL and payload field.
     """
     show(_cases(folder, only or []), as_json)
+
+
+@conformance.command()
+def w3c(
+    path: Annotated[Path, typer.Argument(help="A folder of scenarios, or a .jsonl.gz file.", exists=True)],
+    as_json: Json = False,
+) -> None:
+    """Run scenarios of W3C Attribution: end-to-end files and lines with stores.
+
+    Compares every histogram and error and, where a line has them, the three budget stores at the end.
+    """
+    show(_scenarios(path), as_json)
+
+
+@conformance.command("w3c-headers")
+def w3c_headers(
+    file: Annotated[Path, typer.Argument(help="A JSON file of header cases.", exists=True, dir_okay=False)],
+    as_json: Json = False,
+) -> None:
+    """Parse W3C's Save-Impression and Measure-Conversion headers.
+
+    Compares the options of each, or that it is refused.
+    """
+    show(run_header_cases(file), as_json)
+
+
+def _scenarios(path: Path) -> Iterator[ScenarioResult]:
+    with progress_bar() as report:
+        yield from run_scenarios(path, progress=lambda done: report("scenarios", done, None))
 
 
 def _cases(folder: Path, only: list[str]) -> Iterator[CaseResult]:

@@ -1,0 +1,47 @@
+"""A browser's W3C Attribution, Level 1: privacy budgets live on the device, per site and epoch.
+
+``Browser(clock=, bits=, config=, keys=)`` is one browser. ``save_impression(page, options)`` stores an impression or
+raises ``CallError``; ``measure_conversion(page, options)`` returns a ``Conversion``: its ``histogram``, ``max_value``,
+``epsilon_micro``, ``conversion_site`` and ``caller``, with ``keys`` the sealed ``report``, and for the simulator's eyes
+only what each epoch paid or which ``Filter`` refused it (``epochs``, ``refused_by``). ``page`` is a site or a ``Page``;
+options are ``ImpressionOptions`` and ``ConversionOptions`` or dictionaries with the platform's names.
+
+``Config`` holds every limit; ``design_config`` gives the filters of W3C, Big Bird, Cookie Monster or a global budget.
+``Fleet`` is many browsers in columns; ``w3c_client.model`` is the specification's algorithm in its own words;
+``w3c_client.scenarios`` runs its end-to-end vectors.
+"""
+
+from w3c_client.attribution import EpochOutcome
+from w3c_client.browser import Browser, Conversion, SentReport
+from w3c_client.budgets import Charge, epsilon_micro
+from w3c_client.calls.options import ConversionOptions, ImpressionOptions
+from w3c_client.config import DEFAULT_SERVICE, Arithmetic, Config, Design, Filter, SharedCost, design_config
+from w3c_client.errors import CallError, ErrorName, HeaderError, W3cError
+from w3c_client.randomness import FixedDraws
+from w3c_client.sites import Page
+from w3c_client.storage.impressions import Impression
+
+__all__ = [
+    "DEFAULT_SERVICE",
+    "Arithmetic",
+    "Browser",
+    "CallError",
+    "Charge",
+    "Config",
+    "Conversion",
+    "ConversionOptions",
+    "Design",
+    "EpochOutcome",
+    "ErrorName",
+    "Filter",
+    "FixedDraws",
+    "HeaderError",
+    "Impression",
+    "ImpressionOptions",
+    "Page",
+    "SentReport",
+    "SharedCost",
+    "W3cError",
+    "design_config",
+    "epsilon_micro",
+]

@@ -1,0 +1,324 @@
+"""``Browser``: one user's W3C Attribution, Level 1, with budgets on the device.
+
+>>> from aggservice.mechanisms import ManualClock, SeededBits
+>>> clock = ManualClock(1_700_000_000_000)
+>>> browser = Browser(clock=clock, bits=SeededBits("docs"))
+>>> browser.save_impression("news.example", ImpressionOptions(histogram_index=2))
+>>> clock.advance(3_600_000)
+>>> wanted = ConversionOptions(aggregation_service=DEFAULT_SERVICE, histogram_size=4, value=3, max_value=10)
+>>> browser.measure_conversion("shop.example", wanted).histogram
+(0, 0, 3, 0)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Final
+
+from aggservice.mechanisms import Bits, Clock
+from aggservice.wire import PublicKeySet, parse_origin
+from w3c_client.activation import Activations
+from w3c_client.attribution import Attributed, Attributor, EpochOutcome
+from w3c_client.budgets import BudgetStores, epsilon_micro
+from w3c_client.calls.headers import (
+    CLEAR_HEADER,
+    MEASURE_HEADER,
+    SAVE_HEADER,
+    clears_impressions,
+    parse_measure_conversion,
+    parse_save_impression,
+)
+from w3c_client.calls.options import ConversionOptions, ImpressionOptions, check_conversion, check_impression
+from w3c_client.config import DEFAULT_SERVICE, Config, Filter
+from w3c_client.errors import CallError, ErrorName, HeaderError
+from w3c_client.randomness import Draws, RandomDraws
+from w3c_client.sites import Caller, Page, caller_of, parse_site
+from w3c_client.storage import clearing
+from w3c_client.storage.epochs import Epochs
+from w3c_client.storage.impressions import Impression, ImpressionStore
+from w3c_client.views import BudgetEntry, PastReport
+
+#: The request destinations whose responses may use the headers (specification, "Fetch monkey patches").
+_DESTINATIONS: Final = frozenset({"", "audio", "image", "script", "track", "video"})
+
+__all__ = ["DEFAULT_SERVICE", "Browser", "Conversion", "SentReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """The result of a conversion. A page receives ``report`` alone; everything else is for the simulator.
+
+    ``histogram`` is what the report holds. ``outside`` is the value beyond the histogram; ``epochs`` is what each epoch
+    with matches paid, or which filter refused it. ``enabled`` is False if the user has turned the API off.
+    """
+
+    histogram: tuple[int, ...]
+    value: int
+    max_value: int
+    epsilon_micro: int
+    conversion_site: str
+    caller: str
+    aggregation_service: str
+    time_ms: int
+    enabled: bool
+    outside: int
+    single_epoch: bool
+    epochs: tuple[EpochOutcome, ...]
+    report: Any = None
+
+    @property
+    def refused_by(self) -> frozenset[Filter]:
+        """The filters that refused an epoch of this conversion."""
+        return frozenset(outcome.refused_by for outcome in self.epochs if outcome.refused_by is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentReport:
+    """A report that a ``Measure-Conversion`` header asked for: POSTed to ``url`` without credentials."""
+
+    url: str
+    conversion: Conversion
+
+
+class Browser:
+    """Saves impressions, measures conversions, and keeps the budgets of one user.
+
+    ``keys`` are the public keys of the aggregation service; without them conversions have no sealed report. ``draws``
+    replaces the random choices that come from ``bits``.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        bits: Bits,
+        config: Config | None = None,
+        keys: PublicKeySet | None = None,
+        draws: Draws | None = None,
+    ) -> None:
+        self.config = Config() if config is None else config
+        self.enabled = True
+        self._clock = clock
+        self._bits = bits
+        self._keys = keys
+        self._epochs = Epochs(self.config, RandomDraws(bits) if draws is None else draws)
+        self._impressions = ImpressionStore(self._epochs, self.config.impressions_per_site)
+        self._budgets = BudgetStores(self.config)
+        self._attributor = Attributor(self.config, self._epochs.draws, self._epochs, self._impressions, self._budgets)
+        self._activations = Activations(self.config)
+        self._lock = Lock()
+        self._reports: deque[PastReport] = deque(maxlen=self.config.reports_kept)
+
+    # What pages call
+
+    def save_impression(self, page: Page | str, options: ImpressionOptions | Mapping[str, Any]) -> None:
+        """Save an impression (``saveImpression``), or raise ``CallError`` and change nothing.
+
+        ``options`` may be a dictionary with the platform's names. Nothing tells whether the impression was stored.
+        """
+        given = options if isinstance(options, ImpressionOptions) else ImpressionOptions.from_members(options)
+        page = Page(top_level=page) if isinstance(page, str) else page
+        caller = caller_of(page.top_level, page.frame)
+        self._allow(page, page.may_save, "save-impression")
+        self._save(given, caller, page)
+
+    def measure_conversion(self, page: Page | str, options: ConversionOptions | Mapping[str, Any]) -> Conversion:
+        """Measure a conversion (``measureConversion``), or raise ``CallError`` and change nothing.
+
+        A valid call always has a result; its histogram is all zeros if nothing matched, nothing could be paid, or the
+        API is off.
+        """
+        given = options if isinstance(options, ConversionOptions) else ConversionOptions.from_members(options)
+        page = Page(top_level=page) if isinstance(page, str) else page
+        caller = caller_of(page.top_level, page.frame)
+        self._allow(page, page.may_measure, "measure-conversion")
+        return self._measure(given, caller, page)
+
+    def respond(
+        self, page: Page | str, url: str, headers: Mapping[str, str], *, destination: str = ""
+    ) -> list[SentReport]:
+        """Handle the headers of a response that a page received; return the report that is sent, if any.
+
+        The response's own origin is the caller, whoever requested it. A malformed header is dropped alone; a rejected
+        call is dropped too. Impressions are saved before conversions are measured.
+        """
+        page = Page(top_level=page) if isinstance(page, str) else page
+        origin = parse_origin(url)
+        if destination not in _DESTINATIONS or origin is None or origin.scheme != "https":
+            return []
+        found = {name.lower(): text for name, text in headers.items()}
+        if clears_impressions(found.get(CLEAR_HEADER.lower(), "")):
+            self._clear_for_host(origin.host)
+        asked = Page(
+            top_level=page.top_level,
+            frame=origin.host,
+            tab=page.tab,
+            action=page.action,
+            may_save=page.may_save,
+            may_measure=page.may_measure,
+        )
+        sent = []
+        if (text := found.get(SAVE_HEADER.lower())) is not None:
+            self._try_save(asked, text)
+        if (text := found.get(MEASURE_HEADER.lower())) is not None:
+            report = self._try_measure(asked, text, url)
+            sent = [] if report is None else [report]
+        return sent
+
+    # What users do
+
+    def activate(self, tab: str) -> None:
+        """Record a user's input in a tab, or a navigation begun in the browser's own interface."""
+        self._activations.activate(tab, self._clock.now_ms())
+
+    def navigate(self, tab: str, *, same_site: bool = False) -> None:
+        """Record a navigation of the top level; to another site it ends the use of the API in this tab."""
+        if not same_site:
+            self._activations.leave_site(tab)
+
+    def clear_impressions_for_site(self, site: str) -> None:
+        """Remove what a site saved and its name from what others saved, as its ``Clear-Site-Data`` header does."""
+        self._clear_for_host(site)
+
+    def clear_site_data(self, sites: Collection[str]) -> None:
+        """Clear data of sites while keeping the visits: their budgets are spent for all epochs within reach."""
+        parsed = self._parse(sites)
+        if not parsed:
+            raise CallError(ErrorName.TYPE, "name at least one site whose data is cleared")
+        clearing.exhaust_sites(self._budgets, self._epochs, parsed, self._clock.now_ms())
+
+    def forget_visits(self, sites: Collection[str] | None = None) -> None:
+        """Forget visits to some sites, or to all. Attribution resumes with the next epoch.
+
+        Forgetting all deletes the global budget too: budgets of new visits begin afresh, as the specification says.
+        """
+        parsed = None if sites is None else self._parse(sites)
+        clearing.forget_visits(self._impressions, self._budgets, self._epochs, parsed or None, self._clock.now_ms())
+
+    # What users may see
+
+    @property
+    def impressions(self) -> tuple[Impression, ...]:
+        """The stored impressions; expired ones may still be among them, but never match."""
+        return tuple(self._impressions)
+
+    @property
+    def budgets(self) -> tuple[BudgetEntry, ...]:
+        """What each filter has left where it was charged, in order of filter, epoch and site."""
+        return tuple(
+            BudgetEntry(filter=name, epoch=epoch, site=site, left_micro=left)
+            for name in Filter
+            if name is not Filter.ACTION_CAP
+            for epoch, site, left in sorted(self._budgets.entries(name))
+        )
+
+    @property
+    def reports(self) -> tuple[PastReport, ...]:
+        """The latest reports that this browser made, oldest first."""
+        return tuple(self._reports)
+
+    @property
+    def epoch_start_ms(self) -> int | None:
+        """When epoch 0 begins; None until a conversion first needed it. No site may learn it."""
+        return self._epochs.start_ms
+
+    def check(self) -> None:
+        """Assert every invariant of the stores."""
+        self._impressions._check()
+        self._budgets._check()
+
+    def _allow(self, page: Page, allowed: bool, feature: str) -> None:
+        if not allowed:
+            raise CallError(ErrorName.NOT_ALLOWED, f"the permissions policy denies {feature}")
+        if page.tab is not None:
+            self._activations.check(page.tab, self._clock.now_ms())
+
+    def _save(self, options: ImpressionOptions, caller: Caller, page: Page) -> None:
+        checked = check_impression(options, self.config)
+        if not self.enabled:
+            return
+        now_ms = self._clock.now_ms()
+        if Filter.ACTION_CAP in self.config.filters and not self._budgets.admit(
+            self._epochs.index(now_ms), caller.top_level, page.action
+        ):
+            return
+        self._impressions.save(
+            Impression.saved(
+                match_value=options.match_value,
+                impression_site=caller.top_level,
+                intermediary=caller.intermediary,
+                conversion_sites=checked.conversion_sites,
+                conversion_callers=checked.conversion_callers,
+                time_ms=now_ms,
+                lifetime_ms=checked.lifetime_ms,
+                histogram_index=options.histogram_index,
+                priority=options.priority,
+            )
+        )
+
+    def _measure(self, options: ConversionOptions, caller: Caller, page: Page) -> Conversion:
+        checked = check_conversion(options, self.config)
+        now_ms = self._clock.now_ms()
+        if self.enabled:
+            with self._lock:  # the specification's attribution budget lock
+                done = self._attributor.attribute(checked, caller, now_ms, page.action)
+        else:
+            done = Attributed(histogram=(0,) * options.histogram_size, outside=0, single_epoch=False, epochs=())
+        micro = epsilon_micro(options.epsilon)
+        self._reports.append(
+            PastReport(
+                time_ms=now_ms,
+                conversion_site=caller.top_level,
+                caller=caller.site,
+                aggregation_service=options.aggregation_service,
+                histogram_size=options.histogram_size,
+                value=options.value,
+                max_value=options.max_value,
+                epsilon_micro=micro,
+            )
+        )
+        return Conversion(
+            histogram=done.histogram,
+            value=options.value,
+            max_value=options.max_value,
+            epsilon_micro=micro,
+            conversion_site=caller.top_level,
+            caller=caller.site,
+            aggregation_service=options.aggregation_service,
+            time_ms=now_ms,
+            enabled=self.enabled,
+            outside=done.outside,
+            single_epoch=done.single_epoch,
+            epochs=done.epochs,
+        )
+
+    def _try_save(self, page: Page, text: str) -> None:
+        try:
+            self.save_impression(page, parse_save_impression(text))
+        except (HeaderError, CallError):
+            return
+
+    def _try_measure(self, page: Page, text: str, response_url: str) -> SentReport | None:
+        try:
+            options, url = parse_measure_conversion(text, response_url)
+            return SentReport(url=url, conversion=self.measure_conversion(page, options))
+        except (HeaderError, CallError):
+            return None
+
+    def _clear_for_host(self, host: str) -> None:
+        site = parse_site(host)
+        if site is not None:
+            clearing.clear_impressions_for_site(self._impressions, site)
+
+    @staticmethod
+    def _parse(sites: Iterable[str]) -> frozenset[str]:
+        parsed = set()
+        for text in sites:
+            site = parse_site(text)
+            if site is None:
+                raise CallError(ErrorName.SYNTAX, f"{text!r} is not a site: use a host name with a registrable domain")
+            parsed.add(site)
+        return frozenset(parsed)

@@ -1,0 +1,184 @@
+"""The values that the specification leaves to the browser: limits, budgets, and which filters it runs.
+
+``Config()`` is a browser in the style of Chromium; ``specification_minimums`` is the least that the specification
+allows; ``design_config`` gives the filters of a published design. Change single values with ``dataclasses.replace``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from w3c_client.errors import ConfigError
+
+DAY_MS: Final = 86_400_000
+UINT32_MAX: Final = (1 << 32) - 1
+#: The largest ε of a call (specification, "maximum epsilon"): in micro-epsilon it fits 32 bits.
+MAX_EPSILON: Final = 4294
+#: The only protocol of Level 1, and our own proposal for a service in a trusted execution environment.
+DAP_PROTOCOL: Final = "dap-18-histogram"
+TEE_PROTOCOL: Final = "aggservice-tee-0"
+DEFAULT_SERVICE: Final = "https://aggregation-service.example"
+
+
+class Filter(StrEnum):
+    """A limit that can refuse an epoch of a conversion. The order is the order of checks."""
+
+    SITE = "site-budget"
+    GLOBAL = "global-budget"
+    CONVERSION_QUOTA = "conversion-site-quota"
+    IMPRESSION_QUOTA = "impression-site-quota"
+    ACTION_CAP = "action-cap"
+
+
+class Arithmetic(StrEnum):
+    """How costs and credits are computed: exactly, or in IEEE doubles in the specification's order."""
+
+    EXACT = "exact"
+    SPEC = "spec"
+
+
+class SharedCost(StrEnum):
+    """What limits shared by several sites pay for a window within one epoch.
+
+    ``WHOLE_VALUE``: twice the value, as the specification says. ``INDIVIDUAL``: the norm of the histogram, as Big Bird
+    charges its global filter and conversion-site quotas; an impression-site quota only if the conversion names one
+    impression site.
+    """
+
+    WHOLE_VALUE = "whole-value"
+    INDIVIDUAL = "individual"
+
+
+class Design(StrEnum):
+    """Published designs of on-device budgets."""
+
+    W3C = "w3c"
+    BIG_BIRD = "big-bird"
+    COOKIE_MONSTER = "cookie-monster"
+    GLOBAL_ONLY = "global-only"
+
+
+_LEVEL_1: Final = frozenset({Filter.SITE, Filter.GLOBAL, Filter.IMPRESSION_QUOTA})
+_SERVICES: Final[Mapping[str, str]] = MappingProxyType({DEFAULT_SERVICE: TEE_PROTOCOL})
+_NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
+_AT_LEAST_ONE: Final = ("max_lookback_days", "max_credits", "max_histogram_size", "epoch_days", "sites_per_action")
+_AT_LEAST_NONE: Final = (
+    "max_conversion_sites",
+    "max_conversion_callers",
+    "max_impression_sites",
+    "max_impression_callers",
+    "max_match_values",
+    "activation_duration_ms",
+    "reports_kept",
+)
+_BUDGETS: Final = ("site_budget_micro", "global_budget_micro", "impression_quota_micro", "conversion_quota_micro")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Every implementation-defined value (specification, "Setting Implementation-Defined Values").
+
+    ``filters`` are the limits that run; a budget without its filter has no effect. Budgets are in micro-epsilon per
+    epoch. ``impressions_per_site`` None keeps all. ``consume_activation`` lets one activation serve one tab's site
+    once, as upstream's simulator proposes; the text does not.
+    """
+
+    aggregation_services: Mapping[str, str] = field(default_factory=lambda: _SERVICES)
+    max_service_histogram_size: Mapping[str, int] = field(default_factory=lambda: _NO_LIMITS)
+    max_lookback_days: int = 30
+    max_conversion_sites: int = 10
+    max_conversion_callers: int = 10
+    max_impression_sites: int = 30
+    max_impression_callers: int = 10
+    max_credits: int = 20
+    max_match_values: int = 30
+    max_histogram_size: int = 4096
+    impressions_per_site: int | None = 10_000
+    epoch_days: int = 7
+    filters: frozenset[Filter] = _LEVEL_1
+    site_budget_micro: int = 1_000_000
+    global_budget_micro: int = 8_000_000
+    impression_quota_micro: int = 4_000_000
+    conversion_quota_micro: int = 1_000_000
+    sites_per_action: int = 2
+    shared_cost: SharedCost = SharedCost.WHOLE_VALUE
+    arithmetic: Arithmetic = Arithmetic.EXACT
+    activation_duration_ms: int = 5_000
+    consume_activation: bool = False
+    reports_kept: int = 1_000
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "filters", frozenset(map(Filter, self.filters)))
+        object.__setattr__(self, "shared_cost", SharedCost(self.shared_cost))
+        object.__setattr__(self, "arithmetic", Arithmetic(self.arithmetic))
+        for names, least, most in (
+            (_AT_LEAST_ONE, 1, 1 << 53),
+            (_AT_LEAST_NONE, 0, 1 << 53),
+            (_BUDGETS, 0, UINT32_MAX),
+        ):
+            for name in names:
+                self._check(name, getattr(self, name), least, most)
+        if self.impressions_per_site is not None:
+            self._check("impressions_per_site", self.impressions_per_site, 1, 1 << 53)
+        if self.max_histogram_size > UINT32_MAX + 1:
+            raise ConfigError(f"max_histogram_size must be at most {UINT32_MAX + 1}, not {self.max_histogram_size}")
+        for url, protocol in self.aggregation_services.items():
+            if protocol not in (DAP_PROTOCOL, TEE_PROTOCOL):
+                raise ConfigError(f"{url!r} has protocol {protocol!r}: use {DAP_PROTOCOL!r} or {TEE_PROTOCOL!r}")
+
+    @staticmethod
+    def _check(name: str, value: object, least: int, most: int) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise ConfigError(f"{name} must be an integer from {least} to {most}, not {value!r}")
+
+    @property
+    def epoch_ms(self) -> int:
+        """The length of an epoch."""
+        return self.epoch_days * DAY_MS
+
+    @property
+    def max_lookback_ms(self) -> int:
+        """The longest lookback, which is also the longest lifetime."""
+        return self.max_lookback_days * DAY_MS
+
+
+def specification_minimums(**changes: object) -> Config:
+    """Return the smallest limits that the specification allows, with ε_site = 1 and shared limits as small multiples.
+
+    >>> specification_minimums().max_conversion_sites
+    5
+    """
+    values: dict[str, object] = {
+        "max_lookback_days": 30,
+        "max_conversion_sites": 5,
+        "max_conversion_callers": 10,
+        "max_impression_sites": 30,
+        "max_impression_callers": 10,
+        "max_credits": 10,
+        "max_match_values": 30,
+        "impressions_per_site": 1_000,
+    }
+    return Config(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def design_config(design: Design | str, **changes: object) -> Config:
+    """Return a design's filters over the default limits; ``changes`` are fields of ``Config``.
+
+    ``big-bird`` adds conversion-site quotas and a cap on sites per user action, with the values of its evaluation
+    (quotas of 1 and 2 ε, cap 2); ``cookie-monster`` has per-site budgets alone; ``global-only`` one budget for all.
+    """
+    filters: dict[Design, dict[str, object]] = {
+        Design.W3C: {},
+        Design.BIG_BIRD: {
+            "filters": frozenset(Filter),
+            "impression_quota_micro": 2_000_000,
+            "shared_cost": SharedCost.INDIVIDUAL,
+        },
+        Design.COOKIE_MONSTER: {"filters": frozenset({Filter.SITE})},
+        Design.GLOBAL_ONLY: {"filters": frozenset({Filter.GLOBAL})},
+    }
+    return Config(**{**filters[Design(design)], **changes})  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""Many devices at once, in columns."""

@@ -1,0 +1,70 @@
+"""The random choices of a browser: when its epochs begin, and how credit is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Protocol
+
+from aggservice.mechanisms import Bits, uniform_below
+
+#: A double has this many bits after the point if it is below 1.
+_DOUBLE_BITS = 53
+
+
+class Draws(Protocol):
+    """What a browser draws."""
+
+    def epoch_offset_ms(self, epoch_ms: int) -> Fraction | int:
+        """Return a time in [0, ``epoch_ms``)."""
+        ...
+
+    def coin(self, favourable: int, total: int) -> bool:
+        """Return True with probability ``favourable`` / ``total``, exactly."""
+        ...
+
+    def fraction(self) -> float:
+        """Return a double in [0, 1)."""
+        ...
+
+
+class RandomDraws:
+    """Choices from random bits, in the order in which a browser needs them."""
+
+    def __init__(self, bits: Bits) -> None:
+        self._bits = bits
+
+    def epoch_offset_ms(self, epoch_ms: int) -> int:
+        """Draw a whole number of milliseconds."""
+        return uniform_below(self._bits, epoch_ms)
+
+    def coin(self, favourable: int, total: int) -> bool:
+        """Draw a whole number below ``total``."""
+        return uniform_below(self._bits, total) < favourable
+
+    def fraction(self) -> float:
+        """Draw one of the doubles k / 2^53, each equally likely."""
+        return (self._bits.word() >> (64 - _DOUBLE_BITS)) / (1 << _DOUBLE_BITS)
+
+
+class FixedDraws:
+    """Choices that a scenario gives: one for epochs, and a list for credit, used in turn and then again."""
+
+    def __init__(self, *, epoch_start: float, fractions: Sequence[float]) -> None:
+        self._epoch_start = Fraction(epoch_start)
+        self._fractions = tuple(fractions)
+        self.used = 0
+
+    def epoch_offset_ms(self, epoch_ms: int) -> Fraction:
+        """Return the given part of an epoch."""
+        return self._epoch_start * epoch_ms
+
+    def coin(self, favourable: int, total: int) -> bool:
+        """Compare the next number with the probability."""
+        return Fraction(self.fraction()) * total < favourable
+
+    def fraction(self) -> float:
+        """Return the next number."""
+        chosen = self._fractions[self.used % len(self._fractions)]
+        self.used += 1
+        return chosen

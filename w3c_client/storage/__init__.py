@@ -1,0 +1,1 @@
+"""What a browser keeps: impressions, the time line of epochs, and how clearing changes them."""

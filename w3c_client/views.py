@@ -1,0 +1,34 @@
+"""What a user may see: stored impressions, budgets and past reports (specification, "Visibility").
+
+A page sees none of this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from w3c_client.config import Filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetEntry:
+    """What one filter has left in one epoch; ``site`` is empty for the global budget."""
+
+    filter: Filter
+    epoch: int
+    site: str
+    left_micro: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastReport:
+    """A report that this browser made: when, for whom, and what the page asked for."""
+
+    time_ms: int
+    conversion_site: str
+    caller: str
+    aggregation_service: str
+    histogram_size: int
+    value: int
+    max_value: int
+    epsilon_micro: int
