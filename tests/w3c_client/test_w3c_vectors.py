@@ -1,4 +1,4 @@
-"""W3C's end-to-end scenarios, the random scenarios with their stores, the header cases, and the commands that run them."""
+"""W3C scenarios with and without stores, the header cases, and the commands that run them."""
 
 from __future__ import annotations
 
