@@ -10,17 +10,9 @@ import numpy as np
 import typer
 
 from aggservice.commands.console import Json, open_with_bar, refuse
-from aggservice.engine import (
-    EngineSettings,
-    ExactNoise,
-    InlineOpener,
-    JobRequest,
-    LocalEngine,
-    Outcome,
-    Scope,
-    ledger_terms,
-)
+from aggservice.engine import EngineSettings, InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
 from aggservice.engine.release.debug import debug_avro_rows
+from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.release.output import summary_rows
 from aggservice.engine.request import parse_epsilon, parse_filtering_ids, parse_percentage
 from aggservice.files.atomic import whole_file

@@ -69,12 +69,9 @@ class LocalEngine:
         expected_keys: int = 0,
         cleartext: bool = False,
         debug_only: bool | None = None,
+        input_bytes: int | None = None,
     ) -> Session:
-        """Begin a job whose result goes to ``destination`` (by default, the ledger).
-
-        ``cleartext`` reads payloads that are not sealed, for local tests. ``debug_only`` reads only reports that were
-        marked for debugging; by default, only a debug run does so.
-        """
+        """Begin a job, as ``Engine.begin`` says; its size does not matter here."""
         destination = destination or InLedger()
         if request.shuffle is not None:
             return ShuffleSession(self.parts, scope, request, request.shuffle, destination=destination)
@@ -94,3 +91,6 @@ class LocalEngine:
         Raises ``JobIdTakenError`` if the caller used the job id for another request.
         """
         return Charge.find(self.ledger, scope.caller, request, request.digest(content))
+
+    def close(self) -> None:
+        """Do nothing: the opener belongs to whoever made it."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from aggservice.engine import ExactNoise, InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope
-from aggservice.engine.release.noise import release
+from aggservice.engine import InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope
+from aggservice.engine.release.noise import ExactNoise, release
 from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeyMask, KeySums
 from aggservice.mechanisms import SecureBits
@@ -49,7 +49,7 @@ def test_a_key_appears_with_the_probability_that_the_pmf_gives() -> None:
     tried = [1, 2, tau // 2, tau - 3, tau - 2, tau - 1, tau, tau + 1, tau + 2, tau + 5, 2 * tau, 2 * tau + 1]
     each = 20_000
     for number, true_sum in enumerate(tried):
-        summary = release(filled(dict.fromkeys(range(each), true_sum)), plan, ExactNoise(SecureBits()))
+        summary = release(filled(dict.fromkeys(range(each), true_sum)).columns(), plan, ExactNoise(SecureBits()))
         chance = float(1 - noise.cdf(tau - true_sum))
         count = len(summary)
         level = ALARM / (2 * len(tried))
@@ -130,7 +130,7 @@ def _releases(count: int) -> None:
     for _ in range(count):
         sums = KeySums(salt=1, discover=True, mask=KeyMask.of(MASK))
         sums.add(zeros, keys, values, np.zeros(5, dtype=np.int32), fresh)
-        for key in release(sums, plan, noise).low.tolist():
+        for key in release(sums.columns(), plan, noise).low.tolist():
             appeared[key] = appeared.get(key, 0) + 1
     assert set(appeared) <= {2, 3}
     assert appeared[2] == count
@@ -146,7 +146,7 @@ def test_declared_keys_are_always_there_beside_discovered_ones() -> None:
     keys = np.array([9, 8, 5], dtype=np.uint64)
     values = np.array([10_000, 10_000, 1], dtype=np.uint32)
     sums.add(np.zeros(3, dtype=np.uint64), keys, values, np.zeros(3, dtype=np.int32), np.ones(1, dtype=bool))
-    summary = release(sums, plan, ExactNoise(SecureBits()))
+    summary = release(sums.columns(), plan, ExactNoise(SecureBits()))
     # Declared keys in the order of the domain, then discovered ones in ascending order, not in that of arrival.
     assert summary.low.tolist() == [7, 5, 8, 9]
 
@@ -156,7 +156,7 @@ def test_the_order_of_discovered_rows_says_nothing_about_the_reports() -> None:
     orders = []
     for keys in ([5, 3, 9], [9, 5, 3]):
         sums = filled(dict.fromkeys(keys, 10_000))
-        orders.append(release(sums, plan, ExactNoise(SecureBits())).low.tolist())
+        orders.append(release(sums.columns(), plan, ExactNoise(SecureBits())).low.tolist())
     assert orders[0] == orders[1] == [3, 5, 9]
 
 

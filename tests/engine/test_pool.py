@@ -15,7 +15,7 @@ import pytest
 
 from aggservice.engine import EngineError, InlineOpener, ReturnCode, WorkerPool
 from aggservice.engine.errors import WorkerLostError
-from aggservice.engine.jobs.session import pieces
+from aggservice.engine.jobs.batches import pieces
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.opening.pool import SLOT_BYTES

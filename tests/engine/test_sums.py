@@ -96,7 +96,7 @@ def test_noisy_sums_end_at_the_ends_of_64_bits_and_no_error_tells() -> None:
     sums = KeySums(salt=1)
     sums.declare(*split([9, 10]))
     add(sums, [(9, 5), (11, 7)])
-    summary = release(sums, plan, Huge())
+    summary = release(sums.columns(), plan, Huge())
     assert summary.metrics.tolist() == [(1 << 63) - 1] * 2
     assert summary.others == (1 << 63) - 1
 

@@ -7,25 +7,30 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import DomainError, EngineError, InvalidJobError
-from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
+from aggservice.engine.errors import EngineError
+from aggservice.engine.jobs.batches import BatchSession
+from aggservice.engine.jobs.histogram_checks import (
+    check_declarable,
+    check_declared,
+    check_discoverable,
+    check_priced,
+    check_releasable,
+)
+from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
 from aggservice.engine.opening.coverage import Coverage
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.charging import Charge
-from aggservice.engine.release.debug import debug_code, debug_rows, write_debug_files
+from aggservice.engine.release.debug import debug_rows
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan, release
-from aggservice.engine.release.output import AvroShards, Destination
+from aggservice.engine.release.output import Destination
 from aggservice.engine.release.result import ResultHeader, Rows
-from aggservice.engine.release.statement import statement_of
 from aggservice.engine.request import JobRequest
-from aggservice.engine.tables.sums import MOST_KEYS, KeySums
+from aggservice.engine.tables.sums import KeySums
 from aggservice.wire import ReportBatch
-from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
-from budget import Release
 
 
-class HistogramSession(Session):
+class HistogramSession(BatchSession):
     """One histogram in progress. Noise that was drawn for a charge that failed is dropped with the session."""
 
     def __init__(
@@ -39,9 +44,7 @@ class HistogramSession(Session):
         cleartext: bool,
         debug_only: bool,
     ) -> None:
-        # A mechanism that the ledger has no price for is refused before any report arrives.
-        mechanisms = ReleasePlan.of(request, parts.ledger.terms, {}).mechanisms()
-        parts.ledger.filter.cost(Release(mechanisms=mechanisms))
+        check_priced(request, parts.ledger)
         super().__init__(parts, scope, request, destination=destination, cleartext=cleartext, debug_only=debug_only)
         self._discovers = request.discovery is not None or request.debug_run
         self._sums = KeySums(
@@ -58,12 +61,9 @@ class HistogramSession(Session):
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Declare keys that the summary will have. Must come before the first reports, whatever they contain."""
         self._check_cancelled()
-        if self._reading:
-            raise DomainError("keys were declared after the first reports: send all domain parts first")
+        check_declarable(reading=self._reading)
         self._sums.declare(high, low)
-        most = self._parts.settings.max_domain_keys
-        if len(self._sums) > most:
-            raise DomainError(f"the job declares more than {most:,} keys, the most that this service accepts")
+        check_declared(len(self._sums), self._parts.settings.max_domain_keys)
 
     def _check_batch(self, batch: ReportBatch) -> None:
         """Also refuse reports without a key to sum them under, or with more keys than a job can discover."""
@@ -71,17 +71,11 @@ class HistogramSession(Session):
         self._check_releasable()
         super()._check_batch(batch)
         self._payload_bytes += int((batch.payloads.stops - batch.payloads.starts).sum())
-        if len(self._sums) + self._payload_bytes // SMALLEST_CONTRIBUTION_BYTES > MOST_KEYS and self._discovers:
-            raise InvalidJobError(
-                "these reports may contain more keys than a job can discover: divide them over several jobs"
-            )
+        if self._discovers:
+            check_discoverable(len(self._sums), self._payload_bytes)
 
     def _check_releasable(self) -> None:
-        if not self._sums.declared and not self._discovers:
-            raise InvalidJobError(
-                "the job declares no key and does not ask for discovery, so there is nothing to release: "
-                "send a domain or set key discovery"
-            )
+        check_releasable(self._sums.declared, discovers=self._discovers)
 
     def _take(self, judged: Columns) -> None:
         """Count, drop repeated reports, keep the units of the other reports, and sum.
@@ -100,34 +94,26 @@ class HistogramSession(Session):
                 self._lost = problem
 
     def _release(self, content: bytes) -> Outcome:
-        request, parts = self._request, self._parts
-        plan = ReleasePlan.of(request, parts.ledger.terms, self._coverage.covers())
-        header = self._header(
-            statement_of(plan, parts.unit, private=parts.bits.private, debug_run=request.debug_run), row_count=0
-        )
-        charge = self._charge(plan, content)
-        noise = parts.noise_of(self._bits.child("noise"))
+        request = self._request
+        plan, header, charge = self._planned(self._coverage.covers(), content)
+        noise = self._parts.noise_of(self._bits.child("noise"))
         if request.debug_run:
             return self._debug(charge, header, plan, noise)
 
         def make() -> tuple[ResultHeader, Rows]:
             if self._lost is not None:
                 raise self._lost
-            summary = release(self._sums, plan, noise)
+            summary = release(self._sums.columns(), plan, noise)
             rows = Rows(high=summary.high, low=summary.low, metrics=summary.metrics)
             named = replace(header, row_count=len(rows), others=summary.others, undeclared=summary.undeclared)
             return named, rows
 
-        return self._commit(charge, make, failed=header, declared=self._sums.declared)
+        return self._charge_and_keep(charge, make, failed=header, declared=self._sums.declared)
 
     def _debug(self, charge: Charge, header: ResultHeader, plan: ReleasePlan, noise: NoiseSource) -> Outcome:
         """Return true and noisy values side by side, charge nothing, and say whether a real run could be paid."""
         if self._lost is not None:
             raise self._lost
         payable = charge.check(self._units.take()).payable
-        rows = debug_rows(self._sums, plan, noise)
-        header = replace(header, row_count=len(rows), return_code=debug_code(header.return_code, payable=payable))
-        if isinstance(self._destination, AvroShards):
-            header = replace(header, files=self._destination.names(len(rows)))
-            write_debug_files(self._destination, header, rows, plan)
-        return Outcome(header=header, rows=rows, receipted=None)
+        rows = debug_rows(self._sums.columns(), plan, noise)
+        return self._debug_outcome(header, rows, plan, payable=payable)

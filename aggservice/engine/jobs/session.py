@@ -1,44 +1,40 @@
-"""One job in progress: what every kind of job shares, from the first batch of reports to the charge.
+"""One job in progress: what every kind of job on every engine shares, from its parameters to the charge.
 
-A kind of job says what it keeps of opened reports (``_take``) and what it releases (``_release``). Until reports have
-been charged, nothing that a caller can see depends on what the reports contain (docs/design.md, semantics 8). A job
-can fail because of its parameters, its declared keys or the public parts of reports; any later failure is paid for.
+Until reports have been charged, nothing that a caller can see depends on what the reports contain (docs/design.md,
+semantics 8). A job can fail because of its parameters, its declared keys or the public parts of reports; any later
+failure is paid for.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import CancelledError, EngineError, InvalidJobError, PaidFailureError, ReturnCode
+from aggservice.engine.errors import CancelledError, InvalidJobError, PaidFailureError, ReturnCode
+from aggservice.engine.jobs.files import InputFile, read_domain_file, read_report_file
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.opening.coverage import APIS, PrivacyUnit
 from aggservice.engine.opening.judging import OpeningSpec
-from aggservice.engine.opening.pool import BatchOpener, Columns
+from aggservice.engine.opening.pool import BatchOpener
 from aggservice.engine.release.charging import Charge, Receipted, Result
+from aggservice.engine.release.debug import debug_code, write_debug_files
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
-from aggservice.engine.release.output import Destination
+from aggservice.engine.release.output import AvroShards, Destination
 from aggservice.engine.release.result import ResultHeader, Rows
-from aggservice.engine.release.statement import Statement
+from aggservice.engine.release.statement import Statement, statement_of
 from aggservice.engine.request import JobRequest
 from aggservice.engine.shuffle.plan import ShufflePlan, ShuffleSettings
 from aggservice.engine.shuffle.rows import ShuffledRows
-from aggservice.engine.tables.report_ids import ReportIds
-from aggservice.engine.tables.units import UnitList
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import UNIT_BYTES, Randomizer, ReportBatch
+from aggservice.wire import Api, Randomizer, ReportBatch
 from aggservice.wire.report.device_tokens import TokenCheck
 from budget import Ledger, Sensitivity
 
-MAX_BATCH_REPORTS = 1024
-MAX_BATCH_BYTES = 2 << 20
 MOST_REPORTS = (1 << 31) - 1
 """Reports per job. Each contributes at most 2³², so sums fit into 63 bits."""
 
@@ -105,7 +101,10 @@ class Outcome:
 
 
 class Session(ABC):
-    """One job in progress: ``declare``, ``add``, ``finish``, or ``cancel`` from any thread."""
+    """One job in progress: ``declare``, ``add``, ``finish``, or ``cancel`` from any thread.
+
+    Keys and reports come as columns, or as files that the engine reads where it likes.
+    """
 
     def __init__(
         self,
@@ -125,8 +124,6 @@ class Session(ABC):
         self._destination = destination
         self._submitted = 0
         self._bits = parts.bits.child(f"job {scope.caller} {request.job_request_id}")
-        self._ids: ReportIds | None = ReportIds(salt=self._bits.child("report id salt").word())
-        self._units = UnitList(distinct=randomizer is None and parts.unit == PrivacyUnit.SHARED_ID)
         self._counts = ReportCounts(
             threshold_percent=request.error_threshold_percent, announced=request.input_report_count
         )
@@ -147,7 +144,6 @@ class Session(ABC):
             randomizer=randomizer,
             evidence=evidence,
         )
-        self._in_progress: deque[Future[Columns]] = deque()
         self._cancelled = threading.Event()
 
     @property
@@ -167,61 +163,35 @@ class Session(ABC):
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Declare keys that the summary will have. Must come before the first reports."""
 
+    @abstractmethod
     def add(self, batch: ReportBatch) -> None:
-        """Add reports; of reports with equal ids, the first one added counts. Waits while workers are busy."""
-        self._check_batch(batch)
-        for piece in pieces(batch, len(self._request.filtering_ids)):
-            self._check_cancelled()
-            self._in_progress.append(self._parts.opener.submit(self._spec, piece))
-            while len(self._in_progress) >= self._parts.opener.window:
-                self._take(self._in_progress.popleft().result())
+        """Add reports; of reports with equal ids, the first one added counts."""
 
-    def _check_batch(self, batch: ReportBatch) -> None:
-        """Refuse a batch by what is public about it: here, more reports than a job may have."""
-        self._submitted += len(batch)
+    def declare_files(self, files: Sequence[InputFile]) -> None:
+        """Declare the keys of domain files, in order."""
+        for file in files:
+            for rows in read_domain_file(file):
+                self.declare(rows.key_high, rows.key_low)
+
+    def add_files(self, files: Sequence[InputFile]) -> None:
+        """Add the reports of files, in order."""
+        for file in files:
+            for batch in read_report_file(file):
+                self.add(batch)
+
+    def _count_submitted(self, reports: int) -> None:
+        """Refuse more reports than a job may have."""
+        self._submitted += reports
         if self._submitted > MOST_REPORTS:
             raise InvalidJobError(f"the job has more than {MOST_REPORTS:,} reports: divide them over several jobs")
 
     @abstractmethod
-    def _take(self, judged: Columns) -> None:
-        """Take in a batch that a worker has opened."""
-
-    def _take_public(self, judged: Columns, units_per_report: int) -> NDArray[np.bool_]:
-        """Count a batch and keep the units that its reports pay with; return which reports are not repeated."""
-        if self._ids is None:
-            raise EngineError("a batch of reports arrived after the job was finished")
-        self._counts.add(judged.statuses)
-        fresh = self._ids.add(judged.ids)
-        repeated = fresh.size - int(np.count_nonzero(fresh))
-        self._counts.repeated += repeated
-        self._units.add(judged.units, fresh if repeated else None, units_per_report)
-        return fresh
-
-    def _drain(self) -> None:
-        """Take in every batch that is still with the workers."""
-        while self._in_progress:
-            self._check_cancelled()
-            self._take(self._in_progress.popleft().result())
-
     def finish(self, *, content: bytes = b"") -> Outcome:
         """Charge and release. If the job cannot be done, raise with nothing charged and nothing left.
 
         Only PaidFailureError means that the job was charged. ``content`` is the digest of what was streamed; with it,
         a repeated stream is recognised as the same request.
         """
-        self._drain()
-        self._counts.check()
-        self._check_releasable()
-        self._ids = None
-        return self._release(content)
-
-    @abstractmethod
-    def _check_releasable(self) -> None:
-        """Refuse a job that has nothing to release, or too much, by what is public about it."""
-
-    @abstractmethod
-    def _release(self, content: bytes) -> Outcome:
-        """Decide what is charged and released, and commit it."""
 
     def _header(self, statement: Statement, *, row_count: int) -> ResultHeader:
         return ResultHeader(
@@ -234,6 +204,14 @@ class Session(ABC):
             debug_run=self._request.debug_run,
         )
 
+    def _planned(self, covers: Mapping[Api, int], content: bytes) -> tuple[ReleasePlan, ResultHeader, Charge]:
+        """Return how a histogram over these APIs is released, the header without rows, and the charge."""
+        plan = ReleasePlan.of(self._request, self._parts.ledger.terms, covers)
+        statement = statement_of(
+            plan, self._parts.unit, private=self._parts.bits.private, debug_run=self._request.debug_run
+        )
+        return plan, self._header(statement, row_count=0), self._charge(plan, content)
+
     def _charge(self, plan: ReleasePlan | ShufflePlan, content: bytes) -> Charge:
         return Charge(
             ledger=self._parts.ledger,
@@ -244,33 +222,24 @@ class Session(ABC):
         )
 
     def _commit(
-        self, charge: Charge, make: Callable[[], Result], *, failed: ResultHeader, declared: int = 0
+        self,
+        charge: Charge,
+        make: Callable[[], Result],
+        *,
+        units: NDArray[np.uint8],
+        failed: ResultHeader,
+        declared: int = 0,
     ) -> Outcome:
         """Charge the units and keep what ``make`` returns; ``failed`` is committed in its place if it is lost."""
-        units = self._units.take()
         self._check_cancelled()
         return Outcome.of(
             charge.commit(make, units=units, destination=self._destination, failed=failed, declared=declared)
         )
 
-
-def pieces(batch: ReportBatch, units_per_report: int = 1) -> list[ReportBatch]:
-    """Divide a batch so that each piece, and what a worker returns for it, has a bounded number of reports and bytes.
-
-    Both then fit a worker's slot of shared memory. If both sides sent what does not fit through the pipe at the same
-    time, each would wait for the other to read.
-    """
-    if len(batch) == 0:
-        return []
-    columns = (batch.payloads, batch.key_ids, batch.shared_infos)
-    ends = np.cumsum(sum(column.stops - column.starts for column in columns))
-    most = max(1, min(MAX_BATCH_REPORTS, MAX_BATCH_BYTES // (UNIT_BYTES * units_per_report)))
-    found = []
-    start = 0
-    while start < len(batch):
-        before = int(ends[start - 1]) if start else 0
-        stop = int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right"))
-        stop = min(max(stop, start + 1), start + most, len(batch))
-        found.append(batch.slice(start, stop))
-        start = stop
-    return found
+    def _debug_outcome(self, header: ResultHeader, rows: Rows, plan: ReleasePlan, *, payable: bool) -> Outcome:
+        """Return a debug run's rows, and write them to files if the job asks for files."""
+        header = replace(header, row_count=len(rows), return_code=debug_code(header.return_code, payable=payable))
+        if isinstance(self._destination, AvroShards):
+            header = replace(header, files=self._destination.names(len(rows)))
+            write_debug_files(self._destination, header, rows, plan)
+        return Outcome(header=header, rows=rows, receipted=None)

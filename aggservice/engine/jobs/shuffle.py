@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError
-from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
+from aggservice.engine.jobs.batches import BatchSession
+from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
 from aggservice.engine.opening.coverage import APIS
 from aggservice.engine.opening.ldp_columns import LdpBatch
 from aggservice.engine.opening.pool import Columns
@@ -28,7 +29,7 @@ MOST_BYTES_IN_MEMORY = 4 << 30
 """Reports are held until all have arrived, and twice while they are put in order."""
 
 
-class ShuffleSession(Session):
+class ShuffleSession(BatchSession):
     """One shuffle in progress."""
 
     def __init__(
@@ -109,4 +110,4 @@ class ShuffleSession(Session):
             order = random_order(self._bits.child("order"), len(reports))
             return header, ShuffledRows(reports=reports[order])
 
-        return self._commit(self._charge(plan, content), make, failed=replace(header, row_count=0))
+        return self._charge_and_keep(self._charge(plan, content), make, failed=replace(header, row_count=0))

@@ -59,7 +59,11 @@ class ReportCounts:
 
     def add(self, statuses: NDArray[np.uint8]) -> None:
         """Count a batch; a report of a newer major version ends the job at once."""
-        self._by_status += np.bincount(statuses, minlength=256)
+        self.add_counted(np.bincount(statuses, minlength=256))
+
+    def add_counted(self, by_status: NDArray[np.int64]) -> None:
+        """Add the number of reports per status (256 of them) of a batch."""
+        self._by_status += by_status
         if self._by_status[ReportStatus.UNSUPPORTED_REPORT_VERSION]:
             raise ReportVersionError(
                 "the shared_info.version of a report is newer than 1.x, the newest that this service supports"

@@ -12,34 +12,31 @@ from contextlib import suppress
 import numpy as np
 
 from aggservice.engine.errors import ResultWriteError, ReturnCode
-from aggservice.engine.release.noise import NoiseSource, ReleasePlan
+from aggservice.engine.release.noise import NoiseSource, ReleasePlan, draws
 from aggservice.engine.release.output import AvroShards, summary_rows
 from aggservice.engine.release.result import ResultHeader, Rows
-from aggservice.engine.tables.sums import KeySums
+from aggservice.engine.tables.sums import SumColumns
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
 from budget.files.folders import new_file, open_below, opened_folder
 
 
-def debug_rows(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Rows:
-    """Return every key of the domain and of the reports with its noisy and its true sum and where it was found."""
-    unnoised = sums.sums.copy()
+def debug_rows(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Rows:
+    """Return every key of the domain and of the reports with its noisy and its true sum and where it was found.
+
+    Declared keys come first, in the order in which they were declared; then the other keys, in ascending order.
+    """
+    _, found = sums.split()
+    order = np.concatenate((np.arange(sums.declared), sums.declared + np.lexsort((found.low, found.high))))
+    high, low, unnoised = sums.high[order], sums.low[order], sums.sums[order]
     annotations = np.where(unnoised > 0, IN_REPORTS, 0).astype(np.uint8)
     annotations[: sums.declared] |= IN_DOMAIN
-    found = len(sums) - sums.declared
-    draws = np.concatenate(
-        (
-            noise.draw(plan.declared_noise, sums.declared),
-            noise.draw(plan.discovered_noise if plan.discover else plan.declared_noise, found),
-        )
+    at = sums.declared
+    undeclared_noise = plan.discovered_noise if plan.discover else plan.declared_noise
+    drawn = np.concatenate(
+        (draws(noise, plan.declared_noise, high[:at], low[:at]), draws(noise, undeclared_noise, high[at:], low[at:]))
     )
-    return Rows(
-        high=sums.high.copy(),
-        low=sums.low.copy(),
-        metrics=unnoised + draws,
-        unnoised=unnoised,
-        annotations=annotations,
-    )
+    return Rows(high=high, low=low, metrics=unnoised + drawn, unnoised=unnoised, annotations=annotations)
 
 
 def regular_rows(rows: Rows, plan: ReleasePlan) -> Rows:

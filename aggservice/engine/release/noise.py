@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.request import JobRequest
-from aggservice.engine.tables.sums import KeySums
+from aggservice.engine.tables.sums import SumColumns
 from aggservice.mechanisms import (
     Bits,
     DiscreteGaussian,
@@ -39,6 +39,14 @@ class NoiseSource(Protocol):
 
     def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
         """Return ``size`` independent draws of ``noise``."""
+
+
+@runtime_checkable
+class KeyedNoise(Protocol):
+    """A source whose draw depends on the key, so that engines that divide keys differently draw the same. For tests."""
+
+    def draw_for(self, noise: Noise, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Return a draw of ``noise`` per key."""
 
 
 Noise = DiscreteLaplace | TruncatedDiscreteLaplace | DiscreteGaussian
@@ -154,32 +162,54 @@ class Summary:
         return self.metrics.size
 
 
-def release(sums: KeySums, plan: ReleasePlan, noise: NoiseSource) -> Summary:
+def release(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Summary:
     """Return the noisy summary of ``sums`` (Algorithm 1, phase 3). Noise is added to the sums in place.
 
     Every declared key gets noise, also with a sum of 0. Discovered keys get truncated noise and are kept if the noisy
     sum is strictly greater than τ. The total of what is left out is the noisy total of undeclared keys less the
     discovered rows, so that it reveals no more than these and its own noise do.
     """
-    undeclared = None
-    if plan.others_noise is not None:
-        total = sums.outside + int(sums.sums[sums.declared :].sum())
-        undeclared = _clamped(total + int(noise.draw(plan.others_noise, 1)[0]))
-    declared = sums.sums[: sums.declared]
-    _add_noise(declared, plan.declared_noise, noise)
+    declared, found = sums.split()
+    undeclared = noisy_total(sums.outside + int(found.sums.sum()), plan, noise)
+    add_declared_noise(declared, plan, noise)
     if not plan.discover:
-        others = undeclared
-        high, low, metrics = sums.high[: sums.declared], sums.low[: sums.declared], declared
-        return Summary(high=high, low=low, metrics=metrics, others=others, undeclared=undeclared)
-    found = sums.sums[sums.declared :]
-    _add_noise(found, plan.discovered_noise, noise)
-    kept = np.flatnonzero(found > plan.threshold) + sums.declared
-    kept = kept[np.lexsort((sums.low[kept], sums.high[kept]))]
-    rows = np.concatenate((np.arange(sums.declared), kept))
-    others = None if undeclared is None else _clamped(undeclared - sum(sums.sums[kept].tolist()))
+        high, low, metrics = declared.high, declared.low, declared.sums
+        return Summary(high=high, low=low, metrics=metrics, others=undeclared, undeclared=undeclared)
+    kept = discovered(found, plan, noise)
+    others = others_of(undeclared, sum(found.sums[kept].tolist()))
+    rows = np.concatenate((np.arange(sums.declared), kept + sums.declared))
     return Summary(
         high=sums.high[rows], low=sums.low[rows], metrics=sums.sums[rows], others=others, undeclared=undeclared
     )
+
+
+def noisy_total(total: int, plan: ReleasePlan, noise: NoiseSource) -> int | None:
+    """Return the noisy total of all undeclared keys; None if the job does not ask for it."""
+    if plan.others_noise is None:
+        return None
+    return _clamped(total + int(noise.draw(plan.others_noise, 1)[0]))
+
+
+def others_of(undeclared: int | None, released: int) -> int | None:
+    """Return the noisy total of undeclared keys less the discovered rows."""
+    return None if undeclared is None else _clamped(undeclared - released)
+
+
+def add_declared_noise(declared: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> None:
+    """Add noise to the sums of declared keys, in place."""
+    _add_noise(declared, plan.declared_noise, noise)
+
+
+def discovered(found: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> NDArray[np.int64]:
+    """Add noise to undeclared keys, in place; return which ones are released, in ascending order of keys."""
+    _add_noise(found, plan.discovered_noise, noise)
+    kept = np.flatnonzero(found.sums > plan.threshold)
+    return kept[np.lexsort((found.low[kept], found.high[kept]))]
+
+
+def draws(source: NoiseSource, noise: Noise, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return a draw per key."""
+    return source.draw_for(noise, high, low) if isinstance(source, KeyedNoise) else source.draw(noise, high.size)
 
 
 def _clamped(value: int) -> int:
@@ -187,8 +217,9 @@ def _clamped(value: int) -> int:
     return min(max(value, _SMALLEST), _LARGEST)
 
 
-def _add_noise(sums: NDArray[np.int64], noise: Noise, source: NoiseSource) -> None:
+def _add_noise(keys: SumColumns, noise: Noise, source: NoiseSource) -> None:
     """Add a draw to each sum, piece by piece; a noisy sum above 2⁶³ - 1 becomes 2⁶³ - 1, without an error."""
-    for start in range(0, sums.size, _CHUNK):
-        piece = sums[start : start + _CHUNK]
-        piece += np.minimum(source.draw(noise, piece.size), _LARGEST - piece)
+    for start in range(0, keys.sums.size, _CHUNK):
+        chosen = slice(start, start + _CHUNK)
+        piece = keys.sums[chosen]
+        piece += np.minimum(draws(source, noise, keys.high[chosen], keys.low[chosen]), _LARGEST - piece)

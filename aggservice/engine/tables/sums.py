@@ -46,6 +46,28 @@ class KeyMask:
         return cls(high=mask >> 64, low=mask & ALL_BITS)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumColumns:
+    """Keys with their sums: the first ``declared`` of them were declared. ``outside`` is the sum of all other keys."""
+
+    high: NDArray[np.uint64]
+    low: NDArray[np.uint64]
+    sums: NDArray[np.int64]
+    declared: int = 0
+    outside: int = 0
+
+    def __len__(self) -> int:
+        return self.sums.size
+
+    def split(self) -> tuple[SumColumns, SumColumns]:
+        """Return declared and undeclared keys, without copying."""
+        at = self.declared
+        return (
+            SumColumns(high=self.high[:at], low=self.low[:at], sums=self.sums[:at], declared=at),
+            SumColumns(high=self.high[at:], low=self.low[at:], sums=self.sums[at:]),
+        )
+
+
 class KeySums:
     """The sums of one job.
 
@@ -99,6 +121,10 @@ class KeySums:
 
     def __len__(self) -> int:
         return self._count
+
+    def columns(self) -> SumColumns:
+        """Return keys and sums as they are now, without copying."""
+        return SumColumns(high=self.high, low=self.low, sums=self.sums, declared=self._declared, outside=self._outside)
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Add keys that the summary will always have; a key that was declared before is ignored.

@@ -11,10 +11,10 @@ import grpc
 from aggservice.engine import (
     AvroShards,
     CancelledError,
+    Engine,
     InvalidJobError,
     JobIdTakenError,
     JobRequest,
-    LocalEngine,
     Outcome,
     PaidFailureError,
     Rows,
@@ -58,7 +58,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
     def __init__(
         self,
         *,
-        engine: LocalEngine,
+        engine: Engine,
         runner: JobRunner,
         keys: KeyRing,
         limits: Limits,

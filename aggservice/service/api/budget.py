@@ -6,7 +6,7 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import InvalidJobError, JobRequest, LocalEngine, PrivacyUnit, ReleasePlan
+from aggservice.engine import Engine, InvalidJobError, JobRequest, PrivacyUnit, ReleasePlan
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.request import parse_filtering_ids
 from aggservice.engine.shuffle.plan import ShufflePlan
@@ -35,7 +35,7 @@ _FIRST_SHOWN = 20
 class BudgetServicer(budget_grpc.BudgetServiceServicer):
     """Answers calls about the ledger that the gate has authenticated and authorised."""
 
-    def __init__(self, *, engine: LocalEngine, runner: JobRunner) -> None:
+    def __init__(self, *, engine: Engine, runner: JobRunner) -> None:
         self._engine = engine
         self._ledger = engine.ledger
         self._runner = runner

@@ -147,6 +147,24 @@ class Folder:
         return Path(os.path.realpath(self.root)).joinpath(*parts)
 
 
+class FolderFile:
+    """A file below a caller's folder. It pickles: another process opens it as carefully as this one."""
+
+    def __init__(self, folder: Folder, path: str) -> None:
+        self._folder = folder
+        self.name = path
+
+    @property
+    def size(self) -> int:
+        """How many bytes the file has."""
+        with self.open() as file:
+            return os.fstat(file.fileno()).st_size
+
+    def open(self) -> BinaryIO:
+        """Open the file for reading."""
+        return self._folder.open(self.name)
+
+
 def _refuse_link(above: int, name: str) -> None:
     try:
         mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from aggservice.engine import AvroShards, LocalEngine, Outcome, PaidFailureError, ResultWriteError, Scope, Session
-from aggservice.engine.errors import InputReadError
+from aggservice.engine import AvroShards, Engine, Outcome, PaidFailureError, ResultWriteError, Scope, Session
 from aggservice.service.config.callers import Caller
 from aggservice.service.jobs.book import IN_PROGRESS, JobBook, JobRecord
-from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.folders import Folder, FolderFile
 from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from aggservice.service.messages import outcome_header
 from aggservice.service.status import KNOWN_ERRORS, return_code_of, without_frames
-from aggservice.wire import read_domain, read_reports
-from aggservice.wire.errors import AvroError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +34,7 @@ class JobRunner:
     """Runs jobs in the engine. Everything that blocks runs in a thread of the pool."""
 
     def __init__(
-        self, *, engine: LocalEngine, book: JobBook, slots: JobSlots, executor: ThreadPoolExecutor, log: EventLog
+        self, *, engine: Engine, book: JobBook, slots: JobSlots, executor: ThreadPoolExecutor, log: EventLog
     ) -> None:
         self.engine = engine
         self.book = book
@@ -81,9 +77,12 @@ class JobRunner:
     async def _run(self, record: JobRecord, caller: Caller, job: FileJob) -> None:
         try:
             async with self.slots.take(caller.name):
-                expected = await self.blocking(job.expected_keys)
                 session = self.engine.begin(
-                    scope_of(caller), record.request, destination=job.output, expected_keys=expected
+                    scope_of(caller),
+                    record.request,
+                    destination=job.output,
+                    expected_keys=await self.blocking(job.expected_keys),
+                    input_bytes=await self.blocking(job.input_bytes),
                 )
                 record.begin(session)
                 self.book.change(record, status=IN_PROGRESS, stage="reading")
@@ -145,33 +144,28 @@ class FileJob:
 
     def expected_keys(self) -> int:
         """Estimate how many keys the domain has from the size of its files, so that the table need not grow."""
-        if self._domain is None:
-            return 0
-        size = 0
-        for path in self._inputs.files(self._domain):
-            with self._inputs.open(path) as file:
-                size += os.fstat(file.fileno()).st_size
+        size = sum(file.size for file in self.domain_files())
         return min(size // _DOMAIN_RECORD_BYTES, _MOST_EXPECTED)
+
+    def input_bytes(self) -> int:
+        """Return how many bytes of reports and keys there are."""
+        return sum(file.size for file in (*self.domain_files(), *self.report_files()))
+
+    def domain_files(self) -> list[FolderFile]:
+        """Return the files of the domain, in order."""
+        if self._domain is None:
+            return []
+        return [FolderFile(self._inputs, path) for path in self._inputs.files(self._domain)]
+
+    def report_files(self) -> list[FolderFile]:
+        """Return the files of reports, in order, each once."""
+        paths = dict.fromkeys(path for prefix in self._prefixes for path in self._inputs.files(prefix))
+        return [FolderFile(self._inputs, path) for path in paths]
 
     def run(self, session: Session) -> Outcome:
         """Read domain and reports, and finish. Runs in a thread."""
-        try:
-            if self._domain is not None:
-                for path in self._inputs.files(self._domain):
-                    with self._inputs.open(path) as file:
-                        for rows in read_domain(file):
-                            session.declare(rows.key_high, rows.key_low)
-            seen: set[str] = set()
-            for prefix in self._prefixes:
-                for path in self._inputs.files(prefix):
-                    if path in seen:
-                        continue
-                    seen.add(path)
-                    with self._inputs.open(path) as file:
-                        for batch in read_reports(file):
-                            session.add(batch)
-        except AvroError as problem:
-            raise InputReadError(str(problem)) from problem
+        session.declare_files(self.domain_files())
+        session.add_files(self.report_files())
         if self._recheck is not None:
             self._recheck()
         return session.finish()

@@ -1,0 +1,44 @@
+"""What a histogram job is refused for before anything is released: all of it public (docs/design.md, semantics 8)."""
+
+from __future__ import annotations
+
+from aggservice.engine.errors import DomainError, InvalidJobError
+from aggservice.engine.release.noise import ReleasePlan
+from aggservice.engine.request import JobRequest
+from aggservice.engine.tables.sums import MOST_KEYS
+from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
+from budget import Ledger, Release
+
+
+def check_priced(request: JobRequest, ledger: Ledger) -> None:
+    """Refuse a mechanism that the ledger has no price for, before any report arrives."""
+    ledger.filter.cost(Release(mechanisms=ReleasePlan.of(request, ledger.terms, {}).mechanisms()))
+
+
+def check_declarable(*, reading: bool) -> None:
+    """Refuse keys that come after the first reports."""
+    if reading:
+        raise DomainError("keys were declared after the first reports: send all domain parts first")
+
+
+def check_declared(keys: int, most: int) -> None:
+    """Refuse more declared keys than the operator allows."""
+    if keys > most:
+        raise DomainError(f"the job declares more than {most:,} keys, the most that this service accepts")
+
+
+def check_discoverable(declared: int, payload_bytes: int) -> None:
+    """Refuse reports that may hold more keys than a job can discover."""
+    if declared + payload_bytes // SMALLEST_CONTRIBUTION_BYTES > MOST_KEYS:
+        raise InvalidJobError(
+            "these reports may contain more keys than a job can discover: divide them over several jobs"
+        )
+
+
+def check_releasable(declared: int, *, discovers: bool) -> None:
+    """Refuse reports without a key to sum them under."""
+    if not declared and not discovers:
+        raise InvalidJobError(
+            "the job declares no key and does not ask for discovery, so there is nothing to release: "
+            "send a domain or set key discovery"
+        )
