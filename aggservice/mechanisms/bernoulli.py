@@ -33,11 +33,13 @@ def bernoulli_batch(bits: Bits, p: Real | Fraction, size: int) -> NDArray[np.boo
     real = Real.of(p)
     threshold = threshold_word(real)
     out = np.empty(size, dtype=np.bool_)
-
-    def kernel(words: NDArray[np.uint64], into: NDArray[np.bool_]) -> Progress:
-        return bernoulli_kernel(words, threshold, into)
-
-    fill(bits, out, kernel, lambda tape: bernoulli_twin(tape, real), 1.0)
+    fill(
+        bits,
+        out,
+        lambda words, into: bernoulli_kernel(words, threshold, into),
+        lambda tape: bernoulli_twin(tape, real),
+        1.0,
+    )
     return out
 
 

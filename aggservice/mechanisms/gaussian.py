@@ -62,14 +62,15 @@ class DiscreteGaussian(SymmetricNoise):
         """Return ``size`` independent samples, exact to the last bit."""
         shape = shape_of(Fraction(self.variance_parameter))
         digits, numbers, powers = shape.digits, shape.numbers, shape.powers
+        tables = digits.thresholds, digits.guide, digits.shifts, digits.guide_bits, numbers, powers
         out = np.empty(size, dtype=np.int64)
-
-        def kernel(words: NDArray[np.uint64], into: NDArray[np.int64]) -> Progress:
-            return gaussian_kernel(
-                words, digits.thresholds, digits.guide, digits.shifts, digits.guide_bits, numbers, powers, into
-            )
-
-        fill(bits, out, kernel, lambda tape: gaussian_twin(tape, shape), (digits.shifts.size + 1) * 1.6)
+        fill(
+            bits,
+            out,
+            lambda words, into: gaussian_kernel(words, *tables, into),
+            lambda tape: gaussian_twin(tape, shape),
+            (digits.shifts.size + 1) * 1.6,
+        )
         return out
 
     def _normaliser(self) -> float:
@@ -102,19 +103,6 @@ class DiscreteGaussian(SymmetricNoise):
         if self.sigma > 3:
             return float(self.variance_parameter)
         return 2 * sum(x * x * self._weight(x) for x in range(1, 130)) / self._normaliser()
-
-    def quantile(self, p: Fraction) -> int:
-        """Return the smallest x with P[X ≤ x] ≥ p, within the error of ``cdf``."""
-        if not 0 < p < 1:
-            raise ParameterError(f"a quantile needs 0 < p < 1, not {p}")
-        low, high = -int(45 * self.sigma) - 2, int(45 * self.sigma) + 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.cdf(middle) >= p:
-                high = middle
-            else:
-                low = middle
-        return high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ mass outside the common support (Lemma A.1; ``aggservice.mechanisms.threshold`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -21,7 +20,7 @@ from aggservice.mechanisms.geometric import Digits, digits_of, geometric_twin, l
 from aggservice.mechanisms.reals import Real, exp
 from aggservice.mechanisms.symmetric import SymmetricNoise
 from aggservice.mechanisms.uniform import uniform_below
-from aggservice.mechanisms.words import Progress, Tape, fill
+from aggservice.mechanisms.words import Tape, fill
 
 MICRO = 10**6
 MAX_EPSILON_MICRO = 64 * MICRO
@@ -29,14 +28,31 @@ MAX_SENSITIVITY = 1 << 32
 _UNBOUNDED = (1 << 63) - 1
 
 
-def _check(epsilon_micro: int, sensitivity: int) -> None:
+def check_laplace(epsilon_micro: int, sensitivity: int) -> None:
+    """Refuse an ε or Λ₁ that is not a whole number in range."""
     for name, value, limit in (("ε in 10⁻⁶", epsilon_micro, MAX_EPSILON_MICRO), ("Λ₁", sensitivity, MAX_SENSITIVITY)):
         if not isinstance(value, int) or not 1 <= value <= limit:
             raise ParameterError(f"{name} must be a whole number from 1 to {limit}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteLaplace(SymmetricNoise):
+class _Laplace(SymmetricNoise):
+    """What both forms have: ε = epsilon_micro·10⁻⁶ and L1 sensitivity Λ₁."""
+
+    epsilon_micro: int
+    sensitivity: int
+
+    def __post_init__(self) -> None:
+        check_laplace(self.epsilon_micro, self.sensitivity)
+
+    @property
+    def rate(self) -> Fraction:
+        """Return a = ε/Λ₁."""
+        return Fraction(self.epsilon_micro, MICRO * self.sensitivity)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscreteLaplace(_Laplace):
     """Discrete Laplace noise for ε = epsilon_micro·10⁻⁶ and L1 sensitivity Λ₁.
 
     >>> from aggservice.mechanisms import SeededBits
@@ -46,17 +62,6 @@ class DiscreteLaplace(SymmetricNoise):
     >>> round(float(noise.variance()) ** 0.5)
     9268
     """
-
-    epsilon_micro: int
-    sensitivity: int
-
-    def __post_init__(self) -> None:
-        _check(self.epsilon_micro, self.sensitivity)
-
-    @property
-    def rate(self) -> Fraction:
-        """Return a = ε/Λ₁."""
-        return Fraction(self.epsilon_micro, MICRO * self.sensitivity)
 
     def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
         """Return ``size`` independent samples, exact to the last bit."""
@@ -77,28 +82,17 @@ class DiscreteLaplace(SymmetricNoise):
         ratio = exp(-self.rate)
         return 2 * ratio / ((1 - ratio) * (1 - ratio))
 
-    def quantile(self, p: Fraction) -> int:
-        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1."""
-        return least_reaching(self.cdf, p)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TruncatedDiscreteLaplace(SymmetricNoise):
+class TruncatedDiscreteLaplace(_Laplace):
     """Discrete Laplace noise conditioned on |x| ≤ τ (DLap_τ of the Privacy Sandbox paper)."""
 
-    epsilon_micro: int
-    sensitivity: int
     tau: int
 
     def __post_init__(self) -> None:
-        _check(self.epsilon_micro, self.sensitivity)
+        _Laplace.__post_init__(self)
         if not isinstance(self.tau, int) or not 0 <= self.tau < _UNBOUNDED:
             raise ParameterError(f"τ must be a whole number from 0 to 2^63 - 2, not {self.tau!r}")
-
-    @property
-    def rate(self) -> Fraction:
-        """Return a = ε/Λ₁."""
-        return Fraction(self.epsilon_micro, MICRO * self.sensitivity)
 
     def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
         """Return ``size`` independent samples, none beyond ±τ, exact to the last bit."""
@@ -130,10 +124,6 @@ class TruncatedDiscreteLaplace(SymmetricNoise):
         squares = 1 + r - (n + 1) ** 2 * last + (2 * n * n + 2 * n - 1) * last * r - n * n * last * r * r
         return 2 * r * squares / ((1 - r) * (1 - r) * self._normaliser())
 
-    def quantile(self, p: Fraction) -> int:
-        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1."""
-        return least_reaching(self.cdf, p)
-
 
 def sample_laplace(bits: Bits, rate: Fraction, size: int, tau: int = _UNBOUNDED) -> NDArray[np.int64]:
     """Return samples with P[x] ∝ e^(-rate·|x|) on |x| ≤ tau.
@@ -147,13 +137,14 @@ def sample_laplace(bits: Bits, rate: Fraction, size: int, tau: int = _UNBOUNDED)
             out[index] = _narrow(bits, rate, tau)
         return out
     digits = digits_of(rate)
-
-    def kernel(words: NDArray[np.uint64], into: NDArray[np.int64]) -> Progress:
-        return laplace_kernel(
-            words, digits.thresholds, digits.guide, digits.shifts, digits.prefix, digits.guide_bits, tau, into
-        )
-
-    fill(bits, out, kernel, lambda tape: laplace_twin(tape, digits, tau), digits.shifts.size * 1.002)
+    tables = digits.thresholds, digits.guide, digits.shifts, digits.prefix, digits.guide_bits
+    fill(
+        bits,
+        out,
+        lambda words, into: laplace_kernel(words, *tables, tau, into),
+        lambda tape: laplace_twin(tape, digits, tau),
+        digits.shifts.size * 1.002,
+    )
     return out
 
 
@@ -171,22 +162,3 @@ def _narrow(bits: Bits, rate: Fraction, tau: int) -> int:
         x = uniform_below(bits, 2 * tau + 1) - tau
         if bernoulli_exp(bits, rate * abs(x)):
             return x
-
-
-def least_reaching(cdf: Callable[[int], Real], p: Fraction) -> int:
-    """Return the smallest x with cdf(x) ≥ p by doubling and halving; every comparison is exact."""
-    if not 0 < p < 1:
-        raise ParameterError(f"a quantile needs 0 < p < 1, not {p}")
-    p = Fraction(p)
-    low, high = -1, 1
-    while cdf(high).compare(p) < 0:
-        high *= 2
-    while cdf(low).compare(p) >= 0:
-        low *= 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if cdf(middle).compare(p) >= 0:
-            high = middle
-        else:
-            low = middle
-    return high

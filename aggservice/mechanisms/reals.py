@@ -122,6 +122,9 @@ class Real:
             precision *= 2
         raise ParameterError(f"two numbers agree to {MAX_PRECISION} bits: are they the same expression?")
 
+    def __ge__(self, other: Real | Fraction | int) -> bool:
+        return self.compare(other) >= 0
+
     def floor(self, precision: int = 0) -> int:
         """Return ⌊x·2^precision⌋ exactly."""
         working = precision + 32

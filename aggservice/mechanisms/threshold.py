@@ -7,11 +7,12 @@ two shifted copies; it is largest when one key moves by Λ₁, because that mass
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from fractions import Fraction
 from math import log
 
 from aggservice.mechanisms.errors import ParameterError
-from aggservice.mechanisms.laplace import MAX_EPSILON_MICRO, MAX_SENSITIVITY, MICRO, TruncatedDiscreteLaplace
+from aggservice.mechanisms.laplace import MICRO, TruncatedDiscreteLaplace, check_laplace
 from aggservice.mechanisms.reals import Real, exp
 
 ATTO = 10**18
@@ -26,19 +27,16 @@ def discovery_threshold(*, epsilon_micro: int, delta_atto: int, l0: int, l1: int
     >>> discovery_threshold(epsilon_micro=10_000_000, delta_atto=10**10, l0=1, l1=65_536)
     186258
     """
-    if not isinstance(epsilon_micro, int) or not 1 <= epsilon_micro <= MAX_EPSILON_MICRO:
-        raise ParameterError(f"ε in 10⁻⁶ must be a whole number from 1 to {MAX_EPSILON_MICRO}, not {epsilon_micro!r}")
+    check_laplace(epsilon_micro, l1)
     if not isinstance(delta_atto, int) or not 1 <= delta_atto <= ATTO:
         raise ParameterError(f"key discovery needs 0 < δ ≤ 1 in whole 10⁻¹⁸, not {delta_atto!r}")
-    if not isinstance(l1, int) or not 1 <= l1 <= MAX_SENSITIVITY:
-        raise ParameterError(f"Λ₁ must be a whole number from 1 to 2^32, not {l1!r}")
     if not isinstance(l0, int) or not 1 <= l0 <= l1:
         raise ParameterError(f"Λ₀ counts contributions of at least 1 each: it must lie in [1, Λ₁ = {l1}], not {l0!r}")
     needed = Fraction(l0 * ATTO, delta_atto)
     rate = Fraction(epsilon_micro, MICRO * l1)
 
     def enough(n: int) -> bool:
-        return exp(rate * (n - l1)).compare(needed) >= 0
+        return exp(rate * (n - l1)) >= needed
 
     guess = max(l1, l1 + int(log(needed) / rate))
     step = max(1, guess >> 40)
@@ -47,15 +45,7 @@ def discovery_threshold(*, epsilon_micro: int, delta_atto: int, l0: int, l1: int
     low = guess
     while low > l1 and enough(low):
         low = max(l1, low - step)
-    if enough(low):
-        return low
-    while guess - low > 1:
-        middle = (low + guess) // 2
-        if enough(middle):
-            guess = middle
-        else:
-            low = middle
-    return guess
+    return low + bisect_left(range(low, guess), True, key=enough)
 
 
 def truncated_delta(noise: TruncatedDiscreteLaplace, shift: int, epsilon: Fraction | None = None) -> Real:

@@ -25,11 +25,13 @@ def uniform_below_batch(bits: Bits, n: int, size: int) -> NDArray[np.int64]:
     out = np.empty(size, dtype=np.int64)
     largest = np.uint64(n - 1)
     mask = np.uint64((1 << (n - 1).bit_length()) - 1)
-
-    def kernel(words: NDArray[np.uint64], into: NDArray[np.int64]) -> Progress:
-        return uniform_kernel(words, largest, mask, into)
-
-    fill(bits, out, kernel, lambda tape: uniform_twin(tape, n), (int(mask) + 1) / n)
+    fill(
+        bits,
+        out,
+        lambda words, into: uniform_kernel(words, largest, mask, into),
+        lambda tape: uniform_twin(tape, n),
+        (int(mask) + 1) / n,
+    )
     return out
 
 

@@ -7,6 +7,7 @@ day and batch pays for every window that contains it, so each such cell bounds a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,8 +24,6 @@ ATTO: Final = 10**18
 EPSILON_MAX_MICRO: Final = 64 * MICRO
 """The largest ε of one job."""
 _COVERED: Final = Fraction(95, 100)
-_UPPER_TAIL: Final = Fraction(975, 1000)
-"""The noise is symmetric: P[|x| ≤ h] ≥ 0.95 exactly when P[x ≤ h] ≥ 0.975."""
 _FACTOR_STEPS: Final = 1000
 
 
@@ -148,16 +147,10 @@ class Plan:
 def least_epsilon(target: Target, resources: BudgetLimits, delta_atto: int) -> int | None:
     """Return the least ε (in 10⁻⁶, in whole steps) whose noise meets ``target``; None if that is above 64."""
     meets = _meets(target, resources, delta_atto)
-    low, high = 0, EPSILON_MAX_MICRO // resources.step_micro
-    if not meets(high * resources.step_micro):
+    step, most = resources.step_micro, EPSILON_MAX_MICRO // resources.step_micro
+    if not meets(most * step):
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        if meets(middle * resources.step_micro):
-            high = middle
-        else:
-            low = middle
-    return high * resources.step_micro
+    return step * (1 + bisect_left(range(1, most), True, key=lambda steps: meets(steps * step)))
 
 
 def _meets(target: Target, resources: BudgetLimits, delta_atto: int) -> Callable[[int], bool]:
@@ -170,7 +163,7 @@ def _meets(target: Target, resources: BudgetLimits, delta_atto: int) -> Callable
     def half_width(micro: int) -> bool:
         noise = DiscreteLaplace(epsilon_micro=micro, sensitivity=resources.l1)
         width = int(target.most)
-        return (noise.cdf(width) - noise.cdf(-width - 1)).compare(_COVERED) >= 0
+        return noise.cdf(width) - noise.cdf(-width - 1) >= _COVERED
 
     def threshold(micro: int) -> bool:
         if not delta_atto:
@@ -285,15 +278,10 @@ def _relaxed(
         if high > _FACTOR_STEPS << 40:
             return None, [0] * len(lines)
     low = high // 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        if needs(middle) is None:
-            low = middle
-        else:
-            high = middle
-    found = needs(high)
+    least = low + bisect_left(range(low, high), True, key=lambda thousandths: needs(thousandths) is not None)
+    found = needs(least)
     assert found is not None
-    return Fraction(high, _FACTOR_STEPS), found
+    return Fraction(least, _FACTOR_STEPS), found
 
 
 def _fill(lines: Sequence[QueryLine], cells: _Cells, resources: BudgetLimits, floor: Sequence[int]) -> list[int]:
