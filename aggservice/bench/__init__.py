@@ -6,9 +6,12 @@ in about a minute; ``--full`` runs the sizes that the project promises. It ends 
 
 from __future__ import annotations
 
+import multiprocessing
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from statistics import median
+from typing import Any
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -18,16 +21,38 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def interleaved(works: Mapping[str, Callable[[], object]], rounds: int = 5) -> dict[str, float]:
-    """Return the median time of each work over rounds in which every work runs once.
+Work = Callable[[], object]
 
-    Interleaving spreads a slow minute of the machine over all of them.
+
+def interleaved(works: Mapping[str, Work | Sequence[Work]], rounds: int = 5) -> dict[str, float]:
+    """Return the median time of each work over rounds in which every work runs once, in turns.
+
+    Works that are given in parts take turns part by part. This spreads a slow minute of the machine over all of them.
     """
-    times: dict[str, list[float]] = {name: [] for name in works}
+    turns = list(zip_longest(*([work] if callable(work) else work for work in works.values())))
+    totals: list[dict[str, float]] = []
     for _ in range(rounds):
-        for name, work in works.items():
-            times[name].append(seconds(work))
-    return {name: median(taken) for name, taken in times.items()}
+        totals.append(dict.fromkeys(works, 0.0))
+        for turn in turns:
+            for name, work in zip(works, turn, strict=True):
+                totals[-1][name] += seconds(work) if work is not None else 0.0
+    return {name: median(total[name] for total in totals) for name in works}
+
+
+def at_once(work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Run ``work`` in one new process per entry of ``arguments`` and return what each put into its queue.
+
+    A work gets its arguments, a barrier at which all of them wait before they are timed, and the queue.
+    """
+    context = multiprocessing.get_context("spawn")
+    begin, out = context.Barrier(len(arguments)), context.Queue()
+    processes = [context.Process(target=work, args=(*own, begin, out)) for own in arguments]
+    for process in processes:
+        process.start()
+    found = [out.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return found
 
 
 def conclude(ratio: float, words: str, figures: str) -> None:

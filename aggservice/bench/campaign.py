@@ -6,7 +6,6 @@ SQLite ledger, and compares the summary with the truth. The bare work is measure
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 import time
@@ -16,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from aggservice.bench import conclude
+from aggservice.bench import at_once, conclude
 from aggservice.campaign import parse_campaign, run_campaign
 from aggservice.wire import encode_payload
 from aggservice.wire.hpke.sealing import SUITE
@@ -82,14 +81,7 @@ def _bare_child(count: int, begin: Any, times: Any) -> None:
 
 def bare_seconds(count: int, workers: int) -> float:
     """Return how long ``workers`` processes take to seal and to open ``count`` reports in all."""
-    context = multiprocessing.get_context("spawn")
-    begin, times = context.Barrier(workers), context.Queue()
-    children = [context.Process(target=_bare_child, args=(count // workers, begin, times)) for _ in range(workers)]
-    for child in children:
-        child.start()
-    found = [times.get() for _ in children]
-    for child in children:
-        child.join()
+    found = at_once(_bare_child, [(count // workers,)] * workers)
     return max(stop for _, stop in found) - min(start for start, _ in found)
 
 

@@ -18,23 +18,15 @@ import numpy as np
 import typer
 
 from aggservice.bench import conclude
-from aggservice.bench.engine import NOW_MS, ORIGIN, engine_seconds, in_process
-from aggservice.wire import Api as Apis
-from aggservice.wire import BucketRows, Contribution, ReportBatch, ReportWriter, SharedInfo, Spans, encode_payload
+from aggservice.bench.engine import domain_keys, engine_seconds, in_process, report_columns, sealing_settings
+from aggservice.campaign.service.sealing import plain_batches
+from aggservice.wire import BucketRows, ReportBatch, ReportWriter, Spans
 from aggservice.wire.avro.buckets import BucketWriter
 from aggservice.wire.avro.schemas import BUCKET
 
 CONTRIBUTIONS = 10
-PADDED = 20
 _CHUNK = 1 << 20
 _GIB = 1 << 30
-_SPREAD = 0x9E3779B97F4A7C15
-
-
-def _domain_keys(start: int, stop: int) -> tuple[Any, Any]:
-    """Return distinct keys, spread over the 128 bits, for these rows of the domain."""
-    index = np.arange(start, stop, dtype=np.uint64)
-    return index * np.uint64(_SPREAD), index
 
 
 def _chosen(reports: int, keys: int) -> Any:
@@ -46,74 +38,26 @@ def _prepare(folder: Path, reports: int, keys: int) -> None:
     """Write the domain and the reports."""
     with BucketWriter(folder / "domain.avro", BUCKET) as writer:
         for start in range(0, keys, _CHUNK):
-            high, low = _domain_keys(start, min(start + _CHUNK, keys))
-            writer.write(BucketRows(key_high=high, key_low=low, numbers=np.empty((high.size, 0), dtype=np.int64)))
-    chosen = _chosen(reports, keys)
-    head, entry, tail = _payload_parts()
-    info = SharedInfo(
-        api=Apis.ATTRIBUTION_REPORTING,
-        report_id="00000000-0000-4000-8000-000000000000",
-        reporting_origin=ORIGIN,
-        scheduled_report_time_s=NOW_MS // 1000 - 3600,
-        attribution_destination="https://shop.example",
-    ).serialise()
-    before, after = info.encode().split(b"00000000-0000-4000-8000-000000000000")
+            writer.write(BucketRows.domain(*domain_keys(np.arange(start, min(start + _CHUNK, keys)))))
+    columns = report_columns(_chosen(reports, keys), CONTRIBUTIONS)
     with ReportWriter(folder / "reports.avro") as reports_writer:
-        for start in range(0, reports, 10_000):
-            stop = min(start + 10_000, reports)
-            rows = chosen[start * CONTRIBUTIONS : stop * CONTRIBUTIONS].astype(np.uint64)
-            payloads = _payloads(head, entry, tail, rows * np.uint64(_SPREAD), rows, stop - start)
-            infos = [before + f"{row:08x}-0000-4000-8000-000000000000".encode() + after for row in range(start, stop)]
-            reports_writer.write(
-                ReportBatch(
-                    payloads=Spans.of(payloads),
-                    key_ids=Spans.of([b""] * len(payloads)),
-                    shared_infos=Spans.of(infos),
-                )
+        for payloads, infos in plain_batches(columns, sealing_settings()):
+            batch = ReportBatch(
+                payloads=Spans.of(payloads),
+                key_ids=Spans.of([b""] * len(payloads)),
+                shared_infos=Spans.of(infos),
             )
-
-
-def _payload_parts() -> tuple[bytes, bytes, bytes]:
-    """Return the canonical payload around its entries, and one entry, from the encoder itself."""
-    one = encode_payload([Contribution(bucket=0, value=1)], maximum=PADDED)
-    null = encode_payload([], maximum=PADDED)
-    head = one[: one.index(b"\xa3")]
-    size = (len(one) - len(head) - len(one[one.rindex(b"ioperation") :])) // PADDED
-    assert len(null) == len(one)
-    return head, one[len(head) : len(head) + size], one[len(head) + size * PADDED :]
-
-
-def _payloads(head: bytes, entry: bytes, tail: bytes, high: Any, low: Any, count: int) -> list[bytes]:
-    """Return payloads with the given buckets, each with a value of 1, padded with nulls."""
-    table = np.tile(np.frombuffer(head + entry * PADDED + tail, dtype=np.uint8), (count, 1))
-    value_at = entry.index(b"value") + len(b"valueD")
-    bucket_at = entry.index(b"bucket") + len(b"bucketP")
-    for slot in range(PADDED):
-        at = len(head) + slot * len(entry)
-        if slot >= CONTRIBUTIONS:
-            table[:, at + value_at : at + value_at + 4] = 0
-            continue
-        rows = slice(slot, None, CONTRIBUTIONS)
-        table[:, at + bucket_at : at + bucket_at + 8] = high[rows].astype(">u8").view(np.uint8).reshape(-1, 8)
-        table[:, at + bucket_at + 8 : at + bucket_at + 16] = low[rows].astype(">u8").view(np.uint8).reshape(-1, 8)
-    raw, width = table.tobytes(), table.shape[1]
-    return [raw[row * width : (row + 1) * width] for row in range(count)]
+            reports_writer.write(batch)
 
 
 def _group(reports: int, keys: int, threads: bool, out: Any) -> None:
     """Group and sum the same rows with pyarrow; making the table is not counted."""
     import pyarrow
 
-    chosen = _chosen(reports, keys).astype(np.uint64)
-    high, low = _domain_keys(0, keys)
-    table = pyarrow.table(
-        {
-            "high": np.concatenate((high, chosen * np.uint64(_SPREAD))),
-            "low": np.concatenate((low, chosen)),
-            "value": np.concatenate((np.zeros(keys, dtype=np.int64), np.ones(chosen.size, dtype=np.int64))),
-        }
-    )
-    del high, low, chosen
+    rows = np.concatenate((np.arange(keys), _chosen(reports, keys)))
+    high, low = domain_keys(rows)
+    table = pyarrow.table({"high": high, "low": low, "value": (np.arange(rows.size) >= keys).astype(np.int64)})
+    del high, low, rows
     start = time.perf_counter()
     grouped = table.group_by(["high", "low"], use_threads=threads).aggregate([("value", "sum")])
     taken = time.perf_counter() - start

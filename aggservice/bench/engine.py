@@ -18,74 +18,69 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from aggservice.bench import conclude
+from aggservice.bench import at_once, conclude
+from aggservice.campaign.service.sealing import SealingSettings, SealingTask, seal_piece
+from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.runner import FileJob
-from aggservice.wire import Api as Apis
-from aggservice.wire import (
-    BucketRows,
-    Contribution,
-    KeySet,
-    PublicKeySet,
-    ReportBatch,
-    ReportWriter,
-    SharedInfo,
-    Spans,
-    encode_payload,
-    read_key_set,
-    read_reports,
-    seal,
-    write_buckets,
-    write_key_set,
-)
+from aggservice.wire import Api, BucketRows, KeySet, read_key_set, read_reports, write_buckets, write_key_set
 from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
 from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
 
 ORIGIN = "https://adtech.example"
-CONTRIBUTIONS = 20
 NOW_MS = 1_700_000_000_000
-_CHUNK = 2000
+SLOTS = 20
 _GIB = 1 << 30
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 
 
-def _keys_of(count: int) -> tuple[Any, Any]:
-    """Return the domain: distinct keys, spread over the 128 bits."""
-    index = np.arange(count, dtype=np.uint64)
-    return index * np.uint64(0x9E3779B97F4A7C15), index
+def domain_keys(rows: Any) -> tuple[Any, Any]:
+    """Return distinct keys, spread over the 128 bits, for these rows of a domain, as columns (high, low)."""
+    low = np.asarray(rows, dtype=np.uint64)
+    return low * _SPREAD, low
 
 
-def _seal_part(folder: str, part: int, start: int, stop: int, key_count: int, public: str) -> None:
+def report_columns(rows: Any, each: int, *, first: int = 0) -> ReportColumns:
+    """Return reports of ``each`` contributions of value 1 to these rows of the domain; ids count from ``first``."""
+    count = len(rows) // each
+    number = np.arange(first, first + count)
+    report_id = np.zeros((count, 16), dtype=np.uint8)
+    report_id[:, :4] = number.astype(">u4").view(np.uint8).reshape(-1, 4)
+    report_id[:, 6], report_id[:, 8] = 0x40, 0x80
+    high, low = domain_keys(rows)
+    return ReportColumns(
+        scheduled_ms=NOW_MS - 1000 * (600 + number % 86_400),
+        report_id=report_id,
+        destination=np.zeros(count, dtype=np.int64),
+        offset=np.arange(count + 1) * each,
+        key_high=high,
+        key_low=low,
+        value=np.ones(len(rows), dtype=np.int64),
+        filtering_id=np.zeros(len(rows), dtype=np.uint64),
+        null=np.zeros(count, dtype=np.bool_),
+    )
+
+
+def sealing_settings(public_keys: str = "") -> SealingSettings:
+    """Return what all reports have in common; sealing needs the service's public keys."""
+    return SealingSettings(
+        api=Api.ATTRIBUTION_REPORTING,
+        reporting_origin=ORIGIN,
+        destinations=("https://shop.example",),
+        slots=SLOTS,
+        public_keys=public_keys,
+    )
+
+
+def _seal_part(folder: str, part: int, start: int, stop: int, keys: int, public: str) -> None:
     """Seal reports ``start`` to ``stop`` into one Avro file."""
-    rng = np.random.default_rng(start)
-    high, low = _keys_of(key_count)
-    key = PublicKeySet.parse(public).keys[0]
-    with ReportWriter(Path(folder) / f"reports-{part:03d}.avro") as writer:
-        for begin in range(start, stop, _CHUNK):
-            payloads, infos = [], []
-            for row in range(begin, min(begin + _CHUNK, stop)):
-                chosen = rng.integers(0, key_count, CONTRIBUTIONS)
-                contributions = [
-                    Contribution(bucket=int(high[one]) << 64 | int(low[one]), value=1 + row % 100) for one in chosen
-                ]
-                info = SharedInfo(
-                    api=Apis.ATTRIBUTION_REPORTING,
-                    report_id=f"{row:08x}-0000-4000-8000-{rng.integers(0, 1 << 48):012x}",
-                    reporting_origin=ORIGIN,
-                    scheduled_report_time_s=NOW_MS // 1000 - int(rng.integers(600, 86_400)),
-                    attribution_destination="https://shop.example",
-                    source_registration_time_s=NOW_MS // 1000 // 86_400 * 86_400,
-                ).serialise()
-                payloads.append(seal(encode_payload(contributions), shared_info=info, key=key.key))
-                infos.append(info.encode())
-            writer.write(
-                ReportBatch(
-                    payloads=Spans.of(payloads),
-                    key_ids=Spans.of([key.id.encode()] * len(payloads)),
-                    shared_infos=Spans.of(infos),
-                )
-            )
+    rows = np.random.default_rng(start).integers(0, keys, (stop - start) * SLOTS)
+    path = Path(folder) / f"reports-{part:03d}.avro"
+    seal_piece(
+        SealingTask(path=path, columns=report_columns(rows, SLOTS, first=start), seed=None), sealing_settings(public)
+    )
 
 
 def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
@@ -93,10 +88,7 @@ def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
     clock = ManualClock(NOW_MS)
     ring = KeySet.create(SeededBits("bench"), clock)
     write_key_set(folder / "keys.json", ring)
-    high, low = _keys_of(keys)
-    write_buckets(
-        folder / "domain.avro", BucketRows(key_high=high, key_low=low, numbers=np.empty((keys, 0), dtype=np.int64))
-    )
+    write_buckets(folder / "domain.avro", BucketRows.domain(*domain_keys(np.arange(keys))))
     parts = max(workers, reports // 100_000)
     bounds = [reports * part // parts for part in range(parts + 1)]
     public = ring.public(clock).serialise()
@@ -131,17 +123,7 @@ def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> 
 
 def bare_seconds(folder: Path, workers: int) -> float:
     """Return the time that the slowest of ``workers`` processes opens, when they share all reports."""
-    context = multiprocessing.get_context("spawn")
-    begin, times = context.Barrier(workers), context.Queue()
-    processes = [
-        context.Process(target=_bare_opener, args=(str(folder), part, workers, begin, times)) for part in range(workers)
-    ]
-    for process in processes:
-        process.start()
-    found = [times.get() for _ in processes]
-    for process in processes:
-        process.join()
-    return max(found)
+    return float(max(at_once(_bare_opener, [(str(folder), part, workers) for part in range(workers)])))
 
 
 def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:

@@ -11,22 +11,20 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from numpy.typing import NDArray
 
-from aggservice.bench import conclude, seconds
+from aggservice.bench import at_once, conclude, seconds
 from aggservice.mechanisms import SecureBits, SystemClock
+from aggservice.wire.hpke.sealing import SUITE, hpke_info
 from budget import (
     Epsilon,
     EpsilonDeltaFilter,
@@ -47,26 +45,29 @@ _FIRST_HOUR = 480_000
 _ROUNDS = 3
 
 
-def _open_many(count: int) -> float:
-    """Return the seconds that ``count`` bare HPKE opens of a 20-contribution payload take in this process."""
-    suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
+def _open_many(count: int, begin: Any, out: Any) -> None:
+    """Measure per round how long ``count`` bare HPKE opens of a 20-contribution payload take in this process."""
     key = X25519PrivateKey.generate()
-    info = b"aggregation_service" + bytes(300)
-    sealed = [suite.encrypt(bytes(_PAYLOAD_BYTES), key.public_key(), info=info) for _ in range(64)]
+    info = hpke_info(bytes(300))
+    sealed = [SUITE.encrypt(bytes(_PAYLOAD_BYTES), key.public_key(), info=info) for _ in range(64)]
 
-    def work() -> None:
-        for i in range(count):
-            suite.decrypt(sealed[i % 64], key, info=info)
+    def work(opens: int = count) -> None:
+        for i in range(opens):
+            SUITE.decrypt(sealed[i % 64], key, info=info)
 
-    return seconds(work)
+    work(50)
+    times = []
+    for _ in range(_ROUNDS):
+        begin.wait()
+        times.append(seconds(work))
+    out.put(times)
 
 
 def open_rate(opens: int) -> float:
     """Return opens per second over all cores: the sum of the processes' rates while all of them run."""
     cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(cores, mp_context=get_context("spawn")) as pool:
-        list(pool.map(_open_many, [50] * cores))
-        return median(sum(opens / taken for taken in pool.map(_open_many, [opens] * cores)) for _ in range(_ROUNDS))
+    found = at_once(_open_many, [(opens,)] * cores)
+    return median(sum(opens / taken for taken in rounds) for rounds in zip(*found, strict=True))
 
 
 def units_of_day(day: int, count: int) -> NDArray[np.uint8]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.connection import Connection
-from statistics import median
 from typing import Annotated
 
 import typer
 
-from aggservice.bench import conclude, seconds
+from aggservice.bench import conclude, interleaved
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, decode_batch, make_report, open_batch
 from aggservice.wire.hpke.sealing import SUITE, hpke_info
@@ -116,23 +115,6 @@ class Workers:
             process.join()
 
 
-def _alternated(works: Mapping[str, tuple[Callable[[int], object], int]], rounds: int) -> dict[str, float]:
-    """Return the median over rounds of the time each work takes for all of its parts, alternating part by part.
-
-    A busy second of the machine then falls on all of them.
-    """
-    totals: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(rounds):
-        taken = dict.fromkeys(works, 0.0)
-        for index in range(max(parts for _, parts in works.values())):
-            for name, (work, parts) in works.items():
-                if index < parts:
-                    taken[name] += seconds(lambda run=work, at=index: run(at))  # type: ignore[misc]
-        for name, total in taken.items():
-            totals[name].append(total)
-    return {name: median(times) for name, times in totals.items()}
-
-
 def command(
     reports: Annotated[int, typer.Option(help="Number of reports.", min=2)] = 16_384,
     contributions: Annotated[int, typer.Option(help="Contributions per report that are not null.")] = 10,
@@ -149,12 +131,13 @@ def command(
     opener = Opener(batch, keys)
     opener.whole(0)
     workers = Workers(batch, keys, processes)
-    times = _alternated(
+    own, shared = range(len(opener.batches)), range(workers.parts)
+    times = interleaved(
         {
-            "bare": (opener.bare, len(opener.batches)),
-            "whole": (opener.whole, len(opener.batches)),
-            "bare, processes": (lambda index: workers.run("bare", index), workers.parts),
-            "whole, processes": (lambda index: workers.run("whole", index), workers.parts),
+            "bare": [partial(opener.bare, index) for index in own],
+            "whole": [partial(opener.whole, index) for index in own],
+            "bare, processes": [partial(workers.run, "bare", index) for index in shared],
+            "whole, processes": [partial(workers.run, "whole", index) for index in shared],
         },
         rounds,
     )

@@ -163,30 +163,36 @@ def through_collector(batch: ReportBatch, api: Api) -> ReportBatch:
 def sealed_batches(reports: ReportColumns, addressee: SealingSettings, bits: Bits) -> Iterator[ReportBatch]:
     """Seal the reports and yield them in batches of a few thousand."""
     keys = PublicKeySet.parse(addressee.public_keys).keys
-    payloads = Payloads(addressee.slots)
-    heads, tail = _shared_info_parts(addressee)
-    for start in range(0, len(reports), _ROWS_AT_ONCE):
-        stop = min(start + _ROWS_AT_ONCE, len(reports))
-        picks = uniform_below_batch(bits, len(keys), stop - start).tolist() if len(keys) > 1 else [0] * (stop - start)
-        plain = payloads.encode(reports, start, stop)
-        ids = reports.report_id[start:stop].tobytes().hex()
-        times = (reports.scheduled_ms[start:stop] // 1000).tolist()
-        places = reports.destination[start:stop].tolist()
+    for plain, infos in plain_batches(reports, addressee):
+        count = len(plain)
+        picks = uniform_below_batch(bits, len(keys), count).tolist() if len(keys) > 1 else [0] * count
         sealed = bytearray()
-        infos = []
-        for row, pick in enumerate(picks):
-            h = ids[32 * row : 32 * row + 32]
-            before, middle = heads[places[row]]
-            info = f"{before}{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}{middle}{times[row]}{tail}".encode()
-            sealed += seal(plain[row], shared_info=info, key=keys[pick].key, bits=bits)
-            infos.append(info)
-        size = payloads.size + OVERHEAD_BYTES
-        starts = np.arange(stop - start, dtype=np.int64) * size
+        for payload, info, pick in zip(plain, infos, picks, strict=True):
+            sealed += seal(payload, shared_info=info, key=keys[pick].key, bits=bits)
+        size = len(plain[0]) + OVERHEAD_BYTES
+        starts = np.arange(count, dtype=np.int64) * size
         yield ReportBatch(
             payloads=Spans(buffer=np.frombuffer(sealed, dtype=np.uint8), starts=starts, stops=starts + size),
             key_ids=Spans.of([keys[pick].id.encode() for pick in picks]),
             shared_infos=Spans.of(infos),
         )
+
+
+def plain_batches(reports: ReportColumns, addressee: SealingSettings) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield the payloads, not sealed, and the ``shared_info`` of a few thousand reports at a time."""
+    payloads = Payloads(addressee.slots)
+    heads, tail = _shared_info_parts(addressee)
+    for start in range(0, len(reports), _ROWS_AT_ONCE):
+        stop = min(start + _ROWS_AT_ONCE, len(reports))
+        ids = reports.report_id[start:stop].tobytes().hex()
+        times = (reports.scheduled_ms[start:stop] // 1000).tolist()
+        infos = []
+        for row, destination in enumerate(reports.destination[start:stop].tolist()):
+            h = ids[32 * row : 32 * row + 32]
+            before, middle = heads[destination]
+            text = f"{before}{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}{middle}{times[row]}{tail}"
+            infos.append(text.encode())
+        yield payloads.encode(reports, start, stop), infos
 
 
 def _shared_info_parts(addressee: SealingSettings) -> tuple[list[tuple[str, str]], str]:
