@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -21,7 +20,7 @@ from aggservice.campaign.assess.losses import (
     total_losses,
     units_over_limit,
 )
-from aggservice.campaign.assess.transcript import TranscriptRecorder, write_transcript
+from aggservice.campaign.assess.transcript import TranscriptRecorder, transcript_to_plain
 from budget import Spend
 
 BOUNDS = ContributionBounds(l1=100, l0=4)
@@ -110,15 +109,16 @@ def test_past_limit_is_strict() -> None:
     assert set(units_over_limit(totals, limit)) == {"above", "delta"}
 
 
-def test_the_same_answer_again_costs_nothing_and_a_fresh_one_does(tmp_path: Path) -> None:
+def test_the_same_answer_again_costs_nothing_and_a_fresh_one_does() -> None:
     recorder = TranscriptRecorder(bounds=BOUNDS)
     recorder.add_report(ReportTruth(report_id="a", unit="s", contributions=((0, 50),)))
     with pytest.raises(CampaignError, match="two reports"):
         recorder.add_report(ReportTruth(report_id="a", unit="s"))
     price = QueryPrice(epsilon_micro=1_000_000)
     for digest in (b"1", b"1", b"2"):
-        recorder.record_release(caller="c", job_id="j", price=price, reports=["a"], digest=digest)
-    recorder.record_refusal(caller="c", job_id="k", price=price, reports=["a"], return_code="PRIVACY_BUDGET_EXHAUSTED")
+        recorder.record(caller="c", job_id="j", price=price, reports=["a"], digest=digest, return_code="SUCCESS")
+    refusal = "PRIVACY_BUDGET_EXHAUSTED"
+    recorder.record(caller="c", job_id="k", price=price, reports=["a"], digest=None, return_code=refusal)
     assert [one.outcome for one in recorder.rounds] == ["released", "repeated", "released", "PRIVACY_BUDGET_EXHAUSTED"]
     assert recorder.totals() == {"s": PrivacyLoss(Fraction(1), Fraction(0))}
     # The ledger was charged once, as it would be by a service that gave fresh noise for a repeated job.
@@ -126,9 +126,7 @@ def test_the_same_answer_again_costs_nothing_and_a_fresh_one_does(tmp_path: Path
     compared = recorder.compare(balances)
     assert [one.undercharged for one in compared] == [True]
     limit = PrivacyLoss(Fraction(1, 2), Fraction(0))
-    path = tmp_path / "transcript.json"
-    write_transcript(path, recorder.rounds, compared, bounds=BOUNDS, limit=limit)
-    written = json.loads(path.read_text())
+    written = json.loads(json.dumps(transcript_to_plain(recorder.rounds, compared, bounds=BOUNDS, limit=limit)))
     assert (written["units"], written["units_past_the_limit"], written["units_undercharged"]) == (1, 1, 1)
     assert written["rounds"][0]["largest_loss"]["epsilon_exact"] == "1/2"
     assert [one["losses"] for one in written["rounds"]] == [{"s": ["1/2", "0"]}, {}, {"s": ["1/2", "0"]}, {}]

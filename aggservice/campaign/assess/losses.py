@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from aggservice.campaign.errors import CampaignError
-from budget import Spend
+from budget import Delta, Epsilon, Spend
 
 MICRO = 10**6
 ATTO = 10**18
@@ -49,6 +49,17 @@ class QueryPrice:
     def __post_init__(self) -> None:
         if not (self.epsilon_micro > 0 and 0 <= self.delta_atto <= ATTO and self.filtering_ids):
             raise CampaignError("a query needs ε above 0, δ from 0 to 1 and at least one filtering ID")
+
+    @classmethod
+    def of(
+        cls, epsilon: Epsilon, delta: Delta | None, others: Epsilon | None, filtering_ids: tuple[int, ...] = (0,)
+    ) -> QueryPrice:
+        """Return the price of a query at ε, with δ if it discovers keys and with an others total if it has one."""
+        return cls(
+            epsilon_micro=epsilon.micro + (others.micro if others else 0),
+            delta_atto=delta.atto if delta else 0,
+            filtering_ids=filtering_ids,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ Algorithm 5 of the Privacy Sandbox paper keeps the answers. This adds the losses
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.assess.losses import (
@@ -77,35 +75,33 @@ class TranscriptRecorder:
             raise CampaignError(f"two reports have the id {report.report_id}")
         self.sent[report.report_id] = report
 
-    def record_release(
-        self, *, caller: str, job_id: str, price: QueryPrice, reports: Sequence[str], digest: bytes
+    def record(
+        self,
+        *,
+        caller: str,
+        job_id: str,
+        price: QueryPrice,
+        reports: Sequence[str],
+        digest: bytes | None,
+        return_code: str,
     ) -> Round:
-        """Record a summary that the service released; ``digest`` is over its content.
+        """Record a query: ``digest`` is over the summary that the service released, None for a refusal.
 
-        The same summary again for the same job reveals nothing new and costs nothing; a different one for the same
-        job is a new release.
+        A refusal costs nothing, and neither does the same summary again for the same job, which reveals nothing new; a
+        different one for the same job is a new release.
         """
         given = self._answers.setdefault((caller, job_id), set())
-        repeated = digest in given
-        given.add(digest)
-        losses = {} if repeated else query_losses(price, (self.sent[one] for one in reports), self.bounds)
-        return self._round(caller, job_id, price, len(reports), REPEATED if repeated else RELEASED, losses)
-
-    def record_refusal(
-        self, *, caller: str, job_id: str, price: QueryPrice, reports: Sequence[str], return_code: str
-    ) -> Round:
-        """Record a query that the service refused; it costs nothing."""
-        return self._round(caller, job_id, price, len(reports), return_code, {})
-
-    def _round(
-        self, caller: str, job_id: str, price: QueryPrice, reports: int, outcome: str, losses: Mapping[str, PrivacyLoss]
-    ) -> Round:
+        outcome = return_code if digest is None else REPEATED if digest in given else RELEASED
+        losses: Mapping[str, PrivacyLoss] = {}
+        if outcome == RELEASED and digest is not None:
+            given.add(digest)
+            losses = query_losses(price, (self.sent[one] for one in reports), self.bounds)
         made = Round(
             number=len(self.rounds) + 1,
             caller=caller,
             job_id=job_id,
             price=price,
-            reports=reports,
+            reports=len(reports),
             outcome=outcome,
             losses=losses,
         )
@@ -170,16 +166,3 @@ def transcript_to_plain(
             for one in worst
         ],
     }
-
-
-def write_transcript(
-    path: Path,
-    rounds: Iterable[Round],
-    comparisons: Sequence[LossComparison],
-    *,
-    bounds: ContributionBounds,
-    limit: PrivacyLoss,
-) -> None:
-    """Write ``transcript.json``."""
-    plain = transcript_to_plain(rounds, comparisons, bounds=bounds, limit=limit)
-    path.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

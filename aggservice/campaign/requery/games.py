@@ -17,9 +17,7 @@ from aggservice.campaign.requery.interactive import SummaryMechanism, bounds_ter
 from aggservice.campaign.requery.random_adversary import RandomAdversary
 from aggservice.mechanisms import Bits, Clock, uniform_below
 from aggservice.wire import Api, KeySet
-from budget import EpsilonDeltaFilter, Ledger, Terms
-
-MakeLedger = Callable[[EpsilonDeltaFilter, Terms, Clock, Bits], Ledger]
+from budget import EpsilonDeltaFilter, Ledger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +36,8 @@ class GameResult:
     disagreeing: int
 
 
-def new_ledger(filter: EpsilonDeltaFilter, terms: Terms, clock: Clock, bits: Bits) -> Ledger:
-    """Return a new ledger in memory."""
-    return memory_ledger(filter, terms, clock=clock, bits=bits)
-
-
 def play_games(
-    count: int, *, bits: Bits, clock: Clock, make_ledger: MakeLedger = new_ledger, first: int = 0
+    count: int, *, bits: Bits, clock: Clock, make_ledger: Callable[..., Ledger] = memory_ledger, first: int = 0
 ) -> Iterator[GameResult]:
     """Play ``count`` games, each with its own adversary, bounds and limits; yield each result."""
     keys = KeySet.create(bits.child("keys"), clock)
@@ -52,7 +45,7 @@ def play_games(
         yield _game(number, bits.child(f"game {number}"), keys, clock, make_ledger)
 
 
-def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: MakeLedger) -> GameResult:
+def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Callable[..., Ledger]) -> GameResult:
     draw = bits.child("setting")
     api = (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE)[uniform_below(draw, 2)]
     l1 = (1, 7, 100, 65_536)[uniform_below(draw, 4)]
@@ -65,7 +58,7 @@ def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Make
     mechanism = SummaryMechanism(
         api=api,
         bounds=bounds,
-        ledger=make_ledger(limits, bounds_terms(api, bounds), clock, bits.child("ledger")),
+        ledger=make_ledger(limits, bounds_terms(api, bounds), clock=clock, bits=bits.child("ledger")),
         keys=keys,
         clock=clock,
         bits=bits.child("mechanism"),

@@ -10,15 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
-from uuid import UUID
+from typing import Protocol
 
 import numpy as np
 
-from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, QueryPrice, ReportTruth
+from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, QueryPrice
 from aggservice.campaign.assess.transcript import TranscriptRecorder
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.requery.adversary import AddSource, AdversaryQuery, Event, MechanismAnswer, Move, RunOperation
+from aggservice.campaign.requery.sender import DESTINATION, ORIGIN, ReportSender
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import (
     InlineOpener,
@@ -34,14 +34,11 @@ from aggservice.engine import (
 )
 from aggservice.engine.request import Discovery
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report
+from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo
 from aggservice.wire.report.units import report_unit
 from ara_client.model import Source, SummaryClient
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer, Spend, Terms
 from paa_client import PaaSrClient
-
-ORIGIN = "https://adtech.example"
-DESTINATION = "https://shop.example"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +139,11 @@ class SummaryMechanism:
             raise CampaignError(f"the ledger has other terms: create it with terms=bounds_terms({api}, {bounds})")
         self.recorder = TranscriptRecorder(bounds=bounds)
         self.ledger = ledger
-        self._api, self._bounds, self._clock, self._bits = api, bounds, clock, bits
-        self._public = keys.public(clock)
+        self._bounds, self._bits = bounds, bits
+        public = keys.public(clock)
+        self._sender = ReportSender(api=api, keys=public, clock=clock, bits=bits, recorder=self.recorder)
         self._backend = backend or EngineBackend(
-            LocalEngine(
-                ledger=ledger,
-                opener=InlineOpener(keys),
-                clock=clock,
-                bits=bits,
-            )
+            LocalEngine(ledger=ledger, opener=InlineOpener(keys), clock=clock, bits=bits)
         )
         self._ara: dict[int, SummaryClient] = {}
         self._paa = PaaSrClient(lambda_1=bounds.l1, lambda_0=bounds.l0, bits=bits)
@@ -207,47 +200,25 @@ class SummaryMechanism:
         self._send(unit, made.key, made.value or 0, event.filtering_id, made.report_id.to_bytes(16, "big"))
 
     def _send(self, unit: str, key: int | None, value: int, filtering_id: int, raw_id: bytes) -> None:
-        """Seal the report and record its truth."""
-        report_id = str(UUID(bytes=raw_id, version=4))
         made = [] if key is None else [Contribution(bucket=key, value=value, filtering_id=filtering_id)]
-        report = make_report(
-            made,
-            shared_info=SharedInfo(
-                api=self._api,
-                report_id=report_id,
-                reporting_origin=ORIGIN,
-                scheduled_report_time_s=self._clock.now_ms() // 1000,
-                attribution_destination=DESTINATION if self._api.has_destination else None,
-            ),
-            keys=self._public,
-            bits=self._bits,
-            maximum=1,
-        )
-        self._reports.append((report_id, report))
-        contributions = ((filtering_id, value),) if made else ()
-        self.recorder.add_report(ReportTruth(report_id=report_id, unit=unit, contributions=contributions))
+        self._reports.append(self._sender.send(unit, raw_id, made))
 
     def _answer(self, move: Move) -> MechanismAnswer:
         query = move.query
         job_id = query.job_id or f"job {self._round}"
-        chosen = [self._reports[place] for place in query.reports]
-        price = QueryPrice(
-            epsilon_micro=query.epsilon.micro + (query.others.micro if query.others else 0),
-            delta_atto=query.delta.atto if query.delta else 0,
-            filtering_ids=query.filtering_ids,
-        )
-        common: dict[str, Any] = {
-            "caller": query.caller,
-            "job_id": job_id,
-            "price": price,
-            "reports": [name for name, _ in chosen],
-        }
+        chosen = [self._reports[index] for index in query.reports]
         reply = self._backend.run(job_id, query, [report for _, report in chosen])
-        if reply.rows is None:
-            self.recorder.record_refusal(**common, return_code=reply.code)
-        else:
+        digest = None
+        if reply.rows is not None:
             digest = hashlib.sha256(repr((sorted(reply.rows.items()), reply.others)).encode()).digest()
-            self.recorder.record_release(**common, digest=digest)
+        self.recorder.record(
+            caller=query.caller,
+            job_id=job_id,
+            price=QueryPrice.of(query.epsilon, query.delta, query.others, query.filtering_ids),
+            reports=[name for name, _ in chosen],
+            digest=digest,
+            return_code=reply.code,
+        )
         return MechanismAnswer(
             move=move,
             job_id=job_id,

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-from aggservice.campaign.assess.losses import ContributionBounds, LossComparison, PrivacyLoss, QueryPrice, ReportTruth
+from aggservice.campaign.assess.losses import ContributionBounds, LossComparison, PrivacyLoss, QueryPrice
 from aggservice.campaign.assess.transcript import Round, TranscriptRecorder, transcript_to_plain
 from aggservice.campaign.requery.file import (
     REFUSED,
@@ -31,10 +30,11 @@ from aggservice.campaign.requery.file import (
     Scenario,
     Step,
 )
-from aggservice.campaign.requery.server import AUDITOR, ORIGIN, ScenarioServer
+from aggservice.campaign.requery.sender import ORIGIN, ReportSender
+from aggservice.campaign.requery.server import AUDITOR, ScenarioServer
 from aggservice.client import Client, ClientError, JobParameters, Summary
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import AggregatableReport, Api, Contribution, PublicKeySet, SharedInfo, make_report
+from aggservice.wire import AggregatableReport, Api, Contribution
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Spend
 
 _PAGE = 500
@@ -90,12 +90,12 @@ class _Sent(Sequence[AggregatableReport]):
     def __len__(self) -> int:
         return len(self._reports)
 
-    def __getitem__(self, place: Any) -> Any:
-        return self._reports[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self._reports[index]
 
     def __iter__(self) -> Iterator[AggregatableReport]:
-        for place, report in enumerate(self._reports):
-            if self._halfway is not None and place == len(self._reports) // 2:
+        for index, report in enumerate(self._reports):
+            if self._halfway is not None and index == len(self._reports) // 2:
                 self._halfway()
             yield report
 
@@ -143,7 +143,7 @@ def run_scenario(
 
 class _Run:
     def __init__(self, scenario: Scenario, server: ScenarioServer, bits: Bits, clock: Clock) -> None:
-        self.scenario, self.server, self._bits, self._clock = scenario, server, bits, clock
+        self.scenario, self.server, self._bits = scenario, server, bits
         self.clients = {name: server.client(name) for name in (*scenario.analysts, AUDITOR)}
         self.recorder = TranscriptRecorder(bounds=ContributionBounds(l1=scenario.l1, l0=scenario.l0))
         limits = EpsilonDeltaFilter.parse(epsilon=scenario.epsilon, delta=scenario.delta)
@@ -157,7 +157,13 @@ class _Run:
         self._asked: dict[str, list[str]] = {}
         self._answers: dict[str, Summary] = {}
         self._choices: dict[str, tuple[str, ...]] = {}
-        self._keys: PublicKeySet = self.clients[AUDITOR].public_keys()
+        self._sender = ReportSender(
+            api=Api.ATTRIBUTION_REPORTING,
+            keys=self.clients[AUDITOR].public_keys(),
+            clock=clock,
+            bits=bits,
+            recorder=self.recorder,
+        )
         for group in scenario.groups:
             self._make(group)
 
@@ -167,19 +173,16 @@ class _Run:
 
     def take(self, step: Step) -> tuple[str, list[str]]:
         """Run one step; return what it did and its problems."""
-        if isinstance(step, QueryStep):
-            return self._take_query(step)
-        if isinstance(step, LookStep):
-            return self._look(step) if step.at is not None else self._look_at_ledger(step)
-        if isinstance(step, ChooseStep):
-            return self._choose(step)
-        if isinstance(step, LateStep):
-            return self._late(step)
-        if isinstance(step, RetryStep):
-            return self._retry(step)
-        if isinstance(step, AtOnceStep):
-            return self._at_once(step)
-        return self._crash(step)
+        run: dict[type[Step], Callable[[Any], tuple[str, list[str]]]] = {
+            QueryStep: self._take_query,
+            LookStep: self._look,
+            ChooseStep: self._choose,
+            LateStep: self._late,
+            RetryStep: self._retry,
+            AtOnceStep: self._at_once,
+            CrashStep: self._crash,
+        }
+        return run[type(step)](step)
 
     def _make(self, group: ReportGroup) -> None:
         """Seal the reports of a group; only the recorder gets their truth."""
@@ -187,30 +190,14 @@ class _Run:
             self.scenario.keys[name] for name, count in group.counts.items() for _ in range(count)
         ]
         buckets += [None] * group.nulls
-        made = []
-        for place, bucket in enumerate(buckets):
-            report_id = str(UUID(bytes=self._bits.read(16), version=4))
+        self._groups[group.name] = []
+        for number, bucket in enumerate(buckets):
+            unit = f"{group.name}, source {number // group.per_source + 1}"
             contributions = [] if bucket is None else [Contribution(bucket=bucket, value=group.value)]
-            self._reports[report_id] = make_report(
-                contributions,
-                shared_info=SharedInfo(
-                    api=Api.ATTRIBUTION_REPORTING,
-                    report_id=report_id,
-                    reporting_origin=ORIGIN,
-                    scheduled_report_time_s=self._clock.now_ms() // 1000,
-                    attribution_destination="https://shop.example",
-                ),
-                keys=self._keys,
-                bits=self._bits,
-                maximum=1,
-            )
-            sent = ((0, group.value),) if contributions else ()
-            unit = f"{group.name}, source {place // group.per_source + 1}"
-            self.recorder.add_report(ReportTruth(report_id=report_id, unit=unit, contributions=sent))
+            report_id, self._reports[report_id] = self._sender.send(unit, self._bits.read(16), contributions)
             if bucket is not None:
                 self._truth[report_id] = (bucket, group.value)
-            made.append(report_id)
-        self._groups[group.name] = made
+            self._groups[group.name].append(report_id)
 
     def _keys_of(self, query: QueryStep) -> list[str]:
         found: dict[str, None] = {}
@@ -232,12 +219,12 @@ class _Run:
             discovery_delta=query.delta,
             others_epsilon=query.others_epsilon,
         )
-        others = Epsilon.parse(query.others_epsilon).micro if query.others_epsilon else 0
-        price = QueryPrice(
-            epsilon_micro=Epsilon.parse(query.epsilon).micro + others,
-            delta_atto=Delta.parse(query.delta).atto if query.delta else 0,
+        price = QueryPrice.of(
+            Epsilon.parse(query.epsilon),
+            Delta.parse(query.delta) if query.delta else None,
+            Epsilon.parse(query.others_epsilon) if query.others_epsilon else None,
         )
-        common: dict[str, Any] = {"caller": query.by, "job_id": query.name, "price": price, "reports": reports}
+        summary, message, return_code = None, "", ""
         try:
             summary = self.clients[query.by].aggregate(
                 query.name,
@@ -247,12 +234,17 @@ class _Run:
                 progress=progress,
             )
         except ClientError as problem:
-            with self._lock:
-                self.recorder.record_refusal(**common, return_code=problem.return_code)
-            return _Reply(summary=None, outcome=problem.return_code, message=problem.message)
+            message, return_code = problem.message, problem.return_code
         with self._lock:
-            made = self.recorder.record_release(**common, digest=summary.result_digest())
-        return _Reply(summary=summary, outcome=made.outcome)
+            made = self.recorder.record(
+                caller=query.by,
+                job_id=query.name,
+                price=price,
+                reports=reports,
+                digest=None if summary is None else summary.result_digest(),
+                return_code=return_code,
+            )
+        return _Reply(summary=summary, outcome=made.outcome, message=message)
 
     def _first(
         self,
@@ -286,7 +278,8 @@ class _Run:
         return [] if name in self._answers else [f"{name!r} has no answer: it was refused"]
 
     def _look(self, step: LookStep) -> tuple[str, list[str]]:
-        assert step.at is not None
+        if step.at is None:
+            return self._look_at_ledger(step)
         if problems := self._answered(step.at):
             return f"looked at {step.at!r}", problems
         allowed = step.deviations * self._answers[step.at].statement.noise_standard_deviation

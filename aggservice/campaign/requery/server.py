@@ -20,11 +20,11 @@ import grpc
 
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.requery.file import Scenario
+from aggservice.campaign.requery.sender import ORIGIN
 from aggservice.client import Client, Credentials
 from aggservice.mechanisms import Bits
 from aggservice.service import embedded, load_config, new_token, token_digest
 
-ORIGIN = "https://adtech.example"
 AUDITOR = "auditor"
 _START_S = 120.0
 _ATTEMPTS = 9
