@@ -213,7 +213,7 @@ def _is_former_run(out: Path) -> bool:
 def log_files(campaign: Campaign) -> list[Path]:
     """Return the files of the campaign's log, if it has one."""
     log = campaign.population.log
-    return [] if log is None else [log.tables.source_file, log.tables.trigger_file]
+    return [] if log is None else [table.file for table in log.tables.both]
 
 
 def shift_to_end_now(campaign: Campaign, now_ms: int) -> Campaign:

@@ -168,19 +168,15 @@ def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], lis
                 above_noise=truth > high - found.value,
             )
         )
-    errors = [(row.estimate - row.truth) / max(row.truth, 1.0) for row in rows]
-    relative = [row.relative_error for row in rows if row.relative_error is not None]
-    figures = MeasureErrors(
+    truths = np.array([row.truth for row in rows])
+    figures = MeasureErrors.over(
+        truths,
+        np.array([row.estimate for row in rows]),
         measure="reports",
-        slices=len(rows),
         covered=sum(row.covered for row in rows),
         above_noise=sum(row.above_noise for row in rows),
-        rmse=float(np.sqrt(np.mean([(row.estimate - row.truth) ** 2 for row in rows]))),
-        rmsre=float(np.sqrt(np.mean(np.square(errors)))),
         tau=1.0,
-        median_relative_error=float(np.median(relative)) if relative else None,
-        truth=float(sum(row.truth for row in rows)),
-        estimate=float(sum(row.estimate for row in rows)),
+        total=float(truths.sum()),
         bias=0.0,
     )
     return rows, [figures]

@@ -111,7 +111,7 @@ def _transcript(
             "epsilon": decimal_text(epsilon, 6),
             "delta": str(Delta(atto=delta)),
             "reports": int(asked.sum()),
-            "outcome": "released" if answer.paid else answer.return_code,
+            "outcome": "released" if answer.paid else answer.reply.return_code,
             "units_with_a_loss": 0,
             "largest_loss": None,
         }

@@ -19,10 +19,13 @@ from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
 from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns
 from aggservice.campaign.world.collection import CollectedReports
+from aggservice.client import ClientError
+from aggservice.client.values import SummaryHeader
 from aggservice.mechanisms import DiscreteLaplace
 from paa_client.recipes.estimates import half_width
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 _LEVEL = Fraction(95, 100)
 
 
@@ -74,6 +77,26 @@ class MeasureErrors:
     truth: float
     estimate: float
     bias: float
+
+    @classmethod
+    def over(cls, truth: Floats, estimate: Floats, *, tau: float, total: float, **given: Any) -> MeasureErrors:
+        """Compute the errors over slices from their truths and estimates; ``total`` is the truth of all of them."""
+        off, positive = estimate - truth, truth > 0
+        relative = np.abs(off)[positive] / truth[positive]
+        return cls(
+            slices=truth.size,
+            rmse=_root_mean_square(off),
+            rmsre=_root_mean_square(off / np.maximum(truth, tau)),
+            tau=tau,
+            median_relative_error=float(np.median(relative)) if relative.size else None,
+            truth=total,
+            estimate=float(estimate.sum()),
+            **given,
+        )
+
+
+def _root_mean_square(values: Floats) -> float:
+    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +174,16 @@ def assess(
             )
         )
     slices, figures = sums.slices()
-    statement = answer.statement
+    statement, reply = answer.statement, answer.reply
     return Assessment(
         job=answer.job.name,
         query=answer.job.query.name,
         batches=answer.job.batches,
         paid=answer.paid,
-        refusal=answer.refusal,
+        refusal=f"{reply.count:,} units could not pay: {reply.message}" if isinstance(reply, ClientError) else "",
         statement=statement.text if statement else "",
         remaining=dict(statement.remaining) if statement else {},
-        error_counts=dict(answer.error_counts),
+        error_counts=dict(reply.error_counts),
         slices=tuple(slices),
         slice_count=sum(one.slices for one in figures),
         figures=tuple(figures),
@@ -235,24 +258,17 @@ class _Sums:
             covered = np.abs(metric - sent)[mine] <= width[mine]
             above = sent[mine] > width[mine]
             estimate = metric[mine] / scale
-            tau = query.tau or deviation / scale
-            errors = (estimate - truth[mine]) / np.maximum(truth[mine], tau)
-            positive = truth[mine] > 0
-            relative = np.abs(estimate - truth[mine])[positive] / truth[mine][positive]
-            happened = float(truth[measure == number].sum())
+            happened = float(self.truth[self.measure == number].sum())
             figures.append(
-                MeasureErrors(
+                MeasureErrors.over(
+                    truth[mine].astype(np.float64),
+                    estimate,
                     measure=one.name,
-                    slices=mine.size,
                     covered=int(covered.sum()),
                     above_noise=int(above.sum()),
-                    rmse=float(np.sqrt(np.mean((estimate - truth[mine]) ** 2))) if mine.size else 0.0,
-                    rmsre=float(np.sqrt(np.mean(errors**2))) if mine.size else 0.0,
-                    tau=tau,
-                    median_relative_error=float(np.median(relative)) if relative.size else None,
-                    truth=happened if not query.discovery else float(self.truth[self.measure == number].sum()),
-                    estimate=float(estimate.sum()),
-                    bias=float(sent[mine].sum() / scale) - float(self.truth[self.measure == number].sum()),
+                    tau=query.tau or deviation / scale,
+                    total=happened if query.discovery else float(truth[measure == number].sum()),
+                    bias=float(sent[mine].sum() / scale) - happened,
                 )
             )
             best = mine[np.argsort(-truth[mine], kind="stable")][: campaign.drawing.rows]
@@ -276,6 +292,8 @@ class _Sums:
 
     def discovery(self) -> DiscoveryScore:
         """Return the score of key discovery."""
+        reply = self.answer.reply
+        assert isinstance(reply, SummaryHeader)
         true = self.truth > 0
         found = true & self.released
         released = int(self.released.sum())
@@ -287,5 +305,5 @@ class _Sums:
             recall=float(found.sum() / true.sum()) if true.any() else None,
             left_out_keys=int((true & ~self.released).sum()),
             left_out_share=float(self.truth[true & ~self.released].sum() / total) if total else 0.0,
-            others=self.answer.others,
+            others=reply.others,
         )

@@ -130,8 +130,9 @@ def _values(
         values = tuple(f"{name} {number}" for number in range(count))
     elif population.log is not None and "values" not in inner:
         column = inner.text("column", str(inner.values.get("name", "")))
+        tables = population.log.tables
         try:
-            rows = population.log.tables.column(column, of_source=origin == "impression")
+            rows = (tables.sources if origin == "impression" else tables.triggers).column(column)
         except CampaignError as problem:
             inner.refuse("column" if "column" in inner else "name", f"is unknown: {problem}", "Name one of these")
         values = tuple(sorted({str(row) for row in rows}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,57 +36,25 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class JobResult:
-    """What the service returned for a job: rows and their guarantee, or the ``refusal``. It holds no true value."""
+    """What the service returned for a job: its rows with the header of its summary, or the error of a job that could
+    not be paid for. It holds no true value.
+    """
 
     job: Job
     high: Words
     low: Words
     metrics: NDArray[np.int64]
-    statement: Statement | None
-    return_code: str
-    error_counts: Mapping[str, int]
-    others: int | None
-    ledger_entry: int
-    receipt: bytes
-    refusal: str = ""
+    reply: SummaryHeader | ClientError
 
     @property
     def paid(self) -> bool:
         """Whether there is a summary."""
-        return self.statement is not None
+        return isinstance(self.reply, SummaryHeader)
 
-    @classmethod
-    def of(cls, job: Job, summary: SummaryHeader, rows: Columns) -> JobResult:
-        """Return the result of a job that has a summary with these rows."""
-        return cls(
-            job=job,
-            high=rows[0],
-            low=rows[1],
-            metrics=rows[2],
-            statement=summary.statement,
-            return_code=summary.return_code,
-            error_counts=summary.error_counts,
-            others=summary.others,
-            ledger_entry=summary.ledger_entry,
-            receipt=summary.receipt,
-        )
-
-    @classmethod
-    def refused(cls, job: Job, problem: ClientError) -> JobResult:
-        """Return the result of a job that the service refused because of the budget."""
-        return cls(
-            job=job,
-            high=np.empty(0, dtype=np.uint64),
-            low=np.empty(0, dtype=np.uint64),
-            metrics=np.empty(0, dtype=np.int64),
-            statement=None,
-            return_code=problem.return_code,
-            error_counts=problem.error_counts,
-            others=None,
-            ledger_entry=-1,
-            receipt=b"",
-            refusal=f"{problem.count:,} units could not pay: {problem.message}",
-        )
+    @property
+    def statement(self) -> Statement | None:
+        """What the summary guarantees, if there is one."""
+        return self.reply.statement if isinstance(self.reply, SummaryHeader) else None
 
 
 def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
@@ -151,12 +119,15 @@ class JobSubmitter:
         """Run one job at its time. An exhausted budget is a result; every other failure raises ``RunError``."""
         if self._clock is not None and job.time_ms > self._clock.now_ms():
             self._clock.advance_to(job.time_ms)
+        none = np.empty(0, dtype=np.uint64)
+        reply: SummaryHeader | ClientError
         try:
-            return JobResult.of(job, *(self._over_files(job) if self._files else self._streamed(job)))
+            reply, (high, low, metrics) = self._over_files(job) if self._files else self._streamed(job)
         except ClientError as problem:
             if problem.return_code != REFUSED:
                 raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
-            return JobResult.refused(job, problem)
+            reply, high, low, metrics = problem, none, none, none.astype(np.int64)
+        return JobResult(job=job, high=high, low=low, metrics=metrics, reply=reply)
 
     def _over_files(self, job: Job) -> tuple[SummaryHeader, Columns]:
         query = job.query

@@ -11,27 +11,33 @@ from aggservice.campaign.errors import CampaignError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LogTables:
-    """Sources and triggers as columns; ``names`` maps the campaign's names to the log's columns."""
+class LogTable:
+    """One table as columns; ``names`` maps the campaign's names to those in the file."""
 
-    sources: Mapping[str, Sequence[Any]]
-    triggers: Mapping[str, Sequence[Any]]
-    source_file: Path
-    trigger_file: Path
+    columns: Mapping[str, Sequence[Any]]
+    file: Path
     names: Mapping[str, str]
 
-    def column(self, name: str, *, of_source: bool) -> Sequence[Any]:
+    def column(self, name: str) -> Sequence[Any]:
         """Return a column by the campaign's name for it; if it is missing, the error lists those that exist."""
-        table, path = (self.sources, self.source_file) if of_source else (self.triggers, self.trigger_file)
-        return column_of(table, self.names.get(name, name), path)
+        own = self.names.get(name, name)
+        if own not in self.columns:
+            existing = ", ".join(map(repr, self.columns))
+            raise CampaignError(f"{self.file.name} has no column {own!r}; it has {existing}")
+        return self.columns[own]
 
-    def has(self, name: str, *, of_source: bool) -> bool:
-        """Whether the log has this column."""
-        return self.names.get(name, name) in (self.sources if of_source else self.triggers)
+    def __contains__(self, name: str) -> bool:
+        return self.names.get(name, name) in self.columns
 
 
-def column_of(table: Mapping[str, Sequence[Any]], name: str, path: Path) -> Sequence[Any]:
-    """Return one column; raise ``CampaignError`` with the existing columns if it is missing."""
-    if name not in table:
-        raise CampaignError(f"{path.name} has no column {name!r}; it has {', '.join(map(repr, table))}")
-    return table[name]
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogTables:
+    """The sources and the triggers of a log."""
+
+    sources: LogTable
+    triggers: LogTable
+
+    @property
+    def both(self) -> tuple[LogTable, LogTable]:
+        """Sources, then triggers."""
+        return self.sources, self.triggers

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
-from aggservice.campaign.settings.log_tables import LogTables
+from aggservice.campaign.settings.log_tables import LogTable, LogTables
 from aggservice.campaign.world.events import Conversions, Events, Impressions
 from aggservice.campaign.world.logs import dedup_keys_of, names_of, numbers_of, times_of
 
@@ -30,28 +29,17 @@ class Extent:
 
 def extent_of(tables: LogTables) -> Extent:
     """Return the extent of a log; it must have at least one row."""
-    times = times_of(tables.column("time", of_source=True), tables.source_file)
-    times += times_of(tables.column("time", of_source=False), tables.trigger_file)
+    times = [one for table in tables.both for one in times_of(table)]
     if not times:
         raise CampaignError("the log has no rows")
     start = min(times) // DAY_MS * DAY_MS
-    people = {one for of_source in (True, False) for one in _names(tables, "device", of_source=of_source)}
+    destinations = {one for table in tables.both if "destination" in table for one in names_of(table, "destination")}
     return Extent(
-        people=len(people),
+        people=len({one for table in tables.both for one in names_of(table, "device")}),
         start_ms=start,
         days=max(1, -(-(max(times) + 1 - start) // DAY_MS)),
-        destinations=_destinations(tables),
+        destinations=tuple(sorted(destinations)) or ("https://shop.example",),
     )
-
-
-def _destinations(tables: LogTables) -> tuple[str, ...]:
-    found = {
-        one
-        for of_source in (True, False)
-        if tables.has("destination", of_source=of_source)
-        for one in _names(tables, "destination", of_source=of_source)
-    }
-    return tuple(sorted(found)) or ("https://shop.example",)
 
 
 def events_of_log(campaign: Campaign) -> Events:
@@ -62,23 +50,22 @@ def events_of_log(campaign: Campaign) -> Events:
     """
     log = campaign.population.log
     assert log is not None
-    tables = log.tables
     devices: dict[str, int] = {}
-    for of_source in (True, False):
-        for one in _names(tables, "device", of_source=of_source):
+    for table in log.tables.both:
+        for one in names_of(table, "device"):
             devices.setdefault(one, len(devices))
+    start = campaign.population.start_ms
+    end = start + campaign.population.days * DAY_MS
     columns = []
-    for of_source in (True, False):
-        path = tables.source_file if of_source else tables.trigger_file
-        time = np.array(times_of(tables.column("time", of_source=of_source), path), dtype=np.int64) + log.shift_ms
-        start, end = campaign.population.start_ms, campaign.population.start_ms + campaign.population.days * DAY_MS
+    for table in log.tables.both:
+        time = np.array(times_of(table), dtype=np.int64) + log.shift_ms
         rows = np.flatnonzero((time >= start) & (time < end))
         rows = rows[np.argsort(time[rows], kind="stable")]
-        owner = np.array([devices[one] for one in _names(tables, "device", of_source=of_source)], dtype=np.int64)
+        owner = np.array([devices[one] for one in names_of(table, "device")], dtype=np.int64)
         columns.append((rows, time, owner))
-    rows, time, owner = columns[0]
-    click = _numbers(tables, "click", time.size, 0, of_source=True)[rows] != 0
-    codes = _codes(campaign, tables, rows, of_source=True)
+    table, (rows, time, owner) = log.tables.sources, columns[0]
+    click = _numbers(table, "click", time.size, 0)[rows] != 0
+    codes = _codes(campaign, table, rows, "impression")
     for field in campaign.keys.fields:
         if field.origin == "interaction":
             codes[field.name] = click.astype(np.int64)
@@ -87,61 +74,47 @@ def events_of_log(campaign: Campaign) -> Events:
     impressions = Impressions(
         time_ms=time[rows],
         device=owner[rows],
-        destination=_destination_indexes(campaign, tables, time.size, of_source=True)[rows],
+        destination=_destination_indexes(campaign, table, time.size)[rows],
         click=click,
         codes=codes,
     )
-    rows, time, owner = columns[1]
+    table, (rows, time, owner) = log.tables.triggers, columns[1]
+    dedup_key = dedup_keys_of(table.column("dedup_key")) if "dedup_key" in table else [-1] * time.size
     conversions = Conversions(
         time_ms=time[rows],
         device=owner[rows],
-        destination=_destination_indexes(campaign, tables, time.size, of_source=False)[rows],
-        value=np.maximum(_numbers(tables, "value", time.size, 1, of_source=False)[rows], 0),
-        dedup_key=_dedup_keys(tables, time.size)[rows],
-        codes=_codes(campaign, tables, rows, of_source=False),
+        destination=_destination_indexes(campaign, table, time.size)[rows],
+        value=np.maximum(_numbers(table, "value", time.size, 1)[rows], 0),
+        dedup_key=np.array(dedup_key, dtype=np.int64)[rows],
+        codes=_codes(campaign, table, rows, "conversion"),
     )
     return Events(impressions=impressions, conversions=conversions, devices=len(devices))
 
 
-def _names(tables: LogTables, name: str, *, of_source: bool) -> list[str]:
-    path = tables.source_file if of_source else tables.trigger_file
-    return names_of(tables.column(name, of_source=of_source), name, path)
-
-
-def _dedup_keys(tables: LogTables, size: int) -> Ints:
-    if not tables.has("dedup_key", of_source=False):
-        return np.full(size, -1, dtype=np.int64)
-    return np.array(dedup_keys_of(tables.column("dedup_key", of_source=False)), dtype=np.int64)
-
-
-def _numbers(tables: LogTables, name: str, size: int, default: int, *, of_source: bool) -> Ints:
-    if not tables.has(name, of_source=of_source):
+def _numbers(table: LogTable, name: str, size: int, default: int) -> Ints:
+    if name not in table:
         return np.full(size, default, dtype=np.int64)
-    path = tables.source_file if of_source else tables.trigger_file
-    given = [default if one in ("", None) else one for one in tables.column(name, of_source=of_source)]
-    return np.rint(numbers_of(given, name, path)).astype(np.int64)
+    return np.rint(numbers_of(table, name, default)).astype(np.int64)
 
 
-def _destination_indexes(campaign: Campaign, tables: LogTables, size: int, *, of_source: bool) -> Ints:
-    if not tables.has("destination", of_source=of_source):
+def _destination_indexes(campaign: Campaign, table: LogTable, size: int) -> Ints:
+    if "destination" not in table:
         return np.zeros(size, dtype=np.int64)
-    index_of = {name: number for number, name in enumerate(campaign.population.destinations)}
-    return _indexes(tables.column("destination", of_source=of_source), index_of, "destination", tables, of_source)
+    return _indexes(table, "destination", "destination", campaign.population.destinations)
 
 
-def _codes(campaign: Campaign, tables: LogTables, rows: Ints, *, of_source: bool) -> dict[str, Ints]:
-    found = {}
-    for field in campaign.keys.fields:
-        if field.origin == ("impression" if of_source else "conversion"):
-            index_of = {name: number for number, name in enumerate(field.values)}
-            column = tables.column(field.column or field.name, of_source=of_source)
-            found[field.name] = _indexes(column, index_of, field.name, tables, of_source)[rows]
-    return found
+def _codes(campaign: Campaign, table: LogTable, rows: Ints, origin: str) -> dict[str, Ints]:
+    return {
+        field.name: _indexes(table, field.column or field.name, field.name, field.values)[rows]
+        for field in campaign.keys.fields
+        if field.origin == origin
+    }
 
 
-def _indexes(column: Sequence[Any], index_of: dict[str, int], name: str, tables: LogTables, of_source: bool) -> Ints:
-    path = tables.source_file if of_source else tables.trigger_file
-    for row, one in enumerate(column):
+def _indexes(table: LogTable, column: str, name: str, values: Sequence[str]) -> Ints:
+    index_of = {value: index for index, value in enumerate(values)}
+    given = table.column(column)
+    for row, one in enumerate(given):
         if str(one) not in index_of:
-            raise CampaignError(f"{path.name}, row {row + 1}: {one!r} is not among the values of {name}")
-    return np.array([index_of[str(one)] for one in column], dtype=np.int64)
+            raise CampaignError(f"{table.file.name}, row {row + 1}: {one!r} is not among the values of {name}")
+    return np.array([index_of[str(one)] for one in given], dtype=np.int64)

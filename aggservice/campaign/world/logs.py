@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError, MissingExtraError
-from aggservice.campaign.settings.log_tables import LogTables, column_of
+from aggservice.campaign.settings.log_tables import LogTable, LogTables
 from aggservice.files.toml import read_text
 
 #: The columns of a log, and their names in measurement-simulation's JSON.
@@ -30,27 +30,21 @@ _LAST_MS = 253_402_300_799_999
 
 def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
     """Read both files of a log and check that each has a time and a device."""
-    json_names = NAMES if sources.suffix == ".json" else {}
-    tables = LogTables(
-        sources=read_table(sources),
-        triggers=read_table(triggers),
-        source_file=sources,
-        trigger_file=triggers,
-        names={**json_names, **names},
-    )
-    for of_source in (True, False):
+    own = {**(NAMES if sources.suffix == ".json" else {}), **names}
+    read = [LogTable(columns=read_table(path), file=path, names=own) for path in (sources, triggers)]
+    for table in read:
         for name in ("time", "device"):
-            tables.column(name, of_source=of_source)
-    return tables
+            table.column(name)
+    return LogTables(sources=read[0], triggers=read[1])
 
 
-def times_of(values: Sequence[Any], path: Path) -> list[int]:
+def times_of(table: LogTable) -> list[int]:
     """Return times in milliseconds since 1970, from seconds, milliseconds or ISO 8601 (UTC if without an offset).
 
     A number after the year 9999 is refused: it is probably in microseconds.
     """
     found = []
-    for row, value in enumerate(values):
+    for row, value in enumerate(table.column("time")):
         try:
             if isinstance(value, datetime.datetime):
                 moment = value
@@ -67,7 +61,7 @@ def times_of(values: Sequence[Any], path: Path) -> list[int]:
             found.append(round(moment.timestamp() * 1000))
         except (TypeError, ValueError, OverflowError):
             raise CampaignError(
-                f"{path.name}, row {row + 1}: the time is {value!r}; write seconds, milliseconds or ISO 8601"
+                f"{table.file.name}, row {row + 1}: the time is {value!r}; write seconds, milliseconds or ISO 8601"
             ) from None
     return found
 
@@ -172,16 +166,17 @@ def _flattened(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def numbers_of(values: Sequence[Any], name: str, path: Path) -> list[float]:
-    """Return a column as numbers; an error names the row that is not one."""
+def numbers_of(table: LogTable, name: str, default: float | None = None) -> list[float]:
+    """Return a column as numbers, with ``default`` for missing ones; an error names the row that is not a number."""
     found = []
-    for row, value in enumerate(values):
+    for row, value in enumerate(table.column(name)):
+        where = f"{table.file.name}, row {row + 1}: {name} is {value!r}, which is"
         try:
-            number = float(value)
+            number = default if default is not None and value in ("", None) else float(value)
         except (TypeError, ValueError):
-            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is not a number") from None
+            raise CampaignError(f"{where} not a number") from None
         if not abs(number) < 1e18:
-            raise CampaignError(f"{path.name}, row {row + 1}: {name} is {value!r}, which is not a finite number")
+            raise CampaignError(f"{where} not a finite number")
         found.append(number)
     return found
 
@@ -190,11 +185,12 @@ def _is_missing(value: Any) -> bool:
     return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
 
 
-def names_of(values: Sequence[Any], name: str, path: Path) -> list[str]:
+def names_of(table: LogTable, name: str) -> list[str]:
     """Return a column as text; a missing value is an error that names the row."""
+    values = table.column(name)
     for row, value in enumerate(values):
         if _is_missing(value):
-            raise CampaignError(f"{path.name}, row {row + 1}, has no {name}")
+            raise CampaignError(f"{table.file.name}, row {row + 1}, has no {name}")
     return [str(value) for value in values]
 
 
@@ -219,7 +215,7 @@ def dedup_keys_of(values: Sequence[Any]) -> list[int]:
 
 def read_column(path: Path, name: str) -> list[float]:
     """Return one column of numbers of a log."""
-    found = numbers_of(column_of(read_table(path), name, path), name, path)
+    found = numbers_of(LogTable(columns=read_table(path), file=path, names={}), name)
     if not found:
         raise CampaignError(f"{path.name} has no rows")
     return found
