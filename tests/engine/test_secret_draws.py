@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import ExactNoise, InlineOpener, JobRequest, LocalEngine, UnpaidError
+from aggservice.engine import InlineOpener, JobRequest, LocalEngine, UnpaidError
 from aggservice.engine.jobs import shuffle as shuffle_job
+from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.request import Discovery
 from aggservice.engine.shuffle.rows import random_order
 from aggservice.mechanisms import Bits, SecureBits
