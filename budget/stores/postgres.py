@@ -55,7 +55,7 @@ def _driver() -> Any:
     return psycopg
 
 
-def _marked(statement: str) -> bytes:
+def marked(statement: str) -> bytes:
     """Return a statement with psycopg's mark for a value in place of ``?``."""
     return statement.replace("?", "%s").encode()
 
@@ -66,15 +66,15 @@ class _PostgresTransaction(SqlTransaction):
         self._cursors = count()
 
     def _run(self, statement: str, values: tuple[object, ...]) -> None:
-        self._db.execute(_marked(statement), values)
+        self._db.execute(marked(statement), values)
 
     def _rows(self, query: str, values: tuple[object, ...] = ()) -> list[Any]:
-        return self._db.execute(_marked(query), values, binary=True).fetchall()
+        return self._db.execute(marked(query), values, binary=True).fetchall()
 
     def _stream(self, query: str, values: tuple[object, ...] = ()) -> Iterator[Any]:
         with self._db.cursor(name=f"stream{next(self._cursors)}", binary=True) as cursor:
             cursor.itersize = _FETCH
-            cursor.execute(_marked(query), values)
+            cursor.execute(marked(query), values)
             yield from cursor
 
     def _insert(self, table: str, rows: Iterable[tuple[object, ...]]) -> None:
@@ -113,13 +113,13 @@ class _PostgresTransaction(SqlTransaction):
         return version, {row[0] for row in rows}, created_by(MIGRATIONS[:version])
 
 
-class PostgresStore(Store):
-    """A ledger in one schema of the PostgreSQL database that a connection string names.
+class PostgresDatabase:
+    """One schema of our own in a PostgreSQL database: the base of a ledger's store, and of the services' queue.
 
     Unless ``read_only``, the schema is created if needed and brought to the newest version.
     """
 
-    definite = False
+    what = "ledger"
 
     def __init__(self, dsn: str, *, schema: str = "aggservice_ledger", read_only: bool = False) -> None:
         self._dsn = dsn
@@ -130,6 +130,10 @@ class PostgresStore(Store):
         if not read_only:
             self._attempt("migrate", self._migrate)
         self._attempt("check_schema", self._check_version)
+
+    def migrations(self) -> tuple[tuple[LiteralString, ...], ...]:
+        """Return the statements that bring the schema from each version to the next."""
+        return MIGRATIONS
 
     def _open(self) -> psycopg.Connection[Any]:
         connection: psycopg.Connection[Any] = self._driver.connect(self._dsn, autocommit=True)
@@ -147,23 +151,24 @@ class PostgresStore(Store):
             connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version integer NOT NULL)")
             row = connection.execute("SELECT version FROM schema_version").fetchone()
             version = 0 if row is None else int(row[0])
-            for statements in MIGRATIONS[version:]:
+            for statements in self.migrations()[version:]:
                 for statement in statements:
                     connection.execute(statement)
             if row is None:
-                connection.execute("INSERT INTO schema_version VALUES (%s)", (len(MIGRATIONS),))
-            elif version < len(MIGRATIONS):
-                connection.execute("UPDATE schema_version SET version = %s", (len(MIGRATIONS),))
+                connection.execute("INSERT INTO schema_version VALUES (%s)", (len(self.migrations()),))
+            elif version < len(self.migrations()):
+                connection.execute("UPDATE schema_version SET version = %s", (len(self.migrations()),))
 
     def _check_version(self, connection: psycopg.Connection[Any]) -> None:
         try:
             row = connection.execute("SELECT version FROM schema_version").fetchone()
         except self._driver.errors.UndefinedTable as problem:
-            raise StoreError(f"there is no ledger in schema {self._schema!r} of this database: create one") from problem
-        if row is None or not 1 <= row[0] <= len(MIGRATIONS):
+            text = f"there is no {self.what} in schema {self._schema!r} of this database: create one"
+            raise StoreError(text) from problem
+        if row is None or not 1 <= row[0] <= len(self.migrations()):
             raise LedgerMismatchError(
-                f"the database has schema version {row and row[0]}, but this program knows 1 to {len(MIGRATIONS)}:"
-                " use a newer program"
+                f"the database has schema version {row and row[0]}, but this program knows 1 to"
+                f" {len(self.migrations())}: use a newer program"
             )
 
     def _attempt(self, name: str, run: Callable[[psycopg.Connection[Any]], T]) -> T:
@@ -185,23 +190,34 @@ class PostgresStore(Store):
             except self._driver.Error as problem:
                 raise StoreError(f"transaction {name!r} on PostgreSQL failed: {problem}") from problem
 
-    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
-        if self._read_only:
-            raise StoreError("this store is open for reading only: open it without read_only")
-        return self._transact(name, ("BEGIN ISOLATION LEVEL READ COMMITTED", "LOCK TABLE head IN EXCLUSIVE MODE"), work)
+    def transact(self, name: str, begin: tuple[LiteralString, ...], work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """Run ``work`` in a transaction that ``begin`` begins; run it again after a lost race or connection."""
 
-    def read(self, name: str, work: Callable[[Transaction], T]) -> T:
-        return self._transact(name, ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",), work)
-
-    def _transact(self, name: str, begin: tuple[LiteralString, ...], work: Callable[[Transaction], T]) -> T:
         def run(connection: psycopg.Connection[Any]) -> T:
             for statement in begin:
                 connection.execute(statement)
-            result = work(_PostgresTransaction(connection))
+            result = work(connection)
             connection.execute("COMMIT")
             return result
 
         return self._attempt(name, run)
 
     def close(self) -> None:
+        """Close all idle connections."""
         self._connections.close()
+
+
+class PostgresStore(PostgresDatabase, Store):
+    """A ledger in one schema of a PostgreSQL database; see ``PostgresDatabase``."""
+
+    definite = False
+
+    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
+        if self._read_only:
+            raise StoreError("this store is open for reading only: open it without read_only")
+        begin = ("BEGIN ISOLATION LEVEL READ COMMITTED", "LOCK TABLE head IN EXCLUSIVE MODE")
+        return self.transact(name, begin, lambda connection: work(_PostgresTransaction(connection)))
+
+    def read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        begin = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)
+        return self.transact(name, begin, lambda connection: work(_PostgresTransaction(connection)))

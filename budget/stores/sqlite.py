@@ -90,12 +90,15 @@ class _SqliteTransaction(SqlTransaction):
         return version, {row[0] for row in rows}, created_by(MIGRATIONS[:version])
 
 
-class SqliteStore(Store):
-    """A ledger in one SQLite file.
+class SqliteDatabase:
+    """One SQLite file with tables of our own: the base of a ledger's store, and of a service's queue of jobs.
 
     ``read_only`` opens the file without changing it (to audit a copy); otherwise the file is created if needed and
     brought to the newest schema. Each running transaction has its own connection; a forked process opens new ones.
     """
+
+    what = "ledger"
+    application_id = _APPLICATION_ID
 
     def __init__(self, path: Path | str, *, read_only: bool = False, busy_timeout_s: float = 120.0) -> None:
         self.path = Path(path)
@@ -104,14 +107,14 @@ class SqliteStore(Store):
         self._connections = Connections(self._open)
         if read_only:
             if not self.path.is_file():
-                raise StoreError(f"there is no ledger at {self.path}: check the path")
+                raise StoreError(f"there is no {self.what} at {self.path}: check the path")
         else:
             try:
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             except FileExistsError:
                 pass
             except OSError as problem:
-                raise StoreError(f"cannot create a ledger at {self.path}: {problem.strerror}") from problem
+                raise StoreError(f"cannot create a {self.what} at {self.path}: {problem.strerror}") from problem
         connection = self._open()
         try:
             if not read_only:
@@ -121,6 +124,10 @@ class SqliteStore(Store):
             connection.close()
             raise
         self._connections.give_back(connection)
+
+    def migrations(self) -> tuple[tuple[str, ...], ...]:
+        """Return the statements that bring the database from each schema version to the next."""
+        return MIGRATIONS
 
     def _open(self) -> sqlite3.Connection:
         mode = "ro" if self._read_only else "rw"
@@ -140,7 +147,7 @@ class SqliteStore(Store):
                 connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT_BYTES}")
             connection.execute("PRAGMA cache_size = -65536")
         except sqlite3.Error as problem:
-            raise StoreError(f"cannot open the ledger {self.path.name}: {problem}") from problem
+            raise StoreError(f"cannot open the {self.what} {self.path.name}: {problem}") from problem
         return connection
 
     def _use_wal(self, connection: sqlite3.Connection) -> None:
@@ -162,14 +169,16 @@ class SqliteStore(Store):
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 foreign = version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
                 if foreign:
-                    raise LedgerMismatchError(f"{self.path} is a SQLite database, but not a ledger: give another path")
-                if version >= len(MIGRATIONS):
+                    raise LedgerMismatchError(
+                        f"{self.path} is a SQLite database, but not a {self.what}: give another path"
+                    )
+                if version >= len(self.migrations()):
                     connection.execute("ROLLBACK")
                     return
-                for statement in MIGRATIONS[version]:
+                for statement in self.migrations()[version]:
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
-                connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                connection.execute(f"PRAGMA application_id = {self.application_id}")
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
@@ -181,30 +190,40 @@ class SqliteStore(Store):
             version = connection.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.Error as problem:
             raise StoreError(f"{self.path.name} is not a SQLite database: {problem}") from problem
-        if not 1 <= version <= len(MIGRATIONS):
+        if not 1 <= version <= len(self.migrations()):
             raise LedgerMismatchError(
-                f"{self.path.name} has schema version {version}, but this program knows 1 to {len(MIGRATIONS)}:"
-                " use a newer program"
+                f"{self.path.name} has schema version {version}, but this program knows 1 to"
+                f" {len(self.migrations())}: use a newer program"
             )
 
-    def _run(self, name: str, begin: str, work: Callable[[Transaction], T]) -> T:
+    def transact(self, name: str, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` on a connection, in a transaction that ``begin`` begins; StoreError if the database fails."""
         try:
             with self._connections.lend(lambda connection: connection.execute("ROLLBACK")) as connection:
                 connection.execute(begin)
-                result = work(_SqliteTransaction(connection))
+                result = work(connection)
                 connection.execute("COMMIT")
                 return result
         except sqlite3.Error as problem:
             raise StoreError(f"transaction {name!r} on {self.path.name} failed: {problem}") from problem
 
-    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
+    def exclusive(self, name: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run ``work`` in a transaction that excludes other writers."""
         if self._read_only:
             raise StoreError(f"{self.path.name} is open for reading only: open it without read_only")
         with self._connections.writer:
-            return self._run(name, "BEGIN IMMEDIATE", work)
-
-    def read(self, name: str, work: Callable[[Transaction], T]) -> T:
-        return self._run(name, "BEGIN", work)
+            return self.transact(name, "BEGIN IMMEDIATE", work)
 
     def close(self) -> None:
+        """Close all idle connections."""
         self._connections.close()
+
+
+class SqliteStore(SqliteDatabase, Store):
+    """A ledger in one SQLite file; see ``SqliteDatabase``."""
+
+    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
+        return self.exclusive(name, lambda connection: work(_SqliteTransaction(connection)))
+
+    def read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        return self.transact(name, "BEGIN", lambda connection: work(_SqliteTransaction(connection)))
