@@ -97,6 +97,7 @@ def _store_differences(browser: Browser, draws: FixedDraws, expected: Any) -> It
     found: dict[str, Any] = {
         "draws_used": draws.used,
         "epoch_start_ms": browser.epoch_start_ms,
+        "impressions": len(browser.impressions),
         "global_budgets": [[entry.epoch, entry.left_micro] for entry in left if entry.filter is Filter.GLOBAL],
     }
     for name, kind in _STORES.items():
