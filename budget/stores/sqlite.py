@@ -43,7 +43,9 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 """The statements that bring a database from each schema version to the next."""
 
 
-class _SqliteTransaction(SqlTransaction):
+class SqliteTransaction(SqlTransaction):
+    """A transaction on one SQLite connection."""
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
@@ -223,7 +225,7 @@ class SqliteStore(SqliteDatabase, Store):
     """A ledger in one SQLite file; see ``SqliteDatabase``."""
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
-        return self.exclusive(name, lambda connection: work(_SqliteTransaction(connection)))
+        return self.exclusive(name, lambda connection: work(SqliteTransaction(connection)))
 
     def read(self, name: str, work: Callable[[Transaction], T]) -> T:
-        return self.transact(name, "BEGIN", lambda connection: work(_SqliteTransaction(connection)))
+        return self.transact(name, "BEGIN", lambda connection: work(SqliteTransaction(connection)))

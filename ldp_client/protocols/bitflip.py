@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,12 +26,12 @@ from ldp_client.protocols.device import (
     flip_row,
     load_state,
     memo_int,
-    save_state,
+    memo_row,
 )
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.packed import Words, bits_of, count_bits, one_hot, rows_from_bytes, unpack, words_of
+from ldp_client.sampling.packed import Words, bits_of, count_bits, one_hot, rows_from_bytes, words_of
 
 #: The memo key of a bucket outside the sample.
 OUTSIDE = -1
@@ -57,6 +57,7 @@ class BitFlipColumns:
 class BitFlip(Described):
     """dBitFlipPM over 0, …, k − 1 in b buckets of equal width, d of them sampled by each user."""
 
+    kind: ClassVar[str] = "dBitFlipPM"
     k: int
     buckets: int
     sampled: int
@@ -71,11 +72,6 @@ class BitFlip(Described):
             raise ProtocolError(f"d ≤ b ≤ k must hold, not d = {self.sampled}, b = {self.buckets}, k = {self.k}")
         step = symmetric(exp(epsilon(self.epsilon_permanent_micro) / 2))
         object.__setattr__(self, "chain", Chain(permanent=step))
-
-    @property
-    def kind(self) -> str:
-        """The protocol's name."""
-        return "dBitFlipPM"
 
     @property
     def cells(self) -> int:
@@ -121,8 +117,7 @@ class BitFlip(Described):
             memo = {}
             for key, row in stored["answers"].items():
                 index = OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "an index in the sample")
-                memo[index] = bytes.fromhex(row)
-                unpack(memo[index], self.sampled)
+                memo[index] = memo_row(row, self.sampled)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StateError(f"this is not a saved client of dBitFlipPM: {error}") from error
         return BitFlipClient(self, as_draws(bits), client.sampled, memo)
@@ -201,10 +196,8 @@ class BitFlipClient(Device[BitFlip, int, bytes]):
         index = self.sampled.index(bucket) if bucket in self.sampled else OUTSIDE
         return BitFlipReport(sampled=self.sampled, bits=self._kept(index, lambda: self._permanent(index)))
 
-    def save(self) -> bytes:
-        """Return the state as JSON."""
-        answers = {str(index): row.hex() for index, row in self._memo.items()}
-        return save_state(self.protocol.describe(), {"sampled": list(self.sampled), "answers": answers})
+    def _saved(self) -> dict[str, Any]:
+        return {"sampled": list(self.sampled), "answers": super()._saved()}
 
     def _permanent(self, index: int) -> bytes:
         return flip_row(self._draws, np.arange(self.protocol.sampled) == index, self.protocol.chain.permanent)

@@ -17,9 +17,8 @@ from ldp_client.errors import StateError
 from ldp_client.estimation.steps import Step
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.memo import MemoizedAnswers
-from ldp_client.sampling.packed import pack
+from ldp_client.sampling.packed import pack, unpack
 
-Owner = TypeVar("Owner")
 Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 
@@ -31,6 +30,13 @@ class _Named(Protocol):
 
     @property
     def kind(self) -> str: ...
+
+
+class _Describes(Protocol):
+    def describe(self) -> dict[str, Any]: ...
+
+
+Owner = TypeVar("Owner", bound=_Describes)
 
 
 class _OverValues(Protocol):
@@ -83,6 +89,14 @@ class Device(Generic[Owner, Key, Answer]):
             kept = self._memo[key] = draw()
         return kept
 
+    def save(self) -> bytes:
+        """Return the state as JSON, for the protocol's ``restore``."""
+        return json.dumps({"protocol": self.protocol.describe(), "memo": self._saved()}, sort_keys=True).encode()
+
+    def _saved(self) -> dict[str, Any]:
+        """Return what has been memoized: the answer to each key, unless a device has more to save."""
+        return {str(key): kept.hex() if isinstance(kept, bytes) else kept for key, kept in self._memo.items()}
+
 
 class DeviceColumns(Generic[Owner]):
     """The base of a fleet: many devices of one protocol in columns."""
@@ -115,11 +129,6 @@ def as_draws(source: Bits | Draws) -> Draws:
     return source if isinstance(source, Draws) else Draws(source)
 
 
-def save_state(protocol: Mapping[str, Any], memo: Mapping[str, Any]) -> bytes:
-    """Return a client's state as JSON: its protocol and what it has memoized."""
-    return json.dumps({"protocol": protocol, "memo": memo}, sort_keys=True).encode()
-
-
 def load_state(saved: bytes, protocol: Mapping[str, Any]) -> dict[str, Any]:
     """Return the memo of a saved state; StateError if it is broken or of another protocol."""
     state: Any = None
@@ -136,6 +145,16 @@ def load_state(saved: bytes, protocol: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(memo, dict):
         raise StateError("this is not a saved client: its memo is not a JSON object")
     return memo
+
+
+def memo_row(text: Any, size: int) -> bytes:
+    """Return a packed row of a saved memo from hexadecimal digits; StateError unless it has ``size`` bits."""
+    try:
+        row = bytes.fromhex(text)
+        unpack(row, size)
+    except (TypeError, ValueError) as error:
+        raise StateError(f"a saved row of bits cannot be read: {error}") from error
+    return row
 
 
 def memo_int(value: Any, size: int, what: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,22 +13,59 @@ from aggservice.mechanisms import Bits
 from ldp_client.checks import check_numbers, whole_numbers
 from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
-    CountsValues,
-    Device,
-    MemoizingColumns,
-    Owner,
-    as_draws,
-    load_state,
-    memo_int,
-    save_state,
-)
+from ldp_client.protocols.device import CountsValues, Device, MemoizingColumns, Owner, as_draws, load_state, memo_int
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws, randomized_value, randomized_values
 
 
+class _Responds(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def chain(self) -> Chain: ...
+    def describe(self) -> dict[str, Any]: ...
+
+
+class DirectResponse(CountsValues):
+    """The base of a protocol whose reports are values 0, …, k − 1 after one or two steps of GRR."""
+
+    __slots__ = ()
+
+    @property
+    def support(self: _Responds) -> Support:
+        """The estimator's probabilities."""
+        return Support.of(self.chain)
+
+    def client(self: _Responds, bits: Bits | Draws) -> DirectClient:
+        """Return a new device."""
+        return DirectClient(self, as_draws(bits), {})
+
+    def restore(self: _Responds, saved: bytes, bits: Bits | Draws) -> DirectClient:
+        """Return a device from a saved state."""
+        stored = load_state(saved, self.describe())
+        memo = {
+            memo_int(value, self.k, "a value"): memo_int(kept, self.k, "an answer") for value, kept in stored.items()
+        }
+        return DirectClient(self, as_draws(bits), memo)
+
+    def fleet(self: _Responds, users: int, bits: Bits) -> DirectFleet:
+        """Return ``users`` new devices in columns."""
+        return DirectFleet(self, check_users(users), bits)
+
+    def columns(self: _Responds, reports: Sequence[int]) -> NDArray[np.int64]:
+        """Return clients' reports as an array."""
+        return whole_numbers(reports, self.k, f"reports of {self.kind}")
+
+    def estimate(self: _Responds, columns: NDArray[np.int64]) -> Estimate:
+        """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
+        reports = check_numbers(columns, self.k, f"reports of {self.kind}")
+        return Support.of(self.chain).estimate(np.bincount(reports, minlength=self.k), reports.size)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectEncoding(CountsValues):
+class DirectEncoding(DirectResponse):
     """GRR over 0, …, k − 1, or L-GRR if ``epsilon_first_micro`` is given.
 
     L-GRR's ``paper`` calibration ignores the paths through a third value: for k = 360, ε∞ = 1 and a requested ε₁ of 0.5
@@ -51,39 +89,9 @@ class DirectEncoding(CountsValues):
         return "GRR" if self.chain.instant is None else "L-GRR"
 
     @property
-    def support(self) -> Support:
-        """The estimator's probabilities."""
-        return Support.of(self.chain)
-
-    @property
     def privacy(self) -> Privacy:
         """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.k)
-
-    def client(self, bits: Bits | Draws) -> DirectClient:
-        """Return a new device."""
-        return DirectClient(self, as_draws(bits), {})
-
-    def restore(self, saved: bytes, bits: Bits | Draws) -> DirectClient:
-        """Return a device from a saved state."""
-        stored = load_state(saved, self.describe())
-        memo = {
-            memo_int(value, self.k, "a value"): memo_int(kept, self.k, "an answer") for value, kept in stored.items()
-        }
-        return DirectClient(self, as_draws(bits), memo)
-
-    def fleet(self, users: int, bits: Bits) -> DirectFleet:
-        """Return ``users`` new devices in columns."""
-        return DirectFleet(self, check_users(users), bits)
-
-    def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
-        """Return clients' reports as an array."""
-        return whole_numbers(reports, self.k, f"reports of {self.kind}")
-
-    def estimate(self, columns: NDArray[np.int64]) -> Estimate:
-        """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
-        reports = check_numbers(columns, self.k, f"reports of {self.kind}")
-        return self.support.estimate(np.bincount(reports, minlength=self.k), reports.size)
 
 
 class ResponseDevice(Device[Owner, int, int]):
@@ -96,16 +104,12 @@ class ResponseDevice(Device[Owner, int, int]):
         return randomized_value(self._draws, kept, size, chain.instant.p)
 
 
-class DirectClient(ResponseDevice[DirectEncoding]):
+class DirectClient(ResponseDevice[_Responds]):
     """One device: a report is a value, and each value has a permanent answer."""
 
     def report(self, value: int) -> int:
         """Return a report of ``value``: its permanent answer, memoized at its first use and then randomized again."""
         return self._respond(check_value(value, self.protocol.k), self.protocol.k, self.protocol.chain)
-
-    def save(self) -> bytes:
-        """Return the state as JSON."""
-        return save_state(self.protocol.describe(), {str(value): kept for value, kept in self._memo.items()})
 
 
 class ResponseColumns(MemoizingColumns[Owner]):
@@ -121,10 +125,10 @@ class ResponseColumns(MemoizingColumns[Owner]):
         return randomized_values(bits, rows[:, 0].astype(np.int64), size, chain.instant.p)
 
 
-class DirectFleet(ResponseColumns[DirectEncoding]):
+class DirectFleet(ResponseColumns[_Responds]):
     """Many devices in columns: one memoized answer per (user, value) that occurred."""
 
-    def __init__(self, protocol: DirectEncoding, users: int, bits: Bits) -> None:
+    def __init__(self, protocol: _Responds, users: int, bits: Bits) -> None:
         super().__init__(protocol, users, bits, span=protocol.k)
 
     def report(self, values: ArrayLike) -> NDArray[np.int64]:

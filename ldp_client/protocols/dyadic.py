@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numba import njit
@@ -19,7 +20,7 @@ from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp, uniform_belo
 from ldp_client.checks import as_list, check_error_terms, is_count, short_text
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import check_size, epsilon, symmetric
-from ldp_client.protocols.device import Described, as_draws, load_state, save_state
+from ldp_client.protocols.device import Described, Device, as_draws, load_state
 from ldp_client.protocols.interface import check_users
 from ldp_client.sampling.draws import Draws
 
@@ -45,6 +46,7 @@ class DyadicTree(Described):
     Client and fleet ignore a change after the k-th: it costs accuracy, never privacy.
     """
 
+    kind: ClassVar[str] = "dyadic"
     periods: int
     changes: int
     epsilon_micro: int
@@ -57,11 +59,6 @@ class DyadicTree(Described):
             raise ProtocolError(f"the number of periods must be a power of two up to {MOST_PERIODS}, not {d!r}")
         check_size(self.changes, "the number of changes of a user", least=1, most=d)
         object.__setattr__(self, "keep", symmetric(exp(epsilon(self.epsilon_micro) / 2)).p)
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return "dyadic"
 
     @property
     def levels(self) -> int:
@@ -148,12 +145,11 @@ class DyadicTree(Described):
         return sums
 
 
-class DyadicClient:
+class DyadicClient(Device[DyadicTree, str, int]):
     """One device, called once per period; before the first period the state is 0."""
 
     def __init__(self, protocol: DyadicTree, draws: Draws, state: list[int]) -> None:
-        self.protocol = protocol
-        self._draws = draws
+        super().__init__(protocol, draws, {})
         self._change, self._level, self._seen, self._sign, self._period, self._held = state
 
     def report(self, held: bool) -> NodeReport | None:
@@ -178,10 +174,9 @@ class DyadicClient:
             self._sign = 0
         return NodeReport(level=self._level, period=self._period, sign=sign)
 
-    def save(self) -> bytes:
-        """Return the state as JSON."""
+    def _saved(self) -> dict[str, Any]:
         state = (self._change, self._level, self._seen, self._sign, self._period, self._held)
-        return save_state(self.protocol.describe(), dict(zip(_STATE, state, strict=True)))
+        return dict(zip(_STATE, state, strict=True))
 
 
 class DyadicServer:

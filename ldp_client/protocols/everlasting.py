@@ -6,31 +6,32 @@ Naor and Vexler, section 6: b' = b ⊕ Ber(1/(e^ε₁ + 1)) once, r = b' ⊕ Ber
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp
-from ldp_client.checks import check_error_terms, check_numbers, check_stream, whole_numbers
+from aggservice.mechanisms import Real, exp
+from ldp_client.checks import check_error_terms, check_stream
 from ldp_client.estimation.steps import Chain, epsilon, symmetric
-from ldp_client.estimation.support import Estimate, Support
 from ldp_client.privacy.finite_state import FiniteState
 from ldp_client.privacy.tracking_bounds import permanent_untrackable
-from ldp_client.protocols.device import CountsValues, Device, DeviceColumns, as_draws, load_state, memo_int, save_state
-from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
-from ldp_client.sampling.draws import Draws
+from ldp_client.protocols.direct import DirectResponse
+from ldp_client.protocols.interface import Privacy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BitwiseEverlasting(CountsValues):
+class BitwiseEverlasting(DirectResponse):
     """The mechanism with ε₁ for the kept bit and ε₂ for a report of the kept bit, each in millionths.
 
     It is ε₁-everlasting for a bit that does not change, for any number of reports, and ⌊k/2⌋ε₂-untrackable for k
-    reports. For a bit that changes, the client keeps one bit per value.
+    reports. For a bit that changes, the client keeps one bit per value. The estimator is section 6's p̃₀ with the mean
+    of the reports, where the paper prints a sum.
     """
 
+    kind: ClassVar[str] = "BEP"
+    k: ClassVar[int] = 2
     epsilon_permanent_micro: int
     epsilon_report_micro: int
     chain: Chain = field(init=False, repr=False, compare=False)
@@ -39,21 +40,6 @@ class BitwiseEverlasting(CountsValues):
         permanent = symmetric(exp(epsilon(self.epsilon_permanent_micro)))
         instant = symmetric(exp(epsilon(self.epsilon_report_micro)))
         object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return "BEP"
-
-    @property
-    def k(self) -> int:
-        """The number of values."""
-        return 2
-
-    @property
-    def support(self) -> Support:
-        """The estimator's probabilities: the paper's p̃₀ with the mean of the reports, where it prints a sum."""
-        return Support.of(self.chain)
 
     @property
     def privacy(self) -> Privacy:
@@ -94,70 +80,6 @@ class BitwiseEverlasting(CountsValues):
         check_error_terms(users, beta)
         kept, sent = (float(epsilon(micro)) for micro in (self.epsilon_permanent_micro, self.epsilon_report_micro))
         return (kept + 2) * (sent + 2) / (kept * sent) * math.sqrt(32 * math.log(2 / beta) / users)
-
-    def client(self, bits: Bits | Draws) -> EverlastingClient:
-        """Return a new device."""
-        return EverlastingClient(self, as_draws(bits), {})
-
-    def restore(self, saved: bytes, bits: Bits | Draws) -> EverlastingClient:
-        """Return a device from a saved state."""
-        stored = load_state(saved, self.describe())
-        memo = {memo_int(value, 2, "a bit"): memo_int(kept, 2, "a kept bit") for value, kept in stored.items()}
-        return EverlastingClient(self, as_draws(bits), memo)
-
-    def fleet(self, users: int, bits: Bits) -> EverlastingFleet:
-        """Return ``users`` new devices in columns."""
-        return EverlastingFleet(self, check_users(users), bits)
-
-    def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
-        """Return clients' reports as an array."""
-        return whole_numbers(reports, 2, "reports of BEP")
-
-    def estimate(self, columns: NDArray[np.int64]) -> Estimate:
-        """Return the frequencies of 0 and of 1 behind one collection (section 6)."""
-        reports = check_numbers(columns, 2, "reports of BEP")
-        return self.support.estimate(np.bincount(reports, minlength=2), reports.size)
-
-
-class EverlastingClient(Device[BitwiseEverlasting, int, int]):
-    """One device: a report is a bit, and the device keeps one bit per value."""
-
-    def report(self, value: int) -> int:
-        """Return a report of ``value``: the bit kept for it, drawn at its first use, then randomized again."""
-        value = check_value(value, 2)
-        chain = self.protocol.chain
-        kept = self._kept(value, lambda: value ^ (not self._draws.coin(chain.permanent.p)))
-        return kept ^ (not self._draws.coin(chain.instant.p)) if chain.instant else kept
-
-    def save(self) -> bytes:
-        """Return the state as JSON."""
-        return save_state(self.protocol.describe(), {str(value): kept for value, kept in self._memo.items()})
-
-
-class EverlastingFleet(DeviceColumns[BitwiseEverlasting]):
-    """Many devices in columns: two kept bits per user, −1 until they are drawn."""
-
-    def __init__(self, protocol: BitwiseEverlasting, users: int, bits: Bits) -> None:
-        super().__init__(protocol, users, bits)
-        self._kept = np.full((users, 2), -1, dtype=np.int8)
-
-    def report(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Return one collection's reports, one bit per user."""
-        held = check_values(values, 2, self.users)
-        rows = np.arange(self.users)
-        fresh = np.flatnonzero(self._kept[rows, held] < 0)
-        chain = self.protocol.chain
-        if fresh.size:
-            flipped = ~bernoulli_batch(self._bits, chain.permanent.p, fresh.size)
-            self._kept[fresh, held[fresh]] = held[fresh] ^ flipped
-        kept = self._kept[rows, held].astype(np.int64)
-        if chain.instant is None:
-            return kept
-        return kept ^ ~bernoulli_batch(self._bits, chain.instant.p, self.users)
-
-    def memoized(self) -> NDArray[np.int64]:
-        """Return for how many of the two values each user has a kept bit."""
-        return np.count_nonzero(self._kept >= 0, axis=1).astype(np.int64)
 
 
 def _flip_matrix(keep: Real) -> NDArray[np.float64]:

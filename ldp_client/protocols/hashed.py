@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,7 +19,7 @@ from ldp_client.errors import ReportError, StateError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, epsilon, epsilon_pair, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import CountsValues, as_draws, load_state, memo_int, save_state
+from ldp_client.protocols.device import CountsValues, as_draws, load_state, memo_int
 from ldp_client.protocols.direct import ResponseColumns, ResponseDevice
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
@@ -130,11 +131,9 @@ class HashedClient(ResponseDevice[LocalHashing]):
         hashed = self.function(check_value(value, self.protocol.k))
         return HashedReport(function=self.function, value=self._respond(hashed, self.protocol.g, self.protocol.chain))
 
-    def save(self) -> bytes:
-        """Return the state as JSON."""
+    def _saved(self) -> dict[str, Any]:
         words = [f"{self.function.multiplier:016x}", f"{self.function.addend:016x}"]
-        answers = {str(hashed): kept for hashed, kept in self._memo.items()}
-        return save_state(self.protocol.describe(), {"function": words, "answers": answers})
+        return {"function": words, "answers": super()._saved()}
 
 
 class HashedFleet(ResponseColumns[LocalHashing]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +30,7 @@ from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import MICRO, check_size, epsilon, symmetric
 from ldp_client.estimation.support import Floats, normal_intervals
 from ldp_client.privacy.tracking_bounds import Bound
-from ldp_client.protocols.device import Described, Device, DeviceColumns, as_draws, load_state, memo_int, save_state
+from ldp_client.protocols.device import Described, Device, DeviceColumns, as_draws, load_state, memo_int
 from ldp_client.protocols.interface import check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
 from ldp_client.sampling.hadamard import parity, signs_for, transform
@@ -69,6 +70,7 @@ class PairEstimate:
 class InnerProduct(Described):
     """The mechanism for values of ``bits`` bits, ``stored`` pairs per value, and ε' of one pair in millionths."""
 
+    kind: ClassVar[str] = "RNIP"
     bits: int
     stored: int
     epsilon_pair_micro: int
@@ -78,11 +80,6 @@ class InnerProduct(Described):
         check_size(self.bits, "the number of bits of a value", least=1, most=MOST_BITS)
         check_size(self.stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
         object.__setattr__(self, "keep", symmetric(exp(epsilon(self.epsilon_pair_micro))).p)
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return "RNIP"
 
     @property
     def epsilon_pair(self) -> float:
@@ -201,11 +198,6 @@ class PairClient(Device[InnerProduct, int, list[tuple[int, int]]]):
         value = check_value(value, 1 << self.protocol.bits)
         kept = self._kept(value, lambda: [self._pair(value) for _ in range(self.protocol.stored)])
         return kept[self._draws.below(self.protocol.stored)]
-
-    def save(self) -> bytes:
-        """Return the state as JSON."""
-        memo = {str(value): [list(pair) for pair in pairs] for value, pairs in self._memo.items()}
-        return save_state(self.protocol.describe(), memo)
 
     def _pair(self, value: int) -> tuple[int, int]:
         vector = 1 + self._draws.below((1 << self.protocol.bits) - 1)

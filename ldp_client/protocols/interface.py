@@ -46,30 +46,6 @@ class Privacy:
         return Privacy.of(first=chain.first_grr(), permanent=permanent, asked=asked, answers=answers)
 
 
-class Client(Protocol):
-    """One device: it keeps its answers, and can be saved and restored."""
-
-    @property
-    def memoized(self) -> int:
-        """How many answers are memoized; each has cost ε∞ on the user's values."""
-
-    def report(self, value: int) -> Any:
-        """Return this collection's report of ``value``."""
-
-    def save(self) -> bytes:
-        """Return the state, for the protocol's ``restore``."""
-
-
-class Fleet(Protocol):
-    """Many devices in columns."""
-
-    def report(self, values: ArrayLike) -> Any:
-        """Return the columns of one collection: one report per user."""
-
-    def memoized(self) -> NDArray[np.int64]:
-        """Return how many answers each user has memoized."""
-
-
 class FrequencyProtocol(Protocol):
     """A protocol with which a server estimates from n users' reports how often each value occurs."""
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from ldp_client.protocols.device import (
     flip_row,
     load_state,
     memo_int,
-    save_state,
+    memo_row,
 )
 from ldp_client.protocols.interface import Privacy, check_users, check_values
 from ldp_client.sampling.draws import Draws
@@ -92,6 +92,7 @@ class Rappor(Described):
     f = 0 omits the permanent step, and p = 0 with q = 1 the instantaneous one, as in the RAPPOR paper's variants.
     """
 
+    kind: ClassVar[str] = "RAPPOR"
     size: int = 128
     hashes: int = 2
     cohorts: int = 64
@@ -118,11 +119,6 @@ class Rappor(Described):
         permanent = Step(p=Real.of(1 - half), q=Real.of(half))
         instant = None if self.p == 0 else Step(p=Real.of(self.q), q=Real.of(self.p))
         object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
-
-    @property
-    def kind(self) -> str:
-        """Its name."""
-        return "RAPPOR"
 
     @property
     def set_chance(self) -> Fraction:
@@ -186,13 +182,7 @@ class Rappor(Described):
         rows = stored.get("rows")
         if not isinstance(rows, dict):
             raise StateError("this is not a saved client: it has no permanent responses")
-        memo: dict[str, bytes] = {}
-        for value, row in rows.items():
-            try:
-                memo[value] = kept = bytes.fromhex(row)
-                unpack(kept, self.size)
-            except (TypeError, ValueError) as error:
-                raise StateError(f"a saved permanent response cannot be read: {error}") from error
+        memo = {value: memo_row(row, self.size) for value, row in rows.items()}
         return RapporClient(self, as_draws(bits), memo_int(stored.get("cohort"), self.cohorts, "a cohort"), memo)
 
     def fleet(self, users: int, strings: Sequence[str], bits: Bits) -> RapporFleet:
@@ -235,10 +225,8 @@ class RapporClient(Device[Rappor, str, bytes]):
             row = flip_row(self._draws, unpack(row, self.protocol.size), instant)
         return RapporReport(cohort=self.cohort, row=row)
 
-    def save(self) -> bytes:
-        """Return the state as JSON."""
-        rows = {value: row.hex() for value, row in self._memo.items()}
-        return save_state(self.protocol.describe(), {"cohort": self.cohort, "rows": rows})
+    def _saved(self) -> dict[str, Any]:
+        return {"cohort": self.cohort, "rows": super()._saved()}
 
     def _permanent(self, value: str) -> bytes:
         row = self.protocol.bloom(value, self.cohort)

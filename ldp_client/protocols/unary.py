@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from aggservice.mechanisms import Bits, Real, exp
 from ldp_client.checks import as_list, check_rows, short_text
-from ldp_client.errors import ProtocolError, StateError
+from ldp_client.errors import ProtocolError
 from ldp_client.estimation.steps import (
     Chain,
     Step,
@@ -37,7 +37,7 @@ from ldp_client.protocols.device import (
     flip_row,
     load_state,
     memo_int,
-    save_state,
+    memo_row,
 )
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
@@ -109,13 +109,8 @@ class UnaryEncoding(CountsValues):
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> UnaryClient:
         """Return a device from a saved state."""
-        memo: dict[int, bytes] = {}
-        for value, row in load_state(saved, self.describe()).items():
-            try:
-                memo[memo_int(value, self.k, "a value")] = kept = bytes.fromhex(row)
-                unpack(kept, self.k)
-            except (TypeError, ValueError) as error:
-                raise StateError(f"a saved row of bits cannot be read: {error}") from error
+        stored = load_state(saved, self.describe())
+        memo = {memo_int(value, self.k, "a value"): memo_row(row, self.k) for value, row in stored.items()}
         return UnaryClient(self, as_draws(bits), memo)
 
     def fleet(self, users: int, bits: Bits) -> UnaryFleet:
@@ -143,10 +138,6 @@ class UnaryClient(Device[UnaryEncoding, int, bytes]):
             return self._permanent(value)
         kept = self._kept(value, lambda: self._permanent(value))
         return flip_row(self._draws, unpack(kept, self.protocol.k), instant)
-
-    def save(self) -> bytes:
-        """Return the state as JSON."""
-        return save_state(self.protocol.describe(), {str(value): row.hex() for value, row in self._memo.items()})
 
     def _permanent(self, value: int) -> bytes:
         return flip_row(self._draws, np.arange(self.protocol.k) == value, self.protocol.chain.permanent)

@@ -79,6 +79,13 @@ def settle_ties(tape: Tape, base: Words, step: tuple[Real, Real], open_lanes: Wo
                 out[index] |= np.uint64(lane)
 
 
+@njit(cache=True, inline="always")
+def _round(left: int, word: int, threshold: int, result: int) -> tuple[int, int]:  # pragma: no cover - compiled
+    """Decide the open lanes whose bits of word and threshold differ; return the result and the lanes left open."""
+    differ = left & (word ^ threshold)
+    return result | (differ & threshold), left & ~differ
+
+
 @njit(cache=True)
 def decide_kernel(
     words: Words, base: Words, masks: Words, open_lanes: Words, out: Words
@@ -96,38 +103,14 @@ def decide_kernel(
     for index in range(base.size):
         x = base[index]
         left = open_lanes[index]
-        t = (x & p0) | (~x & q0)
-        differ = left & (w0[index] ^ t)
-        result = differ & t
-        left &= ~differ
-        t = (x & p1) | (~x & q1)
-        differ = left & (w1[index] ^ t)
-        result |= differ & t
-        left &= ~differ
-        t = (x & p2) | (~x & q2)
-        differ = left & (w2[index] ^ t)
-        result |= differ & t
-        left &= ~differ
-        t = (x & p3) | (~x & q3)
-        differ = left & (w3[index] ^ t)
-        result |= differ & t
-        left &= ~differ
-        t = (x & p4) | (~x & q4)
-        differ = left & (w4[index] ^ t)
-        result |= differ & t
-        left &= ~differ
-        t = (x & p5) | (~x & q5)
-        differ = left & (w5[index] ^ t)
-        result |= differ & t
-        left &= ~differ
-        t = (x & p6) | (~x & q6)
-        differ = left & (w6[index] ^ t)
-        result |= differ & t
-        left &= ~differ
-        t = (x & p7) | (~x & q7)
-        differ = left & (w7[index] ^ t)
-        result |= differ & t
-        left &= ~differ
+        result, left = _round(left, w0[index], (x & p0) | (~x & q0), np.uint64(0))
+        result, left = _round(left, w1[index], (x & p1) | (~x & q1), result)
+        result, left = _round(left, w2[index], (x & p2) | (~x & q2), result)
+        result, left = _round(left, w3[index], (x & p3) | (~x & q3), result)
+        result, left = _round(left, w4[index], (x & p4) | (~x & q4), result)
+        result, left = _round(left, w5[index], (x & p5) | (~x & q5), result)
+        result, left = _round(left, w6[index], (x & p6) | (~x & q6), result)
+        result, left = _round(left, w7[index], (x & p7) | (~x & q7), result)
         out[index] = result
         open_lanes[index] = left
 

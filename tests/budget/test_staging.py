@@ -165,7 +165,7 @@ def test_a_commit_of_unknown_outcome_is_settled_by_the_ledger(
     store = ledger.store
     assert isinstance(store, MemoryStore)
     broken = Broken()
-    broken._tables = store._tables
+    broken._db = store._db
     other = Ledger.open(broken, clock=ManualClock(), signer=ledger._signer, staging=ledger._staging)
     with pytest.raises(type(problem)):
         commit(other, stage(other, tmp_path / "out"))

@@ -27,7 +27,6 @@ from budget import (
 )
 from budget.errors import FormatError, LedgerMismatchError, TermsError
 from budget.log.entries import entry_from_bytes
-from budget.store import EntryRow
 
 TERMS = Terms(unit="report", bounds={"ara": Sensitivity(l1=100, l0=10), "paa": Sensitivity(l1=50, l0=50)})
 NOISE = (LaplaceNoise(epsilon=Epsilon.parse("1")),)
@@ -137,7 +136,7 @@ def test_a_ledger_of_the_former_format_is_refused_with_what_to_do() -> None:
     raw = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
     with pytest.raises(FormatError, match=r"former format.*Start a new ledger"):
         entry_from_bytes(raw, None)
-    store._tables.entries[0] = EntryRow(seq=0, header=raw, receipt=row.receipt)
+    store._db.execute("UPDATE entries SET header = ? WHERE seq = 0", (raw,))
     with pytest.raises(FormatError, match="former format"):
         Ledger.open(store, clock=ManualClock())
     report = verify_store(store)
