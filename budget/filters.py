@@ -72,12 +72,13 @@ def _sum_deltas(release: Release) -> int:
 
 
 def _uses(release: Release, limit: Spend) -> int:
-    """Return how many uses a release takes: one, or all of them if it releases the reports themselves.
+    """Return how many uses a release takes: one, or all of them if it is final.
 
     A shuffle hides the order of reports but shows their contents: a second shuffle of all but one of them would reveal
     the missing report. Because a shuffle takes every use, it is the first and the last release of each of its units.
+    The same holds for reports that their devices count as released once.
     """
-    return limit.uses if release.of_reports else 1
+    return limit.uses if release.final else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -400,10 +400,10 @@ class Ledger:
             entry = None if row is None or seq == 0 else entry_from_bytes(row.header, self.filter.loss_name)
             if not isinstance(entry, ReleaseEntry):
                 raise RecoveryForbiddenError(f"entry {seq} is not a release: give the number of a release entry")
-            if entry.release.of_reports:
+            if entry.release.final:
                 raise RecoveryForbiddenError(
-                    f"entry {seq} released reports themselves, which cannot be recovered: releasing all but one again "
-                    "would reveal the missing one"
+                    f"entry {seq} is final: it released reports themselves, or reports that can be used once; a second "
+                    "release of all but one would reveal the missing one"
                 )
             for later in transaction.entries(seq + 1):
                 other = entry_from_bytes(later.header, self.filter.loss_name)

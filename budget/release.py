@@ -90,7 +90,29 @@ class ShuffledReports:
             )
 
 
-Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | ShuffledReports
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneUseNoise:
+    """Discrete Laplace noise for sensitivity 2 · ``max_value``, over reports that can be used once: ε-DP.
+
+    The devices that sent them keep their own budgets and count each report as released once (W3C Attribution Level 1,
+    "anti-replay").
+    """
+
+    name: ClassVar[str] = "discrete_laplace_one_use"
+    epsilon: Epsilon
+    max_value: int
+
+    def __post_init__(self) -> None:
+        if type(self.max_value) is not int or not 1 <= self.max_value < 1 << 31:
+            raise BudgetError(f"the maximum value of a report must be from 1 to 2^31 - 1, not {self.max_value!r}")
+
+    @property
+    def sensitivity(self) -> int:
+        """How far one report can move the sums between neighbours."""
+        return 2 * self.max_value
+
+
+Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | ShuffledReports | OneUseNoise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +152,11 @@ class Release:
         """Whether the reports themselves are released, instead of sums over them."""
         return any(isinstance(one, LocalReports | ShuffledReports) for one in self.mechanisms)
 
+    @property
+    def final(self) -> bool:
+        """Whether units that pay for this release can never pay again, and are reports in every ledger."""
+        return self.of_reports or any(isinstance(one, OneUseNoise) for one in self.mechanisms)
+
     def check_units(self, count: int) -> None:
         """Refuse shuffled reports if the number of units differs from the one that their price is for."""
         for one in self.mechanisms:
@@ -148,6 +175,8 @@ def release_to_plain(release: Release) -> dict[str, Any]:
             plain["epsilon"] = str(mechanism.epsilon)
             if isinstance(mechanism, LaplaceDiscovery | ShuffledReports):
                 plain["delta"] = str(mechanism.delta)
+            if isinstance(mechanism, OneUseNoise):
+                plain["max_value"] = str(mechanism.max_value)
             if isinstance(mechanism, ShuffledReports):
                 plain |= {
                     "local_epsilon": str(mechanism.local),
@@ -173,6 +202,10 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
             return GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
         case {"name": "local_response", "epsilon": epsilon, **rest} if not rest:
             return LocalReports(epsilon=Epsilon.parse(epsilon))
+        case {"name": "discrete_laplace_one_use", "epsilon": epsilon, "max_value": most, **rest} if not rest and (
+            most.isascii() and most.isdigit() and len(most) <= 10
+        ):
+            return OneUseNoise(epsilon=Epsilon.parse(epsilon), max_value=int(most))
         case {
             "name": "shuffled_local_response",
             "epsilon": epsilon,

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from budget.errors import BudgetError, FormatError, TermsError
-from budget.release import REPORT_UNIT, Release
+from budget.release import REPORT_UNIT, OneUseNoise, Release
 
 MAX_L1: Final = 1 << 32
 _NAME_MAX: Final = 64
@@ -69,9 +69,10 @@ class Terms:
     def check(self, release: Release) -> None:
         """Refuse a release with another unit than the ledger's, an unknown API, or other bounds than its APIs have.
 
-        Local reports are charged per report in every ledger: they are released one by one, not summed.
+        Final releases are charged per report in every ledger. Noise of one use states its own bound, 2 · max_value, and
+        covers only APIs without a bound in the ledger, whose devices bound each report and say so in it.
         """
-        expected = REPORT_UNIT if release.of_reports else self.unit
+        expected = REPORT_UNIT if release.final else self.unit
         if release.unit != expected:
             raise TermsError(
                 f"this ledger charges each {self.unit}, but this release would charge each {release.unit}, so that a "
@@ -79,7 +80,13 @@ class Terms:
             )
         if not release.covers:
             return
-        bounds = self.sensitivity(release.covers)
+        once = [one for one in release.mechanisms if isinstance(one, OneUseNoise)]
+        if once:
+            if len(release.mechanisms) > 1 or not self.bounds.keys().isdisjoint(release.covers):
+                raise TermsError("noise of one use stands alone and covers no API that this ledger has bounds for")
+            bounds = Sensitivity(l1=once[0].sensitivity, l0=once[0].sensitivity)
+        else:
+            bounds = self.sensitivity(release.covers)
         if release.of_reports:
             return
         stated = (release.parameters.get("l1"), release.parameters.get("l0"))

@@ -19,7 +19,7 @@ from threading import Lock
 from typing import Any, Final
 
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import PublicKeySet, parse_origin
+from aggservice.wire import AggregatableReport, PublicKeySet, parse_origin
 from w3c_client.activation import Activations
 from w3c_client.attribution import Attributed, Attributor, EpochOutcome
 from w3c_client.budgets import BudgetStores, epsilon_micro
@@ -32,9 +32,10 @@ from w3c_client.calls.headers import (
     parse_save_impression,
 )
 from w3c_client.calls.options import ConversionOptions, ImpressionOptions, check_conversion, check_impression
-from w3c_client.config import DEFAULT_SERVICE, Config, Filter
+from w3c_client.config import DEFAULT_SERVICE, TEE_PROTOCOL, Config, Filter
 from w3c_client.errors import CallError, ErrorName, HeaderError
 from w3c_client.randomness import Draws, RandomDraws
+from w3c_client.reports import payload_slots, seal_histogram
 from w3c_client.sites import Caller, Page, caller_of, parse_site
 from w3c_client.storage import clearing
 from w3c_client.storage.epochs import Epochs
@@ -52,7 +53,8 @@ class Conversion:
     """The result of a conversion. A page receives ``report`` alone; everything else is for the simulator.
 
     ``histogram`` is what the report holds. ``outside`` is the value beyond the histogram; ``epochs`` is what each epoch
-    with matches paid, or which filter refused it. ``enabled`` is False if the user has turned the API off.
+    with matches paid, or which filter refused it. ``enabled`` is False if the user has turned the API off. ``report``
+    is sealed for the service; it is None without keys, and for services whose protocol is not open yet (DAP).
     """
 
     histogram: tuple[int, ...]
@@ -67,7 +69,7 @@ class Conversion:
     outside: int
     single_epoch: bool
     epochs: tuple[EpochOutcome, ...]
-    report: Any = None
+    report: AggregatableReport | None = None
 
     @property
     def refused_by(self) -> frozenset[Filter]:
@@ -293,6 +295,24 @@ class Browser:
             outside=done.outside,
             single_epoch=done.single_epoch,
             epochs=done.epochs,
+            report=self._seal(options, done.histogram, caller, now_ms, micro),
+        )
+
+    def _seal(
+        self, options: ConversionOptions, histogram: tuple[int, ...], caller: Caller, now_ms: int, micro: int
+    ) -> AggregatableReport | None:
+        if self._keys is None or self.config.aggregation_services[options.aggregation_service] != TEE_PROTOCOL:
+            return None
+        return seal_histogram(
+            histogram,
+            caller=caller.site,
+            conversion_site=caller.top_level,
+            max_value=options.max_value,
+            epsilon_micro=micro,
+            time_ms=now_ms,
+            slots=payload_slots(self.config, options.histogram_size),
+            keys=self._keys,
+            bits=self._bits,
         )
 
     def _try_save(self, page: Page, text: str) -> None:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from aggservice.wire.limits import MAX_CONTRIBUTIONS
 from w3c_client.errors import ConfigError
 
 DAY_MS: Final = 86_400_000
@@ -129,6 +130,11 @@ class Config:
         for url, protocol in self.aggregation_services.items():
             if protocol not in (DAP_PROTOCOL, TEE_PROTOCOL):
                 raise ConfigError(f"{url!r} has protocol {protocol!r}: use {DAP_PROTOCOL!r} or {TEE_PROTOCOL!r}")
+            if protocol == TEE_PROTOCOL and min(self.max_credits, self.max_histogram_size) > MAX_CONTRIBUTIONS:
+                raise ConfigError(
+                    f"a report to {url!r} holds {MAX_CONTRIBUTIONS} amounts: set max_credits or max_histogram_size to "
+                    "at most that"
+                )
 
     @staticmethod
     def _check(name: str, value: object, least: int, most: int) -> None:

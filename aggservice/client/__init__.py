@@ -3,10 +3,11 @@
 from aggservice.client.client import Client
 from aggservice.client.credentials import Credentials
 from aggservice.client.errors import ClientError
-from aggservice.client.parameters import JobParameters, ShuffleParameters
+from aggservice.client.parameters import AttributionTask, JobParameters, ShuffleParameters
 from aggservice.client.values import Job, JobStatus, Statement, Summary
 
 __all__ = [
+    "AttributionTask",
     "Client",
     "ClientError",
     "Credentials",

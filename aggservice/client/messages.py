@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from aggservice.client import values
 from aggservice.client.errors import ClientError, return_code_name
-from aggservice.client.parameters import JobParameters, ShuffleParameters
+from aggservice.client.parameters import AttributionTask, JobParameters, ShuffleParameters
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import common_pb2
@@ -121,6 +121,9 @@ def _parameters(message: aggregation_pb2.JobParameters) -> JobParameters:
         others_epsilon=message.others.epsilon,
         filtering_ids=tuple(map(int, filter(None, message.filtering_ids.split(",")))),
         shuffle=_value(ShuffleParameters, message.shuffle) if message.HasField("shuffle") else None,
+        attribution_task=_value(AttributionTask, message.attribution_task)
+        if message.HasField("attribution_task")
+        else None,
     )
 
 

@@ -24,12 +24,22 @@ class ShuffleParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttributionTask:
+    """What all reports of a W3C Attribution job agree in: conversion site, size of the histogram, maximum value."""
+
+    conversion_site: str
+    histogram_size: int
+    max_value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobParameters:
     """Parameters of a job. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
 
     Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` asks for Laplace noise, ``rho`` for
     Gaussian noise. ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` the total
-    of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead.
+    of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead. With
+    ``attribution_task`` it aggregates W3C reports, each for the only time.
     """
 
     attribution_report_to: str = ""
@@ -44,6 +54,7 @@ class JobParameters:
     input_report_count: int = 0
     debug_run: bool = False
     shuffle: ShuffleParameters | None = None
+    attribution_task: AttributionTask | None = None
 
     def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
         """Return the message for a job id; raise ``ClientError`` for a number that does not fit into it."""
@@ -53,6 +64,11 @@ class JobParameters:
             raise ClientError(
                 f"input_report_count {self.input_report_count} does not fit into 64 bits", return_code="INVALID_JOB"
             )
+        task = self.attribution_task
+        if task is not None:
+            for name, number in (("histogram_size", task.histogram_size), ("max_value", task.max_value)):
+                if not 0 <= number < 1 << 32:
+                    raise ClientError(f"{name} {number} does not fit into 32 bits", return_code="INVALID_JOB")
         message = aggregation_pb2.JobParameters(
             job_request_id=job_request_id,
             attribution_report_to=self.attribution_report_to,
@@ -74,4 +90,6 @@ class JobParameters:
             message.others.epsilon = self.others_epsilon
         if self.shuffle is not None:
             message.shuffle.CopyFrom(aggregation_pb2.Shuffle(**asdict(self.shuffle)))
+        if task is not None:
+            message.attribution_task.CopyFrom(aggregation_pb2.AttributionTask(**asdict(task)))
         return message

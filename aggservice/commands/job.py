@@ -13,7 +13,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from aggservice.client import Client, ClientError, Credentials, Job, JobParameters, ShuffleParameters, Summary
+from aggservice.client import (
+    AttributionTask,
+    Client,
+    ClientError,
+    Credentials,
+    Job,
+    JobParameters,
+    ShuffleParameters,
+    Summary,
+)
 from aggservice.commands.console import Json, refuse
 
 job = typer.Typer(help="Create, watch, cancel and read jobs of a running service.", no_args_is_help=True)
@@ -105,10 +114,17 @@ def create(
     shuffle_collection: Annotated[
         str, typer.Option(help="The collection that device tokens must name; amplification needs it.")
     ] = "",
+    conversion_site: Annotated[
+        str, typer.Option(help="Aggregate W3C Attribution reports of this site, such as https://shop.example.")
+    ] = "",
+    histogram_size: Annotated[int, typer.Option(help="Size of the histogram of W3C reports.")] = 0,
+    max_value: Annotated[int, typer.Option(help="Maximum value of W3C reports.")] = 0,
     watch_it: Annotated[bool, typer.Option("--watch", help="Wait until the job has finished.")] = False,
     as_json: Json = False,
 ) -> None:
     """Create a job over files that the service can read."""
+    if not (bool(conversion_site) == bool(histogram_size) == bool(max_value)):
+        refuse("--conversion-site, --histogram-size and --max-value belong together: give all of them, or none")
     if (shuffle_delta or shuffle_bound or shuffle_collection) and not shuffle_randomizer:
         refuse("--shuffle-delta, --shuffle-bound and --shuffle-collection need --shuffle-randomizer")
     try:
@@ -132,6 +148,11 @@ def create(
             randomizer=shuffle_randomizer, delta=shuffle_delta, bound=shuffle_bound, collection=shuffle_collection
         )
         if shuffle_randomizer
+        else None,
+        attribution_task=AttributionTask(
+            conversion_site=conversion_site, histogram_size=histogram_size, max_value=max_value
+        )
+        if conversion_site
         else None,
     )
     begun = client.create_job(

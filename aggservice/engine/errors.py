@@ -88,7 +88,8 @@ class UnpaidError(EngineError):
     remedy = "List the units with ListUnpaidUnits, leave their reports out, or ask for less. Nothing was charged."
 
     def __init__(self, problem: BudgetExhaustedError, release: Release) -> None:
-        super().__init__(f"{problem.count} of {problem.total} privacy units cannot pay for this job")
+        why = ": another job has used their reports, which can be used once" if release.final else ""
+        super().__init__(f"{problem.count} of {problem.total} privacy units cannot pay for this job{why}")
         self.count = problem.count
         self.total = problem.total
         self.first = tuple(one.unit for one in problem.first)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from aggservice.engine.errors import InvalidJobError
+from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.shuffle.plan import ShuffleRequest
 from aggservice.engine.tables.sums import KeyMask
 from budget import AmountError, Delta, Epsilon, Rho
@@ -37,6 +38,8 @@ class Discovery:
 class JobRequest:
     """The parameters of one job. ``noise`` is the ε of Laplace noise or the ρ of Gaussian noise.
 
+    ``task`` makes it a job over W3C Attribution.
+
     ``source`` holds the paths of a job over files, and is empty for a stream. It belongs to the request: the same job
     id with other files is another request.
     """
@@ -53,6 +56,7 @@ class JobRequest:
     debug_run: bool = False
     source: tuple[str, ...] = ()
     shuffle: ShuffleRequest | None = None
+    task: AttributionTask | None = None
 
     def __post_init__(self) -> None:
         check_job_id(self.job_request_id)
@@ -76,6 +80,17 @@ class JobRequest:
             raise InvalidJobError("a filtering ID is out of range: use whole numbers from 0 to 2^64 - 1")
         if not len(self.filtering_ids) <= MAX_FILTERING_IDS:
             raise InvalidJobError(f"the job has too many filtering IDs: give at most {MAX_FILTERING_IDS}")
+        if self.task is not None:
+            if isinstance(self.noise, Rho) or self.discovery is not None or self.others is not None:
+                raise InvalidJobError(
+                    "a job with an attribution_task has Laplace noise, every index of the histogram for its keys and "
+                    "no others total: leave job_rho, key_discovery and others out"
+                )
+            if self.debug_run or self.shuffle is not None or self.filtering_ids != (0,):
+                raise InvalidJobError(
+                    "W3C reports have no debug mode, filtering IDs or randomizer: leave debug_run, filtering_ids and "
+                    "shuffle out of a job with an attribution_task"
+                )
         if self.shuffle is not None:
             if self.discovery is not None or self.others is not None or self.debug_run:
                 raise InvalidJobError("a shuffle has no key discovery, others total or debug run: leave them out")
@@ -106,6 +121,8 @@ class JobRequest:
         }
         if self.shuffle is not None:
             plain["shuffle"] = self.shuffle.to_plain()
+        if self.task is not None:
+            plain["attribution_task"] = self.task.to_plain()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"aggservice job request v1\0" + text.encode()).digest()
 

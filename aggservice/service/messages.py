@@ -10,6 +10,7 @@ from google.protobuf import timestamp_pb2
 from numpy.typing import NDArray
 
 from aggservice.engine import InvalidJobError, JobRequest, Outcome, Rows, ShuffleRequest
+from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.release.charging import Receipted
 from aggservice.engine.release.result import ResultHeader, result_head
 from aggservice.engine.release.statement import Statement
@@ -61,6 +62,12 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         shuffle = ShuffleRequest.parse(
             randomizer=asked.randomizer, delta=asked.delta, bound=asked.bound, collection=asked.collection
         )
+    task = None
+    if parameters.HasField("attribution_task"):
+        named = parameters.attribution_task
+        task = AttributionTask(
+            conversion_site=named.conversion_site, histogram_size=named.histogram_size, max_value=named.max_value
+        )
     return JobRequest(
         job_request_id=parameters.job_request_id,
         attribution_report_to=parameters.attribution_report_to or None,
@@ -76,6 +83,7 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         debug_run=parameters.debug_run,
         source=source,
         shuffle=shuffle,
+        task=task,
     )
 
 

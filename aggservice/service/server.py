@@ -117,6 +117,7 @@ class Service:
             settings=EngineSettings(
                 max_report_age_ms=config.limits.max_report_age_ms,
                 max_domain_keys=config.limits.domain_keys,
+                w3c_minimum_batch=config.limits.w3c_minimum_batch,
                 shuffle=config.shuffle,
             ),
             keys_unreadable=lambda: self.keys.unreadable,

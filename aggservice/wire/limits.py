@@ -11,5 +11,10 @@ MAX_PAYLOAD_BYTES = 1 << 16
 
 MAX_FILTERING_ID = (1 << 64) - 1
 
+MAX_UINT32 = (1 << 32) - 1
+
+MAX_W3C_VALUE = (1 << 31) - 1
+"""The largest maximum value of a W3C report: a contribution holds 31 bits."""
+
 UNIT_BYTES = 20
 """The length of a unit key: four bytes of the hour, and 16 bytes of a SHA-256."""

@@ -32,3 +32,7 @@ class ReportStatus(IntEnum):
     """A major version above the newest we know: the deployed service fails the whole job with this return code."""
     CONTRIBUTIONS_EXCEED_BOUNDS = 17
     """Our own name: the report contributes more than its API allows, which no honest browser sends."""
+    ATTRIBUTION_TASK_MISMATCH = 18
+    """Our own name: a W3C report of another conversion site, histogram size or maximum value than the job's."""
+    REPORT_EPSILON_TOO_LOW = 19
+    """Our own name: a W3C report whose page asked for a smaller ε than the job's."""

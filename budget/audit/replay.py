@@ -144,8 +144,8 @@ class LogReplay:
             raise DisagreementError(
                 entry.seq, "recovery", f"entry {entry.recovers} is not a release, or was recovered before"
             )
-        if paid.release.of_reports:
-            raise DisagreementError(entry.seq, "recovery", f"entry {entry.recovers} released reports: it is final")
+        if paid.release.final:
+            raise DisagreementError(entry.seq, "recovery", f"entry {entry.recovers} is a final release")
         if (paid.cost, paid.units) != (entry.cost, entry.units):
             raise DisagreementError(
                 entry.seq, "recovery", f"it refunds another amount, or other units, than entry {entry.recovers} charged"

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import numpy as np
 
+from aggservice.engine.opening.coverage import BOUNDED_APIS
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import (
     Api,
@@ -126,7 +127,10 @@ class Reports:
         draw = self._random
         at, other = draw.sample(BUCKETS, 2)
         value = draw.choice(_VALUES)
-        more = {"api": list(Api)[number % len(Api)], "scheduled_report_time_s": NOW_MS // 1000 - 3600 * (number % 3)}
+        more = {
+            "api": BOUNDED_APIS[number % len(BOUNDED_APIS)],
+            "scheduled_report_time_s": NOW_MS // 1000 - 3600 * (number % 3),
+        }
         one = Contribution(bucket=at, value=value)
         self._add("another bucket", [one], [Contribution(bucket=other, value=value)], **more)
         self._add("another value", [one], [Contribution(bucket=at, value=draw.choice(_VALUES) + 1)], **more)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
+from aggservice.engine.opening.coverage import BOUNDED_APIS
 from aggservice.mechanisms import ManualClock
 from aggservice.service import (
     Caller,
@@ -22,7 +23,6 @@ from aggservice.service import (
 from aggservice.service.config.callers import Register, Token
 from aggservice.service.config.settings import is_loopback, read_secret
 from aggservice.service.errors import UnauthenticatedError
-from aggservice.wire import Api
 from budget import EpsilonDeltaFilter, ZcdpFilter
 from budget.errors import LedgerMismatchError, StoreError
 
@@ -38,7 +38,7 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
     assert config.listen == "127.0.0.1:50051"
     assert config.filter == EpsilonDeltaFilter()
     assert config.terms.unit == "report"
-    assert {api: one.l1 for api, one in config.terms.bounds.items()} == dict.fromkeys(map(str, Api), 65_536)
+    assert {api: one.l1 for api, one in config.terms.bounds.items()} == dict.fromkeys(map(str, BOUNDED_APIS), 65_536)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -61,7 +62,8 @@ def test_every_shared_info_comes_back(
         reporting_origin="https://a.example:8443",
         scheduled_report_time_s=time,
         attribution_destination="https://shop.example" if api.has_destination else None,
-        source_registration_time_s=source if api.has_destination else None,
+        source_registration_time_s=source if api.has_source_time else None,
+        **(dict.fromkeys(("histogram_size", "max_value", "epsilon_micro"), 7) if api is Api.W3C_ATTRIBUTION else {}),
         version=version,
         debug_mode=debug,
     )
@@ -108,6 +110,35 @@ BAD = [
     ({"source_registration_time": "soon"}, ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID),
     ({"source_registration_time": 0}, ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID),
 ]
+
+
+W3C = {
+    "api": "w3c-attribution",
+    "attribution_destination": "https://shop.example",
+    "histogram_size": "4",
+    "max_value": "10",
+    "micro_epsilon": "1000000",
+    "report_id": "21abd97f-73e8-4b88-9389-a9fee6abda5e",
+    "reporting_origin": "https://adtech.example",
+    "scheduled_report_time": "1234486400",
+    "version": "1.0",
+}
+
+
+def test_a_w3c_text_names_its_three_numbers() -> None:
+    info = SharedInfo.parse(_dump(W3C))
+    assert (info.histogram_size, info.max_value, info.epsilon_micro) == (4, 10, 1_000_000)
+    assert info.serialise() == _dump(W3C)
+    assert SharedInfo.parse(_dump(W3C | {"source_registration_time": "soon"})) == info
+    for name, most in (("histogram_size", 2**32 - 1), ("max_value", 2**31 - 1), ("micro_epsilon", 2**32 - 1)):
+        assert SharedInfo.parse(_dump(W3C | {name: str(most)}))
+        for bad in ("0", str(most + 1), "1.0", 4, None):
+            with pytest.raises(SharedInfoError, match=name):
+                SharedInfo.parse(_dump({key: value for key, value in (W3C | {name: bad}).items() if value is not None}))
+    with pytest.raises(SharedInfoError, match="attribution_destination"):
+        SharedInfo.parse(_dump({key: value for key, value in W3C.items() if key != "attribution_destination"}))
+    with pytest.raises(SharedInfoError, match="only W3C"):
+        replace(SharedInfo.parse(_dump(ARA)), max_value=3)
 
 
 @pytest.mark.parametrize(("change", "status"), BAD)

@@ -22,6 +22,7 @@ BASE = {
     "source_registration_time": "1234483200",
     "version": "1.0",
 }
+W3C = {"api": "w3c-attribution", "histogram_size": "4", "max_value": "10", "micro_epsilon": "1000000"}
 CHOICES: dict[str, list[object]] = {
     "api": [*Api, "attribution-reporting", "", "topics", None, 1],
     "attribution_destination": ["https://a.test", "https://b.test", "", "two words", "https://é.test", "a\\b", None, 1],
@@ -31,12 +32,15 @@ CHOICES: dict[str, list[object]] = {
     "scheduled_report_time": ["0", "01", "253402300799", "253402300800", "", "-1", "1e3", "٣", None, 5],
     "source_registration_time": ["0", "1234483200", "soon", "", None, 0],
     "version": ["0.1", "1.0", "1.7", "0.2", "0.0", "2.0", "", "1", "10.0", None, 1.0],
+    "histogram_size": ["1", "4294967295", "4294967296", "0", "04", "-1", "", None, 5],
+    "max_value": ["1", "2147483647", "2147483648", "0", "1.0", None, 5],
+    "micro_epsilon": ["1", "4294967295", "4294967296", "0", " 1", None, 5],
     "more": ["x"],
 }
 
 
 def _text(draw: random.Random) -> bytes:
-    fields: dict[str, object] = dict(BASE)
+    fields: dict[str, object] = dict(BASE) | (W3C if draw.random() < 0.3 else {})
     for _ in range(draw.choice((0, 1, 1, 2, 3))):
         name = draw.choice(list(CHOICES))
         value = draw.choice(CHOICES[name])

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Final, Self
 
+from aggservice.wire.limits import MAX_W3C_VALUE
 from w3c_client.calls.members import Convert, days, double, i32, listed, read_members, string, u32
-from w3c_client.config import DAY_MS, MAX_EPSILON, Config
+from w3c_client.config import DAY_MS, MAX_EPSILON, TEE_PROTOCOL, Config
 from w3c_client.errors import CallError, ErrorName
 from w3c_client.sites import parse_site
 
@@ -140,6 +141,8 @@ def check_conversion(options: ConversionOptions, config: Config) -> CheckedConve
     if options.value == 0:
         raise CallError(ErrorName.RANGE, "value must be at least 1")
     _at_most("value", options.value, options.max_value)
+    if config.aggregation_services[service] == TEE_PROTOCOL:
+        _at_most("maxValue", options.max_value, MAX_W3C_VALUE)
     if not options.credit:
         raise CallError(ErrorName.RANGE, "credit must not be empty: leave it out for one credit")
     if not all(item > 0 for item in options.credit):

@@ -56,7 +56,7 @@ class BatchSession(Session):
             evidence=evidence,
         )
         self._ids: ReportIds | None = ReportIds(salt=self._bits.child("report id salt").word())
-        self._units = UnitList(distinct=randomizer is None and parts.unit == PrivacyUnit.SHARED_ID)
+        self._units = UnitList(distinct=randomizer is None and self._spec.unit == PrivacyUnit.SHARED_ID)
         self._in_progress: deque[Future[Columns]] = deque()
 
     def add(self, batch: ReportBatch) -> None:

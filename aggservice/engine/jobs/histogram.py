@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from aggservice.engine.errors import EngineError
 from aggservice.engine.jobs.batches import BatchSession
 from aggservice.engine.jobs.histogram_checks import (
+    check_batch_size,
     check_declarable,
     check_declared,
     check_discoverable,
@@ -53,6 +54,9 @@ class HistogramSession(BatchSession):
             mask=request.discovery.mask if request.discovery else None,
             expected=expected_keys,
         )
+        if request.task is not None:
+            check_declared(request.task.histogram_size, parts.settings.max_domain_keys)
+            self._sums.declare(*request.task.keys())
         self._coverage = Coverage()
         self._reading = False
         self._payload_bytes = 0
@@ -61,7 +65,7 @@ class HistogramSession(BatchSession):
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Declare keys that the summary will have. Must come before the first reports, whatever they contain."""
         self._check_cancelled()
-        check_declarable(reading=self._reading)
+        check_declarable(self._request, reading=self._reading)
         self._sums.declare(high, low)
         check_declared(len(self._sums), self._parts.settings.max_domain_keys)
 
@@ -95,6 +99,7 @@ class HistogramSession(BatchSession):
 
     def _release(self, content: bytes) -> Outcome:
         request = self._request
+        check_batch_size(request, self._counts.used, self._parts.settings.w3c_minimum_batch)
         plan, header, charge = self._planned(self._coverage.covers(), content)
         noise = self._parts.noise_of(self._bits.child("noise"))
         if request.debug_run:

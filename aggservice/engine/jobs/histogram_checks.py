@@ -15,8 +15,10 @@ def check_priced(request: JobRequest, ledger: Ledger) -> None:
     ledger.filter.cost(Release(mechanisms=ReleasePlan.of(request, ledger.terms, {}).mechanisms()))
 
 
-def check_declarable(*, reading: bool) -> None:
-    """Refuse keys that come after the first reports."""
+def check_declarable(request: JobRequest, *, reading: bool) -> None:
+    """Refuse keys that come after the first reports, and keys beside those of an attribution task."""
+    if request.task is not None:
+        raise DomainError("the keys of a W3C job are the indexes of its histogram: send no domain")
     if reading:
         raise DomainError("keys were declared after the first reports: send all domain parts first")
 
@@ -32,6 +34,15 @@ def check_discoverable(declared: int, payload_bytes: int) -> None:
     if declared + payload_bytes // SMALLEST_CONTRIBUTION_BYTES > MOST_KEYS:
         raise InvalidJobError(
             "these reports may contain more keys than a job can discover: divide them over several jobs"
+        )
+
+
+def check_batch_size(request: JobRequest, used: int, least: int) -> None:
+    """Refuse a W3C job with fewer usable reports than the operator's minimum (specification, "aggregation")."""
+    if request.task is not None and used < least:
+        raise InvalidJobError(
+            f"the job has {used} usable reports, and a job over W3C Attribution needs at least {least}; nothing was "
+            "charged: send more reports"
         )
 
 

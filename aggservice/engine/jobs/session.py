@@ -54,6 +54,7 @@ class EngineSettings:
 
     max_report_age_ms: int = 90 * 86_400_000
     max_domain_keys: int = 200_000_000
+    w3c_minimum_batch: int = 20
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
 
 
@@ -128,13 +129,16 @@ class Session(ABC):
             threshold_percent=request.error_threshold_percent, announced=request.input_report_count
         )
         bounds = [parts.ledger.terms.bounds.get(api.value, Sensitivity()) for api in APIS]
+        task = request.task
+        if task is not None:
+            bounds[APIS.index(Api.W3C_ATTRIBUTION)] = Sensitivity(l1=task.max_value, l0=task.max_value)
         self._spec = OpeningSpec(
             attribution_report_to=request.attribution_report_to,
             reporting_site=request.reporting_site,
             filtering_ids=request.filtering_ids,
             oldest_s=(parts.clock.now_ms() - parts.settings.max_report_age_ms) // 1000,
             bounds=tuple((one.l1, one.l0) for one in bounds),
-            unit=parts.unit,
+            unit=parts.unit if task is None else PrivacyUnit.REPORT,
             debug_run=debug_only,
             cleartext=cleartext,
             any_origin=cleartext,
@@ -143,6 +147,8 @@ class Session(ABC):
             sites=scope.sites,
             randomizer=randomizer,
             evidence=evidence,
+            task=task,
+            least_micro=request.noise.micro if task is not None else 0,
         )
         self._cancelled = threading.Event()
 

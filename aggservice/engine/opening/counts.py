@@ -26,7 +26,8 @@ DESCRIPTIONS = {
     "DECRYPTION_KEY_FETCH_ERROR": "The private key could not be loaded. Tell the operator.",
     "REPORT_PARSING_ERROR": "The report is malformed: invalid JSON or CBOR, or an impossible size.",
     "UNSUPPORTED_OPERATION": "The payload's operation is not the job's (histogram, or ldp for a shuffle).",
-    "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is not a supported API.",
+    "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is not a supported API, or not the job's: W3C Attribution has jobs "
+    "of its own, with an attribution_task.",
     "UNSUPPORTED_SHAREDINFO_VERSION": "shared_info.version is not 0.1 or 1.x.",
     "REQUIRED_SHAREDINFO_FIELD_INVALID": "A field of shared_info that the budget needs is missing or invalid.",
     "INVALID_REPORT_ID": "shared_info.report_id is missing or not a UUID.",
@@ -36,6 +37,9 @@ DESCRIPTIONS = {
     "DEBUG_NOT_ENABLED": "A debug run reads only reports whose shared_info has debug_mode enabled.",
     "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
     "CONTRIBUTIONS_EXCEED_BOUNDS": "The report contributes more than the bounds (l1, l0) of its API allow per report.",
+    "ATTRIBUTION_TASK_MISMATCH": "attribution_destination, histogram_size or max_value of a W3C report is not the "
+    "job's. Aggregate reports of one attribution_task per job.",
+    "REPORT_EPSILON_TOO_LOW": "micro_epsilon of a W3C report is below the job's epsilon. Ask for a smaller epsilon.",
     "INTERNAL_ERROR": "The service failed on this report.",
     NO_DEVICE_TOKEN: "Local reports without a device token of the origin's registry for this collection and report_id, "
     "left out and not charged. Not an error.",
@@ -83,6 +87,11 @@ class ReportCounts:
     def bad(self) -> int:
         """Reports with an error so far."""
         return self.read - int(self._by_status[ReportStatus.OK])
+
+    @property
+    def used(self) -> int:
+        """Reports that the job uses: those without an error, each id once."""
+        return self.read - self.bad - self.repeated
 
     def check(self) -> None:
         """Raise ``TooManyBadReportsError`` when the share of bad reports is above the threshold."""

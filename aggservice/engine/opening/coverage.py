@@ -6,7 +6,7 @@ is computed from the public parts of reports.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -15,12 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.opening.histogram_columns import DEBUG_DAY_BYTES, JudgedBatch
-from aggservice.wire import Api
+from aggservice.wire import Api, report_units, shared_id_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from budget import Sensitivity, Terms
 
 APIS = tuple(Api)
 """The column ``apis`` holds indexes into this tuple."""
+BOUNDED_APIS = tuple(api for api in Api if api is not Api.W3C_ATTRIBUTION)
+"""The APIs whose Λ₁ and Λ₀ the operator states."""
 _DAY_S = 86_400
 
 
@@ -71,15 +73,38 @@ PROTECTED: Mapping[Api, Protected] = {
         bounded_by="paa_client (Λ₁ per reporting site, API and window)",
         shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),
+    Api.W3C_ATTRIBUTION: Protected(
+        unit="one device, one conversion site and one epoch of the device",
+        moves="the device's impressions of that epoch are removed",
+        bounded_by="w3c_client (budgets on the device per site and epoch; each report adds up to maxValue at most and "
+        "is used once)",
+        shown_by="tests/service/test_w3c_service.py",
+    ),
 }
 
 
 def ledger_terms(
     unit: PrivacyUnit = PrivacyUnit.REPORT, sensitivities: Mapping[Api, Sensitivity] | None = None
 ) -> Terms:
-    """Return the terms of a new ledger: the unit, and Λ₁ and Λ₀ per API (by default 2¹⁶ each)."""
+    """Return the terms of a new ledger: the unit, and Λ₁ and Λ₀ per API (by default 2¹⁶ each).
+
+    W3C Attribution has no bound of the operator's: each report states its own, and the service holds it to that.
+    """
     given = sensitivities or {}
-    return Terms(unit=unit.value, bounds={api.value: given.get(api, Sensitivity()) for api in Api})
+    return Terms(unit=unit.value, bounds={api.value: given.get(api, Sensitivity()) for api in BOUNDED_APIS})
+
+
+def privacy_units(
+    unit: PrivacyUnit, infos: SharedInfoColumns, filtering_ids: Sequence[int] = (0,)
+) -> NDArray[np.uint8]:
+    """Return an array (report, filtering ID, 20): what each report pays with. A W3C report always pays for itself."""
+    if unit == PrivacyUnit.REPORT:
+        return report_units(infos, filtering_ids)
+    units = shared_id_units(infos, filtering_ids)
+    alone = infos.api == APIS.index(Api.W3C_ATTRIBUTION)
+    if alone.any():
+        units[alone] = report_units(infos, filtering_ids)[alone]
+    return units
 
 
 def debug_days(infos: SharedInfoColumns, rows: NDArray[np.int64]) -> NDArray[np.uint8]:

@@ -11,7 +11,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.opening.coverage import PrivacyUnit, debug_days
+from aggservice.engine.opening.attribution_tasks import AttributionTask, judge_task, outside_histogram
+from aggservice.engine.opening.coverage import PrivacyUnit, debug_days, privacy_units
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.ldp_columns import LdpBatch, ldp_batch
 from aggservice.wire import (
@@ -25,8 +26,6 @@ from aggservice.wire import (
     decode_batch,
     open_batch,
     parse_shared_info_batch,
-    report_units,
-    shared_id_units,
 )
 from aggservice.wire.batch.payloads import ContributionColumns
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
@@ -43,8 +42,8 @@ class OpeningSpec:
     ``origins`` and ``sites`` are the caller's (None: all). Reports scheduled at or before ``oldest_s`` are too old.
     ``cleartext`` payloads are not sealed, like those of LocalTestingTool. ``keys_unreadable`` means that the newest
     keys could not be read, so that a missing key may exist. ``bounds`` has the largest Λ₁ and Λ₀ of a report per API,
-    in the order of ``APIS``. With a ``randomizer``, payloads are local reports of it, for a shuffle; with
-    ``evidence``, each of them needs a device token.
+    in the order of ``APIS``. With a ``task``, reports are W3C's and made for at least ``least_micro``. With a
+    ``randomizer``, payloads are local reports of it, for a shuffle; with ``evidence``, each needs a device token.
     """
 
     attribution_report_to: str | None
@@ -61,6 +60,8 @@ class OpeningSpec:
     sites: frozenset[str] | None = None
     randomizer: Randomizer | None = None
     evidence: TokenCheck | None = None
+    task: AttributionTask | None = None
+    least_micro: int = 0
 
 
 class Opener:
@@ -108,6 +109,7 @@ def judge(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
     verdicts = np.array([judge_origin(spec, origin) for origin in infos.origins], dtype=np.uint8)
     good = statuses == _OK
     statuses[good] = verdicts[infos.origin[good]]
+    judge_task(spec.task, spec.least_micro, infos, statuses)
     old = (statuses == _OK) & ~(infos.scheduled_report_time_s > spec.oldest_s)
     statuses[old] = ReportStatus.ORIGINAL_REPORT_TIME_TOO_OLD
     if spec.debug_run:
@@ -147,13 +149,18 @@ def _within_bounds(
 ) -> NDArray[np.uint8]:
     """Refuse each report whose total exceeds its API's Λ₁, or that has more than Λ₀ contributions; return the statuses.
 
+    A W3C report must also stay within its histogram.
+
     All filtering IDs count, also those that the job does not ask for. Sums over at most 2³¹ - 1 reports then fit into
     63 bits. Totals are exact in a float: a report has at most 1,000 contributions below 2³².
     """
     totals = np.bincount(columns.row, weights=columns.value, minlength=found.size)
     counts = np.bincount(columns.row, minlength=found.size)
     most = np.array(spec.bounds, dtype=np.int64)[apis]
-    beyond = (found == _OK) & ((totals > most[:, 0]) | (counts > most[:, 1]))
+    beyond = (totals > most[:, 0]) | (counts > most[:, 1])
+    if spec.task is not None:
+        beyond |= outside_histogram(spec.task, columns, found.size)
+    beyond &= found == _OK
     return np.where(beyond, np.uint8(ReportStatus.CONTRIBUTIONS_EXCEED_BOUNDS), found)
 
 
@@ -166,5 +173,4 @@ def _wanted(found: NDArray[np.uint64], asked: tuple[int, ...]) -> NDArray[np.boo
 
 def _units(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
     """Return a unit per OK report and requested filtering ID, whether or not the report contains that ID."""
-    units_of = report_units if spec.unit == PrivacyUnit.REPORT else shared_id_units
-    return units_of(infos, spec.filtering_ids)
+    return privacy_units(spec.unit, infos, spec.filtering_ids)

@@ -76,7 +76,9 @@ class Charge:
         ids = ",".join(map(str, self.request.filtering_ids))
         return Release(
             mechanisms=self.plan.mechanisms(),
-            unit=REPORT_UNIT if isinstance(self.plan, ShufflePlan) else self.ledger.terms.unit,
+            unit=REPORT_UNIT
+            if isinstance(self.plan, ShufflePlan) or self.plan.task is not None
+            else self.ledger.terms.unit,
             covers={api.value: times for api, times in self.plan.covers.items()},
             parameters={
                 **self.plan.parameters(),

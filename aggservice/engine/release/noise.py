@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import InvalidJobError
+from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.sums import SumColumns
 from aggservice.mechanisms import (
@@ -28,7 +29,7 @@ from aggservice.mechanisms import (
 from aggservice.wire import Api
 from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Rho, Sensitivity, Terms
 from budget.errors import TermsError
-from budget.release import Mechanism
+from budget.release import Mechanism, OneUseNoise
 
 _LARGEST, _SMALLEST = (1 << 63) - 1, -(1 << 63)
 _CHUNK = 1 << 20
@@ -72,10 +73,22 @@ class ReleasePlan:
     sensitivity: Sensitivity
     discover: bool
     covers: Mapping[Api, int] = field(default_factory=dict)
+    task: AttributionTask | None = None
 
     @classmethod
     def of(cls, request: JobRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
-        """Return the plan of a request over these APIs under the ledger's bounds."""
+        """Return the plan of a request over these APIs under the ledger's bounds, or under its own task's."""
+        if request.task is not None:
+            moves = request.task.sensitivity
+            return cls(
+                noise=request.noise,
+                delta=Delta(atto=0),
+                others=None,
+                sensitivity=Sensitivity(l1=moves, l0=moves),
+                discover=False,
+                covers={Api.W3C_ATTRIBUTION: 1},
+                task=request.task,
+            )
         try:
             sensitivity = terms.sensitivity({api.value: times for api, times in covers.items()})
         except TermsError as problem:
@@ -125,13 +138,16 @@ class ReleasePlan:
 
     def parameters(self) -> dict[str, str]:
         """Return what an auditor should know beside the mechanisms."""
-        return {"l1": str(self.sensitivity.l1), "l0": str(self.sensitivity.l0), "threshold": str(self.threshold)}
+        bounds = {"l1": str(self.sensitivity.l1), "l0": str(self.sensitivity.l0), "threshold": str(self.threshold)}
+        return bounds if self.task is None else {**bounds, **self.task.to_plain()}
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Return what the ledger charges for."""
         first: Mechanism
         if isinstance(self.noise, Rho):
             first = GaussianNoise(rho=self.noise)
+        elif self.task is not None:
+            first = OneUseNoise(epsilon=self.noise, max_value=self.task.max_value)
         elif self.discover:
             first = LaplaceDiscovery(epsilon=self.noise, delta=self.delta)
         else:

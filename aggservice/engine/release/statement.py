@@ -70,7 +70,7 @@ def statement_of(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_r
         l1=plan.sensitivity.l1,
         l0=plan.sensitivity.l0,
         threshold=plan.threshold,
-        privacy_unit=unit.value,
+        privacy_unit=unit.value if plan.task is None else PrivacyUnit.REPORT.value,
         noise_standard_deviation=deviation,
         interval_half_width=plan.declared_noise.half_width(),
         others_half_width=0 if plan.others_noise is None else plan.others_noise.half_width(),
@@ -78,7 +78,7 @@ def statement_of(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_r
         text="",
     )
     plain = statement.to_plain()
-    words = _words(statement, debug_run=debug_run, private=private)
+    words = _words(statement, debug_run=debug_run, private=private, one_use=plan.task is not None)
     protects = [] if debug_run else [PROTECTED[api].sentence(api) for api in plan.covers]
     plain["text"] = " ".join([words, *protects])
     return Statement.from_plain(plain)
@@ -113,7 +113,7 @@ def standard_deviation(noise: Noise) -> str:
     return f"{value:.6g}" if value < 100_000 else f"{value:.0f}"
 
 
-def _words(statement: Statement, *, debug_run: bool, private: bool) -> str:
+def _words(statement: Statement, *, debug_run: bool, private: bool, one_use: bool) -> str:
     if debug_run:
         return (
             "Debug run: true values stand beside noisy ones, and nothing was charged. This protects nobody; only "
@@ -126,8 +126,14 @@ def _words(statement: Statement, *, debug_run: bool, private: bool) -> str:
         + (f", δ = {statement.delta}" if statement.threshold else "")
         + (f" and ε = {statement.others_epsilon} for the others total" if statement.others_epsilon else "")
         + ".",
-        f"Noise: {statement.mechanism.replace('_', ' ')}, for clients that contribute at most Λ₁ = {statement.l1} "
-        f"in at most Λ₀ = {statement.l0} contributions; standard deviation {statement.noise_standard_deviation}.",
+        f"Noise: {statement.mechanism.replace('_', ' ')}, "
+        + (
+            f"for reports that move the sums by at most 2 · maxValue = {statement.l1} and can be used once; "
+            if one_use
+            else f"for clients that contribute at most Λ₁ = {statement.l1} in at most Λ₀ = {statement.l0} "
+            "contributions; "
+        )
+        + f"standard deviation {statement.noise_standard_deviation}.",
         f"A key's true sum lies within ±{statement.interval_half_width} of its metric in 95 of 100 summaries.",
     ]
     if statement.threshold:

@@ -220,10 +220,13 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         domain = request.output_domain_blob_prefix or None
         asked = request_of(parameters, (*prefixes, "->", request.output_data_blob_prefix, "domain", domain or ""))
         caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
-        if domain is None and asked.discovery is None and not asked.debug_run and asked.shuffle is None:
+        without_domain = asked.shuffle is not None or asked.task is not None
+        if domain is None and asked.discovery is None and not asked.debug_run and not without_domain:
             raise InvalidJobError("the job names no keys: give output_domain_blob_prefix or key_discovery")
-        if domain is not None and asked.shuffle is not None:
-            raise InvalidJobError("a shuffle has no output domain: leave output_domain_blob_prefix out")
+        if domain is not None and without_domain:
+            raise InvalidJobError(
+                "shuffles and jobs with an attribution_task have no output domain: leave output_domain_blob_prefix out"
+            )
         found = self._begun(caller, asked)
         if found is not None:
             return found.message()

@@ -6,7 +6,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import Engine, InvalidJobError, JobRequest, PrivacyUnit, ReleasePlan
+from aggservice.engine import Engine, InvalidJobError, JobRequest, ReleasePlan
+from aggservice.engine.opening.coverage import privacy_units
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.request import parse_filtering_ids
 from aggservice.engine.shuffle.plan import ShufflePlan
@@ -18,7 +19,7 @@ from aggservice.service.config.callers import Caller, Role
 from aggservice.service.errors import ForbiddenError
 from aggservice.service.jobs.runner import JobRunner
 from aggservice.service.messages import amount, request_of, shared_info_batch, timestamp
-from aggservice.wire import UNIT_BYTES, ReportStatus, parse_shared_info_batch, report_units, shared_id_units
+from aggservice.wire import UNIT_BYTES, ReportStatus, parse_shared_info_batch, report_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from budget import Check, Receipt, Spend, verify_store
 from budget.errors import FormatError
@@ -63,8 +64,7 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
                 f"{len(columns.status)} reports and {len(filtering_ids)} filtering IDs make more than "
                 f"{_MAX_UNITS_DERIVED} units: ask about fewer per call"
             )
-        of = report_units if self._engine.unit == PrivacyUnit.REPORT else shared_id_units
-        return of(columns, filtering_ids).reshape(-1, UNIT_BYTES)
+        return privacy_units(self._engine.unit, columns, filtering_ids).reshape(-1, UNIT_BYTES)
 
     async def GetBalance(
         self, request: budget_pb2.GetBalanceRequest, context: grpc.aio.ServicerContext

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
+from aggservice.engine.opening.coverage import BOUNDED_APIS
 from aggservice.files.toml import FileError, Section, read_text, read_toml
 from aggservice.service.config.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
@@ -46,6 +47,7 @@ class Limits:
     processes: int = 2
     domain_keys: int = 200_000_000
     max_report_age_ms: int = 90 * DAY_MS
+    w3c_minimum_batch: int = 20
 
     def share(self, callers: int) -> int:
         """Return how many jobs one caller may run at once; by default all but one if there are several callers."""
@@ -250,8 +252,8 @@ def _filter(ledger: Section) -> Filter:
 
 
 def _sensitivities(section: Section) -> dict[Api, Sensitivity]:
-    found = {}
-    for api in Api:
+    found: dict[Api, Sensitivity] = {}
+    for api in BOUNDED_APIS:
         one = section.section(api.value)
         if api.value in section:
             l1 = one.whole("l1", 65_536, least=1, most=1 << 32)
@@ -272,6 +274,7 @@ def _limits(section: Section) -> Limits:
         processes=section.whole("processes", 2, least=0, most=1024),
         domain_keys=section.whole("domain_keys", 200_000_000, least=1, most=2_000_000_000),
         max_report_age_ms=section.whole("max_report_age_days", 90, least=1, most=36_500) * DAY_MS,
+        w3c_minimum_batch=section.whole("w3c_minimum_batch", 20, least=1, most=1 << 31),
     )
     section.done()
     return limits

@@ -16,7 +16,7 @@ from aggservice.wire.batch.spans import Spans
 from aggservice.wire.errors import SharedInfoError
 from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S
 from aggservice.wire.origins import is_reporting_origin
-from aggservice.wire.report.shared_info import UNVERSIONED, Api, SharedInfo
+from aggservice.wire.report.shared_info import UNVERSIONED, W3C_NUMBERS, Api, SharedInfo
 from aggservice.wire.status import ReportStatus
 
 APIS = tuple(Api)
@@ -34,7 +34,8 @@ class SharedInfoColumns:
     """The fields of many ``shared_info`` texts; a row means something only where its ``status`` is OK (0).
 
     ``api``, ``version``, ``origin`` and ``destination`` are indexes into ``APIS``, ``versions``, ``origins`` and
-    ``destinations``; an absent destination or source time is -1. Reports without a version are refused here.
+    ``destinations``; an absent destination or source time is -1. The last three are numbers of W3C reports; other
+    reports have -1. Reports without a version are refused here.
     """
 
     status: NDArray[np.uint8]
@@ -46,6 +47,9 @@ class SharedInfoColumns:
     scheduled_report_time_s: NDArray[np.int64]
     source_registration_time_s: NDArray[np.int64]
     debug_mode: NDArray[np.bool_]
+    histogram_size: NDArray[np.int64]
+    max_value: NDArray[np.int64]
+    epsilon_micro: NDArray[np.int64]
     versions: tuple[str, ...]
     origins: tuple[str, ...]
     destinations: tuple[str, ...]
@@ -58,6 +62,10 @@ class SharedInfoColumns:
         source = int(self.source_registration_time_s[row])
         destination = int(self.destination[row])
         raw = self.report_id[row].tobytes().hex()
+        size, most, micro = (
+            None if number == ABSENT else int(number)
+            for number in (self.histogram_size[row], self.max_value[row], self.epsilon_micro[row])
+        )
         return SharedInfo(
             api=APIS[self.api[row]],
             version=self.versions[self.version[row]],
@@ -67,6 +75,9 @@ class SharedInfoColumns:
             attribution_destination=None if destination == ABSENT else self.destinations[destination],
             source_registration_time_s=None if source == ABSENT else source,
             debug_mode=bool(self.debug_mode[row]),
+            histogram_size=size,
+            max_value=most,
+            epsilon_micro=micro,
         )
 
 
@@ -94,9 +105,10 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
     report_id = np.zeros((rows, 16), dtype=np.uint8)
     times = np.zeros((2, rows), dtype=np.int64)
     debug_mode = np.zeros(rows, dtype=np.bool_)
+    numbers = np.full((len(W3C_NUMBERS), rows), ABSENT, dtype=np.int64)
     found = np.zeros((rows, _FIELDS, 2), dtype=np.int64)
     parse_kernel(
-        texts.buffer, texts.starts, texts.stops, status, api, version, report_id, times[0], times[1], debug_mode, found
+        texts.buffer, texts.starts, texts.stops, status, api, version, report_id, times, debug_mode, numbers, found
     )
     good = status == _OK
     origins, destinations, versions = _TextIndex(), _TextIndex(), _TextIndex(_VERSIONS)
@@ -123,6 +135,8 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
         source = info.source_registration_time_s
         times[:, row] = info.scheduled_report_time_s, ABSENT if source is None else source
         debug_mode[row] = info.debug_mode
+        if info.api is Api.W3C_ATTRIBUTION:
+            numbers[:, row] = [getattr(info, name) for name in W3C_NUMBERS]
     return SharedInfoColumns(
         status=status,
         api=api,
@@ -133,6 +147,7 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
         scheduled_report_time_s=times[0],
         source_registration_time_s=times[1],
         debug_mode=debug_mode,
+        **dict(zip(W3C_NUMBERS, numbers, strict=True)),
         versions=versions.texts(),
         origins=origins.texts(),
         destinations=destinations.texts(),
@@ -167,17 +182,21 @@ _NAMES = (
     "scheduled_report_time",
     "source_registration_time",
     "version",
+    *(key for key, _ in W3C_NUMBERS.values()),
 )
 _FIELDS = len(_NAMES)
-_API, _DESTINATION, _DEBUG, _REPORT_ID, _ORIGIN, _SCHEDULED, _SOURCE, _VERSION = range(_FIELDS)
+_API, _DESTINATION, _DEBUG, _REPORT_ID, _ORIGIN, _SCHEDULED, _SOURCE, _VERSION, _NUMBERS = range(9)
 _NAME_BYTES = np.frombuffer("".join(_NAMES).encode(), dtype=np.uint8)
 _NAME_STOPS = np.cumsum([len(name) for name in _NAMES])
 _API_BYTES = np.frombuffer("".join(APIS).encode(), dtype=np.uint8)
 _API_STOPS = np.cumsum([len(name) for name in APIS])
 _API_HAS_DESTINATION = np.array([name.has_destination for name in APIS])
+_API_HAS_SOURCE = np.array([name.has_source_time for name in APIS])
+_W3C = APIS.index(Api.W3C_ATTRIBUTION)
+_MOST = np.array([most for _, most in W3C_NUMBERS.values()], dtype=np.int64)
 _ENABLED = np.frombuffer(b"enabled", dtype=np.uint8)
 _QUOTE, _BACKSLASH, _COLON, _COMMA, _OPEN, _CLOSE, _DASH, _ZERO = 0x22, 0x5C, 0x3A, 0x2C, 0x7B, 0x7D, 0x2D, 0x30
-_MAX_TIME_DIGITS = 12
+_MAX_DIGITS = 12
 
 
 @njit(cache=True)
@@ -268,10 +287,10 @@ def _fields(buffer, start, stop, found):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _seconds(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """Return the time written in decimal without leading zeros, or -1."""
+def _whole(buffer, start, stop, most):  # type: ignore[no-untyped-def]
+    """Return the number up to ``most`` written in decimal without leading zeros, or -1."""
     digits = stop - start
-    if start < 0 or digits < 1 or digits > _MAX_TIME_DIGITS or (digits > 1 and buffer[start] == _ZERO):
+    if start < 0 or digits < 1 or digits > _MAX_DIGITS or (digits > 1 and buffer[start] == _ZERO):
         return -1
     total = np.int64(0)
     for at in range(start, stop):
@@ -279,7 +298,7 @@ def _seconds(buffer, start, stop):  # type: ignore[no-untyped-def]
         if digit < 0 or digit > 9:
             return -1
         total = total * 10 + digit
-    return total if total <= MAX_TIME_S else -1
+    return total if total <= most else -1
 
 
 @njit(cache=True)
@@ -312,11 +331,12 @@ def _uuid(buffer, start, stop, into):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def parse_kernel(  # type: ignore[no-untyped-def]
-    buffer, starts, stops, status, api, version, report_id, scheduled, source, debug_mode, found
+    buffer, starts, stops, status, api, version, report_id, times, debug_mode, numbers, found
 ):
     """Fill the columns of every text in the form browsers write; the others get the status 255.
 
-    ``found`` gets the start and stop of each value. The caller checks the origins, because only few are distinct.
+    ``times`` gets the scheduled time and the source's, ``found`` the start and stop of each value. The caller checks
+    the origins, because only few are distinct.
     """
     for row in range(starts.size):
         status[row] = _UNRECOGNISED
@@ -336,19 +356,27 @@ def parse_kernel(  # type: ignore[no-untyped-def]
             continue
         if not _uuid(buffer, spans[_REPORT_ID, 0], spans[_REPORT_ID, 1], report_id[row]):
             continue
-        scheduled[row] = _seconds(buffer, spans[_SCHEDULED, 0], spans[_SCHEDULED, 1])
-        if scheduled[row] < 0:
+        times[0, row] = _whole(buffer, spans[_SCHEDULED, 0], spans[_SCHEDULED, 1], MAX_TIME_S)
+        if times[0, row] < 0:
             continue
-        source[row] = -1
+        times[1, row] = -1
         if _API_HAS_DESTINATION[which]:
             if spans[_DESTINATION, 1] <= spans[_DESTINATION, 0]:
                 continue
-            if spans[_SOURCE, 0] >= 0:
-                source[row] = _seconds(buffer, spans[_SOURCE, 0], spans[_SOURCE, 1])
-                if source[row] < 0:
-                    continue
         else:
             spans[_DESTINATION, 0] = -1
+        if _API_HAS_SOURCE[which] and spans[_SOURCE, 0] >= 0:
+            times[1, row] = _whole(buffer, spans[_SOURCE, 0], spans[_SOURCE, 1], MAX_TIME_S)
+            if times[1, row] < 0:
+                continue
+        if which == _W3C:
+            valid = True
+            for index in range(_MOST.size):
+                at = _NUMBERS + index
+                numbers[index, row] = _whole(buffer, spans[at, 0], spans[at, 1], _MOST[index])
+                valid = valid and numbers[index, row] >= 1
+            if not valid:
+                continue
         if spans[_DEBUG, 0] >= 0:
             if spans[_DEBUG, 1] - spans[_DEBUG, 0] != _ENABLED.size:
                 continue

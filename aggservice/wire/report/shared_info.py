@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from aggservice.wire.errors import SharedInfoError
-from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S
+from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S, MAX_UINT32, MAX_W3C_VALUE
 from aggservice.wire.origins import is_reporting_origin
 from aggservice.wire.status import ReportStatus
 
@@ -26,32 +26,47 @@ NEWEST_MAJOR = 1
 
 
 class Api(StrEnum):
-    """The APIs whose reports the service aggregates."""
+    """The APIs whose reports the service aggregates. The last one is our own proposal (docs/wire.md)."""
 
     ATTRIBUTION_REPORTING = "attribution-reporting"
     ATTRIBUTION_REPORTING_DEBUG = "attribution-reporting-debug"
     PROTECTED_AUDIENCE = "protected-audience"
     SHARED_STORAGE = "shared-storage"
+    W3C_ATTRIBUTION = "w3c-attribution"
+
+    @property
+    def has_source_time(self) -> bool:
+        """Whether reports of this API may name a source's time."""
+        return self in (Api.ATTRIBUTION_REPORTING, Api.ATTRIBUTION_REPORTING_DEBUG)
 
     @property
     def has_destination(self) -> bool:
-        """Whether reports of this API name an attribution destination (and may name a source's time)."""
-        return self in (Api.ATTRIBUTION_REPORTING, Api.ATTRIBUTION_REPORTING_DEBUG)
+        """Whether reports of this API name an attribution destination: for W3C Attribution, the conversion site."""
+        return self.has_source_time or self is Api.W3C_ATTRIBUTION
 
 
 _APIS = {api.value: api for api in Api}
-_ARA = frozenset(api for api in Api if api.has_destination)
+_WITH_DESTINATION = frozenset(api for api in Api if api.has_destination)
+_ARA = frozenset(api for api in Api if api.has_source_time)
 _REPORT_ID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 _VERSION = re.compile(r"(0|[1-9]\d{0,5})\.(0|[1-9]\d{0,5})", re.ASCII)
 _PRINTABLE = re.compile(r"[!-~]+")
-_SECONDS = re.compile(r"0|[1-9]\d{0,11}", re.ASCII)
+_WHOLE = re.compile(r"0|[1-9]\d{0,11}", re.ASCII)
+
+#: The numbers of a W3C report: the name in the text, and the largest value. Each is at least 1.
+W3C_NUMBERS = {
+    "histogram_size": ("histogram_size", MAX_UINT32),
+    "max_value": ("max_value", MAX_W3C_VALUE),
+    "epsilon_micro": ("micro_epsilon", MAX_UINT32),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedInfo:
     """The fields of ``shared_info``, valid once built. Times are whole seconds since the Unix epoch.
 
-    ``api`` is absent, and ``privacy_budget_key`` present, only in reports without a version.
+    ``api`` is absent, and ``privacy_budget_key`` present, only in reports without a version. Only W3C reports have the
+    last three: the size of their histogram, the most that it adds up to, and the ε they were made for, in 10⁻⁶.
     """
 
     api: Api | None
@@ -63,6 +78,9 @@ class SharedInfo:
     source_registration_time_s: int | None = None
     debug_mode: bool = False
     privacy_budget_key: str | None = None
+    histogram_size: int | None = None
+    max_value: int | None = None
+    epsilon_micro: int | None = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -84,6 +102,9 @@ class SharedInfo:
             fields["attribution_destination"] = self.attribution_destination
         if self.debug_mode:
             fields["debug_mode"] = "enabled"
+        for name, (key, _) in W3C_NUMBERS.items():
+            if (number := getattr(self, name)) is not None:
+                fields[key] = str(number)
         if self.privacy_budget_key is not None:
             fields["privacy_budget_key"] = self.privacy_budget_key
         fields["report_id"] = self.report_id
@@ -149,16 +170,19 @@ def _check(info: SharedInfo) -> None:
         )
     if not 0 <= info.scheduled_report_time_s <= MAX_TIME_S:
         raise _refuse(invalid, "scheduled_report_time is not a time in seconds")
-    has_destination = info.api in _ARA
+    has_destination = info.api in _WITH_DESTINATION
     if has_destination and not _PRINTABLE.fullmatch(info.attribution_destination or ""):
         raise _refuse(invalid, "attribution_destination is missing or not a site")
-    if not has_destination and (
-        info.attribution_destination is not None or info.source_registration_time_s is not None
-    ):
-        raise _refuse(
-            invalid,
-            "only Attribution Reporting has attribution_destination and source_registration_time: leave them out",
-        )
+    if not has_destination and info.attribution_destination is not None:
+        raise _refuse(invalid, "reports of this API have no attribution_destination: leave it out")
+    if info.api not in _ARA and info.source_registration_time_s is not None:
+        raise _refuse(invalid, "only Attribution Reporting has source_registration_time: leave it out")
+    for name, (key, most) in W3C_NUMBERS.items():
+        number = getattr(info, name)
+        if info.api is not Api.W3C_ATTRIBUTION and number is not None:
+            raise _refuse(invalid, f"only W3C Attribution has {key}: leave it out")
+        if info.api is Api.W3C_ATTRIBUTION and (type(number) is not int or not 1 <= number <= most):
+            raise _refuse(invalid, f"{key} is missing or not a whole number from 1 to {most}")
     if info.source_registration_time_s is not None and not 0 <= info.source_registration_time_s <= MAX_TIME_S:
         raise _refuse(invalid, "source_registration_time is not a time in seconds")
 
@@ -170,10 +194,10 @@ def _text(fields: dict[str, Any], name: str, status: ReportStatus) -> str:
     return value
 
 
-def _seconds(value: Any, name: str) -> int:
-    if not isinstance(value, str) or _SECONDS.fullmatch(value) is None:
+def _whole(value: Any, name: str) -> int:
+    if not isinstance(value, str) or _WHOLE.fullmatch(value) is None:
         raise _refuse(
-            ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID, f"{name} is not a string of whole seconds since 1970"
+            ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID, f"{name} is not a whole number, written as a string"
         )
     return int(value)
 
@@ -199,16 +223,19 @@ def _parse(cls: type[SharedInfo], text: str | bytes) -> SharedInfo:
         api = _APIS.get(_text(fields, "api", invalid))
         if api is None:
             raise _refuse(ReportStatus.UNSUPPORTED_REPORT_API_TYPE, f"api must be one of {', '.join(_APIS)}")
-    has_destination = api in _ARA
-    source_time = fields.get("source_registration_time") if has_destination else None
+    source_time = fields.get("source_registration_time") if api in _ARA else None
+    numbers = {}
+    if api is Api.W3C_ATTRIBUTION:
+        numbers = {name: _whole(fields.get(key), key) for name, (key, _) in W3C_NUMBERS.items()}
     return cls(
         api=api,
         version=version,
         report_id=_text(fields, "report_id", ReportStatus.INVALID_REPORT_ID),
         reporting_origin=_text(fields, "reporting_origin", invalid),
-        scheduled_report_time_s=_seconds(fields.get("scheduled_report_time"), "scheduled_report_time"),
-        attribution_destination=_text(fields, "attribution_destination", invalid) if has_destination else None,
-        source_registration_time_s=None if source_time is None else _seconds(source_time, "source_registration_time"),
+        scheduled_report_time_s=_whole(fields.get("scheduled_report_time"), "scheduled_report_time"),
+        attribution_destination=_text(fields, "attribution_destination", invalid) if api in _WITH_DESTINATION else None,
+        source_registration_time_s=None if source_time is None else _whole(source_time, "source_registration_time"),
         debug_mode=fields.get("debug_mode") == "enabled",
         privacy_budget_key=_text(fields, "privacy_budget_key", invalid) if unversioned else None,
+        **numbers,
     )
