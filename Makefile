@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := aggservice ara_client paa_client ldp_client w3c_client budget
 
-.PHONY: setup demo test check bench soak clean
+.PHONY: setup demo test test-browser check bench soak clean
 
 setup: $(READY)
 
@@ -25,7 +25,11 @@ check: setup
 	$(BIN)/python -m pytest --doctest-modules $(PACKAGES) --ignore=aggservice/rpc -p no:cacheprovider
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs
+
+test-browser: setup
+	$(BIN)/python tests/browser/build.py
+	$(BIN)/python -m pytest tests/browser -rs
 
 bench: setup
 	@for name in $$($(BIN)/aggservice bench --names); do $(BIN)/aggservice bench $$name || exit 1; done

@@ -6,7 +6,6 @@ it was sent; None until then), ``to_dict()`` (its body as JSON values) and ``to_
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import Contribution, Origin
 from ara_client.constants import DEFAULT_FILTERING_ID_MAX_BYTES, SECOND_MS, WELL_KNOWN
 from ara_client.errors import UnsealedReportError
+from ara_client.json_text import write_json
 
 JsonMap = dict[str, Any]
 
@@ -44,7 +44,7 @@ class OutgoingReport(ABC):
 
     def to_json(self) -> str:
         """Return the body as it is posted."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return write_json(self.to_dict())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +148,14 @@ class AggregatableDebugReport(AggregatableReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerboseDebugData:
-    """One entry of a verbose debug report."""
+    """One entry of a verbose debug report.
+
+    ``problems`` says what was wrong with a malformed header. Chromium does not send it, so only the simulator sees it.
+    """
 
     type: str
     body: Mapping[str, Any]
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """A response: its URL, its headers, and whether cookies allow debug reports to its origin."""
+    """A response: its URL, its headers, and whether cookies allow debug reports to its origin.
+
+    A header is text as the browser reads it, or bytes as they were sent.
+    """
 
     url: str
     headers: Mapping[str, str | bytes]
@@ -139,10 +142,10 @@ class Registrar:
         url = parse_url(response.url)
         if url is None or not url.origin.suitable:
             return
-        headers = normalise_headers(response.headers)
+        eligibility = exchange.eligibility
+        headers = normalise_headers(response.headers, navigation=eligibility.source_type == "navigation")
         source, trigger = (headers.get(SOURCE_HEADER.lower()), headers.get(TRIGGER_HEADER.lower()))
         os_source, os_trigger = (headers.get(OS_SOURCE_HEADER.lower()), headers.get(OS_TRIGGER_HEADER.lower()))
-        eligibility = exchange.eligibility
         has_source = eligibility.source_type is not None and (source is not None or os_source is not None)
         has_trigger = eligibility.trigger and (trigger is not None or os_trigger is not None)
         if has_source == has_trigger:
@@ -240,12 +243,11 @@ class Registrar:
     ) -> None:
         """Report a malformed header if the response asked for that; otherwise drop it silently."""
         if info.report_header_errors and not exchange.fenced:
-            error = "; ".join(str(problem) for problem in problems)
-            body = {"context_site": exchange.context.site, "header": name, "value": printable(header), "error": error}
-            self._send_debug(origin, "header-parsing-error", body)
+            body = {"context_site": exchange.context.site, "header": name, "value": printable(header)}
+            self._send_debug(origin, "header-parsing-error", body, problems)
 
-    def _send_debug(self, origin: Origin, kind: str, body: Mapping[str, str]) -> None:
-        data = (VerboseDebugData(type=kind, body=body),)
+    def _send_debug(self, origin: Origin, kind: str, body: Mapping[str, str], problems: Sequence[Problem] = ()) -> None:
+        data = (VerboseDebugData(type=kind, body=body, problems=tuple(map(str, problems))),)
         self._state.outbox.append(VerboseDebugReport(reporting_origin=origin, data=data))
 
 

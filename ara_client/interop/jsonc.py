@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+from ara_client.json_text import write_json
+
 _STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*', re.DOTALL)
 
 
@@ -20,30 +22,16 @@ def loads(text: str) -> Any:
 
 
 def chromium_json(value: Any) -> str:
-    """Return a value as Chromium's ``base::WriteJson`` writes it: keys sorted, no spaces, ``<`` escaped.
+    """Return a value as Chromium's test runner writes a header that a case gives as JSON.
 
-    A case may give a header as JSON; this is the text that the browser then receives. Chromium writes integers beyond
-    32 bits as doubles.
+    Chromium reads integers beyond 32 bits as doubles, so it writes them as doubles.
     """
+    return write_json(_as_read(value))
+
+
+def _as_read(value: Any) -> Any:
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_string(key)}:{chromium_json(value[key])}" for key in sorted(value)) + "}"
+        return {key: _as_read(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return "[" + ",".join(map(chromium_json, value)) + "]"
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, float) or (type(value) is int and not -(1 << 31) <= value < 1 << 31):
-        return _double(float(value))
-    return json.dumps(value)
-
-
-def _string(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False)
-    return quoted.replace("<", "\\u003C").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-def _double(number: float) -> str:
-    """Return the shortest decimal, in plain notation up to 10²¹, with a point or an exponent."""
-    if number.is_integer() and abs(number) < 1e21:
-        return f"{number:.1f}"
-    mantissa, mark, exponent = repr(number).partition("e")
-    return mantissa + mark + (f"{int(exponent):+d}".replace("+-", "-") if mark else "")
+        return [_as_read(entry) for entry in value]
+    return float(value) if type(value) is int and not -(1 << 31) <= value < 1 << 31 else value

@@ -149,8 +149,6 @@ class _Run:
         elif isinstance(report, VerboseDebugReport):
             for entry in payload:
                 entry["body"].pop("report_id", None)
-                if entry["type"] == "header-parsing-error":
-                    entry["body"].pop("error", None)
         else:
             payload = self._opened(payload)
         return {"payload": payload, "report_time": str(report.time_ms), "report_url": report.url}

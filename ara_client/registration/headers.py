@@ -120,14 +120,17 @@ def choose_platform(
     return "os" if os_supported else None if web is None else "web"
 
 
-def normalise_headers(headers: Mapping[str, str | bytes]) -> dict[str, str]:
+def normalise_headers(headers: Mapping[str, str | bytes], *, navigation: bool = True) -> dict[str, str]:
     """Return the headers under lower-case names, values without surrounding white space.
 
-    Bytes that are not UTF-8 become lone surrogates, which make a registration invalid; see ``printable``.
+    Bytes are decoded as Chromium decodes them: as UTF-8 for a navigation, as Latin-1 for any other request (Blink's
+    ``HTTPHeaderMap``). Bytes that are not UTF-8 become lone surrogates, which make a registration invalid; see
+    ``printable``.
     """
+    encoding, errors = ("utf-8", "surrogateescape") if navigation else ("latin-1", "strict")
     out: dict[str, str] = {}
     for name, value in headers.items():
-        text = value.decode(errors="surrogateescape") if isinstance(value, bytes) else value
+        text = value.decode(encoding, errors) if isinstance(value, bytes) else value
         key = name.lower()
         out[key] = f"{out[key]}, {text.strip()}" if key in out else text.strip()
     return out

@@ -1,0 +1,264 @@
+"""The same registrations in two browsers: a real Chromium and ``ara_client.Browser``.
+
+A ``Step`` is one request of a page with its chain of responses. ``RealBrowser`` plays it, ``simulate`` predicts the
+reports from the same steps at the times at which the real one received the responses.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from aggservice.mechanisms import ManualClock, SecureBits
+from aggservice.wire import KeySet
+from ara_client import Browser, FixedDraws, Request, Response, VendorValues, parse_source
+from ara_client.registration.headers import INFO_HEADER, SOURCE_HEADER, TRIGGER_HEADER, normalise_headers, parse_info
+from ara_client.registration.source import SourceRegistration
+from ara_client.registration.trigger import parse_trigger
+from ara_client.reports import OutgoingReport
+
+from .comparison import Text, as_text
+from .devtools import Chromium, Page, Params
+from .site import Answer, Header, Site
+
+Kind = Literal["click", "view", "trigger", "plain", "either"]
+ELIGIBLE: dict[Kind, str | None] = {
+    "click": "navigation-source",
+    "view": "event-source",
+    "trigger": "trigger",
+    "plain": None,
+    "either": "event-source, trigger",
+}
+DEBUG_MODE = "--attribution-reporting-debug-mode"
+MONTH_MS = 31 * 86_400_000
+_SETTLE_S = 0.12
+_LONGEST_S = 3.0
+_LAST_S = 20.0
+
+_CLICK = """(url => {
+  const a = document.createElement("a");
+  a.href = url; a.setAttribute("attributionsrc", ""); document.body.append(a); a.click(); a.remove();
+})"""
+_FETCH = """((url, options) =>
+  fetch(url, {mode: "no-cors", credentials: "include", cache: "no-store", ...options}).then(answer => answer.type))"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hop:
+    """One response: the reporting host and its headers."""
+
+    host: str
+    headers: tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One request of a page at ``context``; each hop but the last redirects to the next."""
+
+    kind: Kind
+    context: str
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """A step that the real browser played, with the time at which each response left."""
+
+    step: Step
+    times_ms: tuple[int, ...]
+
+
+class RealBrowser:
+    """A fresh context of a running Chromium: it plays steps and keeps what DevTools says of registrations."""
+
+    def __init__(self, browser: Chromium, site: Site) -> None:
+        self._browser, self._site = browser, site
+        self.context = browser.new_context()
+        self.played: list[Played] = []
+        self._pages: dict[str, Page] = {}
+        self._first = len(site.posted)
+        self._control = self._page("control.example")
+        self._control.call("Storage.setAttributionReportingTracking", enable=True)
+
+    @property
+    def registered(self) -> list[Params]:
+        """What DevTools says of each registration so far: ``registration`` and its result."""
+        names = ("Storage.attributionReportingSourceRegistered", "Storage.attributionReportingTriggerRegistered")
+        return [params for name, params in self._control.events if name in names]
+
+    @property
+    def noised(self) -> frozenset[int]:
+        """The source event ids of the sources that the browser noised."""
+        return frozenset(
+            int(params["registration"]["eventId"])
+            for params in self.registered
+            if params.get("result") == "successNoised"
+        )
+
+    def play(self, step: Step) -> None:
+        """Play one step and wait until the browser has registered what it should register."""
+        paths = [f"/r/{len(self.played)}-{number}" for number in range(len(step.hops))]
+        urls = [f"https://{hop.host}{path}" for hop, path in zip(step.hops, paths, strict=True)]
+        for hop, path, after in zip(step.hops, paths, [*urls[1:], None], strict=True):
+            last = 204 if step.kind == "click" else 200
+            location = () if after is None else (("Location", after),)
+            self._site.answers[hop.host + path] = Answer(
+                status=last if after is None else 302, headers=(*hop.headers, *location)
+            )
+        before = len(self.registered)
+        page = self._page(step.context)
+        if step.kind == "click":
+            page.evaluate(f"{_CLICK}({json.dumps(urls[0])})", user_gesture=True)
+        else:
+            page.evaluate(f"{_FETCH}({json.dumps(urls[0])}, {json.dumps(_options(step.kind))})")
+        times = [self._seen(url) for url in urls]
+        until = time.monotonic() + _LONGEST_S
+        expected = before + sum(_registers(step.kind, hop) for hop in step.hops)
+        if expected == before:
+            time.sleep(_SETTLE_S)
+        while len(self.registered) < expected and time.monotonic() < until:
+            time.sleep(0.003)
+        for hop, path in zip(step.hops, paths, strict=True):
+            del self._site.answers[hop.host + path]
+        self.played.append(Played(step=step, times_ms=tuple(times)))
+
+    def finish(self, keys: KeySet, *, quiet_s: float = 0.6) -> list[Text]:
+        """Have waiting reports sent, close the context, and return every report that came since it was opened.
+
+        It waits for as many reports as ``ara_client`` predicts, and then until no more come.
+        """
+        predicted = len(simulate(self.played, keys, noised=self.noised)[0])
+        until = time.monotonic() + _LAST_S
+        while True:
+            self._control.call("Storage.sendPendingAttributionReports")
+            arrived = self._site.wait_for(lambda posted: len(posted) - self._first >= predicted, wait_s=2)
+            if len(arrived) - self._first >= predicted or time.monotonic() > until:
+                break
+        posted = self._site.wait_until_quiet(quiet_s)[self._first :]
+        self._browser.close_context(self.context)
+        return [as_text(one.url, one.body.decode(), keys) for one in posted]
+
+    def _seen(self, url: str) -> int:
+        until = time.monotonic() + _LONGEST_S
+        while time.monotonic() < until:
+            for seen in reversed(self._site.seen):
+                if seen.url == url:
+                    return seen.time_ms
+            time.sleep(0.003)
+        return time.time_ns() // 1_000_000
+
+    def _page(self, host: str) -> Page:
+        if host not in self._pages:
+            self._site.answers[f"{host}/"] = Answer(body=b"<!doctype html><title>page</title><body></body>")
+            self._pages[host] = self._browser.open_page(f"https://{host}/", context=self.context)
+        return self._pages[host]
+
+
+class ObservedDraws(FixedDraws):
+    """The noise that the real browser drew, and no null reports; ``nulls`` is how many it should have drawn."""
+
+    def __init__(self, vendor: VendorValues) -> None:
+        super().__init__(vendor)
+        self._rates = {True: vendor.null_rate_including_source_time, False: vendor.null_rate_excluding_source_time}
+        self.nulls = 0.0
+
+    def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
+        """Make none, and count the chance of one."""
+        self.nulls += self._rates[includes_source_time]
+        return False
+
+
+def simulate(
+    played: Sequence[Played],
+    keys: KeySet,
+    *,
+    noised: Iterable[int] = (),
+    real: Sequence[Text] = (),
+) -> tuple[list[Text], ObservedDraws]:
+    """Return the reports that ``ara_client.Browser`` sends for the same steps, and its draws.
+
+    Sources in ``noised`` send the fake reports that ``real`` shows for them. A headless shell allows debug reports
+    without a cookie.
+    """
+    config = VendorValues()
+    draws = ObservedDraws(config)
+    clock = ManualClock(played[0].times_ms[0] if played else 0)
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, keys=keys.public(clock), draws=draws)
+    fakes = _fake_reports(frozenset(noised), real)
+    sent: list[OutgoingReport] = []
+    for one in played:
+        exchange = browser.start(Request(context=f"https://{one.step.context}", eligible=ELIGIBLE[one.step.kind]))
+        for hop, time_ms in zip(one.step.hops, one.times_ms, strict=True):
+            clock.advance_to(max(time_ms, clock.now_ms()))
+            source = _source(one.step.kind, hop)
+            draws.fake_reports = None
+            if source is not None and source.source_event_id in fakes:
+                draws.fake_reports = [
+                    (data, _window(source, due_s - time_ms // 1000)) for data, due_s in fakes[source.source_event_id]
+                ]
+            response = Response(url=f"https://{hop.host}/r", headers=_joined(hop.headers), debug_allowed=True)
+            sent += browser.respond(exchange, response)
+        sent += browser.finish(exchange)
+    sent += browser.advance(clock.now_ms() + MONTH_MS)
+    return [as_text(report.url, report.to_json(), keys) for report in sent], draws
+
+
+def _joined(headers: Iterable[Header]) -> dict[str, str | bytes]:
+    """Return headers as a map; values of one name are joined with a comma, as HTTP does."""
+    found: dict[str, list[bytes]] = defaultdict(list)
+    for name, value in headers:
+        found[name].append(value if isinstance(value, bytes) else value.encode())
+    return {name: b", ".join(values) for name, values in found.items()}
+
+
+def _options(kind: Kind) -> dict[str, object]:
+    if kind == "plain":
+        return {}
+    eligible = {"eventSourceEligible": kind in ("view", "either"), "triggerEligible": kind in ("trigger", "either")}
+    return {"attributionReporting": eligible}
+
+
+def _header(kind: Kind, hop: Hop, name: str) -> str | None:
+    return normalise_headers(_joined(hop.headers), navigation=kind == "click").get(name.lower())
+
+
+def _source(kind: Kind, hop: Hop) -> SourceRegistration | None:
+    text = _header(kind, hop, SOURCE_HEADER)
+    if text is None or kind in ("trigger", "plain"):
+        return None
+    return parse_source(text, "navigation" if kind == "click" else "event", VendorValues()).value
+
+
+def _registers(kind: Kind, hop: Hop) -> bool:
+    """Return whether a hop should register something, as far as its headers alone say."""
+    info = parse_info(_header(kind, hop, INFO_HEADER))
+    if info is None or info.preferred_platform == "os":
+        return False
+    text = _header(kind, hop, TRIGGER_HEADER)
+    trigger = kind in ("trigger", "plain", "either") and text is not None
+    if trigger and _header(kind, hop, SOURCE_HEADER) is not None and kind == "either":
+        return False
+    parsed = _source(kind, hop) if not trigger or text is None else parse_trigger(text, VendorValues()).value
+    return parsed is not None
+
+
+def _fake_reports(noised: frozenset[int], real: Iterable[Text]) -> dict[int, list[tuple[int, int]]]:
+    """Return the trigger data and the due time in seconds of each fake report, by source event id."""
+    found: dict[int, list[tuple[int, int]]] = {identity: [] for identity in noised}
+    for report in real:
+        url, _, body = report.text.partition(" ")
+        if url.endswith("attribution-reporting/report-event-attribution"):
+            fields = json.loads(body)
+            if int(fields["source_event_id"]) in found:
+                found[int(fields["source_event_id"])].append((int(fields["trigger_data"]), report.times_s[0]))
+    return found
+
+
+def _window(source: SourceRegistration, after_s: int) -> int:
+    """Return the report window that ends nearest to ``after_s`` seconds after the source."""
+    ends = source.windows.ends_ms
+    return min(range(len(ends)), key=lambda index: abs(ends[index] // 1000 - after_s))

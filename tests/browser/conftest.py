@@ -1,0 +1,105 @@
+"""A real browser for the tests of this folder, and the count of reports that they compared."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+
+from aggservice.client import Client
+from aggservice.mechanisms import SecureBits, SystemClock
+from aggservice.service import Collector, collector_routes, embedded
+from aggservice.wire import KeySet
+
+from .build import BuildUnavailable, chromium_program
+from .comparison import Comparison
+from .site import Site
+
+_COUNTS = pytest.StashKey[dict[str, tuple[int, int]]]()
+
+
+@pytest.fixture(scope="session")
+def build() -> Path:
+    """The browser's program; without it the test is skipped, and the reason says why."""
+    try:
+        return chromium_program()
+    except BuildUnavailable as error:
+        pytest.skip(f"no browser: {error}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A service, a collector and the site that leads browsers to them."""
+
+    site: Site
+    client: Client
+    keys: KeySet
+    collected: Path
+
+
+@pytest.fixture
+def stack(build: Path, tmp_path: Path) -> Iterator[Stack]:
+    """Start the service, a collector in front of it, and the HTTPS site."""
+    clock = SystemClock()
+    keys = KeySet.create(SecureBits(), clock)
+    folder = tmp_path / "collected"
+    with (
+        embedded(keys=keys) as service,
+        Client(service.address) as client,
+        _collecting(folder) as collector,
+        Site(public_keys=client.public_keys().serialise().encode, collector=collector) as site,
+    ):
+        yield Stack(site=site, client=client, keys=keys, collected=folder)
+
+
+@contextmanager
+def _collecting(folder: Path) -> Iterator[str]:
+    collector = Collector(folder, clock=SystemClock())
+    app = Starlette(routes=collector_routes(collector))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(30)
+    collector.close()
+
+
+class Counts:
+    """Adds up the reports that a test compared; the run's last lines show them."""
+
+    def __init__(self, config: pytest.Config, name: str) -> None:
+        self._all = config.stash.setdefault(_COUNTS, {})
+        self._name = name
+
+    def add(self, found: Comparison, explained: int = 0) -> None:
+        """Count a comparison. ``explained`` are the reports of one side that chance explains."""
+        compared, equal = self._all.get(self._name, (0, 0))
+        different = max(len(found.only_real), len(found.only_simulated)) - explained
+        self._all[self._name] = (compared + found.equal + different, equal + found.equal)
+
+
+@pytest.fixture
+def counts(request: pytest.FixtureRequest) -> Counts:
+    """The counter of this test."""
+    return Counts(request.config, request.node.name)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print how many reports were compared and how many were equal."""
+    found = config.stash.get(_COUNTS, {})
+    for name, (compared, equal) in found.items():
+        terminalreporter.write_line(f"{name}: {compared:,} reports compared, {equal:,} equal")
+    if found:
+        compared, equal = (sum(column) for column in zip(*found.values(), strict=True))
+        terminalreporter.write_line(f"real browser: {compared:,} reports compared, {equal:,} equal")
