@@ -17,6 +17,8 @@ from ara_client.interop.jsonc import chromium_json, loads
 from ara_client.registration.headers import parse_info
 from ara_client.reports import OutgoingReport
 
+from ..mutations import mutated, mutated_text
+
 MUTATIONS = 10_000
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
 OS_SOURCE, OS_TRIGGER = "Attribution-Reporting-Register-OS-Source", "Attribution-Reporting-Register-OS-Trigger"
@@ -37,53 +39,23 @@ def _corpus(shared: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _mutate_value(value: Any, rng: random.Random) -> Any:
-    """Return a JSON value with one part of it replaced, removed, duplicated or nested."""
-    if isinstance(value, dict) and value and rng.random() < 0.8:
-        key = rng.choice(sorted(value))
-        choice = rng.random()
-        if choice < 0.15:
-            return {name: entry for name, entry in value.items() if name != key}
-        if choice < 0.25:
-            return {(name + rng.choice(NOISE) if name == key else name): entry for name, entry in value.items()}
-        return value | {key: _mutate_value(value[key], rng)}
-    if isinstance(value, list) and value and rng.random() < 0.7:
-        place = rng.randrange(len(value))
-        if rng.random() < 0.3:
-            return value * 30
-        return [*value[:place], _mutate_value(value[place], rng), *value[place + 1 :]]
-    return rng.choice(SCALARS)
-
-
 def _mutate_text(text: str, rng: random.Random) -> str | bytes:
     """Return text with a few characters changed, or cut, or as bytes that are not UTF-8."""
-    letters = list(text)
-    for _ in range(rng.choice([1, 1, 2, 5])):
-        place = rng.randrange(len(letters) + 1)
-        choice = rng.random()
-        if choice < 0.4:
-            letters.insert(place, rng.choice(NOISE))
-        elif choice < 0.7:
-            del letters[place : place + rng.choice([1, 1, 4])]
-        else:
-            letters[place : place + 1] = [rng.choice(NOISE)]
-    mutated = "".join(letters)
-    if rng.random() < 0.1:
-        return mutated[: rng.randrange(len(mutated) + 1)]
-    if rng.random() < 0.05:
-        return mutated.encode(errors="replace") + b"\xff"
-    return mutated
+    changed = mutated_text(text, rng, letters=NOISE)
+    return changed.encode(errors="replace") + b"\xff" if rng.random() < 0.05 else changed
 
 
 def _mutations(responses: list[dict[str, Any]], rng: random.Random) -> dict[str, str | bytes]:
     headers = rng.choice(responses)
     out: dict[str, str | bytes] = {}
     for name, value in headers.items():
-        mutated = _mutate_value(value, rng) if not isinstance(value, str) and rng.random() < 0.6 else value
+        changed = value
+        if not isinstance(value, str) and rng.random() < 0.6:
+            changed = mutated(value, rng, scalars=SCALARS, letters=NOISE)
         try:
-            text = mutated if isinstance(mutated, str) else chromium_json(mutated)
+            text = changed if isinstance(changed, str) else chromium_json(changed)
         except OverflowError:
-            text = json.dumps(mutated)
+            text = json.dumps(changed)
         out[name] = _mutate_text(text, rng) if rng.random() < 0.5 else text
     if rng.random() < 0.7:
         out[INFO] = "report-header-errors" + rng.choice(["", "", ", preferred-platform=web"])

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 
 from aggservice.client import Client
 from aggservice.mechanisms import SecureBits, SystemClock
-from aggservice.service import Collector, collector_routes, embedded
+from aggservice.service import Collector, embedded
 from aggservice.wire import KeySet
 
+from ..service.collecting import collecting
 from .build import BuildUnavailable, chromium_program
 from .comparison import Comparison
 from .site import Site
@@ -53,26 +49,10 @@ def stack(build: Path, tmp_path: Path) -> Iterator[Stack]:
     with (
         embedded(keys=keys) as service,
         Client(service.address) as client,
-        _collecting(folder) as collector,
-        Site(public_keys=client.public_keys().serialise().encode, collector=collector) as site,
+        collecting(Collector(folder, clock=clock)) as port,
+        Site(public_keys=client.public_keys().serialise().encode, collector=f"127.0.0.1:{port}") as site,
     ):
         yield Stack(site=site, client=client, keys=keys, collected=folder)
-
-
-@contextmanager
-def _collecting(folder: Path) -> Iterator[str]:
-    collector = Collector(folder, clock=SystemClock())
-    app = Starlette(routes=collector_routes(collector))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(30)
-    collector.close()
 
 
 class Counts:

@@ -12,6 +12,7 @@ from ara_client.registration.debug_reporting import SOURCE_TYPES, TRIGGER_TYPES
 from ara_client.registration.headers import INFO_HEADER, SOURCE_HEADER, TRIGGER_HEADER
 from ara_client.vendor import DEFAULT_COORDINATORS
 
+from ..mutations import mutated, mutated_text
 from .attribution import Hop, Kind, Step
 from .site import Header
 
@@ -87,12 +88,12 @@ class World:
         identity = made.get("source_event_id")
         if rng.random() < 0.75:
             for _ in range(rng.choice([1, 1, 1, 2, 3])):
-                made = mutated(made, rng)
+                made = mutated(made, rng, scalars=SCALARS, letters=NOISE)
             if identity is not None and isinstance(made, dict):
                 made.setdefault("source_event_id", identity)  # noise is traced by the id
         text = json.dumps(made, ensure_ascii=rng.random() < 0.7)
         if rng.random() < 0.35:
-            text = mutated_text(text, rng)
+            text = mutated_text(text, rng, letters=NOISE)
         raw = text.encode(errors="replace").replace(b"\r", b"").replace(b"\n", b"").replace(b"\0", b"")
         if rng.random() < 0.02:
             raw = raw[: rng.randrange(len(raw) + 1)] + b"\xff" + raw[-3:]
@@ -225,37 +226,3 @@ class World:
         elif rng.random() < 0.2:
             fields["aggregatable_source_registration_time"] = rng.choice(["include", "exclude"])
         return {name: value for name, value in fields.items() if value is not None}
-
-
-def mutated(value: Any, rng: random.Random) -> Any:
-    """Return a JSON value with one part replaced, removed, renamed or repeated."""
-    if isinstance(value, dict) and value and rng.random() < 0.85:
-        key = rng.choice(sorted(value))
-        choice = rng.random()
-        if choice < 0.1:
-            return {name: entry for name, entry in value.items() if name != key}
-        if choice < 0.15:
-            return {(name + rng.choice(NOISE) if name == key else name): entry for name, entry in value.items()}
-        return value | {key: mutated(value[key], rng)}
-    if isinstance(value, list) and value and rng.random() < 0.7:
-        place = rng.randrange(len(value))
-        if rng.random() < 0.2:
-            return value * rng.choice([2, 30])
-        return [*value[:place], mutated(value[place], rng), *value[place + 1 :]]
-    return rng.choice(SCALARS)
-
-
-def mutated_text(text: str, rng: random.Random) -> str:
-    """Return text with a few characters inserted, deleted or replaced, or with its end cut off."""
-    letters = list(text)
-    for _ in range(rng.choice([1, 1, 2, 4])):
-        place = rng.randrange(len(letters) + 1)
-        choice = rng.random()
-        if choice < 0.4:
-            letters.insert(place, rng.choice(NOISE))
-        elif choice < 0.7:
-            del letters[place : place + rng.choice([1, 1, 4])]
-        else:
-            letters[place : place + 1] = [rng.choice(NOISE)]
-    out = "".join(letters)
-    return out[: rng.randrange(len(out) + 1)] if rng.random() < 0.08 else out

@@ -8,8 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,14 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 
 from aggservice.client import Client, JobParameters
-from aggservice.service import Collector, collector_routes
+from aggservice.service import Collector
 from aggservice.service.http import collector as collector_module
 from aggservice.service.http.collector import ENDPOINTS, accept
 from aggservice.wire import AggregatableReport, Api, SharedInfo, WireError, read_reports
+
+from .collecting import collecting
 
 ARA = "/.well-known/attribution-reporting/report-aggregate-attribution"
 STORAGE = "/.well-known/private-aggregation/report-shared-storage"
@@ -58,17 +56,8 @@ class Http:
 @pytest.fixture
 def http(tmp_path: Path, maker: Any) -> Iterator[Http]:
     collector = Collector(tmp_path / "in", clock=maker.clock, origins=["https://adtech.example"])
-    app = Starlette(routes=collector_routes(collector))
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-        time.sleep(0.01)
-    yield Http(collector, server.servers[0].sockets[0].getsockname()[1])
-    server.should_exit = True
-    thread.join(30)
-    collector.close()
+    with collecting(collector) as port:
+        yield Http(collector, port)
 
 
 def avro_of(folder: Path) -> list[tuple[bytes, bytes]]:
