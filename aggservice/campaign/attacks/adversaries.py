@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from aggservice.campaign.settings.attacks import Adversary, AdversaryKind
+from aggservice.campaign.settings.attacks import AdversaryKind, AdversarySettings
 from aggservice.mechanisms import Bits, uniform_below
 from w3c_client import (
     DEFAULT_SERVICE,
@@ -37,7 +37,7 @@ def sybil(number: int) -> str:
 class Attack:
     """An adversary in one browser. ``tabs`` gives each visit one activation, as W3C's text has it."""
 
-    adversary: Adversary
+    adversary: AdversarySettings
     browser: Browser
     bits: Bits
     tabs: bool = False

@@ -36,7 +36,7 @@ _COLOURS = (BLUE, ORANGE, GREEN, RED, GREY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class FigurePoint:
     """One run of a figure: its panel, its line, where on the line it lies, and the fields of the file."""
 
     panel: str
@@ -45,19 +45,19 @@ class Point:
     fields: dict[str, Any]
 
 
-def big_bird_5() -> list[Point]:
+def big_bird_5() -> list[FigurePoint]:
     """Return the runs of Figure 5: impression quotas without an attack and against Sybils at random."""
     points = []
     for attack in ("none", "random"):
         for quota in ("0.5", "1", "2", "3", "4", "5", "8"):
             fields = {"client.design": "big-bird", "client.impression_quota": quota, "attack.kind": attack}
-            points.append(Point(panel=attack, line="big-bird", x=float(quota), fields=fields))
+            points.append(FigurePoint(panel=attack, line="big-bird", x=float(quota), fields=fields))
         for label, fields in BASELINES.items():
-            points.append(Point(panel=attack, line=label, x=None, fields={**fields, "attack.kind": attack}))
+            points.append(FigurePoint(panel=attack, line=label, x=None, fields={**fields, "attack.kind": attack}))
     return points
 
 
-def big_bird_6() -> list[Point]:
+def big_bird_6() -> list[FigurePoint]:
     """Return the runs of Figure 6: the cap per action, the number of Sybils, and the rank of the attacked sites."""
     points = []
     for attack in ("random", "omniscient"):
@@ -68,10 +68,10 @@ def big_bird_6() -> list[Point]:
             ("rank of the attacked sites", "attack.first_rank", (1, 6, 11, 21, 41)),
         ):
             for value in values:
-                points.append(Point(panel=label, line=attack, x=float(value), fields={**base, field: value}))
+                points.append(FigurePoint(panel=label, line=attack, x=float(value), fields={**base, field: value}))
         for label, fields in BASELINES.items():
             points.append(
-                Point(
+                FigurePoint(
                     panel="sites per action",
                     line=f"{label}, {attack}",
                     x=None,
@@ -81,7 +81,7 @@ def big_bird_6() -> list[Point]:
     return points
 
 
-def _run_point(given: tuple[AttackScenario, Point]) -> Row:
+def _run_point(given: tuple[AttackScenario, FigurePoint]) -> Row:
     scenario, point = given
     found = run_attack(with_fields(scenario, point.fields))
     return {
@@ -100,7 +100,7 @@ def _run_point(given: tuple[AttackScenario, Point]) -> Row:
 
 
 def attack_rows(
-    scenario: AttackScenario, points: Sequence[Point], *, workers: int = 1, progress: Progress = no_progress
+    scenario: AttackScenario, points: Sequence[FigurePoint], *, workers: int = 1, progress: Progress = no_progress
 ) -> list[Row]:
     """Run the points of a figure, several at a time."""
     jobs = [(scenario, point) for point in points]
@@ -230,7 +230,7 @@ FIGURES: dict[str, str] = {
     "big-bird-6": "Big Bird's Figure 6: the cap per action, the number of Sybils and the rank of attacked sites",
     "cookie-monster-4": "Cookie Monster's Figure 4: spend per device-epoch of three ways of budgeting",
 }
-_POINTS: dict[str, Callable[[], list[Point]]] = {"big-bird-5": big_bird_5, "big-bird-6": big_bird_6}
+_POINTS: dict[str, Callable[[], list[FigurePoint]]] = {"big-bird-5": big_bird_5, "big-bird-6": big_bird_6}
 
 
 def make_figure(

@@ -12,8 +12,8 @@ from aggservice.campaign.errors import CampaignFileError
 from aggservice.campaign.file.population import DEFAULT_START_MS, distribution
 from aggservice.campaign.file.w3c import parse_design
 from aggservice.campaign.settings.attacks import (
-    Adversary,
     AdversaryKind,
+    AdversarySettings,
     AttackScenario,
     QuerySettings,
     VisitPopulation,
@@ -111,9 +111,9 @@ def _queries(section: Section) -> QuerySettings:
     return queries
 
 
-def _adversary(section: Section, config: Config) -> Adversary:
+def _adversary(section: Section, config: Config) -> AdversarySettings:
     capped = Filter.ACTION_CAP in config.filters
-    adversary = Adversary(
+    adversary = AdversarySettings(
         kind=AdversaryKind(section.choice("kind", tuple(AdversaryKind), AdversaryKind.NONE)),
         sybils=section.whole("sybils", 25, least=1, most=10_000),
         share=section.number("share", 0.35, least=0, most=1, above=True),

@@ -76,7 +76,7 @@ class AttackResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class SiteQuery:
     """One conversion site's query: how many conversions, the shares of its buckets before filters, and ε."""
 
     size: int
@@ -84,7 +84,7 @@ class Batch:
     epsilon: float
 
     @classmethod
-    def plan(cls, size: int, shares: Floats, queries: QuerySettings, most: float) -> Batch:
+    def plan(cls, size: int, shares: Floats, queries: QuerySettings, most: float) -> SiteQuery:
         """Return the query whose noise alone has the wanted error: b = error / √(mean 2/max(u, τ)²), ε = 2/(b·size)."""
         scale = queries.error / float(np.sqrt(np.mean(2 / np.maximum(shares, queries.tau) ** 2)))
         return cls(size=size, shares=shares, epsilon=min(most, round(2 / (scale * size), 6)))
@@ -96,7 +96,7 @@ class Batch:
         return float(np.sqrt(np.mean(off / np.maximum(self.shares, tau) ** 2)))
 
 
-def plan_batches(scenario: AttackScenario, visits: Visits) -> list[Batch]:
+def plan_batches(scenario: AttackScenario, visits: Visits) -> list[SiteQuery]:
     """Return the query of every conversion site."""
     queries, count = scenario.queries, scenario.population.conversion_sites
     bought = visits.impression_site < 0
@@ -107,7 +107,7 @@ def plan_batches(scenario: AttackScenario, visits: Visits) -> list[Batch]:
     rows = np.flatnonzero(visits.touched >= 0)
     np.add.at(true, (visits.conversion_site[rows], visits.touched[rows]), 1)
     most = scenario.config.site_budget_micro / _MICRO
-    return [Batch.plan(int(size), row / size, queries, most) for size, row in zip(sizes, true, strict=True)]
+    return [SiteQuery.plan(int(size), row / size, queries, most) for size, row in zip(sizes, true, strict=True)]
 
 
 def run_attack(scenario: AttackScenario, *, seed: str | None = None, progress: Progress = no_progress) -> AttackResult:
@@ -125,7 +125,7 @@ def run_attack(scenario: AttackScenario, *, seed: str | None = None, progress: P
 
 
 def _run_device(
-    scenario: AttackScenario, visits: Visits, rows: range, batches: list[Batch], tally: _Tally, bits: SeededBits
+    scenario: AttackScenario, visits: Visits, rows: range, batches: list[SiteQuery], tally: _Tally, bits: SeededBits
 ) -> None:
     clock = ManualClock(scenario.population.start_ms)
     browser = Browser(clock=clock, bits=bits.child("browser"), config=scenario.config)
@@ -148,7 +148,9 @@ def _run_device(
     tally.close_device()
 
 
-def _visit(browser: Browser, scenario: AttackScenario, visits: Visits, row: int, batch: Batch, tally: _Tally) -> None:
+def _visit(
+    browser: Browser, scenario: AttackScenario, visits: Visits, row: int, batch: SiteQuery, tally: _Tally
+) -> None:
     """Let the visited site save its impression, or measure its conversion."""
     site, shop = int(visits.impression_site[row]), int(visits.conversion_site[row])
     advertiser = f"advertiser-{shop}.example"
@@ -171,7 +173,7 @@ def _visit(browser: Browser, scenario: AttackScenario, visits: Visits, row: int,
 class _Tally:
     """Adds up what conversions reported, which filters refused them, and what the adversary paid."""
 
-    def __init__(self, scenario: AttackScenario, batches: list[Batch]) -> None:
+    def __init__(self, scenario: AttackScenario, batches: list[SiteQuery]) -> None:
         self.scenario, self.batches = scenario, batches
         self.found = np.zeros((len(batches), scenario.queries.buckets))
         self.refused: Counter[str] = Counter()

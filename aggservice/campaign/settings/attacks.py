@@ -52,7 +52,7 @@ class QuerySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Adversary:
+class AdversarySettings:
     """An adversary that acts at visits to the most visited sites of each kind, from ``first_rank`` on.
 
     ``share`` is the part of the Sybils that a random conversion names. ``genuine_first`` is how often the visited
@@ -85,5 +85,5 @@ class AttackScenario:
     queries: QuerySettings
     config: Config
     activation: bool
-    adversary: Adversary
+    adversary: AdversarySettings
     document: Mapping[str, Any]
