@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from aggservice.engine.errors import EngineError, WorkerLostError
@@ -84,11 +84,6 @@ class Cluster:
             ) from problem
         finally:
             context.setLocalProperty("spark.jobGroup.id", None)
-
-    def each(self, group: str, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-        """Run ``work`` once for each item, a task each; return what it returned, in order."""
-        rdd = self.context().parallelize(items, len(items))
-        return self.run(group, rdd, lambda _, mine: (work(item) for item in mine), range(len(items)))
 
     def cancel(self, group: str) -> None:
         """End the tasks of a job, if it has any now."""

@@ -18,13 +18,13 @@ class SparkEngine:
     """Runs histograms over files on a cluster, from the operator's input size on; ``local`` runs everything else.
 
     What a job releases does not depend on where it ran, but for the noise itself. Safe for several threads. The
-    ledger needs a staging folder that all executors can write to.
+    ledger needs a staging folder that all executors can write to. Engines of one process share a ``cluster``.
     """
 
-    def __init__(self, local: LocalEngine, settings: SparkSettings) -> None:
+    def __init__(self, local: LocalEngine, settings: SparkSettings, cluster: Cluster | None = None) -> None:
         self._local = local
         self._settings = settings
-        self._cluster = Cluster(settings)
+        self._cluster = cluster or Cluster(settings)
 
     @property
     def ledger(self) -> Ledger:

@@ -54,11 +54,6 @@ class Partitions:
         return split % self.ids
 
 
-def same_partition(target: int) -> int:
-    """Return the partition that a blob is addressed to."""
-    return target
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningPlan:
     """What executors need to open and compare reports.
