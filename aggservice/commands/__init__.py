@@ -52,6 +52,7 @@ BENCHMARKS = {
     "ledger": ("aggservice.bench.ledger:command", "The ledger: time to open reports over time to charge them."),
     "noise": ("aggservice.bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
     "paa": ("aggservice.bench.paa:command", "Private Aggregation: Fleet over Browser, contributions per s."),
+    "spark": ("aggservice.bench.spark:command", "The Spark engine over the local one: reports per second."),
     "start": (
         "aggservice.bench.start:command",
         "Starting: CPU time of importing typer and rich over --help.",

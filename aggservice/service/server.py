@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import grpc
 import uvicorn
@@ -12,8 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, WorkerPool
+from aggservice.engine import Engine, EngineSettings, InlineOpener, LocalEngine, WorkerPool
 from aggservice.engine.opening.pool import BatchOpener
+from aggservice.engine.spark.engine import SparkEngine
 from aggservice.mechanisms import Bits, Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
@@ -109,7 +111,7 @@ class Service:
             else InlineOpener(self.keys.keys)
         )
         self.keys.on_change(self.opener.use_keys)
-        self.engine = LocalEngine(
+        local = LocalEngine(
             ledger=self.ledger,
             opener=self.opener,
             clock=clock,
@@ -117,11 +119,16 @@ class Service:
             settings=EngineSettings(
                 max_report_age_ms=config.limits.max_report_age_ms,
                 max_domain_keys=config.limits.domain_keys,
+                max_units=config.limits.units,
                 w3c_minimum_batch=config.limits.w3c_minimum_batch,
                 shuffle=config.shuffle,
             ),
             keys_unreadable=lambda: self.keys.unreadable,
         )
+        self.engine: Engine = local
+        if config.spark is not None:
+            key_file = config.keys or config.state / "keys.json"
+            self.engine = SparkEngine(local, replace(config.spark, keys=key_file.absolute()))
         self.register = Register(config.callers, clock)
         self.port = 0
         self.mtls_port = 0
@@ -241,6 +248,7 @@ class Service:
         for task in self._background[1:]:
             await asyncio.wait([task])
         self._background[0].cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self.engine.close)
         await asyncio.get_running_loop().run_in_executor(None, self.opener.close)
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.ledger.store.close()

@@ -52,7 +52,6 @@ def check_many(cluster: Cluster, folder: Path, count: int) -> dict[str, int]:
     for seed in range(count):
         ending = check_same_answers(cluster, folder / str(seed), seed)
         endings[ending] = endings.get(ending, 0) + 1
-        import time, sys; print(seed, ending, time.process_time(), time.time(), file=sys.stderr, flush=True)
     return endings
 
 

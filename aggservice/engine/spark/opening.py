@@ -17,7 +17,7 @@ from aggservice.engine.jobs.files import read_domain_file, read_report_file
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import Opener
 from aggservice.engine.spark.blobs import Blob, DomainBlob, DomainFacts, IdBlob, RepeatedBlob, ReportFacts, SumBlob
-from aggservice.engine.spark.plan import OpeningPlan, Split, divide
+from aggservice.engine.spark.plan import OpeningPlan, Split, TaskKeys, divide
 from aggservice.engine.spark.scratch import mapped_column
 from aggservice.engine.tables.sums import KeySums
 from aggservice.wire import UNIT_BYTES, KeySet, read_key_set
@@ -206,8 +206,18 @@ def _rows_of(plan: OpeningPlan, split: int, name: str, count: int) -> NDArray[np
     return np.array(found[begin:end, 1], dtype=np.int64)
 
 
-def domain_split(plan: OpeningPlan, split: Split) -> Addressed:
-    """Yield the declared keys of a domain file for each partition, and the number of its rows."""
+def _keys(split: Split | TaskKeys) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.uint64]]]:
+    """Yield the high and low halves of declared keys, some at a time."""
+    if isinstance(split, Split):
+        yield from ((rows.key_high, rows.key_low) for rows in read_domain_file(split.file))
+        return
+    for start in range(0, split.task.histogram_size, _FLUSH_KEYS):
+        low = np.arange(start, min(start + _FLUSH_KEYS, split.task.histogram_size), dtype=np.uint64)
+        yield np.zeros(low.size, dtype=np.uint64), low
+
+
+def domain_split(plan: OpeningPlan, split: Split | TaskKeys) -> Addressed:
+    """Yield the declared keys of a domain file or a task for each partition, and their number."""
     partitions = plan.partitions
     held: list[tuple[NDArray[np.uint64], NDArray[np.uint64]]] = []
     sent = waiting = 0
@@ -222,9 +232,9 @@ def domain_split(plan: OpeningPlan, split: Split) -> Addressed:
                 yield partitions.ids + part, blob
 
     try:
-        for rows in read_domain_file(split.file):
-            held.append((rows.key_high, rows.key_low))
-            waiting += len(rows)
+        for columns in _keys(split):
+            held.append(columns)
+            waiting += columns[0].size
             if waiting >= _FLUSH_KEYS:
                 yield from flush()
                 held, sent, waiting = [], sent + waiting, 0

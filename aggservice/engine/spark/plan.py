@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.engine.jobs.files import InputFile
+from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
 from aggservice.engine.spark.settings import SparkSettings
@@ -17,7 +18,7 @@ from aggservice.engine.tables.report_ids import first_slot
 from aggservice.engine.tables.sums import KeyMask
 from aggservice.mechanisms import Bits
 
-_DOMAIN_ROW_BYTES = 17
+DOMAIN_ROW_BYTES = 17
 """16 bytes of a bucket and one of its length."""
 _CONTRIBUTION_BYTES = 64
 """About what a contribution takes in a report file."""
@@ -38,7 +39,7 @@ class Partitions:
     def of(cls, settings: SparkSettings, *, domain_bytes: int, report_bytes: int, slots: int) -> Partitions:
         """Return the partitions of a job; an input that is not small gets at least one of each kind per task slot."""
         least = 1 if domain_bytes + report_bytes < _SMALL_INPUT_BYTES else slots
-        rows = max(domain_bytes // _DOMAIN_ROW_BYTES, report_bytes // _CONTRIBUTION_BYTES)
+        rows = max(domain_bytes // DOMAIN_ROW_BYTES, report_bytes // _CONTRIBUTION_BYTES)
         return cls(
             ids=max(least, -(-report_bytes // settings.partition_bytes)),
             keys=max(least, -(-rows // settings.partition_rows)),
@@ -96,6 +97,14 @@ class Split:
 
     number: int
     file: InputFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKeys:
+    """The keys of a W3C histogram in place of a domain file: every index."""
+
+    number: int
+    task: AttributionTask
 
 
 def splits(files: Sequence[InputFile]) -> list[Split]:

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 
 from aggservice.engine.errors import CancelledError, EngineError
 from aggservice.engine.jobs.files import InputFile
-from aggservice.engine.jobs.histogram_checks import check_declarable, check_declared, check_priced, check_releasable
+from aggservice.engine.jobs.histogram_checks import (
+    check_batch_size,
+    check_declarable,
+    check_declared,
+    check_priced,
+    check_releasable,
+)
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
 from aggservice.engine.opening.coverage import Coverage, PrivacyUnit
 from aggservice.engine.release.charging import stage_for
@@ -31,7 +37,7 @@ from aggservice.engine.spark.comparing import SortedRun, compare_ids, join_runs,
 from aggservice.engine.spark.exchange import Exchange
 from aggservice.engine.spark.opening import domain_split, open_split, repeated_split
 from aggservice.engine.spark.parts import PartRows
-from aggservice.engine.spark.plan import OpeningPlan, Partitions, Split, SummingPlan, splits
+from aggservice.engine.spark.plan import DOMAIN_ROW_BYTES, OpeningPlan, Partitions, Split, SummingPlan, TaskKeys, splits
 from aggservice.engine.spark.releasing import release_part
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.mechanisms import SecureBits
@@ -64,6 +70,8 @@ class ClusterSession(Session):
         self._discovers = request.discovery is not None or request.debug_run
         self._domain: list[InputFile] = []
         self._reports: list[InputFile] = []
+        if request.task is not None:
+            check_declared(request.task.histogram_size, parts.settings.max_domain_keys)
         self._group = f"job {SecureBits().read(8).hex()}"
         self._progress: Any = None
 
@@ -88,18 +96,18 @@ class ClusterSession(Session):
     def declare_files(self, files: Sequence[InputFile]) -> None:
         """Declare the keys of domain files, in order; executors read them when the job finishes."""
         self._check_cancelled()
-        check_declarable(reading=bool(self._reports))
+        check_declarable(self._request, reading=bool(self._reports))
         self._domain += files
 
     def add_files(self, files: Sequence[InputFile]) -> None:
         """Add the reports of files, in order; executors read them when the job finishes."""
         self._check_cancelled()
-        check_releasable(len(self._domain), discovers=self._discovers)
+        check_releasable(len(self._key_sources()), discovers=self._discovers)
         self._reports += files
 
     def finish(self, *, content: bytes = b"") -> Outcome:
         self._check_cancelled()
-        check_releasable(len(self._domain), discovers=self._discovers)
+        check_releasable(len(self._key_sources()), discovers=self._discovers)
         job = JobKey(caller=self._scope.caller, job_id=self._request.job_request_id)
         scratch = stage_for(self._parts.ledger, job, self._destination)
         assert scratch is not None
@@ -113,19 +121,26 @@ class ClusterSession(Session):
         finally:
             scratch.discard()
 
+    def _key_sources(self) -> list[Split] | list[TaskKeys]:
+        """Return where declared keys come from: domain files, or a W3C task."""
+        task = self._request.task
+        return splits(self._domain) if task is None else [TaskKeys(number=0, task=task)]
+
     def _plan(self, scratch: Path) -> OpeningPlan:
+        task = self._request.task
         return OpeningPlan(
             spec=self._spec,
             keys=None if self._keys is None else str(self._keys.absolute()),
             key_ids=self._key_ids,
             partitions=Partitions.of(
                 self._settings,
-                domain_bytes=sum(file.size for file in self._domain),
+                domain_bytes=sum(file.size for file in self._domain)
+                + (0 if task is None else task.histogram_size * DOMAIN_ROW_BYTES),
                 report_bytes=sum(file.size for file in self._reports),
                 slots=self._cluster.slots,
             ),
             salt=self._bits.child("key salt").word(),
-            distinct_units=self._parts.unit == PrivacyUnit.SHARED_ID,
+            distinct_units=self._spec.unit == PrivacyUnit.SHARED_ID,
             scratch=str(scratch),
         )
 
@@ -142,8 +157,8 @@ class ClusterSession(Session):
         """Open and compare; count and check; release; charge."""
         reports = splits(self._reports)
         self._progress = self._cluster.context().accumulator(0)
-        if self._domain:
-            exchange.add(partial(domain_split, plan), splits(self._domain))
+        if sources := self._key_sources():
+            exchange.add(partial(domain_split, plan), sources)
         exchange.add(partial(_open, plan, self._progress), reports)
         found: list[IdReceipt] = self._tasks(lambda: exchange.read(partial(_compare, plan), range(plan.partitions.ids)))
         bases, fingerprints, coverage = self._count(found)
@@ -207,10 +222,11 @@ class ClusterSession(Session):
             self._count_submitted(int(facts.statuses.sum()))
             self._counts.add_counted(facts.statuses)
             coverage.add_found(facts.apis, facts.debug_days)
-        if len(reports) != len(self._reports) or len(domains) != len(self._domain):
+        if len(reports) != len(self._reports) or len(domains) != len(self._key_sources()):
             raise EngineError("executors did not report about every file")
         self._counts.repeated = sum(receipt.repeated for receipt in found)
         self._counts.check()
+        check_batch_size(self._request, self._counts.used, self._parts.settings.w3c_minimum_batch)
         return tuple(bases), tuple(facts.fingerprint for facts in reports), coverage
 
     def _units(self, exchange: Exchange, folder: str, found: Sequence[IdReceipt]) -> NDArray[np.uint8]:

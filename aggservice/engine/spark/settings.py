@@ -17,7 +17,7 @@ class SparkSettings:
     """
 
     master: str
-    keys: Path | None
+    keys: Path | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     least_input_bytes: int = 0
     partition_rows: int = 2_000_000
