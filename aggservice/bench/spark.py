@@ -105,7 +105,7 @@ def _clear(folder: Path) -> None:
         raise RuntimeError(f"the job released {rows} rows of {CLEAR_KEYS}")
     total = CLEAR_KEYS + CLEAR_REPORTS * 10
     print(
-        f"in the clear: {CLEAR_REPORTS * 10:,} contributions into {CLEAR_KEYS:,} keys in {taken:.1f} s with the charge: "
+        f"in the clear: {CLEAR_REPORTS * 10:,} contributions into {CLEAR_KEYS:,} keys in {taken:.1f} s with charge: "
         f"{total / taken:,.0f} rows per second; peak RSS of all processes {peak / _GIB:.2f} GiB, executors "
         f"{EXECUTOR_MEMORY} each; start-up {started:.1f} s",
         flush=True,

@@ -12,7 +12,7 @@ from aggservice.engine.spark.settings import SparkSettings
 
 
 class SparkEngine(LocalEngine):
-    """Runs histograms over files on a cluster, from the operator's input size on; everything else on this machine, as ``local``.
+    """Runs histograms over files on a cluster, from the operator's input size on, and everything else as ``local``.
 
     What a job releases does not depend on where it ran, but for the noise itself. Safe for several threads. The
     ledger needs a staging folder that all executors can write to. Engines of one process share a ``cluster``.
