@@ -311,6 +311,7 @@ class Ledger:
                         f"job id {job.job_id!r} was used for another request: choose a new job id, or repeat that one"
                     )
                 return known
+            transaction.admit(job.caller, job.job_id)
             head, previous, time_ms = self._next(transaction)
             self._charge(transaction, paying, cost, job.caller)
             entry = ReleaseEntry(

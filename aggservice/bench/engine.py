@@ -23,8 +23,8 @@ from aggservice.campaign.service.sealing import SealingSettings, SealingTask, se
 from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.engine import AvroShards, Engine, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.service.jobs.asked import FileJob
 from aggservice.service.jobs.folders import Folder
-from aggservice.service.jobs.runner import FileJob
 from aggservice.wire import Api, BucketRows, KeySet, read_key_set, read_reports, write_buckets, write_key_set
 from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
 from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging

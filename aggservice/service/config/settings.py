@@ -50,6 +50,13 @@ class Limits:
     units: int = 200_000_000
     max_report_age_ms: int = 90 * DAY_MS
     w3c_minimum_batch: int = 20
+    lease_s: int = 30
+    attempts: int = 5
+
+    @property
+    def poll_s(self) -> float:
+        """How often a service renews its leases and looks at the queue: once a second, or ten times per lease."""
+        return min(1.0, self.lease_s / 10)
 
     def share(self, callers: int) -> int:
         """Return how many jobs one caller may run at once; by default all but one if there are several callers."""
@@ -305,6 +312,8 @@ def _limits(section: Section) -> Limits:
         units=section.whole("units", 200_000_000, least=1, most=2_000_000_000),
         max_report_age_ms=section.whole("max_report_age_days", 90, least=1, most=36_500) * DAY_MS,
         w3c_minimum_batch=section.whole("w3c_minimum_batch", 20, least=1, most=1 << 31),
+        lease_s=section.whole("lease_s", 30, least=1, most=3600),
+        attempts=section.whole("attempts", 5, least=1, most=1000),
     )
     section.done()
     return limits
