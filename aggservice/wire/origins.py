@@ -127,11 +127,6 @@ def site_of(origin: str) -> str | None:
     return None if parsed is None else parsed.registrable_site
 
 
-def same_site(a: Origin, b: Origin) -> bool:
-    """Return whether two origins are schemefully same site."""
-    return a.site == b.site
-
-
 @lru_cache(maxsize=1)
 def _suffixes() -> PublicSuffixList:
     return PublicSuffixList()
