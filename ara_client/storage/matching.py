@@ -44,6 +44,7 @@ class Filtered(Protocol):
     @property
     def filters(self) -> FilterPair:
         """The filters."""
+        ...
 
 
 T = TypeVar("T", bound=Filtered)

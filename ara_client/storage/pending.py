@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedDict
 
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport
-from ara_client.storage.sources import StoredSource, count
+from ara_client.storage.rate_limits import count
+from ara_client.storage.sources import StoredSource
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

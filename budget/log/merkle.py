@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 HASH_BYTES = 32
 
@@ -47,21 +48,36 @@ def last_path(frontier_before: Sequence[bytes]) -> tuple[bytes, ...]:
     return tuple(reversed(frontier_before))
 
 
-def root_from_path(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes | None:
-    """Return the root that ``proof`` leads to from ``leaf`` (RFC 9162, section 2.1.3.2); None if it does not fit."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathNode:
+    """One step of a proof: the sibling, the side on which it stands, and the hash of the two."""
+
+    sibling: bytes
+    left: bool
+    node: bytes
+
+
+def path_nodes(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> list[PathNode] | None:
+    """Return each step of ``proof`` from ``leaf`` to a root (RFC 9162, section 2.1.3.2); None if it does not fit."""
     if not 0 <= index < size:
         return None
     position, last, found = index, size - 1, leaf
+    nodes = []
     for sibling in proof:
         if last == 0:
             return None
-        if position & 1 or position == last:
-            found = _node_hash(sibling, found)
-            while not position & 1 and position:
-                position >>= 1
-                last >>= 1
-        else:
-            found = _node_hash(found, sibling)
+        left = bool(position & 1) or position == last
+        found = _node_hash(sibling, found) if left else _node_hash(found, sibling)
+        nodes.append(PathNode(sibling=sibling, left=left, node=found))
+        while left and not position & 1 and position:
+            position >>= 1
+            last >>= 1
         position >>= 1
         last >>= 1
-    return found if last == 0 else None
+    return nodes if last == 0 else None
+
+
+def root_from_path(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes | None:
+    """Return the root that ``proof`` leads to from ``leaf``; None if it does not fit."""
+    nodes = path_nodes(leaf, index, size, proof)
+    return None if nodes is None else nodes[-1].node if nodes else leaf

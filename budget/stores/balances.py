@@ -7,7 +7,8 @@ pieces, so that apart from the keys its memory does not grow with the set.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -205,11 +206,12 @@ def extremes(transaction: Transaction, units: UnitSet, limit: Spend) -> tuple[Sp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BalanceTotals:
-    """Totals: units known, units with no loss or no use left, and the most that any unit spent."""
+    """Totals: units known, units with no loss or no use left, the most that any unit spent, and units by loss."""
 
     units: int
     spent_out: int
     most: Spend
+    by_loss_micro: Mapping[int, int]
 
 
 def balance_totals(store: Store, chosen: Filter, progress: Callable[[int], None]) -> BalanceTotals:
@@ -217,17 +219,18 @@ def balance_totals(store: Store, chosen: Filter, progress: Callable[[int], None]
     limit = chosen.limit
 
     def work(transaction: Transaction) -> BalanceTotals:
-        units = spent_out = loss = delta = uses = 0
+        units = spent_out = delta = uses = 0
+        by_loss: Counter[int] = Counter()
         for _, block in transaction.blocks():
             records = parse_block(block)
             _sound(records, limit)
             units += records.size
             spent_out += int(((records["loss"] == limit.loss_micro) | (records["uses"] == limit.uses)).sum())
-            loss = max(loss, int(records["loss"].max(initial=0)))
+            by_loss.update(dict(zip(*(column.tolist() for column in np.unique_counts(records["loss"])), strict=True)))
             delta = max(delta, int(records["delta"].max(initial=0)))
             uses = max(uses, int(records["uses"].max(initial=0)))
             progress(records.size)
-        most = Spend(loss_micro=loss, delta_atto=delta, uses=uses)
-        return BalanceTotals(units=units, spent_out=spent_out, most=most)
+        most = Spend(loss_micro=max(by_loss, default=0), delta_atto=delta, uses=uses)
+        return BalanceTotals(units=units, spent_out=spent_out, most=most, by_loss_micro=dict(sorted(by_loss.items())))
 
     return store.read("totals", work)

@@ -21,15 +21,17 @@ VERSION = "147.0.2"
 """The newest version with Attribution Reporting whose DevTools can also flush waiting reports."""
 INTEGRITY = "sha512-oqXyPAlGQuT9wdZAhcx4nmhehVgEsDc2adL/+FlX8qsLh/YyOgl9GQp8dPMDIBRmktxgA9c1QSNJIQUj2UeHhQ=="
 
+AXE = (
+    "axe-core",
+    "4.14.0",
+    "sha512-9WTZxEjsZ7b13TH8JPmbV2z8CHbl80/2hm3XPEG4JgNdQLK81IBRXmSxHfMAOkSqQeRxT/0dwNDz2GOm3zzpcQ==",
+)
+"""The checker of accessible pages: its package, version and digest."""
+
 _BROTLI = """
 const fs = require("fs"), zlib = require("zlib"), [from, to] = process.argv.slice(1);
 fs.writeFileSync(to, zlib.brotliDecompressSync(fs.readFileSync(from)));
 """
-_FONTS = """<?xml version="1.0"?>
-<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
-<fontconfig><dir>{folder}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
-"""
-"""The package's own file names folders of the machines that it is made for; without a font no text is drawn."""
 _FETCH_S = 240
 
 
@@ -63,19 +65,36 @@ def chromium_program() -> Path:
     return program
 
 
-def _fetch(folder: Path) -> None:
-    """Download the package, compare its digest, unpack it beside ``folder`` and move it there whole."""
+def axe_script() -> Path:
+    """Return the script that checks a page for faults of accessibility, fetched if it is not in the cache."""
+    package, version, integrity = AXE
+    target = cache_folder().parent / f"{package}-{version}.js"
+    if not target.is_file():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as name:
+            _unpack(Path(name), f"{package}@{version}", integrity)
+            (Path(name) / "package" / "axe.min.js").rename(target)
+    return target
+
+
+def _unpack(work: Path, package: str, integrity: str) -> None:
+    """Download a package, compare its digest, and unpack it into ``work``."""
     for tool in ("npm", "node"):
         if shutil.which(tool) is None:
-            raise BuildUnavailable(f"{PACKAGE}@{VERSION} is not in {folder.parent} and there is no {tool} to fetch it")
+            raise BuildUnavailable(f"{package} is not in the cache and there is no {tool} to fetch it")
+    packed = _pack(work, package)
+    found = "sha512-" + base64.b64encode(hashlib.sha512(packed.read_bytes()).digest()).decode()
+    if found != integrity:
+        raise BuildUnavailable(f"{package} has the digest {found}, expected {integrity}")
+    with tarfile.open(packed) as archive:
+        archive.extractall(work, filter="data")
+
+
+def _fetch(folder: Path) -> None:
+    """Download and unpack the build beside ``folder``, and move it there whole."""
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         work = Path(name)
-        packed = _pack(work)
-        found = "sha512-" + base64.b64encode(hashlib.sha512(packed.read_bytes()).digest()).decode()
-        if found != INTEGRITY:
-            raise BuildUnavailable(f"{PACKAGE}@{VERSION} has the digest {found}, expected {INTEGRITY}")
-        with tarfile.open(packed) as archive:
-            archive.extractall(work, filter="data")
+        _unpack(work, f"{PACKAGE}@{VERSION}", INTEGRITY)
         unpacked = work / "unpacked"
         unpacked.mkdir()
         _decompress(work / "package/bin/chromium.br", unpacked / "chromium")
@@ -83,20 +102,19 @@ def _fetch(folder: Path) -> None:
             _decompress(work / f"package/bin/{part}.tar.br", work / f"{part}.tar")
             with tarfile.open(work / f"{part}.tar") as archive:
                 archive.extractall(unpacked, filter="data")
-        (unpacked / "fonts.conf").write_text(_FONTS.format(folder=folder / "fonts"))
         (unpacked / "chromium").chmod(0o755)
         unpacked.rename(folder)
 
 
-def _pack(work: Path) -> Path:
-    command = ["npm", "pack", "--silent", f"{PACKAGE}@{VERSION}"]
+def _pack(work: Path, package: str) -> Path:
+    command = ["npm", "pack", "--silent", package]
     try:
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_FETCH_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise BuildUnavailable(f"npm did not fetch {PACKAGE}@{VERSION} within {_FETCH_S} s") from error
+        raise BuildUnavailable(f"npm did not fetch {package} within {_FETCH_S} s") from error
     if done.returncode:
         reason = " ".join(done.stderr.split())[:200]
-        raise BuildUnavailable(f"npm cannot fetch {PACKAGE}@{VERSION}: {reason}")
+        raise BuildUnavailable(f"npm cannot fetch {package}: {reason}")
     return work / done.stdout.split()[-1]
 
 
@@ -107,5 +125,6 @@ def _decompress(compressed: Path, target: Path) -> None:
 if __name__ == "__main__":
     try:
         print(chromium_program())
+        print(axe_script())
     except BuildUnavailable as error:
         sys.exit(f"no browser: {error}")

@@ -82,7 +82,7 @@ class Chromium:
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(program.parent / "lib"),
-            "FONTCONFIG_PATH": str(program.parent),
+            "FONTCONFIG_FILE": str(_fonts(program.parent, self._profile)),
             "HOME": str(self._profile),
         }
         (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
@@ -218,9 +218,16 @@ class Page:
             raise DevToolsError(details.get("exception", {}).get("description") or details["text"])
         return done["result"].get("value")
 
-    def screenshot(self, path: Path) -> None:
-        """Write a PNG of what the tab shows."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def screenshot(self, path: Path, *, whole: bool = False) -> None:
+        """Write a PNG of what the tab shows, or of the whole page."""
+        taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(taken["data"]))
+
+    def resize(self, width: int, height: int) -> None:
+        """Show the page at this size; a narrow one as a phone would."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 500
+        )
 
     def wait_for(self, script: str, *, wait_s: float = 10.0) -> Any:
         """Evaluate ``script`` until it is true; return its value. Raise ``DevToolsError`` after ``wait_s``."""
@@ -248,6 +255,15 @@ class Page:
             self.requests.append((params["request"]["method"], params["request"]["url"]))
         elif not method.startswith(("Page.", "Network.", "Runtime.")):
             self.events.append((method, params))
+
+
+def _fonts(build: Path, profile: Path) -> Path:
+    """Write a font configuration that names the build's own fonts: its file names folders of another machine."""
+    config = profile / "fonts.conf"
+    config.write_text(
+        f"<fontconfig><dir>{build / 'fonts'}</dir><cachedir>{profile / 'fonts'}</cachedir></fontconfig>\n"
+    )
+    return config
 
 
 def _messages(pipe: int) -> Iterator[Params]:

@@ -140,9 +140,8 @@ class Driver:
         if isinstance(step, Again):
             await self._take(self.history.steps[step.step], seen)
         elif isinstance(step, Restart):
-            await self.world.stop()
+            await self.world.runner.stop()
             self.world.restart()
-            await self.world.service.dispatcher.start()
         elif isinstance(step, Ask):
             method, request = step.call(self.reports)
             about = step.job if step.method in ("GetJob", "WatchJob", "CancelJob", "GetSummary") else None

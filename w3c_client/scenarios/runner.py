@@ -10,7 +10,7 @@ from traceback import format_exception_only
 from typing import Any
 
 from aggservice.mechanisms import ForbiddenBits, ManualClock
-from w3c_client.browser import Browser
+from w3c_client.browser import Browser, Conversion
 from w3c_client.config import Arithmetic, Filter
 from w3c_client.errors import CallError, ScenarioError
 from w3c_client.randomness import FixedDraws
@@ -51,7 +51,8 @@ def differences(scenario: Scenario) -> Iterator[str]:
         clock.advance_to(event.time_ms)
         result: Any
         try:
-            result = _run(browser, event)
+            done = run_event(browser, event)
+            result = None if done is None else list(done.histogram)
         except CallError as error:
             result = as_json(error)
         except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError, AssertionError) as error:
@@ -69,14 +70,15 @@ def as_json(error: CallError) -> str | dict[str, str]:
     return {"error": "DOMException", "name": str(error.name)} if error.is_dom_exception else str(error.name)
 
 
-def _run(browser: Browser, event: Event) -> list[int] | None:
+def run_event(browser: Browser, event: Event) -> Conversion | None:
+    """Do what an event says; return the conversion if it measures one. Raises ``CallError`` as the browser does."""
     fields = event.fields
     if event.kind in ("saveImpression", "measureConversion"):
         page = Page(
             top_level=fields["site"], frame=fields.get("intermediarySite"), tab=fields.get("topLevelTraversable")
         )
         if event.kind == "measureConversion":
-            return list(browser.measure_conversion(page, fields["options"]).histogram)
+            return browser.measure_conversion(page, fields["options"])
         browser.save_impression(page, fields["options"])
     elif event.kind == "clearImpressionsForSite":
         browser.clear_impressions_for_site(fields["site"])

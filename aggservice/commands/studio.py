@@ -1,0 +1,57 @@
+"""``aggservice studio``: the web page over campaigns, runs and ledgers, on loopback."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+import socket
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from aggservice.commands.console import refuse
+from aggservice.studio import Access, Shelf, build_studio
+
+
+def studio(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Folders with campaign files, runs, ledgers or scenarios.")
+    ] = None,
+    listen: Annotated[str, typer.Option(help="host:port; another host than loopback needs --token.")] = "127.0.0.1:0",
+    token: Annotated[
+        bool, typer.Option("--token", help="Ask for a token, which is part of the printed address.")
+    ] = False,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")] = True,
+) -> None:
+    """Open the web page: tune, run, follow, audit, touch budgets.
+
+    Without a folder it shows this one. Everything on the page comes from the installed package.
+    """
+    host, _, port = listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65_535:
+        refuse(f"--listen is {listen!r}: write host:port with a port up to 65535")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        refuse(f"--listen is {listen!r}: write an IP address or localhost, and a port")
+    if not loopback and not token:
+        refuse(f"{host} is reachable by others: add --token, or listen on 127.0.0.1")
+    shelf = Shelf(folders or [Path.cwd()])
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.create_server((host.strip("[]"), int(port)), family=family)
+    number = bound.getsockname()[1]
+    secret = secrets.token_urlsafe(24) if token else None
+    access = Access.on_loopback(number, secret)
+    if not loopback:
+        access = Access(hosts=access.hosts | {f"{host}:{number}"}, token=secret)
+    address = f"http://{host}:{number}/" + (f"?token={secret}" if secret else "")
+    typer.echo(f"studio: {address}")
+    if browser and loopback:
+        webbrowser.open(address)
+    server = uvicorn.Server(
+        uvicorn.Config(build_studio(shelf, access), log_level="warning", timeout_graceful_shutdown=1)
+    )
+    server.run(sockets=[bound])

@@ -1,0 +1,143 @@
+"""Runs: start a campaign in a process of its own, follow and cancel it, and read what a run left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+from aggservice.campaign import parse_campaign
+from aggservice.studio.errors import StudioError, TooManyError, UnknownItemError
+from aggservice.studio.feeds import Feed, Feeds
+from aggservice.studio.given import Given
+from aggservice.studio.shelf import Kind, Shelf
+
+MAX_RUNNING: Final = 2
+_MAX_FILE_BYTES: Final = 64 << 20
+
+
+class Runs:
+    """The runs that this studio started, and the finished ones on its shelf."""
+
+    def __init__(self, shelf: Shelf, feeds: Feeds) -> None:
+        self._shelf = shelf
+        self._feeds = feeds
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def start(self, given: Given) -> dict[str, Any]:
+        """Start a run of the campaign ``toml``; return the id of its feed and of the run's folder.
+
+        Relative paths in the file are relative to the folder of the item ``campaign``, if it comes from the shelf.
+        """
+        text, number = given.text("toml"), given.whole("folder", 0, least=0, most=len(self._shelf.folders) - 1)
+        base = self._shelf.folders[number]
+        if given.has("campaign"):
+            base = self._shelf.path(given.text("campaign"), Kind.CAMPAIGN).parent
+        campaign = parse_campaign(text, folder=base)
+        for done in [one for one, process in self._running.items() if process.poll() is not None]:
+            del self._running[done]
+        if len(self._running) >= MAX_RUNNING:
+            raise TooManyError(f"{MAX_RUNNING} campaigns are running: cancel one, or wait for its end")
+        out = self._free_folder(number, campaign.name)
+        name = secrets.token_hex(8)
+        feed = self._feeds.open(name)
+        asked = {
+            "toml": text,
+            "folder": str(base),
+            "out": str(out),
+            "seed": given.text("seed", "", most=200),
+            "draw": find_spec("matplotlib") is not None,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aggservice.studio.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(asked) + "\n")
+        process.stdin.flush()
+        self._running[name] = process
+        Thread(target=self._follow, args=(process, feed, out), daemon=True).start()
+        return {"feed": name, "run": self._shelf.id_of(out)}
+
+    def cancel(self, given: Given) -> dict[str, Any]:
+        """End a run and remove what it had written."""
+        process = self._running.get(given.text("feed", most=100))
+        if process is None:
+            raise UnknownItemError("this run is not running")
+        _end(process)
+        return {"cancelled": True}
+
+    def stop(self) -> None:
+        """End every run."""
+        for process in self._running.values():
+            _end(process)
+
+    def result(self, given: Given) -> dict[str, Any]:
+        """Return ``metrics.json`` of a finished run as it is, its transcript of losses, and its ledger's id."""
+        folder = self._shelf.path(given.text("run"), Kind.RUN)
+        ledger = folder / "ledger" / "ledger.sqlite"
+        return {
+            "metrics": _read_json(folder / "metrics.json"),
+            "timings": _read_json(folder / "timings.json"),
+            "transcript": _read_json(folder / "transcript.json"),
+            "ledger": self._shelf.id_of(ledger) if ledger.is_file() else None,
+        }
+
+    def _free_folder(self, number: int, name: str) -> Path:
+        stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:60] or "campaign"
+        for count in range(1, 10_000):
+            path = self._shelf.folders[number] / f"{stem}-run-{count}"
+            if not path.exists() and not path.is_symlink():
+                return path
+        raise StudioError(f"there are 9,999 runs of {stem}: remove some")
+
+    def _follow(self, process: subprocess.Popen[str], feed: Feed, out: Path) -> None:
+        """Pass the worker's events on until it ends; a run that did not finish leaves no folder."""
+        assert process.stdout is not None and process.stderr is not None
+        state = {"state": "cancelled"}
+        for line in process.stdout:
+            event = json.loads(line)
+            if "finished" in event:
+                state = {"state": "finished"}
+            elif "failed" in event:
+                state = {"state": "failed", "error": event["failed"]}
+            else:
+                feed.add(event)
+        problem = process.stderr.read()
+        if process.wait() > 0 and state["state"] == "cancelled":
+            state = {"state": "failed", "error": problem.strip().rpartition("\n")[2][:500] or "the run ended early"}
+        if state["state"] != "finished":
+            shutil.rmtree(out, ignore_errors=True)
+        feed.close(**state)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
+
+
+def _read_json(path: Path) -> Any:
+    if not path.is_file():
+        return None
+    if path.stat().st_size > _MAX_FILE_BYTES:
+        raise StudioError(f"{path.name} is larger than {_MAX_FILE_BYTES >> 20} MiB: read it with a program")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise StudioError(f"{path.name} of this run is not JSON: run the campaign again") from None

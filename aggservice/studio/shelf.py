@@ -1,0 +1,138 @@
+"""What the studio shows: campaign files, runs, ledgers and scenarios below the folders it was given.
+
+An item's id is the number of its folder and the path below it. Ids are the only names that requests may use, and one
+that leads out of its folder, through ``..`` or a link, is unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from aggservice.studio.errors import StudioError, UnknownItemError
+from budget.log.export import is_log
+
+DEMO: Final = "demo"
+"""The id of the campaign that ``aggservice demo`` runs; it comes with the package."""
+_MAX_DEPTH: Final = 5
+_MAX_ITEMS: Final = 2_000
+_MAX_SEEN: Final = 50_000
+_MAX_TEXT_BYTES: Final = 1 << 20
+_SKIPPED: Final = frozenset({"batches", "domains", "summaries", "plots", "node_modules", "__pycache__"})
+_EVENTS: Final = re.compile(r'"events"\s*:\s*\[')
+_SQLITE: Final = b"SQLite format 3\x00"
+
+
+class Kind(StrEnum):
+    """A kind of item."""
+
+    CAMPAIGN = "campaign"
+    RUN = "run"
+    LEDGER = "ledger"
+    SCENARIO = "scenario"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Something to open. ``name`` is its path as a person would write it."""
+
+    id: str
+    kind: Kind
+    name: str
+
+
+class Shelf:
+    """The folders of a studio. It reads names and first bytes to find items, and follows no link."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = tuple(folder.resolve() for folder in folders)
+        for folder in self.folders:
+            if not folder.is_dir():
+                raise StudioError(f"{folder} is not a folder: name folders with campaigns, runs or ledgers")
+
+    def items(self) -> list[Item]:
+        """Return up to 2,000 items in order of folder and path."""
+        found = []
+        for number, folder in enumerate(self.folders):
+            for kind, path in _walk(folder):
+                relative = path.relative_to(folder).as_posix()
+                name = relative if len(self.folders) == 1 else f"{folder.name}/{relative}"
+                found.append(Item(id=f"{number}/{relative}", kind=kind, name=name))
+                if len(found) == _MAX_ITEMS:
+                    return found
+        return found
+
+    def path(self, item: str, kind: Kind) -> Path:
+        """Return the path of an item; UnknownItemError if it is not below its folder or not of this kind."""
+        number, _, relative = item.partition("/")
+        if not (number.isascii() and number.isdigit() and int(number) < len(self.folders)) or "\x00" in relative:
+            raise UnknownItemError(f"{item[:200]!r} is not on the shelf")
+        folder = self.folders[int(number)]
+        path = (folder / relative).resolve()
+        if path == folder or not path.is_relative_to(folder) or _kind_of(path) is not kind:
+            raise UnknownItemError(f"{item[:200]!r} is not a {kind} on the shelf")
+        return path
+
+    def new_path(self, folder: int, name: str) -> Path:
+        """Return a path for a new file or folder directly in a folder of the shelf; refuse one that is taken."""
+        plain = name and len(name) <= 100 and all(letter.isalnum() or letter in "-_." for letter in name)
+        if not plain or name.startswith("."):
+            raise StudioError(f"{name[:100]!r} is not a plain name: use letters, digits, '-', '_' and '.'")
+        if not 0 <= folder < len(self.folders):
+            raise UnknownItemError(f"there is no folder {folder}")
+        path = self.folders[folder] / name
+        if path.exists() or path.is_symlink():
+            raise StudioError(f"{name} exists in {self.folders[folder].name}: choose another name")
+        return path
+
+    def id_of(self, path: Path) -> str:
+        """Return the id of a path below one of the folders."""
+        for number, folder in enumerate(self.folders):
+            if path.is_relative_to(folder):
+                return f"{number}/{path.relative_to(folder).as_posix()}"
+        raise UnknownItemError(f"{path.name} is in none of the studio's folders")
+
+
+def _walk(top: Path) -> Iterator[tuple[Kind, Path]]:
+    seen = 0
+    for current, folders, files in os.walk(top):
+        here = Path(current)
+        depth = len(here.relative_to(top).parts)
+        folders[:] = sorted(
+            name for name in folders if depth < _MAX_DEPTH and name not in _SKIPPED and not name.startswith(".")
+        )
+        seen += len(files)
+        if seen > _MAX_SEEN:
+            return
+        if here != top and _kind_of(here) is Kind.RUN:
+            yield Kind.RUN, here
+        for name in sorted(files):
+            path = here / name
+            kind = None if path.is_symlink() else _kind_of(path)
+            if kind is not None:
+                yield kind, path
+
+
+def _kind_of(path: Path) -> Kind | None:
+    """Return what a path is, judged by its name and first bytes."""
+    try:
+        if path.is_dir():
+            return Kind.RUN if (path / "metrics.json").is_file() else None
+        match path.suffix:
+            case ".toml" if path.stat().st_size <= _MAX_TEXT_BYTES:
+                return Kind.CAMPAIGN if "\n[population]" in path.read_text(encoding="utf-8") else None
+            case ".json" if path.name != "CONFIG.json" and path.stat().st_size <= _MAX_TEXT_BYTES:
+                return Kind.SCENARIO if _EVENTS.search(path.read_text(encoding="utf-8")) else None
+            case ".sqlite" | ".db":
+                with path.open("rb") as file:
+                    return Kind.LEDGER if file.read(len(_SQLITE)) == _SQLITE else None
+            case ".log":
+                return Kind.LEDGER if is_log(path) else None
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None

@@ -1,0 +1,278 @@
+"""Tune: a campaign file as a form and as text, and the errors to expect of it, recomputed with every move.
+
+The population is simulated once and its attribution once per setting that changes it; a move of ε only applies the law
+of the noise anew. Edits keep the file's comments and layout (tomlkit).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from threading import Lock
+from typing import Any, Final
+
+import numpy as np
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from aggservice.campaign import Campaign, load_campaign, parse_campaign
+from aggservice.campaign.assess.expected import (
+    ExpectedErrors,
+    SliceSums,
+    epsilon_left,
+    expected_errors,
+    noise_of_query,
+    slice_sums,
+)
+from aggservice.campaign.service.jobs import Job, jobs_of
+from aggservice.campaign.world.truth import Truth, simulate_reports
+from aggservice.mechanisms import SeededBits
+from aggservice.studio.errors import StudioError
+from aggservice.studio.given import Given
+from aggservice.studio.shelf import DEMO, Kind, Shelf
+
+MAX_PEOPLE: Final = 100_000
+MAX_SLICES: Final = 200_000
+_SHOWN: Final = 1_000
+_CURVE: Final = ("0.5", "1", "2", "4", "8", "16", "32", "64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """One control of the form: its path in the file, what it does, its kind and range."""
+
+    path: str
+    label: str
+    kind: str
+    value: Any
+    least: float | None = None
+    most: float | None = None
+
+
+class Tune:
+    """The campaign files of a studio, and the latest simulated population."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._lock = Lock()
+        self._truth: tuple[str, Truth] | None = None
+        self._sums: tuple[str, list[tuple[Job, list[SliceSums]]]] | None = None
+
+    def campaign(self, given: Given) -> dict[str, Any]:
+        """Return the text of a campaign on the shelf, or of the demo, and its form."""
+        name = given.text("campaign", DEMO)
+        if name == DEMO:
+            text = (files("aggservice.campaign.file") / "thanksgiving.toml").read_text(encoding="utf-8")
+            return {"toml": text, "controls": controls(parse_campaign(text, folder=Path.cwd()))}
+        path = self._shelf.path(name, Kind.CAMPAIGN)
+        return {"toml": path.read_text(encoding="utf-8"), "controls": controls(load_campaign(path))}
+
+    def edit(self, given: Given) -> dict[str, Any]:
+        """Return the text with one value changed, and the form of it; the rest of the file stays as it is."""
+        text = edited(given.text("toml"), given.text("path", most=200), given.text("value", most=1_000))
+        return {"toml": text, "controls": controls(parse_campaign(text, folder=self._folder(given)))}
+
+    def save(self, given: Given) -> dict[str, Any]:
+        """Write the text as a new campaign file in a folder of the shelf."""
+        name = given.text("name", "campaign.toml", most=100)
+        if not name.endswith(".toml"):
+            raise StudioError("the name of a campaign file ends with .toml")
+        parse_campaign(given.text("toml"), folder=self._folder(given))
+        path = self._shelf.new_path(given.whole("folder", 0, least=0, most=len(self._shelf.folders) - 1), name)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(given.text("toml"))
+        return {"campaign": self._shelf.id_of(path)}
+
+    def expect(self, given: Given) -> dict[str, Any]:
+        """Return the errors to expect of every query, and the form."""
+        campaign = parse_campaign(given.text("toml"), folder=self._folder(given))
+        if campaign.client.kind != "attribution":
+            raise StudioError('expected errors need kind = "attribution"; run the campaign to see its errors')
+        if campaign.population.size > MAX_PEOPLE:
+            raise StudioError(f"the page simulates at most {MAX_PEOPLE:,} people: write a smaller size while you tune")
+        if any(campaign.keys.domain_size(query.rows) > MAX_SLICES for query in campaign.queries):
+            raise StudioError(f"the page shows at most {MAX_SLICES:,} keys: ask for fewer while you tune")
+        with self._lock:
+            jobs = self._job_sums(campaign)
+        return {
+            "controls": controls(campaign),
+            "epsilon_left": float(epsilon_left(campaign, [job for job, _ in jobs])),
+            "epsilon_limit": campaign.service.epsilon,
+            "queries": [
+                _query(campaign, number, [(job, sums) for job, sums in jobs if job.query.name == query.name])
+                for number, query in enumerate(campaign.queries)
+            ],
+        }
+
+    def _folder(self, given: Given) -> Path:
+        if given.has("campaign") and given.text("campaign") != DEMO:
+            return self._shelf.path(given.text("campaign"), Kind.CAMPAIGN).parent
+        return self._shelf.folders[0]
+
+    def _job_sums(self, campaign: Campaign) -> list[tuple[Job, list[SliceSums]]]:
+        """Return the sums of every job; the simulation and the sums are kept for the next move."""
+        document = dict(campaign.document)
+        queries = [
+            {name: value for name, value in dict(query).items() if name not in ("epsilon", "delta", "tau")}
+            for query in document.pop("queries", [])
+        ]
+        for part in ("service", "draw", "name", "description"):
+            document.pop(part, None)
+        world = json.dumps(document, default=str, sort_keys=True)
+        asked = json.dumps([world, queries], default=str, sort_keys=True)
+        if self._truth is None or self._truth[0] != world:
+            self._truth = (world, simulate_reports(campaign, SeededBits("studio")))
+        truth = self._truth[1]
+        jobs = jobs_of(campaign, truth.collected.closes_ms)
+        if self._sums is None or self._sums[0] != asked:
+            self._sums = (asked, [(job, slice_sums(campaign, truth, job)) for job in jobs])
+        return [(job, sums) for job, (_, sums) in zip(jobs, self._sums[1], strict=True)]
+
+
+def _query(campaign: Campaign, number: int, jobs: list[tuple[Job, list[SliceSums]]]) -> dict[str, Any]:
+    query = campaign.queries[number]
+    noise = noise_of_query(campaign, query)
+    measures = []
+    for place in range(len(campaign.measures)):
+        each = [expected_errors(sums[place], noise, query.tau) for _, sums in jobs]
+        curve = [
+            {"epsilon": float(epsilon), "rmsre": _over(jobs, place, campaign, query, epsilon)} for epsilon in _CURVE
+        ]
+        measures.append(_measure(each, jobs[-1][1][place]) | {"curve": curve})
+    return {
+        "name": query.name,
+        "epsilon": query.epsilon,
+        "jobs": len(jobs),
+        "deviation": float(noise.variance()) ** 0.5,
+        "l1": campaign.client.l1,
+        "measures": measures,
+    }
+
+
+def _over(jobs: list[tuple[Job, list[SliceSums]]], place: int, campaign: Campaign, query: Any, epsilon: str) -> float:
+    noise = noise_of_query(campaign, replace(query, epsilon=epsilon))
+    tau = query.tau or float(noise_of_query(campaign, query).variance()) ** 0.5 / jobs[0][1][place].scale
+    return _pooled([expected_errors(sums[place], noise, tau) for _, sums in jobs], "rmsre")
+
+
+def _pooled(each: list[ExpectedErrors], name: str) -> float:
+    slices = sum(one.slices for one in each)
+    total = sum(getattr(one, name) ** 2 * one.slices for one in each)
+    return float((total / slices) ** 0.5) if slices else 0.0
+
+
+def _measure(each: list[ExpectedErrors], last: SliceSums) -> dict[str, Any]:
+    """Return what to expect over the jobs of a query, and the slices of the last of them, largest first."""
+    slices = sum(one.slices for one in each)
+    newest = each[-1]
+    order = np.argsort(-last.truth, kind="stable")[:_SHOWN].tolist()
+    return {
+        "measure": newest.measure,
+        "scale": last.scale,
+        "slices": slices,
+        "rmse": _pooled(each, "rmse"),
+        "rmsre": _pooled(each, "rmsre"),
+        "tau": newest.tau,
+        "tolerance": newest.tolerance,
+        "above_noise": sum(one.above_noise * one.slices for one in each) / slices if slices else 0.0,
+        "noise_share": sum(one.noise_share * one.slices for one in each) / slices if slices else 0.0,
+        "capped": newest.capped,
+        "clipped": newest.clipped,
+        "bias": sum(one.bias for one in each),
+        "rows": [
+            {
+                "label": " · ".join(name for field, name in last.names[row].items() if name != last.measure),
+                "truth": float(last.truth[row]),
+                "sent": float(last.sent[row] / last.scale),
+                "keys": int(last.keys[row]),
+                "deviation": float(newest.deviation[row]),
+                "half_width": float(newest.half_width[row]),
+            }
+            for row in order
+        ],
+    }
+
+
+def controls(campaign: Campaign) -> list[Control]:
+    """Return the controls of a campaign's form: what an analyst moves before a run."""
+    made = [
+        Control(
+            path="population.size",
+            label="people",
+            kind="whole",
+            value=campaign.population.size,
+            least=100,
+            most=MAX_PEOPLE,
+        ),
+        Control(
+            path="collection.batch_hours",
+            label="hours per batch",
+            kind="whole",
+            value=campaign.collection.batch_hours,
+            least=1,
+            most=campaign.population.days * 24,
+        ),
+    ]
+    for number, query in enumerate(campaign.queries):
+        path = f"queries.{number}"
+        made += [
+            Control(
+                path=f"{path}.epsilon",
+                label=f"ε of {query.name}",
+                kind="amount",
+                value=query.epsilon,
+                least=0.1,
+                most=64,
+            ),
+            Control(
+                path=f"{path}.by",
+                label=f"keys shown by {query.name}",
+                kind="fields",
+                value={
+                    field.name: field.name in query.by for field in campaign.keys.fields if field.origin != "measure"
+                },
+            ),
+        ]
+    for number, measure in enumerate(campaign.measures):
+        path = f"measures.{number}"
+        made.append(
+            Control(
+                path=f"{path}.scale",
+                label=f"scale of {measure.name}",
+                kind="number",
+                value=float(measure.scale),
+                least=0.01,
+                most=65_536,
+            )
+        )
+        if measure.of == "value":
+            made.append(
+                Control(
+                    path=f"{path}.most",
+                    label=f"clip {measure.name} at",
+                    kind="whole",
+                    value=measure.most,
+                    least=1,
+                    most=100_000,
+                )
+            )
+    return made
+
+
+def edited(text: str, path: str, value: str) -> str:
+    """Return a TOML text with one value set; ``value`` is TOML itself, such as ``12``, ``"10"`` or ``["a"]``."""
+    try:
+        document, parsed = tomlkit.parse(text), tomlkit.value(value)
+        here: Any = document
+        *before, last = path.split(".")
+        for step in before:
+            here = here[int(step)] if step.isdigit() else here.setdefault(step, tomlkit.table())
+        if not isinstance(here, Mapping):
+            raise StudioError(f"{path} is not in this file")
+        here[last] = parsed  # type: ignore[index]
+    except (TOMLKitError, IndexError, KeyError, TypeError) as problem:
+        raise StudioError(f"{path} cannot be set to {value[:60]}: {problem}") from None
+    return tomlkit.dumps(document)
