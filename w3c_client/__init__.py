@@ -17,6 +17,8 @@ from w3c_client.budgets import Charge, epsilon_micro
 from w3c_client.calls.options import ConversionOptions, ImpressionOptions
 from w3c_client.config import DEFAULT_SERVICE, Arithmetic, Config, Design, Filter, SharedCost, design_config
 from w3c_client.errors import CallError, ErrorName, HeaderError, W3cError
+from w3c_client.fleet.columns import ConversionColumns, ImpressionColumns
+from w3c_client.fleet.fleet import Fleet
 from w3c_client.randomness import FixedDraws
 from w3c_client.sites import Page
 from w3c_client.storage.impressions import Impression
@@ -29,14 +31,17 @@ __all__ = [
     "Charge",
     "Config",
     "Conversion",
+    "ConversionColumns",
     "ConversionOptions",
     "Design",
     "EpochOutcome",
     "ErrorName",
     "Filter",
     "FixedDraws",
+    "Fleet",
     "HeaderError",
     "Impression",
+    "ImpressionColumns",
     "ImpressionOptions",
     "Page",
     "SentReport",

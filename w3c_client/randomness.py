@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Protocol
 
 from aggservice.mechanisms import Bits, uniform_below
+from w3c_client.errors import ConfigError
 
 #: A double has this many bits after the point if it is below 1.
 _DOUBLE_BITS = 53
@@ -68,3 +69,23 @@ class FixedDraws:
         chosen = self._fractions[self.used % len(self._fractions)]
         self.used += 1
         return chosen
+
+
+class WordDraws:
+    """Choices as ``Fleet`` makes them: a time for epochs, and one 64-bit word per coin, which ``words`` yields."""
+
+    def __init__(self, offset_ms: int) -> None:
+        self._offset_ms = offset_ms
+        self.words: Iterator[int] = iter(())
+
+    def epoch_offset_ms(self, epoch_ms: int) -> int:
+        """Return the given time."""
+        return self._offset_ms
+
+    def coin(self, favourable: int, total: int) -> bool:
+        """Compare the next word, as a fraction of 2⁶⁴, with the probability."""
+        return next(self.words) * total < favourable << 64
+
+    def fraction(self) -> float:
+        """Refuse: a fleet computes exactly."""
+        raise ConfigError("words decide exact coins: use exact arithmetic")

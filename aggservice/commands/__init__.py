@@ -55,6 +55,7 @@ BENCHMARKS = {
         "aggservice.bench.start:command",
         "Starting: CPU time of importing typer and rich over --help.",
     ),
+    "w3c": ("aggservice.bench.w3c:command", "W3C Attribution: Fleet over Browser, conversions per s."),
     "wire": ("aggservice.bench.wire:command", "Opening: bare HPKE opens over opening and decoding in batches."),
 }
 

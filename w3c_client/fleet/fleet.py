@@ -1,0 +1,358 @@
+"""``Fleet``: many browsers of W3C Attribution at once, in columns, with the results and budgets of ``Browser``.
+
+>>> from aggservice.mechanisms import SeededBits
+>>> fleet = Fleet(bits=SeededBits("docs"))
+>>> saved = ImpressionColumns.of(device=[0, 1], time_ms=[0, 0], site=[0, 0], histogram_index=[2, 1])
+>>> bought = ConversionColumns.of(device=[0, 1], time_ms=3_600_000, site=1, histogram_size=4, value=3, max_value=10)
+>>> done = fleet.run(saved, bought)
+>>> [done.histogram(row, 4) for row in range(2)]
+[(0, 0, 3, 0), (0, 3, 0, 0)]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.mechanisms import Bits, uniform_below_batch
+from aggservice.wire.limits import MAX_W3C_VALUE
+from w3c_client.allocation import integer_weights
+from w3c_client.config import DAY_MS, MAX_EPSILON, UINT32_MAX, Arithmetic, Config, Filter, SharedCost
+from w3c_client.errors import ConfigError
+from w3c_client.fleet import layout
+from w3c_client.fleet.columns import (
+    BUDGETS,
+    TIME_LIMIT_MS,
+    BudgetColumns,
+    ClearColumns,
+    ClearKind,
+    ConversionColumns,
+    FleetConversions,
+    ImpressionColumns,
+    Ints,
+)
+from w3c_client.fleet.kernels import run
+
+_MAX_LISTED = 60
+_MAX_WEIGHT = 1 << 30
+_SITE_MAX = UINT32_MAX - 1
+_ACTION_MAX = 1 << 62
+_BLOCK_EVENTS = 1 << 15
+"""Events that are run together: their rows stay in the processor's cache."""
+_CAPACITIES = {
+    Filter.SITE: "site_budget_micro",
+    Filter.GLOBAL: "global_budget_micro",
+    Filter.CONVERSION_QUOTA: "conversion_quota_micro",
+    Filter.IMPRESSION_QUOTA: "impression_quota_micro",
+}
+
+Sorted = TypeVar("Sorted", ImpressionColumns, ConversionColumns, ClearColumns)
+
+
+class Fleet:
+    """Many browsers with one configuration. Each ``run`` begins with new browsers.
+
+    ``lists`` are lists of sites or match values, the first of them empty; ``credits`` are lists of credits. Time and
+    memory are O(impressions within reach) per conversion, and about 300 bytes per event. Only exact arithmetic, and at
+    most ``impressions_per_site`` impressions of a site per device: ``Browser`` has the rest.
+    """
+
+    def __init__(
+        self,
+        *,
+        bits: Bits,
+        config: Config | None = None,
+        lists: Sequence[Sequence[int]] = ((),),
+        credits: Sequence[Sequence[float]] = ((1,),),
+    ) -> None:
+        self.config = Config() if config is None else config
+        self._bits = bits
+        if self.config.arithmetic is not Arithmetic.EXACT:
+            raise ConfigError("a fleet computes exactly: use Browser for the specification's doubles")
+        if not lists or len(lists[0]):
+            raise ConfigError("lists must begin with the empty list, which allows any")
+        distinct = [sorted(set(one)) for one in lists]
+        if any(len(one) > _MAX_LISTED or (one and not 0 <= one[0] <= one[-1] <= UINT32_MAX) for one in distinct):
+            raise ConfigError(f"a list holds at most {_MAX_LISTED} numbers, each from 0 to {UINT32_MAX}")
+        weights = [_weights(one, self.config.max_credits) for one in credits]
+        self._lists, self._credits = [len(one) for one in lists], [len(one) for one in weights]
+        self._tables = (*_ragged(distinct), *_ragged(weights))
+        self._rules = np.array(
+            [
+                self.config.epoch_ms,
+                self.config.max_lookback_ms,
+                self.config.sites_per_action,
+                self.config.shared_cost is SharedCost.INDIVIDUAL,
+                *(getattr(self.config, _CAPACITIES[name]) for name in BUDGETS),
+                *(name in self.config.filters for name in Filter),
+            ],
+            dtype=np.int64,
+        )
+
+    def run(
+        self,
+        impressions: ImpressionColumns,
+        conversions: ConversionColumns,
+        clears: ClearColumns | None = None,
+        *,
+        devices: int | None = None,
+        epoch_offset_ms: Ints | None = None,
+        words: NDArray[np.uint64] | None = None,
+    ) -> FleetConversions:
+        """Return what becomes of every conversion, and the budgets that are left.
+
+        Events of a device happen in order of time; at the same moment impressions come first, then conversions, then
+        clears. Columns in order of device and time are not copied. ``epoch_offset_ms`` (per device) and ``words`` (one
+        fewer per conversion than it has credits) replace the random choices that come from ``bits``.
+        """
+        clears = ClearColumns.of(device=[], time_ms=[], kind=[]) if clears is None else clears
+        last = [int(columns.device.max()) for columns in (impressions, conversions, clears) if len(columns)]
+        total = max(last, default=-1) + 1 if devices is None else devices
+        self._check(impressions, conversions, clears, total)
+        impressions, _ = _in_order(impressions)
+        conversions, order = _in_order(conversions)
+        clears, _ = _in_order(clears)
+        if epoch_offset_ms is None:
+            epoch_offset_ms = uniform_below_batch(self._bits, self.config.epoch_ms, total).astype(np.int64)
+        coins = np.array(self._credits, dtype=np.int64)[conversions.credit] - 1
+        if order is not None and words is not None:
+            words = _regrouped(words, np.cumsum(coins[np.argsort(order)]), order)
+        if words is None:
+            words = np.frombuffer(self._bits.read(8 * int(coins.sum())), dtype=np.uint64)
+        found = self._run(impressions, conversions, clears, np.cumsum(coins) - coins, words, epoch_offset_ms)
+        return found if order is None else _as_given(found, order)
+
+    def _run(
+        self,
+        impressions: ImpressionColumns,
+        conversions: ConversionColumns,
+        clears: ClearColumns,
+        word: Ints,
+        words: NDArray[np.uint64],
+        offset_ms: Ints,
+    ) -> FleetConversions:
+        firsts = np.stack([_first_rows(one, offset_ms.size) for one in (impressions, conversions, clears)])
+        before = firsts.sum(axis=0)  # events of earlier devices
+        marks = np.searchsorted(before, np.arange(_BLOCK_EVENTS, int(before[-1]), _BLOCK_EVENTS))
+        edges = [0, *np.unique(marks).tolist(), offset_ms.size]
+        done = []
+        for first, stop in pairwise(edges):
+            own, mine = firsts[:, first : stop + 1], [slice(*row) for row in firsts[:, [first, stop]].tolist()]
+            events = (
+                self._impression_rows(impressions.take(mine[0])),
+                self._conversion_rows(conversions.take(mine[1]), word[mine[1]]),
+                _clear_rows(clears.take(mine[2])),
+            )
+            done.append(self._run_block(own - own[:, :1], events, words, offset_ms[first:stop]))
+        return _joined(done)
+
+    def _run_block(
+        self, firsts: Ints, events: tuple[Ints, ...], words: NDArray[np.uint64], offset_ms: Ints
+    ) -> tuple[Ints, ...]:
+        """Run some devices; return the rows of results, budgets, contributions and devices."""
+        saved, made, cleared = np.diff(firsts)
+        reach = self.config.max_lookback_ms // self.config.epoch_ms + 2
+        charged = made * np.minimum(reach, saved)
+        credits = max(self._credits)
+        res = np.zeros((len(events[1]), layout.RES_WIDTH), dtype=np.int64)
+        ends = np.empty((offset_ms.size, 2), dtype=np.int64)
+        # The most that these devices can add; memory that is not written is not taken.
+        ent = np.empty((int((2 * (saved + charged) + cleared * reach).sum()), 2), dtype=np.int64)
+        sent = np.empty((len(events[1]) * credits, 2), dtype=np.int64)
+        room = np.empty((3, int(saved.max(initial=0))), dtype=np.int64)
+        top = np.empty((3, credits), dtype=np.int64)
+        actions = np.empty((int((saved + charged).max(initial=0)), 3), dtype=np.int64)
+        entries, written = run(
+            firsts, *events, *self._tables, words, self._rules, offset_ms, res, ent, sent, ends, room, top, actions
+        )
+        return res, ent[:entries].copy(), sent[:written].copy(), ends
+
+    def _impression_rows(self, given: ImpressionColumns) -> Ints:
+        lifetimes_ms = np.minimum(given.lifetime_days, self.config.max_lookback_days) * DAY_MS
+        rows = np.zeros((len(given), layout.IMP_WIDTH), dtype=np.int64)
+        for column, values in (
+            (layout.I_TIME, given.time_ms),
+            (layout.I_UNTIL, given.time_ms + lifetimes_ms),
+            (layout.I_SITE, given.site),
+            (layout.I_CALLER, _callers(given)),
+            (layout.I_INDEX, given.histogram_index),
+            (layout.I_PRIORITY, given.priority),
+            (layout.I_MATCH_VALUE, given.match_value),
+            (layout.I_SITES, given.conversion_sites),
+            (layout.I_CALLERS, given.conversion_callers),
+            (layout.I_ACTION, given.action),
+            (layout.I_ENABLED, given.enabled),
+        ):
+            rows[:, column] = values
+        return rows
+
+    def _conversion_rows(self, given: ConversionColumns, word: Ints) -> Ints:
+        asked = given.epsilon_micro.astype(np.uint64) * given.value.astype(np.uint64)
+        divisor = given.max_value.astype(np.uint64)
+        rows = np.empty((len(given), layout.CON_WIDTH), dtype=np.int64)
+        for column, values in (
+            (layout.C_TIME, given.time_ms),
+            (layout.C_LOOKBACK, np.minimum(given.lookback_days, self.config.max_lookback_days) * DAY_MS),
+            (layout.C_SITE, given.site),
+            (layout.C_CALLER, _callers(given)),
+            (layout.C_SIZE, given.histogram_size),
+            (layout.C_VALUE, given.value),
+            (layout.C_MAX_VALUE, given.max_value),
+            (layout.C_EPSILON, given.epsilon_micro),
+            (layout.C_WHOLE, (asked + divisor - np.uint64(1)) // divisor),
+            (layout.C_CREDIT, given.credit),
+            (layout.C_MATCH_VALUES, given.match_values),
+            (layout.C_SITES, given.impression_sites),
+            (layout.C_CALLERS, given.impression_callers),
+            (layout.C_ACTION, given.action),
+            (layout.C_ENABLED, given.enabled),
+            (layout.C_WORD, word),
+        ):
+            rows[:, column] = values
+        return rows
+
+    def _check(
+        self, impressions: ImpressionColumns, conversions: ConversionColumns, clears: ClearColumns, devices: int
+    ) -> None:
+        """Refuse what ``Browser`` would reject, and what a fleet has no room for."""
+        config, lists = self.config, len(self._lists) - 1
+        for columns in (impressions, conversions, clears):
+            columns.bounded("device", 0, devices - 1)
+            columns.bounded("time_ms", -TIME_LIMIT_MS, TIME_LIMIT_MS)
+        for columns in (impressions, conversions):
+            columns.bounded("site", 0, _SITE_MAX)
+            columns.bounded("intermediary", -1, _SITE_MAX)
+            columns.bounded("action", -1, _ACTION_MAX)
+        impressions.bounded("histogram_index", 0, config.max_histogram_size - 1)
+        impressions.bounded("priority", -(1 << 31), (1 << 31) - 1)
+        impressions.bounded("match_value", 0, UINT32_MAX)
+        impressions.bounded("lifetime_days", 1, UINT32_MAX)
+        conversions.bounded("histogram_size", 1, config.max_histogram_size)
+        conversions.bounded("max_value", 1, MAX_W3C_VALUE)
+        conversions.bounded("value", 1, MAX_W3C_VALUE)
+        if not (conversions.value <= conversions.max_value).all():
+            raise ConfigError("column value must be at most max_value in each row")
+        conversions.bounded("epsilon_micro", 1, MAX_EPSILON * 1_000_000)
+        conversions.bounded("lookback_days", 1, UINT32_MAX)
+        conversions.bounded("credit", 0, len(self._credits) - 1)
+        for columns, name, most in (
+            (impressions, "conversion_sites", config.max_conversion_sites),
+            (impressions, "conversion_callers", config.max_conversion_callers),
+            (conversions, "match_values", config.max_match_values),
+            (conversions, "impression_sites", config.max_impression_sites),
+            (conversions, "impression_callers", config.max_impression_callers),
+        ):
+            columns.bounded(name, 0, lists)
+            longest = max(self._lists)
+            if longest > most and np.array(self._lists)[getattr(columns, name)].max(initial=0) > most:
+                raise ConfigError(f"a list of column {name} has more than {most} numbers: use fewer")
+        clears.bounded("kind", 0, len(ClearKind) - 1)
+        clears.bounded("site", -1, _SITE_MAX)
+        if ((clears.site < 0) != (clears.kind == ClearKind.FORGET_ALL)).any():
+            raise ConfigError("column site must name a site in every clear but those of everything, which have -1")
+        limit = config.impressions_per_site
+        if limit is not None and len(impressions) and np.bincount(impressions.device).max() > limit:
+            pairs = np.unique(np.stack((impressions.device, impressions.site)), axis=1, return_counts=True)[1]
+            if pairs.max() > limit:
+                raise ConfigError(f"a device has more than {limit} impressions of one site: use Browser")
+
+
+def _weights(credit: Sequence[float], most: int) -> list[int]:
+    if not 1 <= len(credit) <= most or not all(item > 0 for item in credit):
+        raise ConfigError(f"credits are 1 to {most} positive numbers, not {list(credit)}")
+    weights = list(integer_weights(tuple(credit)))
+    if sum(weights) >= _MAX_WEIGHT:
+        raise ConfigError(f"the credits {list(credit)} need integers above 2^30: use Browser")
+    return weights
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    offset = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return offset, np.array([item for row in rows for item in row], dtype=np.int64)
+
+
+def _callers(given: ImpressionColumns | ConversionColumns) -> Ints:
+    return np.where(given.intermediary < 0, given.site, given.intermediary)
+
+
+def _clear_rows(given: ClearColumns) -> Ints:
+    return np.stack((given.time_ms, given.kind, given.site), axis=1)
+
+
+def _first_rows(columns: ImpressionColumns | ConversionColumns | ClearColumns, devices: int) -> Ints:
+    """Return the first row of each device, and the end of the last."""
+    return np.searchsorted(columns.device, np.arange(devices + 1)).astype(np.int64)
+
+
+def _in_order(columns: Sorted) -> tuple[Sorted, Ints | None]:
+    """Return the columns by device and time, and the order in which the given rows stand there (None: as given)."""
+    device, time_ms = columns.device, columns.time_ms
+    later = device[1:] > device[:-1]
+    if (later | ((device[1:] == device[:-1]) & (time_ms[1:] >= time_ms[:-1]))).all():
+        return columns, None
+    order = np.lexsort((time_ms, device)).astype(np.int64)
+    return columns.take(order), order
+
+
+def _joined(blocks: list[tuple[Ints, ...]]) -> FleetConversions:
+    """Return the results of blocks of devices, one after the other."""
+    entries = written = 0
+    for own_res, own_ent, own_sent, own_ends in blocks:
+        own_ends[:, layout.D_ENTRIES] += entries
+        own_res[:, layout.R_END] += written
+        entries, written = entries + len(own_ent), written + len(own_sent)
+    res, ent, sent, ends = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    starts = ends[:, layout.D_START]
+    return FleetConversions(
+        outcome=res[:, layout.R_OUTCOME].astype(np.int8),
+        offset=np.concatenate((np.zeros(1, dtype=np.int64), res[:, layout.R_END])),
+        index=sent[:, layout.S_INDEX].copy(),
+        amount=sent[:, layout.S_AMOUNT].copy(),
+        outside=res[:, layout.R_OUTSIDE].copy(),
+        epochs_paid=res[:, layout.R_PAID].copy(),
+        epochs_refused=res[:, layout.R_UNPAID].copy(),
+        refused=res[:, layout.R_REFUSED].astype(np.int8),
+        single_epoch=res[:, layout.R_SINGLE].astype(np.bool_),
+        budgets=BudgetColumns(
+            key=ent[:, layout.E_KEY].copy(),
+            left_micro=ent[:, layout.E_LEFT].copy(),
+            ends=ends[:, layout.D_ENTRIES].copy(),
+        ),
+        epoch_start_ms=starts.copy(),
+        has_epoch_start=starts != layout.NEVER,
+    )
+
+
+Words = TypeVar("Words", bound=np.generic)
+
+
+def _regrouped(items: NDArray[Words], ends: Ints, order: Ints) -> NDArray[Words]:
+    """Return the items of each row, which end at ``ends``, with the rows in another order."""
+    starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1])) if ends.size else ends
+    sizes = (ends - starts)[order]
+    before = np.cumsum(sizes) - sizes
+    return items[np.repeat(starts[order] - before, sizes) + np.arange(int(sizes.sum()))]
+
+
+def _as_given(found: FleetConversions, order: Ints) -> FleetConversions:
+    """Return the results in the order of the rows as they were given."""
+    back = np.argsort(order)
+    sizes = np.diff(found.offset)[back]
+    return FleetConversions(
+        outcome=found.outcome[back],
+        offset=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes))),
+        index=_regrouped(found.index, found.offset[1:], back),
+        amount=_regrouped(found.amount, found.offset[1:], back),
+        outside=found.outside[back],
+        epochs_paid=found.epochs_paid[back],
+        epochs_refused=found.epochs_refused[back],
+        refused=found.refused[back],
+        single_epoch=found.single_epoch[back],
+        budgets=found.budgets,
+        epoch_start_ms=found.epoch_start_ms,
+        has_epoch_start=found.has_epoch_start,
+    )
