@@ -14,7 +14,7 @@ from itertools import islice, product
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from aggservice.mechanisms import Bits, bernoulli, exp, uniform_below
+from aggservice.mechanisms import Bits, ParameterError, bernoulli, exp, uniform_below
 
 Answer = TypeVar("Answer")
 
@@ -168,18 +168,30 @@ def outputs_of(s: EventSource) -> list[tuple[tuple[EventReport, ...], ...]]:
 
 
 class InteractiveRandomizedResponse(Generic[Answer]):
-    """Algorithm 8 with parameters ε and O; its state is i and s*."""
+    """Algorithm 8 with parameters ε and O; its state is i and s*.
+
+    Theorem 5.1 needs truthful answers inside O: with another one the loss is infinite. So an answer that no combination
+    in O begins with is refused, whether or not it would be sent.
+    """
 
     def __init__(self, *, epsilon: Fraction, outputs: Sequence[Sequence[Answer]], bits: Bits) -> None:
         self.epsilon, self.outputs, self._bits = epsilon, outputs, bits
         self.i = 1
         self.s_star: Sequence[Answer] | None = None
+        self._truth: list[Answer] = []
+
+    def draw(self) -> Sequence[Answer] | None:
+        """Return None to be truthful, or s*."""
+        e = exp(self.epsilon)
+        truthful = bernoulli(self._bits, (e - 1) / (e + (len(self.outputs) - 1)))
+        return None if truthful else self.outputs[uniform_below(self._bits, len(self.outputs))]
 
     def answer(self, y: Any, q: Callable[[Any], Answer]) -> Answer:
         """Return the answer to the i-th query q about the events y, and advance i."""
         if self.i == 1:
-            e = exp(self.epsilon)
-            truthful = bernoulli(self._bits, (e - 1) / (e + (len(self.outputs) - 1)))
-            self.s_star = None if truthful else self.outputs[uniform_below(self._bits, len(self.outputs))]
+            self.s_star = self.draw()
+        self._truth.append(q(y))
+        if not any(list(output[: self.i]) == self._truth for output in self.outputs):
+            raise ParameterError("the truthful answers are not in O, so nothing would hide them: add them to O")
         self.i += 1
-        return q(y) if self.s_star is None else self.s_star[self.i - 2]
+        return self._truth[-1] if self.s_star is None else self.s_star[self.i - 2]

@@ -17,6 +17,7 @@ PACKAGES = {
     "aggservice.service": 25,
     "aggservice.client": 25,
     "aggservice.campaign": 25,
+    "aggservice.audit": 25,
     "ara_client": 25,
     "paa_client": 25,
     "ldp_client": 25,

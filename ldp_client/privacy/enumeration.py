@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from fractions import Fraction
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ Outcome = TypeVar("Outcome", bound=Hashable)
 _PRECISION = 128
 
 
-class _Branch(Draws):
+class Branch(Draws):
     """Replays a prefix of choices, then takes the first choice at every further draw."""
 
     def __init__(self, prefix: list[int]) -> None:
@@ -32,22 +32,29 @@ class _Branch(Draws):
         self.widths.append(width)
         return self.taken[position]
 
+    def pick(self, chances: Sequence[Fraction]) -> int:
+        """Return the index of one of several outcomes, given their probabilities."""
+        choice = self._choose(len(chances))
+        self.weights.append(chances[choice])
+        return choice
+
     def coin(self, p: Real) -> bool:
-        heads = self._choose(2) == 0
-        chance = Fraction(p.floor(_PRECISION), 1 << _PRECISION)
-        self.weights.append(chance if heads else 1 - chance)
-        return heads
+        chance = cut(p)
+        return self.pick((chance, 1 - chance)) == 0
 
     def below(self, n: int) -> int:
-        choice = self._choose(n)
-        self.weights.append(Fraction(1, n))
-        return choice
+        return self.pick((Fraction(1, n),) * n)
 
     def word(self) -> int:
         raise LdpError("a 64-bit word has too many branches to enumerate: give the client its hash function")
 
 
-def distribution(program: Callable[[Draws], Outcome]) -> dict[Outcome, Fraction]:
+def cut(p: Real) -> Fraction:
+    """Return the first 128 bits of a probability."""
+    return Fraction(p.floor(_PRECISION), 1 << _PRECISION)
+
+
+def distribution(program: Callable[[Branch], Outcome]) -> dict[Outcome, Fraction]:
     """Return the probability of every outcome of ``program``, by running it along each branch of its draws.
 
     It runs once per branch, so it is for small domains. Each coin is cut at 128 bits, so that probabilities are within
@@ -56,7 +63,7 @@ def distribution(program: Callable[[Draws], Outcome]) -> dict[Outcome, Fraction]
     found: dict[Outcome, Fraction] = {}
     prefix: list[int] = []
     while True:
-        branch = _Branch(prefix)
+        branch = Branch(prefix)
         outcome = program(branch)
         found[outcome] = found.get(outcome, Fraction(0)) + math.prod(branch.weights, start=Fraction(1))
         while prefix and prefix[-1] + 1 == branch.widths[len(prefix) - 1]:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from aggservice.mechanisms import Bits, ForbiddenBits, SecureBits, SeededBits
+from aggservice.mechanisms import Bits, ForbiddenBits, ParameterError, SecureBits, SeededBits
 from ara_client import StateSpace, TriggerDataSpec, model
 from ara_client.event_noise.response import exact_rate
 from ara_client.event_noise.state_space import StateReport
@@ -167,23 +167,32 @@ def test_truthful_answers_are_those_of_algorithm_4() -> None:
 
 
 def test_interactive_response_agrees_with_its_law_at_epsilon_one() -> None:
-    """At least 300 random draws a state over the 27 of Figure 3; rejects a correct one with probability 2e-7."""
+    """About 300 draws per state over the 27 of Figure 3, one of which is true: rejects with probability 2e-7."""
     outputs = outputs_of(figure_3())
     bits, draws = SecureBits(), 27 * 330
-    truthful = object()
+    true = 5
     seen: Counter[int] = Counter()
-    honest = 0
     for _ in range(draws):
-        response = InteractiveRandomizedResponse[object](epsilon=Fraction(1), outputs=outputs, bits=bits)
-        answers = [response.answer(None, lambda _: truthful) for _ in range(4)]
-        if answers[0] is truthful:
-            honest += 1
-            assert answers == [truthful] * 4, "the choice is made once, at registration"
-        else:
-            seen[outputs.index(tuple(answers))] += 1
-    assert draws - honest >= 27 * 300
-    assert stats.binomtest(draws - honest, draws, float(exact_rate(27, Fraction(1)))).pvalue > FALSE_ALARM
-    assert stats.chisquare([seen[index] for index in range(27)]).pvalue > FALSE_ALARM
+        response = InteractiveRandomizedResponse(epsilon=Fraction(1), outputs=outputs, bits=bits)
+        answers = [response.answer(None, lambda _, at=at: outputs[true][at]) for at in range(4)]
+        seen[outputs.index(tuple(answers))] += 1
+        assert response.s_star is None or tuple(answers) == response.s_star, "the choice is made once, at registration"
+    rate = float(exact_rate(27, Fraction(1)))
+    expected = [draws * (rate / 27 + (1 - rate) * (index == true)) for index in range(27)]
+    assert stats.chisquare([seen[index] for index in range(27)], expected).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_truthful_answer_outside_the_valid_combinations_is_refused_whatever_was_drawn(honest: bool) -> None:
+    class Drawn(InteractiveRandomizedResponse[str]):
+        def draw(self) -> list[str] | None:
+            return None if honest else ["a", "a"]
+
+    for path in (["c"], ["a", "c"], ["b", "a"]):
+        response = Drawn(epsilon=Fraction(1), outputs=[["a", "a"], ["a", "b"], ["b", "b"]], bits=ForbiddenBits())
+        with pytest.raises(ParameterError, match="not in O"):
+            for answer in path:
+                response.answer(None, lambda _, answer=answer: answer)
 
 
 def test_epsilon_zero_is_never_truthful() -> None:

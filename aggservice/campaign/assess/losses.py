@@ -134,13 +134,20 @@ class LossComparison:
 
     ``charged`` is the sum over the unit's reports of the ledger's balance, weighted by the report's share of Λ₁ (for ε)
     or Λ₀ (for δ). It equals ``lost`` if every release was charged to the reports in it. ``most`` is the largest balance
-    of any of the unit's reports, which the ledger keeps below (ε*, δ*).
+    of any of the unit's reports, which the ledger keeps below (ε*, δ*). ``event_level`` is what the source loses by
+    event-level reports, which the browser noises and no ledger charges.
     """
 
     unit: str
     lost: PrivacyLoss
     charged: PrivacyLoss
     most: PrivacyLoss
+    event_level: PrivacyLoss = PrivacyLoss()
+
+    @property
+    def together(self) -> PrivacyLoss:
+        """The loss by summary and event-level reports."""
+        return self.lost + self.event_level
 
     @property
     def undercharged(self) -> bool:
@@ -153,8 +160,10 @@ def compare_with_ledger(
     reports: Iterable[ReportTruth],
     balances: Mapping[tuple[str, int], Spend],
     bounds: ContributionBounds,
+    event_level: Mapping[str, PrivacyLoss] | None = None,
 ) -> list[LossComparison]:
     """Compare every unit's loss with the ledger's balances, which are given by (report id, filtering ID)."""
+    by_events = event_level or {}
     charged: dict[str, PrivacyLoss] = {}
     most: dict[str, PrivacyLoss] = {}
     for report in reports:
@@ -164,13 +173,14 @@ def compare_with_ledger(
             charged[report.unit] = charged.get(report.unit, PrivacyLoss()) + share
             before = most.get(report.unit, PrivacyLoss())
             most[report.unit] = PrivacyLoss(max(before.epsilon, paid.epsilon), max(before.delta, paid.delta))
-    units: Sequence[str] = sorted(charged.keys() | totals.keys())
+    units: Sequence[str] = sorted(charged.keys() | totals.keys() | by_events.keys())
     return [
         LossComparison(
             unit=unit,
             lost=totals.get(unit, PrivacyLoss()),
             charged=charged.get(unit, PrivacyLoss()),
             most=most.get(unit, PrivacyLoss()),
+            event_level=by_events.get(unit, PrivacyLoss()),
         )
         for unit in units
     ]

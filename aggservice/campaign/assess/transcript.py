@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from aggservice.campaign.assess.losses import (
+    MICRO,
     ContributionBounds,
     LossComparison,
     PrivacyLoss,
@@ -23,7 +24,7 @@ from aggservice.campaign.assess.losses import (
     units_over_limit,
 )
 from aggservice.campaign.errors import CampaignError
-from budget import Spend
+from budget import Epsilon, Spend
 from budget.amounts import decimal_text
 
 RELEASED = "released"
@@ -67,6 +68,7 @@ class TranscriptRecorder:
     bounds: ContributionBounds
     sent: dict[str, ReportTruth] = field(default_factory=dict)
     rounds: list[Round] = field(default_factory=list)
+    event_level: dict[str, PrivacyLoss] = field(default_factory=dict)
     _answers: dict[tuple[str, str], set[bytes]] = field(default_factory=dict)
 
     def add_report(self, report: ReportTruth) -> None:
@@ -74,6 +76,10 @@ class TranscriptRecorder:
         if report.report_id in self.sent:
             raise CampaignError(f"two reports have the id {report.report_id}")
         self.sent[report.report_id] = report
+
+    def add_event_level(self, unit: str, epsilon: Epsilon) -> None:
+        """Record that a source sends event-level reports: they cost it ε, whatever happens (Theorem 5.1)."""
+        self.event_level[unit] = PrivacyLoss(Fraction(epsilon.micro, MICRO))
 
     def record(
         self,
@@ -109,8 +115,12 @@ class TranscriptRecorder:
         return made
 
     def totals(self) -> dict[str, PrivacyLoss]:
-        """Return what every unit has lost so far."""
+        """Return what every unit has lost by summary reports so far."""
         return total_losses(one.losses for one in self.rounds)
+
+    def together(self) -> dict[str, PrivacyLoss]:
+        """Return what every unit has lost by summary and event-level reports: the two losses add up."""
+        return total_losses((self.totals(), self.event_level))
 
     def units_over_limit(self, limit: PrivacyLoss) -> dict[str, PrivacyLoss]:
         """Return the units that have lost more than ``limit``."""
@@ -118,7 +128,7 @@ class TranscriptRecorder:
 
     def compare(self, balances: Mapping[tuple[str, int], Spend]) -> list[LossComparison]:
         """Compare every unit's loss with the ledger's balances, given by (report id, filtering ID)."""
-        return compare_with_ledger(self.totals(), self.sent.values(), balances, self.bounds)
+        return compare_with_ledger(self.totals(), self.sent.values(), balances, self.bounds, self.event_level)
 
     def balance_keys(self) -> list[tuple[str, int]]:
         """Return the (report id, filtering ID) pairs that ``compare`` needs balances of."""
@@ -139,6 +149,13 @@ def loss_to_plain(loss: PrivacyLoss) -> dict[str, str]:
     }
 
 
+def event_level_to_plain(lost: PrivacyLoss, event_level: PrivacyLoss) -> dict[str, dict[str, str]]:
+    """Return what a source loses by event-level reports and in all; nothing if it sends none."""
+    if event_level == PrivacyLoss():
+        return {}
+    return {"event_level": loss_to_plain(event_level), "together": loss_to_plain(lost + event_level)}
+
+
 def _text(value: Fraction) -> str:
     return f"{float(value):.9g}"
 
@@ -146,8 +163,12 @@ def _text(value: Fraction) -> str:
 def transcript_to_plain(
     rounds: Iterable[Round], comparisons: Sequence[LossComparison], *, bounds: ContributionBounds, limit: PrivacyLoss
 ) -> dict[str, Any]:
-    """Return the transcript as plain values, with every unit in descending order of loss."""
-    worst = sorted(comparisons, key=lambda one: (-one.lost.epsilon, -one.lost.delta, one.unit))
+    """Return the transcript as plain values, with every unit in descending order of its loss in all.
+
+    ``lost`` is by summary reports, which the ledger charges; a source with event-level reports has ``event_level`` and
+    ``together`` too.
+    """
+    worst = sorted(comparisons, key=lambda one: (-one.together.epsilon, -one.together.delta, one.unit))
     return {
         "l1": bounds.l1,
         "l0": bounds.l0,
@@ -162,6 +183,7 @@ def transcript_to_plain(
                 "lost": loss_to_plain(one.lost),
                 "charged_by_share": loss_to_plain(one.charged),
                 "largest_balance_of_a_report": loss_to_plain(one.most),
+                **event_level_to_plain(one.lost, one.event_level),
             }
             for one in worst
         ],

@@ -10,28 +10,46 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ara_client.model import EventReport, TrigSpec
 from budget import Delta, Epsilon
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventLevel:
+    """Event-level reporting of a source: ε, the most reports, and windows, in rounds after the registration."""
+
+    epsilon: Epsilon
+    max_reports: int
+    specs: tuple[TrigSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AddSource:
-    """Registers a source on a device (Attribution Reporting): its key piece and its lifetime in rounds."""
+    """Registers a source on a device (Attribution Reporting): its key piece and its lifetime in rounds.
+
+    With ``event_level`` it sends event-level reports too, which the adversary gets with the answers.
+    """
 
     device: int
     key: int
     rounds: int = 1_000_000
     filters: frozenset[str] = frozenset({"ad"})
+    event_level: EventLevel | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddTrigger:
-    """Registers a trigger on a device, which makes one report, null or not, that asks to contribute ``value``."""
+    """Registers a trigger on a device, which makes one report, null or not, that asks to contribute ``value``.
+
+    ``data`` is its trigger data, for sources with event-level reports.
+    """
 
     device: int
     key: int
     value: int
     filtering_id: int = 0
     filters: frozenset[str] = frozenset({"ad"})
+    data: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +92,10 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MechanismAnswer:
-    """r_t: the rows, or None and the return code of a refusal. ``reports_sent`` is the number of reports so far."""
+    """r_t: the rows, or None and the return code of a refusal. ``reports_sent`` is the number of reports so far.
+
+    ``event_reports`` are the event-level reports of the round.
+    """
 
     move: Move
     job_id: str
@@ -82,6 +103,7 @@ class MechanismAnswer:
     return_code: str
     reports_sent: int
     others: int | None = None
+    event_reports: tuple[EventReport, ...] = ()
 
 
 class Adversary(Protocol):

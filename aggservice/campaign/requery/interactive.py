@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, Q
 from aggservice.campaign.assess.transcript import TranscriptRecorder
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.requery.adversary import AddSource, AdversaryQuery, Event, MechanismAnswer, Move, RunOperation
+from aggservice.campaign.requery.event_level import EventLevelReports, MakeResponse
 from aggservice.campaign.requery.sender import DESTINATION, ORIGIN, ReportSender
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine import (
@@ -36,7 +38,7 @@ from aggservice.engine.request import Discovery
 from aggservice.mechanisms import Bits, Clock
 from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo
 from aggservice.wire.report.units import report_unit
-from ara_client.model import Source, SummaryClient
+from ara_client.model import EventReport, InteractiveRandomizedResponse, Source, SummaryClient
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer, Spend, Terms
 from paa_client import PaaSrClient
 
@@ -115,11 +117,43 @@ class ServiceBackend:
         return BackendReply(code=summary.return_code, rows=summary.to_dict(), others=summary.others)
 
 
-class SummaryMechanism:
-    """M_SR over a ledger: events make reports and queries make jobs. As in the paper, it has one API.
+class Adjacency(StrEnum):
+    """How the neighbouring world differs in one unit x (docs/guarantees.md says which of them are claimed).
 
-    Without a ``backend``, jobs run in an engine over ``ledger``; the service of a backend must have the same ledger,
-    ``keys`` and bounds.
+    ``moved``: the conversions of a source belong to a dummy, which contributes nothing. ``absent``: the source is never
+    registered, so that its conversions may go to another one. ``disabled``: what a device contributes in a window is
+    left out, and charged all the same. ``emptied``: its storage is empty whenever an operation reads it in the window.
+    The bound holds for ``moved`` and ``disabled``.
+    """
+
+    MOVED = "moved"
+    ABSENT = "absent"
+    DISABLED = "disabled"
+    EMPTIED = "emptied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Without:
+    """D⁻ˣ: the world without a unit, which is a source by number (from 1), or a device and a window."""
+
+    how: Adjacency
+    source: int = 0
+    device: int = 0
+    window: int = 0
+
+    @property
+    def unit(self) -> str:
+        """The name of the unit, as a recorder has it."""
+        of_source = self.how in (Adjacency.MOVED, Adjacency.ABSENT)
+        return f"source {self.source}" if of_source else f"device {self.device}, window {self.window}"
+
+
+class SummaryMechanism:
+    """M_SR, and M_ER for sources with event-level reports, over a ledger: events make reports and queries make jobs.
+
+    As in the paper, it has one API. Without a ``backend``, jobs run in an engine over ``ledger``; the service of a
+    backend must have the same ledger, ``keys`` and bounds. With ``without`` it is the neighbouring world M⁻ˣ of the
+    game (Algorithm 5): the same moves, with one unit less. ``respond`` makes event-level responses.
     """
 
     def __init__(
@@ -132,6 +166,8 @@ class SummaryMechanism:
         clock: Clock,
         bits: Bits,
         backend: JobBackend | None = None,
+        without: Without | None = None,
+        respond: MakeResponse = InteractiveRandomizedResponse,
     ) -> None:
         if api not in (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE):
             raise CampaignError("an interaction needs the API Attribution Reporting or Shared Storage")
@@ -145,6 +181,9 @@ class SummaryMechanism:
         self._backend = backend or EngineBackend(
             LocalEngine(ledger=ledger, opener=InlineOpener(keys), clock=clock, bits=bits)
         )
+        self._without = without
+        moved = without.source if without is not None and without.how is Adjacency.MOVED else None
+        self._events = EventLevelReports(bits=bits, moved=moved, respond=respond)
         self._ara: dict[int, SummaryClient] = {}
         self._paa = PaaSrClient(lambda_1=bounds.l1, lambda_0=bounds.l0, bits=bits)
         self._round = 0
@@ -161,12 +200,17 @@ class SummaryMechanism:
         self._round += 1
         for event in move.events:
             self._take(event)
-        return self._answer(move)
+        return self._answer(move, self._events.due(self._round))
+
+    def _is_without(self, unit: str, how: Adjacency) -> bool:
+        return self._without is not None and self._without.how is how and self._without.unit == unit
 
     def _take(self, event: Event) -> None:
         if isinstance(event, RunOperation):
-            report = self._paa.event(event.device, event.window, event.pi)
             unit = f"device {event.device}, window {event.window}"
+            if self._is_without(unit, Adjacency.EMPTIED):
+                self._paa.storage[event.device] = self._paa.empty()
+            report = self._paa.event(event.device, event.window, event.pi)
             key = None if report.is_null else int(report.k or 0)
             self._send(unit, key, report.v or 0, 0, report.r)
             return
@@ -176,6 +220,11 @@ class SummaryMechanism:
         )
         if isinstance(event, AddSource):
             self._sources += 1
+            if self._is_without(f"source {self._sources}", Adjacency.ABSENT):
+                return
+            if event.event_level is not None:
+                self.recorder.add_event_level(f"source {self._sources}", event.event_level.epsilon)
+            self._events.register_source(event, self._sources, self._round)
             client.register_source(
                 Source(
                     src_id=self._sources,
@@ -186,6 +235,7 @@ class SummaryMechanism:
                 )
             )
             return
+        self._events.register_trigger(event, self._round)
         before = dict(client.l1)
         made = client.register_trigger(
             self._round,
@@ -200,10 +250,12 @@ class SummaryMechanism:
         self._send(unit, made.key, made.value or 0, event.filtering_id, made.report_id.to_bytes(16, "big"))
 
     def _send(self, unit: str, key: int | None, value: int, filtering_id: int, raw_id: bytes) -> None:
+        if self._is_without(unit, Adjacency.MOVED) or self._is_without(unit, Adjacency.DISABLED):
+            key = None
         made = [] if key is None else [Contribution(bucket=key, value=value, filtering_id=filtering_id)]
         self._reports.append(self._sender.send(unit, raw_id, made))
 
-    def _answer(self, move: Move) -> MechanismAnswer:
+    def _answer(self, move: Move, event_reports: tuple[EventReport, ...]) -> MechanismAnswer:
         query = move.query
         job_id = query.job_id or f"job {self._round}"
         chosen = [self._reports[index] for index in query.reports]
@@ -226,6 +278,7 @@ class SummaryMechanism:
             return_code=reply.code,
             reports_sent=len(self._reports),
             others=reply.others,
+            event_reports=event_reports,
         )
 
     def balances(self) -> Mapping[tuple[str, int], Spend]:

@@ -1,0 +1,180 @@
+"""Exact neighbour games: for tiny parameters, the best adversary's advantage over all trees of moves, as a number.
+
+The interactive game (Algorithm 5 of the Privacy Sandbox paper) runs in two worlds over the real clients, sealed
+reports, engine and ledger, with every possible draw put through it. An adversary chooses events and queries from all
+earlier answers: its tree is found by backward induction, so no adversary of that depth over these moves does better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.campaign.requery.adversary import MechanismAnswer, Move
+from aggservice.campaign.requery.event_level import Sent
+from aggservice.campaign.requery.interactive import SummaryMechanism
+from aggservice.engine.release.noise import Noise, NoiseSource
+from aggservice.mechanisms import DiscreteGaussian, Real, TruncatedDiscreteLaplace, exp
+from ara_client.model import InteractiveRandomizedResponse
+from ldp_client.privacy.enumeration import Branch, cut, distribution
+
+Hidden = tuple[int, ...]
+"""The responses drawn so far, one per source, in the order in which they were drawn."""
+Weights = Mapping[Hidden, Fraction]
+Path = tuple[int, ...]
+Make = Callable[[NoiseSource, Callable[..., Any]], SummaryMechanism]
+"""Makes a world: a mechanism with this source of noise and these event-level responses."""
+
+
+class BranchNoise:
+    """Draws zeros until it is ``live``; then every possible value, each with its exact probability."""
+
+    def __init__(self, branch: Branch, low: int, high: int) -> None:
+        self.live = False
+        self._branch = branch
+        self._ends = low, high
+
+    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+        """Return ``size`` draws; beyond the ends the two tails are one value each, which clamping makes exact."""
+        if not self.live:
+            return np.zeros(size, dtype=np.int64)
+        values, chances = support(noise, *self._ends)
+        return np.array([values[self._branch.pick(chances)] for _ in range(size)], dtype=np.int64)
+
+
+@lru_cache(maxsize=64)
+def support(noise: Noise, low: int, high: int) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+    """Return the values of a law and their probabilities, cut at 128 bits.
+
+    ``low`` stands for everything up to it and ``high`` for everything from it on, unless the noise is truncated.
+    """
+    if isinstance(noise, DiscreteGaussian):
+        raise TypeError("exact games have Laplace noise: the probabilities of Gaussian noise are not known exactly")
+    if isinstance(noise, TruncatedDiscreteLaplace):
+        low, high = -noise.tau, noise.tau
+    chances = [cut(noise.cdf(low)), *(cut(noise.pmf(x)) for x in range(low + 1, high))]
+    return tuple(range(low, high + 1)), (*chances, 1 - sum(chances, Fraction(0)))
+
+
+def responses(branch: Branch, drawn: list[int]) -> type[InteractiveRandomizedResponse[Sent]]:
+    """Return responses that take every possible draw in turn and note it in ``drawn``."""
+
+    class Enumerated(InteractiveRandomizedResponse[Sent]):
+        def draw(self) -> Sequence[Sent] | None:
+            e = exp(self.epsilon)
+            other = cut(Real.of(1) / (e + (len(self.outputs) - 1)))
+            truth = 1 - other * len(self.outputs)
+            choice = branch.pick((truth, *[other] * len(self.outputs)))
+            drawn.append(choice)
+            return None if choice == 0 else self.outputs[choice - 1]
+
+    return Enumerated
+
+
+@dataclass(slots=True, kw_only=True)
+class ExactGame:
+    """Two worlds, the moves that an adversary may choose from (``opening`` in the first round), the largest true sum.
+
+    Metrics below 0 count as 0 and those above ``most`` as ``most``: beyond the true sums the ratio of Laplace
+    probabilities is constant, so an adversary loses nothing, and noise has few values to try.
+    """
+
+    worlds: tuple[Make, Make]
+    opening: Sequence[Move]
+    moves: Sequence[Move]
+    most: int
+    _laws: dict[tuple[int, Path], dict[tuple[Hidden, Any], Fraction]] | None = None
+
+    def law(self, world: int, path: Path) -> dict[tuple[Hidden, Any], Fraction]:
+        """Return the joint law of the responses drawn and of the last answer, after the moves of ``path``.
+
+        Earlier noise is zero: an answer does not depend on it, because neither clients nor ledger see it.
+        """
+        if self._laws is None:
+            self._laws = {}
+        known = self._laws.get((world, path))
+        if known is None:
+            known = self._laws[world, path] = distribution(lambda branch: self._play(branch, world, path))
+        return known
+
+    def _play(self, branch: Branch, world: int, path: Path) -> tuple[Hidden, Any]:
+        noise, drawn = BranchNoise(branch, -self.most, self.most), list[int]()
+        mechanism = self.worlds[world](noise, responses(branch, drawn))
+        answer = None
+        for number, index in enumerate(path, 1):
+            noise.live = number == len(path)
+            answer = mechanism.respond((self.opening if number == 1 else self.moves)[index])
+        assert answer is not None
+        return tuple(drawn), self._seen(answer)
+
+    def _seen(self, answer: MechanismAnswer) -> Any:
+        """Return what the adversary sees, with metrics of declared keys clamped."""
+        rows = None if answer.rows is None else tuple(sorted(self._clamped(answer).items()))
+        return answer.return_code, rows, answer.event_reports
+
+    def _clamped(self, answer: MechanismAnswer) -> dict[int, int]:
+        rows = answer.rows or {}
+        if answer.move.query.delta is not None:
+            return dict(rows)
+        return {key: max(0, min(self.most, metric)) for key, metric in rows.items()}
+
+    def advantage(self, epsilon: Fraction, depth: int) -> Fraction:
+        """Return the largest Σ max(0, P[t] − e^ε·Q[t]) over transcripts t of any adaptive tree, in both directions."""
+        factor = cut(exp(-epsilon))  # scaled by e^-ε, so that one number is rounded, downwards
+        gains = (self._gain((), {(): Fraction(1)}, {(): Fraction(1)}, factor, depth, first) for first in (0, 1))
+        return max(gains) / factor
+
+    def _gain(self, path: Path, p: Weights, q: Weights, factor: Fraction, depth: int, first: int) -> Fraction:
+        """Return e^-ε times the advantage from here on, given P and Q of the transcript so far by hidden responses."""
+        mine, theirs = sum(p.values(), Fraction(0)), sum(q.values(), Fraction(0))
+        best = max(Fraction(0), mine * factor - theirs)
+        if not mine or not theirs or len(path) == depth:
+            return best
+        for index in range(len(self.moves if path else self.opening)):
+            longer = (*path, index)
+            classes = merged(self._after(first, path, longer, p), self._after(1 - first, path, longer, q))
+            best = max(best, sum((self._gain(longer, a, b, factor, depth, first) for a, b in classes), Fraction(0)))
+        return best
+
+    def _after(self, world: int, path: Path, longer: Path, before: Weights) -> dict[Any, dict[Hidden, Fraction]]:
+        """Return, by answer, the weights of the transcript and the hidden responses after one more move."""
+        width = len(next(iter(before), ()))
+        joint = self.law(world, longer)
+        hidden: dict[Hidden, Fraction] = {}
+        for (drawn, _), chance in joint.items():
+            hidden[drawn[:width]] = hidden.get(drawn[:width], Fraction(0)) + chance
+        found: dict[Any, dict[Hidden, Fraction]] = {}
+        for (drawn, seen), chance in joint.items():
+            weight = before.get(drawn[:width], Fraction(0))
+            if weight and chance:
+                found.setdefault(seen, {})[drawn] = weight * chance / hidden[drawn[:width]]
+        return found
+
+
+def merged(
+    first: Mapping[Any, Weights], second: Mapping[Any, Weights]
+) -> list[tuple[dict[Hidden, Fraction], dict[Hidden, Fraction]]]:
+    """Return (P, Q) per answer, those in the same proportion (to twelve digits) as one: an adversary loses nothing."""
+    found: dict[Any, tuple[dict[Hidden, Fraction], dict[Hidden, Fraction]]] = {}
+    for seen in first.keys() | second.keys():
+        p, q = first.get(seen, {}), second.get(seen, {})
+        total = sum(p.values(), Fraction(0)) + sum(q.values(), Fraction(0))
+        shape = tuple(
+            (which, one, round(float(chance / total), 12))
+            for which, part in enumerate((p, q))
+            for one, chance in sorted(part.items())
+        )
+        kept = found.get(shape)
+        if kept is None:
+            found[shape] = (dict(p), dict(q))
+            continue
+        for into, part in zip(kept, (p, q), strict=True):
+            for one, chance in part.items():
+                into[one] = into.get(one, Fraction(0)) + chance
+    return list(found.values())

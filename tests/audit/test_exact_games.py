@@ -1,0 +1,278 @@
+"""Exact neighbour games: adversaries who choose events and queries from earlier answers, three rounds deep.
+
+Clients, sealed reports, engine and ledger are the real ones; every draw of noise and of event-level responses is put
+through them. The bound of a game is (ε*, δ*), with the ε of event-level reports added for a source that sends both.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import exp
+from typing import Any
+
+import pytest
+
+from aggservice.audit.exact import ExactGame, Make
+from aggservice.campaign.assess.losses import ContributionBounds
+from aggservice.campaign.requery.adversary import AddSource, AddTrigger, AdversaryQuery, EventLevel, Move, RunOperation
+from aggservice.campaign.requery.interactive import (
+    Adjacency,
+    EngineBackend,
+    SummaryMechanism,
+    Without,
+    bounds_terms,
+    memory_ledger,
+)
+from aggservice.engine import InlineOpener, LocalEngine
+from aggservice.engine.release.noise import NoiseSource, ReleasePlan
+from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits
+from aggservice.wire import Api, KeySet
+from ara_client.model import SummaryClient, TrigSpec
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Spend
+from paa_client import PaaSrClient
+
+BOUNDS = ContributionBounds(l1=2, l0=2)
+CLOCK = ManualClock(1_700_000_000_000)
+KEYS = KeySet.create(SecureBits(), CLOCK)
+ARA, PAA = Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE
+MOVED = Without(how=Adjacency.MOVED, source=1)
+TINY = Fraction(1, 10**12)
+"""What rounding may add to an advantage: proportions are compared to twelve digits."""
+
+
+def world(api: Api, without: Without | None, epsilon: str, delta: str) -> Make:
+    """Return a world of the game; each call begins it anew."""
+    limits = EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta)
+
+    def make(noise: NoiseSource, respond: Any) -> SummaryMechanism:
+        bits = SecureBits()
+        ledger = memory_ledger(limits, bounds_terms(api, BOUNDS), clock=CLOCK, bits=bits)
+        engine = LocalEngine(ledger=ledger, opener=InlineOpener(KEYS), clock=CLOCK, bits=bits, noise_of=lambda _: noise)
+        return SummaryMechanism(
+            api=api,
+            bounds=BOUNDS,
+            ledger=ledger,
+            keys=KEYS,
+            clock=CLOCK,
+            bits=bits,
+            backend=EngineBackend(engine),
+            without=without,
+            respond=respond,
+        )
+
+    return make
+
+
+def game(
+    api: Api, without: Without, moves: tuple[list[Move], list[Move]], *, epsilon: str, delta: str = "0"
+) -> ExactGame:
+    worlds = world(api, None, epsilon, delta), world(api, without, epsilon, delta)
+    return ExactGame(worlds=worlds, opening=moves[0], moves=moves[1], most=4 if api is PAA else 2)
+
+
+def query(reports: tuple[int, ...], epsilon: str, delta: str = "", key: int = 3) -> AdversaryQuery:
+    """Ask about reports by their place; -1 is the newest."""
+    return AdversaryQuery(
+        reports=reports,
+        epsilon=Epsilon.parse(epsilon),
+        domain=() if delta else (key,),
+        delta=Delta.parse(delta) if delta else None,
+    )
+
+
+def trigger(value: int) -> AddTrigger:
+    return AddTrigger(device=0, key=2, value=value)
+
+
+def attribution() -> tuple[list[Move], list[Move]]:
+    """A source whose conversions fill it or half of it; then conversions that overfill it, or another source."""
+    source = AddSource(device=0, key=1)
+    return [
+        Move(events=(source, trigger(2)), query=query((0,), "1")),
+        Move(events=(source, trigger(1)), query=query((0,), "1")),
+    ], [
+        Move(events=(trigger(1), trigger(1)), query=query((0, 1), "1")),
+        Move(events=(source, trigger(2)), query=query((-1,), "2")),
+    ]
+
+
+def discovery() -> tuple[list[Move], list[Move]]:
+    source = AddSource(device=0, key=1)
+    return [
+        Move(events=(source, trigger(2)), query=query((0,), "2", "0.2")),
+    ], [
+        Move(events=(trigger(2),), query=query((0, 1), "1", "0.1")),
+        Move(events=(trigger(1),), query=query((0,), "2", "0.2")),
+    ]
+
+
+def first_visit(storage: dict[str, int]) -> tuple[dict[str, int], int, int]:
+    """Contribute 2 at the first visit, and 1 at any other."""
+    return {"seen": 1}, 3, 1 if storage else 2
+
+
+def private_aggregation() -> tuple[list[Move], list[Move]]:
+    """Visits in two windows; what a visit contributes depends on what storage holds."""
+    early, late = (RunOperation(device=0, window=window, pi=first_visit) for window in (0, 1))
+    return [
+        Move(events=(early,), query=query((0,), "1")),
+        Move(events=(late, early), query=query((0, 1), "1")),
+    ], [
+        Move(events=(early, early), query=query((0, 1), "1")),
+        Move(events=(late,), query=query((-1,), "2")),
+    ]
+
+
+EVENTS = EventLevel(epsilon=Epsilon.parse("1"), max_reports=1, specs=(TrigSpec(0, (0, 1), (1,)),))
+"""One report at most, at the end of the round of registration or of the next: three states."""
+
+
+def both_levels() -> tuple[list[Move], list[Move]]:
+    """A source with summary and event-level reports, which converts at once, later or never."""
+    source = AddSource(device=0, key=1, event_level=EVENTS)
+    return [
+        Move(events=(source, trigger(2)), query=query((0,), "1")),
+        Move(events=(source, AddTrigger(device=1, key=2, value=1)), query=query((0,), "0.5")),
+    ], [
+        Move(events=(trigger(1),), query=query((-1,), "1")),
+        Move(events=(AddTrigger(device=1, key=2, value=1),), query=query((0,), "0.5")),
+    ]
+
+
+SECOND = Without(how=Adjacency.MOVED, source=2)
+CASES = {
+    "ARA": (game(ARA, MOVED, attribution(), epsilon="2"), 2, Fraction(0)),
+    "ARA, a later source": (game(ARA, SECOND, attribution(), epsilon="2"), 2, Fraction(0)),
+    "ARA, discovery": (game(ARA, MOVED, discovery(), epsilon="3", delta="0.4"), 3, Fraction(4, 10)),
+    **{
+        f"PAA, window {at}": (
+            game(PAA, Without(how=Adjacency.DISABLED, window=at), private_aggregation(), epsilon="2"),
+            2,
+            Fraction(0),
+        )
+        for at in (0, 1)
+    },
+    "event level with summaries": (game(ARA, MOVED, both_levels(), epsilon="1"), 2, Fraction(0)),
+}
+"""Each game, its ε* (with that of event-level reports) and its δ*."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_adaptive_adversary_of_three_rounds_gains_more_than_the_budget(name: str) -> None:
+    played, epsilon, delta = CASES[name]
+    assert played.advantage(Fraction(epsilon), 3) <= delta + TINY
+
+
+@pytest.mark.parametrize("name", ["ARA", "ARA, a later source", "PAA, window 0", "event level with summaries"])
+def test_the_best_adversary_gets_nearly_all_of_it(name: str) -> None:
+    """At 95 % of the budget there is something to gain: the games are not empty."""
+    played, epsilon, _ = CASES[name]
+    assert played.advantage(Fraction(epsilon) * 95 / 100, 3) > Fraction(1, 1000)
+
+
+def test_answers_do_not_depend_on_earlier_noise() -> None:
+    """Refusals and laws of later answers are the same after every noise of earlier rounds, in both worlds."""
+    played = CASES["ARA"][0]
+    for which in (0, 1):
+        for shift in (-9, 0, 9):
+
+            class Shifted:
+                def draw(self, noise: Any, size: int, shift: int = shift) -> Any:
+                    import numpy as np
+
+                    return np.full(size, shift, dtype=np.int64)
+
+            mechanism = played.worlds[which](Shifted(), None)
+            moves = (played.opening[0], played.moves[0], played.moves[0])
+            codes = [mechanism.respond(move) for move in moves]
+            assert [one.return_code for one in codes] == ["SUCCESS", "SUCCESS", "PRIVACY_BUDGET_EXHAUSTED"]
+            expected = [2, 2] if which == 0 else [0, 0]
+            assert [one.rows[3] - shift for one in codes[:2] if one.rows] == expected
+
+
+def test_theorem_5_1_by_enumeration() -> None:
+    """The loss of event-level reports alone is ε exactly, whatever the adversary adds between the windows."""
+    source = AddSource(device=0, key=1, event_level=EVENTS)
+    opening = [Move(events=(source, trigger(1)), query=query((0,), "0.000001"))]
+    later = [Move(events=(trigger(1),), query=query((0,), "0.000001"))]
+    played = game(ARA, MOVED, (opening, later), epsilon="0.000002")
+    assert played.advantage(Fraction(1) + Fraction(2, 10**6), 2) <= TINY
+    assert played.advantage(Fraction(99, 100), 2) > 0
+    truthful = exp(1) / (exp(1) + 2)
+    law = played.law(0, (0,))
+    sent = {seen[2] for _, seen in law}
+    assert len(sent) == 2  # a report at the end of the round, or none
+    first = sum(chance for (_, seen), chance in law.items() if seen[2])
+    assert float(first) == pytest.approx(truthful, abs=1e-12)
+
+
+@pytest.mark.parametrize(("how", "api"), [(Adjacency.ABSENT, ARA), (Adjacency.EMPTIED, PAA)])
+def test_worlds_that_are_not_claimed_are_farther_apart(how: Adjacency, api: Api) -> None:
+    """A source that is absent, or storage that is emptied, moves the sums by 2·Λ₁: the loss is 2ε (docs/paper.md)."""
+    if how is Adjacency.ABSENT:
+        sources = (AddSource(device=0, key=4), AddSource(device=0, key=1))
+        move = Move(events=(*sources, AddTrigger(device=0, key=0, value=2)), query=both_keys(1, 4))
+        apart = Without(how=how, source=2)
+    else:
+
+        def elsewhere(storage: dict[str, int]) -> tuple[dict[str, int], int, int]:
+            return {"seen": 1}, 1 if storage else 2, 2
+
+        before = RunOperation(device=0, window=0, pi=elsewhere)
+        move = Move(
+            events=(before, RunOperation(device=0, window=1, pi=elsewhere)), query=both_keys(1, 2, reports=(1,))
+        )
+        apart = Without(how=how, device=0, window=1)
+    played = ExactGame(
+        worlds=(world(api, None, "1", "0"), world(api, apart, "1", "0")), opening=[move], moves=[], most=2
+    )
+    assert played.advantage(Fraction(1), 1) > Fraction(1, 10)
+    ratios = [(chance, played.law(1, (0,)).get(seen, Fraction(0))) for seen, chance in played.law(0, (0,)).items()]
+    assert max(float(p / q) for p, q in ratios) == pytest.approx(exp(2), rel=1e-9)
+    assert played.advantage(Fraction(2), 1) <= TINY
+
+
+def both_keys(first: int, second: int, reports: tuple[int, ...] = (0,)) -> AdversaryQuery:
+    return AdversaryQuery(reports=reports, epsilon=Epsilon.parse("1"), domain=(first, second))
+
+
+def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    if name == "half the noise":
+        wrong = property(lambda plan: DiscreteLaplace(epsilon_micro=2 * plan.noise.micro, sensitivity=2))
+        monkeypatch.setattr(ReleasePlan, "declared_noise", wrong)
+    elif name == "no charge":
+        monkeypatch.setattr(EpsilonDeltaFilter, "cost", lambda *_: Spend(loss_micro=0, delta_atto=0, uses=1))
+    elif name == "no cap of a source":
+        right = SummaryClient.register_trigger
+
+        def uncapped(self: SummaryClient, *args: Any, **fields: Any) -> Any:
+            self.lambda1 = 100
+            return right(self, *args, **fields)
+
+        monkeypatch.setattr(SummaryClient, "register_trigger", uncapped)
+    else:
+        right_event = PaaSrClient.event
+
+        def fresh(self: PaaSrClient, *args: Any) -> Any:
+            self.contributed.clear()
+            return right_event(self, *args)
+
+        monkeypatch.setattr(PaaSrClient, "event", fresh)
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        ("half the noise", "ARA"),
+        ("no charge", "ARA"),
+        ("no cap of a source", "ARA"),
+        ("no cap of a window", "PAA, window 0"),
+    ],
+)
+def test_a_broken_client_or_service_loses_the_same_game(
+    broken: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played, epsilon, delta = CASES[name]
+    _broken(monkeypatch, broken)
+    again = ExactGame(worlds=played.worlds, opening=played.opening, moves=played.moves, most=4)
+    assert again.advantage(Fraction(epsilon), 3) > delta + Fraction(1, 1000)
