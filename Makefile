@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PACKAGES := aggservice ara_client paa_client ldp_client w3c_client budget
 
-.PHONY: setup demo test test-browser check bench soak clean
+.PHONY: setup demo test test-browser check bench soak mutants clean
 
 setup: $(READY)
 
@@ -36,6 +36,9 @@ bench: setup
 
 soak: setup
 	$(BIN)/python -m pytest -m soak -o addopts="-v --import-mode=importlib"
+
+mutants: setup
+	@$(BIN)/python tests/mutants/run.py
 
 clean:
 	find $(PACKAGES) tests -name __pycache__ -prune -exec rm -rf {} +

@@ -190,6 +190,8 @@ def test_costs_of_both_filters() -> None:
     assert zcdp.cost(Release(mechanisms=(laplace, found, gauss))) == Spend(
         loss_micro=2_000_000 + 500_000 + 125_000, delta_atto=11 * 10**9, uses=1
     )
+    large = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("10")),))
+    assert zcdp.cost(large).loss_micro == 50_000_000
     with pytest.raises(MechanismNotAllowedError, match="zCDP"):
         sums.cost(Release(mechanisms=(gauss,)))
 

@@ -100,6 +100,14 @@ def test_a_job_happens_once(store: Store) -> None:
     again = spend(ledger, "a", "1", units(0, 5))
     assert again.repeated and not first.repeated
     assert again.receipt == first.receipt and again.result == b"a"
+    with_other_noise = ledger.commit(
+        job=JobKey(caller="adtech", job_id="a"),
+        request_digest=first.entry.request_digest,
+        release=laplace("1"),
+        units=units(0, 5),
+        result=b"other noise",
+    )
+    assert with_other_noise.repeated and with_other_noise.result == b"a"
     with pytest.raises(JobConflictError):
         ledger.commit(
             job=JobKey(caller="adtech", job_id="a"),

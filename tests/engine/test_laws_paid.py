@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from aggservice.engine import JobRequest, LocalEngine, ledger_terms
-from aggservice.engine.release.noise import Noise
+from aggservice.engine.release.debug import regular_rows
+from aggservice.engine.release.noise import Noise, ReleasePlan
+from aggservice.engine.release.result import Rows
 from aggservice.engine.request import Discovery
 from aggservice.mechanisms import DiscreteGaussian, DiscreteLaplace, TruncatedDiscreteLaplace, discovery_threshold
 from aggservice.wire import Api
+from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
 from budget import Delta, Epsilon, Rho, Sensitivity, ZcdpFilter
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
@@ -111,3 +114,20 @@ def test_a_noisy_sum_is_the_sum_and_its_own_draw(maker: Maker, engine_of: Engine
     assert outcome.rows.to_dict() == {1: 5 + 2 * million, 2: 3 * million, 3: 7 + 4 * million, 4: 9 + 5 * million}
     assert outcome.header.undeclared == 16 + million
     assert outcome.header.others == 16 + million - (16 + 9 * million)
+
+
+def test_a_debug_run_shows_a_real_summary_with_noise() -> None:
+    """The rows that a debug run writes where real summaries go are those with noise, and only those kept."""
+    rows = Rows(
+        high=np.zeros(3, dtype=np.uint64),
+        low=np.arange(3, dtype=np.uint64),
+        metrics=np.array([17, 901, 902]),
+        unnoised=np.array([5, 1, 2]),
+        annotations=np.array([IN_DOMAIN | IN_REPORTS, IN_REPORTS, IN_REPORTS], dtype=np.uint8),
+    )
+    found = {"noise": Epsilon.parse("1"), "others": None, "sensitivity": Sensitivity(l1=100, l0=1)}
+    declared = ReleasePlan(**found, delta=Delta(atto=0), discover=False)
+    assert regular_rows(rows, declared).to_dict() == {0: 17}
+    discovering = ReleasePlan(**found, delta=Delta.parse("0.000335"), discover=True)
+    assert discovering.threshold == 901
+    assert regular_rows(rows, discovering).to_dict() == {0: 17, 2: 902}

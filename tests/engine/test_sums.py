@@ -116,6 +116,14 @@ def test_report_ids_equal_their_twin(batches: list[list[int]], salt: int) -> Non
     assert len(seen) == len(set(flat))
 
 
+def test_report_ids_are_known_after_their_table_grew() -> None:
+    ids = np.random.default_rng(6).integers(0, 1 << 63, size=(5000, 2), dtype=np.uint64)
+    seen = ReportIds(salt=4)
+    assert seen.add(ids).all()
+    assert not seen.add(ids[::-1].copy()).any()
+    assert len(seen) == 5000
+
+
 def test_report_ids_cost_at_most_44_bytes_each_while_they_grow() -> None:
     rng = np.random.default_rng(5)
     seen = ReportIds(salt=3)

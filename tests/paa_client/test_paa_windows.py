@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from aggservice.mechanisms import SeededBits
-from paa_client import Config, Fleet
+from aggservice.mechanisms import ManualClock, SeededBits
+from paa_client import Browser, Config, Fleet
 from paa_client.config import Rules
 from paa_client.recipes.reach import Reach
 
@@ -50,6 +52,22 @@ def test_a_day_is_this_minute_and_the_1439_before_it(
     times = [START + within[0], START + minutes * MINUTE_MS + within[1]]
     expected = [0, 1][: 1 + allowed]
     assert sent(times, rules, larger=100, value=100) == (expected, expected)
+
+
+@pytest.mark.parametrize("rules", Rules)
+def test_origins_of_one_site_spend_one_budget(rules: Rules) -> None:
+    """Two origins of a site, one of another, each asking for all of Λ₁ in the same minute."""
+
+    def ask(storage: Any, aggregation: Any, data: Any) -> None:
+        aggregation.contribute_to_histogram(bucket=1, value=100)
+
+    config = Config(local_testing_mode=True, rules=rules, smaller_budget=100, larger_budget=1000)
+    browser = Browser(clock=ManualClock(START), bits=SeededBits("origins"), config=config)
+    for origin in ("https://a.ad.example", "https://b.ad.example", "https://other.example"):
+        browser.register(origin, "ask", ask)
+        browser.run(origin, "ask")
+    sent = [delivery.report.reporting_origin for delivery in browser.take_due()]
+    assert sent == ["https://a.ad.example", "https://other.example"]
 
 
 @pytest.mark.parametrize("rules", Rules)
