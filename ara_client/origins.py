@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from aggservice.wire import Origin, parse_origin
+from aggservice.wire.origins import parse_url
 from ara_client.errors import RequestError
 
 
@@ -12,3 +13,16 @@ def parse_suitable_origin(text: str) -> Origin:
     if origin is None or not origin.suitable:
         raise RequestError(f"{text!r} is not a URL with a potentially trustworthy origin: use https")
     return origin
+
+
+def parse_destination(text: str) -> Origin | None:
+    """Return the origin of a destination as Chromium reads it, or None.
+
+    A ``blob:`` URL has the origin of the URL inside, and so has a ``filesystem:`` URL with a path.
+    """
+    scheme, _, inner = text.strip().partition(":")
+    inside = scheme.lower() in ("blob", "filesystem")
+    url = parse_url(inner if inside else text, as_chromium=True)
+    if url is None or (scheme.lower() == "filesystem" and url.rest == "/"):
+        return None
+    return url.origin

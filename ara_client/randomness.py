@@ -25,27 +25,21 @@ class Draws(Protocol):
 
     def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
         """Return the fake reports that a new source sends instead of true ones, or None to send true ones."""
-        ...
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
         """Return whether a trigger makes a null report for a day before it."""
-        ...
 
     def aggregatable_delay_ms(self) -> int:
         """Return the delay between a trigger and its aggregatable report."""
-        ...
 
     def offline_delay_ms(self) -> int:
         """Return the delay of an overdue report after the browser comes back online."""
-        ...
 
     def report_id(self) -> str:
         """Return a fresh version-4 UUID."""
-        ...
 
     def shuffle(self, items: list[T]) -> None:
         """Reorder the list randomly."""
-        ...
 
 
 class RandomDraws:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
-from typing import Any
+from typing import Any, ClassVar
 
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import Contribution, Origin
@@ -28,15 +28,14 @@ class OutgoingReport(ABC):
     reporting_origin: Origin
     time_ms: int | None = None
 
-    @property
-    @abstractmethod
-    def path(self) -> str:
-        """The last part of the endpoint's path."""
+    #: The last part of the endpoint's path; the immediate copy of a report goes below ``debug/``.
+    endpoint: ClassVar[str]
 
     @property
     def url(self) -> str:
         """The endpoint (WICG, "generate a report URL")."""
-        return f"{self.reporting_origin}{WELL_KNOWN}{self.path}"
+        copy = "debug/" if getattr(self, "debug", False) else ""
+        return f"{self.reporting_origin}{WELL_KNOWN}{copy}{self.endpoint}"
 
     @abstractmethod
     def to_dict(self) -> Any:
@@ -54,6 +53,7 @@ class EventLevelReport(OutgoingReport):
     Only the full-flexible form sets ``summary_bucket`` and ``trigger_debug_keys``.
     """
 
+    endpoint = "report-event-attribution"
     report_id: str
     scheduled_time_ms: int
     source_event_id: int
@@ -66,11 +66,6 @@ class EventLevelReport(OutgoingReport):
     debug: bool = False
     summary_bucket: tuple[int, int] | None = None
     trigger_debug_keys: tuple[int, ...] = ()
-
-    @property
-    def path(self) -> str:
-        """The path of event-level reports or of their debug copies."""
-        return ("debug/" if self.debug else "") + "report-event-attribution"
 
     def to_dict(self) -> JsonMap:
         """Return the body (WICG, "obtain an event-level report body")."""
@@ -117,6 +112,7 @@ class AggregatableReport(OutgoingReport):
 class AggregatableAttributionReport(AggregatableReport):
     """A report with attributed contributions, or a null report. ``source_time_ms`` is None if excluded."""
 
+    endpoint = "report-aggregate-attribution"
     source_time_ms: int | None
     trigger_context_id: str | None = None
     source_debug_key: int | None = None
@@ -124,11 +120,6 @@ class AggregatableAttributionReport(AggregatableReport):
     filtering_id_max_bytes: int = DEFAULT_FILTERING_ID_MAX_BYTES
     is_null: bool = False
     debug: bool = False
-
-    @property
-    def path(self) -> str:
-        """The path of aggregatable reports or of their debug copies."""
-        return ("debug/" if self.debug else "") + "report-aggregate-attribution"
 
     @property
     def debug_enabled(self) -> bool:
@@ -140,10 +131,7 @@ class AggregatableAttributionReport(AggregatableReport):
 class AggregatableDebugReport(AggregatableReport):
     """An aggregatable report about the outcome of a registration."""
 
-    @property
-    def path(self) -> str:
-        """The path of aggregatable debug reports."""
-        return "debug/report-aggregate-debug"
+    endpoint = "debug/report-aggregate-debug"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,12 +150,8 @@ class VerboseDebugData:
 class VerboseDebugReport(OutgoingReport):
     """A report in the clear about the outcome of a registration."""
 
+    endpoint = "debug/verbose"
     data: tuple[VerboseDebugData, ...]
-
-    @property
-    def path(self) -> str:
-        """The path of verbose debug reports."""
-        return "debug/verbose"
 
     def to_dict(self) -> list[JsonMap]:
         """Return the body (WICG, "serialize a verbose debug report")."""

@@ -177,7 +177,7 @@ class Registrar:
         if exchange.navigation is not None and not _agree_on_scopes(exchange.navigation, origin, parsed.value):
             return
         source = StoredSource(
-            identity=self._state.next_id(),
+            id=self._state.next_id(),
             registration=parsed.value,
             origin=exchange.context,
             reporting_origin=origin,

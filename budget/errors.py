@@ -90,6 +90,10 @@ class StagingError(BudgetError):
     code = "RESULT_WRITE_ERROR"
 
 
+class LeaseLostError(BudgetError):
+    """Another service has taken over the job that was to be committed: this one must drop its result."""
+
+
 class RecoveryForbiddenError(BudgetError):
     """Budget recovery is off in this ledger, or the entry cannot be recovered."""
 

@@ -41,6 +41,14 @@ class Spend:
         if not 0 <= self.uses <= USES_UNBOUNDED:
             raise BudgetError(f"{self.uses} uses are out of range: give 0 to {USES_UNBOUNDED}")
 
+    def left_of(self, limit: Spend) -> Spend:
+        """Return what is left of ``limit`` after this much, which must not exceed it."""
+        return Spend(
+            loss_micro=limit.loss_micro - self.loss_micro,
+            delta_atto=limit.delta_atto - self.delta_atto,
+            uses=limit.uses - self.uses,
+        )
+
 
 def spend_to_plain(spend: Spend, loss_name: str) -> dict[str, str]:
     """Return a spend as decimal texts; ``loss_name`` is ``epsilon`` or ``rho``, as the filter says."""

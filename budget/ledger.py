@@ -311,6 +311,7 @@ class Ledger:
                         f"job id {job.job_id!r} was used for another request: choose a new job id, or repeat that one"
                     )
                 return known
+            transaction.admit(job.caller, job.job_id)
             head, previous, time_ms = self._next(transaction)
             self._charge(transaction, paying, cost, job.caller)
             entry = ReleaseEntry(
@@ -374,15 +375,7 @@ class Ledger:
         """Return the least and the most that any unit has left, for loss, δ and uses separately."""
         asked, limit = UnitSet.of(units), self.filter.limit
         low, high = self.store.read("remaining", lambda t: extremes(t, asked, limit))
-
-        def left(spent: Spend) -> Spend:
-            return Spend(
-                loss_micro=limit.loss_micro - spent.loss_micro,
-                delta_atto=limit.delta_atto - spent.delta_atto,
-                uses=limit.uses - spent.uses,
-            )
-
-        return Remaining(least=left(high), most=left(low))
+        return Remaining(least=high.left_of(limit), most=low.left_of(limit))
 
     def recover_budget(self, *, operator: str, reason: str, seq: int) -> bytes:
         """Refund, once and in full, what the units of release ``seq`` paid; return the receipt of the new entry.

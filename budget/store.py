@@ -114,6 +114,12 @@ class Transaction(ABC):
     def job(self, caller: str, job_id: str) -> JobRow | None:
         """Return the job of that caller and id."""
 
+    def admit(self, caller: str, job_id: str) -> None:  # noqa: B027
+        """Raise LeaseLostError if another service has taken over this job, and keep it from doing so until the commit.
+
+        By default there is nothing to check: only services that share a queue of jobs can take over each other's.
+        """
+
     @abstractmethod
     def add_job(self, job: JobRow) -> None:
         """Add a job."""

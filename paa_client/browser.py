@@ -8,6 +8,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Unpack
 
 from aggservice import wire
 from aggservice.mechanisms import Bits, Clock
@@ -25,7 +26,14 @@ from paa_client.reporting.contributions import (
     Contribution,
 )
 from paa_client.reporting.reports import Delivery, SentReport, make_report
-from paa_client.reporting.scopes import NO_DEBUG, BatchingScope, CacheEntry, DebugDetails, ReportParameters
+from paa_client.reporting.scopes import (
+    NO_DEBUG,
+    BatchingScope,
+    CacheEntry,
+    DebugDetails,
+    ReportOptions,
+    ReportParameters,
+)
 from paa_client.reporting.selection import Selection
 from paa_client.storage import Database, WindowStorage, code_units
 from paa_client.worklet.operations import Operation, OperationRun, clone
@@ -83,30 +91,14 @@ class Browser:
             raise CallError("TypeError", "operation must be a plain function (storage, private_aggregation, data)")
         operations[name] = operation
 
-    def run(
-        self,
-        origin: str,
-        operation: str,
-        data: object = None,
-        *,
-        context_id: str | None = None,
-        filtering_id_max_bytes: int = DEFAULT_FILTERING_ID_MAX_BYTES,
-        max_contributions: int | None = None,
-        aggregation_coordinator_origin: str | None = None,
-    ) -> None:
+    def run(self, origin: str, operation: str, data: object = None, **options: Unpack[ReportOptions]) -> None:
         """Run a registered operation on a copy of ``data`` (``sharedStorage.run()`` with its privateAggregationConfig).
 
         Returns nothing and throws only for its own arguments, before the operation starts: what the operation
         computes leaves in a report or not at all. An unknown operation is a line on the console.
         """
         reporting_origin = serialize_origin(origin)
-        parameters = self.report_parameters(
-            Api.SHARED_STORAGE,
-            context_id=context_id,
-            filtering_id_max_bytes=filtering_id_max_bytes,
-            max_contributions=max_contributions,
-            aggregation_coordinator_origin=aggregation_coordinator_origin,
-        )
+        parameters = self.report_parameters(Api.SHARED_STORAGE, **options)
         argument = clone(data)
         known = self._origin(reporting_origin)
         found = known.operations.get(operation)

@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A property that holds holds on a busy machine too.
+settings.register_profile("aggservice", deadline=None)
+settings.load_profile("aggservice")
 
 ROOT = Path(__file__).resolve().parent.parent
 

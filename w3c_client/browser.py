@@ -227,6 +227,17 @@ class Browser:
         """When epoch 0 begins; None until a conversion first needed it. No site may learn it."""
         return self._epochs.start_ms
 
+    # What only a simulation may see
+
+    def left(self, name: Filter, site: str = "") -> int:
+        """Return what a filter has left in the current epoch; the global budget has no site."""
+        epoch = 0 if self._epochs.start_ms is None else self._epochs.index(self._clock.now_ms())
+        return self._budgets.left(name, epoch, site)
+
+    def sites_saved(self) -> frozenset[str]:
+        """Return the impression sites that have a stored impression of the current epoch."""
+        return self._impressions.sites_of_epoch(self._clock.now_ms())
+
     def check(self) -> None:
         """Assert every invariant of the stores."""
         self._impressions._check()

@@ -34,20 +34,24 @@ def _chosen(reports: int, keys: int) -> Any:
     return np.random.default_rng(4).integers(0, keys, reports * CONTRIBUTIONS)
 
 
-def _prepare(folder: Path, reports: int, keys: int) -> None:
-    """Write the domain and the reports."""
+def write_domain(folder: Path, keys: int) -> None:
+    """Write a domain of that many keys."""
     with BucketWriter(folder / "domain.avro", BUCKET) as writer:
         for start in range(0, keys, _CHUNK):
             writer.write(BucketRows.domain(*domain_keys(np.arange(start, min(start + _CHUNK, keys)))))
-    columns = report_columns(_chosen(reports, keys), CONTRIBUTIONS)
-    with ReportWriter(folder / "reports.avro") as reports_writer:
+
+
+def write_clear_reports(path: Path, rows: Any, *, first: int = 0) -> None:
+    """Write reports that are not sealed, of ten contributions each to these rows of the domain."""
+    columns = report_columns(rows, CONTRIBUTIONS, first=first)
+    with ReportWriter(path) as writer:
         for payloads, infos in plain_batches(columns, sealing_settings()):
             batch = ReportBatch(
                 payloads=Spans.of(payloads),
                 key_ids=Spans.of([b""] * len(payloads)),
                 shared_infos=Spans.of(infos),
             )
-            reports_writer.write(batch)
+            writer.write(batch)
 
 
 def _group(reports: int, keys: int, threads: bool, out: Any) -> None:
@@ -84,7 +88,8 @@ def command(
         if not (inputs / "reports.avro").exists():
             inputs.mkdir(parents=True, exist_ok=True)
             print(f"writing {keys:,} keys and {reports:,} reports …", flush=True)
-            _prepare(inputs, reports, keys)
+            write_domain(inputs, keys)
+            write_clear_reports(inputs / "reports.avro", _chosen(reports, keys))
         ours: list[float] = []
         theirs: list[float] = []
         peak = 0

@@ -21,10 +21,10 @@ import typer
 from aggservice.bench import at_once, conclude
 from aggservice.campaign.service.sealing import SealingSettings, SealingTask, seal_piece
 from aggservice.campaign.world.attribution import ReportColumns
-from aggservice.engine import AvroShards, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
+from aggservice.engine import AvroShards, Engine, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.service.jobs.asked import FileJob
 from aggservice.service.jobs.folders import Folder
-from aggservice.service.jobs.runner import FileJob
 from aggservice.wire import Api, BucketRows, KeySet, read_key_set, read_reports, write_buckets, write_key_set
 from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
 from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
@@ -83,7 +83,7 @@ def _seal_part(folder: str, part: int, start: int, stop: int, keys: int, public:
     )
 
 
-def _prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
+def prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
     """Make keys, domain and sealed reports."""
     clock = ManualClock(NOW_MS)
     ring = KeySet.create(SeededBits("bench"), clock)
@@ -126,34 +126,24 @@ def bare_seconds(folder: Path, workers: int) -> float:
     return float(max(at_once(_bare_opener, [(str(folder), part, workers) for part in range(workers)])))
 
 
-def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
-    """Run one job over a folder's reports and domain, in a separate process, so that its memory is measured alone.
-
-    ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
-    """
-    inputs = Path(folder)
-    state = Path(tempfile.mkdtemp(dir=inputs, prefix="state-"))
-    bits, clock = SecureBits(), ManualClock(NOW_MS)
-    ledger = Ledger.create(
+def new_ledger(state: Path) -> Ledger:
+    """Return a fresh SQLite ledger with a staging folder."""
+    bits = SecureBits()
+    return Ledger.create(
         SqliteStore(state / "ledger.sqlite"),
         filter=EpsilonDeltaFilter(),
         signer=Signer.generate(bits),
-        clock=clock,
+        clock=ManualClock(NOW_MS),
         bits=bits,
         terms=ledger_terms(),
         staging=Staging(state / "staging", bits),
     )
-    pool = WorkerPool(KeySet(()) if cleartext else read_key_set(inputs / "keys.json"), processes=workers)
-    engine = LocalEngine(ledger=ledger, opener=pool, clock=clock, bits=bits)
-    job = FileJob(
-        inputs=Folder(inputs),
-        prefixes=("reports",),
-        domain="domain.avro",
-        output=AvroShards(prefix=state / "summary.avro"),
-    )
-    _warm(engine, inputs, cleartext)
-    out.put("ready")
-    request = JobRequest(job_request_id="bench", attribution_report_to=ORIGIN)
+
+
+def timed_job(engine: Engine, inputs: Path, output: Path, *, cleartext: bool, name: str = "bench") -> tuple[Any, ...]:
+    """Run a job over a folder's reports and domain; return its seconds, the rows released and the reports in error."""
+    job = FileJob(inputs=Folder(inputs), prefixes=("reports",), domain="domain.avro", output=AvroShards(prefix=output))
+    request = JobRequest(job_request_id=name, attribution_report_to=ORIGIN)
     start = time.perf_counter()
     session = engine.begin(
         Scope(caller="bench"),
@@ -161,10 +151,24 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
         destination=job.output,
         expected_keys=job.expected_keys(),
         cleartext=cleartext,
+        input_bytes=job.input_bytes(),
     )
     outcome = job.run(session)
-    taken = time.perf_counter() - start
-    out.put((taken, outcome.header.row_count, dict(outcome.header.error_counts)))
+    return time.perf_counter() - start, outcome.header.row_count, dict(outcome.header.error_counts)
+
+
+def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
+    """Run one job over a folder's reports and domain, in a separate process, so that its memory is measured alone.
+
+    ``out`` gets "ready" before the clock starts, then the seconds, the rows released and the reports in error.
+    """
+    inputs = Path(folder)
+    state = Path(tempfile.mkdtemp(dir=inputs, prefix="state-"))
+    pool = WorkerPool(KeySet(()) if cleartext else read_key_set(inputs / "keys.json"), processes=workers)
+    engine = LocalEngine(ledger=new_ledger(state), opener=pool, clock=ManualClock(NOW_MS), bits=SecureBits())
+    _warm(engine, inputs, cleartext)
+    out.put("ready")
+    out.put(timed_job(engine, inputs, state / "summary.avro", cleartext=cleartext))
     pool.close()
     shutil.rmtree(state)
 
@@ -242,7 +246,7 @@ def command(
         if not (inputs / "domain.avro").exists():
             inputs.mkdir(parents=True, exist_ok=True)
             print(f"sealing {reports:,} reports on {workers} processes …", flush=True)
-            _prepare(inputs, reports, keys, workers)
+            prepare(inputs, reports, keys, workers)
         bare: list[float] = []
         ours: list[float] = []
         peak = 0

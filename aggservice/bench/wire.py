@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from functools import partial
-from multiprocessing.connection import Connection
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import typer
 
-from aggservice.bench import conclude, interleaved
+from aggservice.bench import at_once, conclude, interleaved, seconds
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, decode_batch, make_report, open_batch
 from aggservice.wire.hpke.sealing import SUITE, hpke_info
@@ -68,51 +67,29 @@ class Opener:
             raise RuntimeError("a report that was sealed for this benchmark did not open")
 
 
-def _serve(opener: Opener, connection: Connection) -> None:
-    """Run the work that the parent asks for, and report when it is done."""
+def _take_turns(count: int, contributions: int, maximum: int, rounds: int, begin: Any, out: Any) -> None:
+    """Put the times of both works over ``count`` own reports into ``out``: by round, batch and work, begun together."""
+    opener = Opener(*make_batch(count, contributions, maximum))
     opener.whole(0)
-    connection.send("ready")
-    while (asked := connection.recv()) is not None:
-        work, index = asked
-        if index < len(opener.batches):
-            getattr(opener, work)(index)
-        connection.send("done")
+    times = []
+    for _ in range(rounds):
+        for index in range(len(opener.batches)):
+            for work in (opener.bare, opener.whole):
+                begin.wait()
+                times.append(seconds(partial(work, index)))
+    out.put(times)
 
 
-class Workers:
-    """Processes that each run a work over their share of the reports, at the same time."""
+def in_processes(reports: int, contributions: int, maximum: int, processes: int, rounds: int) -> tuple[float, float]:
+    """Return the median times of bare opens and of open and decode when ``processes`` share the reports.
 
-    def __init__(self, batch: ReportBatch, keys: KeySet, count: int) -> None:
-        # Fork: the children inherit the reports and the compiled kernels.
-        context = multiprocessing.get_context("fork")
-        share = -(-len(batch) // count)
-        self.connections = []
-        self.processes = []
-        self.parts = -(-share // _BATCH_ROWS)
-        for start in range(0, len(batch), share):
-            here, there = context.Pipe()
-            opener = Opener(batch.slice(start, start + share), keys)
-            process = context.Process(target=_serve, args=(opener, there), daemon=True)
-            process.start()
-            self.connections.append(here)
-            self.processes.append(process)
-        self._gather()
-
-    def run(self, work: str, index: int) -> None:
-        """Run ``work`` on a batch in every process and return when the last is done."""
-        for connection in self.connections:
-            connection.send((work, index))
-        self._gather()
-
-    def _gather(self) -> None:
-        for connection in self.connections:
-            connection.recv()
-
-    def stop(self) -> None:
-        """End the processes."""
-        for connection, process in zip(self.connections, self.processes, strict=True):
-            connection.send(None)
-            process.join()
+    They work on one batch each at the same time; the slowest counts.
+    """
+    share = -(-reports // processes)
+    found = at_once(_take_turns, [(share, contributions, maximum, rounds)] * processes)
+    slowest = np.array(found).max(axis=0).reshape(rounds, -1, 2)
+    bare, whole = np.median(slowest.sum(axis=1), axis=0).tolist()
+    return bare, whole
 
 
 def command(
@@ -130,18 +107,16 @@ def command(
     batch, keys = make_batch(100_000 if full else reports, contributions, maximum)
     opener = Opener(batch, keys)
     opener.whole(0)
-    workers = Workers(batch, keys, processes)
-    own, shared = range(len(opener.batches)), range(workers.parts)
+    own = range(len(opener.batches))
     times = interleaved(
         {
             "bare": [partial(opener.bare, index) for index in own],
             "whole": [partial(opener.whole, index) for index in own],
-            "bare, processes": [partial(workers.run, "bare", index) for index in shared],
-            "whole, processes": [partial(workers.run, "whole", index) for index in shared],
         },
         rounds,
     )
-    workers.stop()
+    together = in_processes(len(batch), contributions, maximum, processes, rounds)
+    times |= zip(("bare, processes", "whole, processes"), together, strict=True)
     each = {name: taken / len(batch) * 1e6 for name, taken in times.items()}
     print(f"{len(batch)} reports of {maximum} contributions, medians of {rounds} interleaved rounds, µs per report:")
     for name, taken in each.items():

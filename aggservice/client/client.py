@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from aggservice.client import messages
 from aggservice.client.credentials import Credentials
-from aggservice.client.errors import ClientError, error_from_detail, error_of
+from aggservice.client.errors import ClientError, bad_argument, error_from_detail, error_of
 from aggservice.client.parameters import JobParameters
 from aggservice.client.values import Balance, BudgetCheck, Job, LedgerEntry, Summary, UnpaidUnit, Verification
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -51,7 +51,7 @@ class Client:
         timeout_s: float | None = None,
     ) -> None:
         if not attempts >= 1:
-            raise ClientError("attempts must be at least 1", return_code="INVALID_JOB")
+            raise bad_argument("attempts must be at least 1")
         self._attempts = attempts
         self._first_wait_s = first_wait_s
         self._longest_wait_s = longest_wait_s
@@ -102,8 +102,11 @@ class Client:
             wait = min(2 * wait, self._longest_wait_s)
         raise AssertionError("unreachable")
 
+    def _send(self, method: Any, request: Any) -> Any:
+        return method(request, metadata=self._metadata, timeout=self._timeout_s)
+
     def _call(self, method: Any, request: Any) -> Any:
-        return self._retry(lambda: method(request, metadata=self._metadata, timeout=self._timeout_s))
+        return self._retry(lambda: self._send(method, request))
 
     def public_keys(self) -> PublicKeySet:
         """Return the keys under which reports are sealed."""
@@ -130,7 +133,7 @@ class Client:
         def attempt() -> Summary:
             problems: list[Exception] = []
             requests = _remembering(_requests(parameters.message(job_request_id), domain, reports), problems)
-            responses = self._aggregation.Aggregate(requests, metadata=self._metadata, timeout=self._timeout_s)
+            responses = self._send(self._aggregation.Aggregate, requests)
             try:
                 return messages.summary(_watched(responses, progress))
             except grpc.RpcError:
@@ -182,7 +185,7 @@ class Client:
 
         def watch() -> aggregation_pb2.Job:
             last = None
-            for last in self._aggregation.WatchJob(request, metadata=self._metadata, timeout=self._timeout_s):
+            for last in self._send(self._aggregation.WatchJob, request):
                 if progress is not None:
                     progress(last.progress.reports_read, last.progress.stage)
             if last is None:
@@ -197,11 +200,7 @@ class Client:
     def summary(self, job_request_id: str) -> Summary:
         """Return the summary of a finished job."""
         request = aggregation_pb2.GetSummaryRequest(job_request_id=job_request_id)
-        return self._retry(
-            lambda: messages.summary(
-                self._aggregation.GetSummary(request, metadata=self._metadata, timeout=self._timeout_s)
-            )
-        )
+        return self._retry(lambda: messages.summary(self._send(self._aggregation.GetSummary, request)))
 
     def balances(self, shared_infos: Sequence[str], filtering_ids: Sequence[int] = ()) -> list[Balance]:
         """Return what the units of these reports have spent and have left, report by report."""
@@ -217,9 +216,8 @@ class Client:
 
     def check_budget(self, parameters: JobParameters, shared_infos: Sequence[str]) -> BudgetCheck:
         """Return whether a job over these reports would be paid. Nothing is charged."""
-        request = budget_pb2.CheckBudgetRequest(
-            job_parameters=parameters.message("dry-run"), shared_infos=list(shared_infos)
-        )
+        asked = parameters.message("dry-run")
+        request = budget_pb2.CheckBudgetRequest(job_parameters=asked, shared_infos=list(shared_infos))
         return messages.budget_check(self._call(self._budget.CheckBudget, request))
 
     def unpaid_units(self, job_request_id: str, page_size: int = 1000) -> Iterator[UnpaidUnit]:
@@ -324,9 +322,7 @@ def _domain_parts(domain: Domain) -> Iterator[bytes]:
         try:
             held.append(int(bucket).to_bytes(16, "big"))
         except OverflowError:
-            raise ClientError(
-                f"bucket {bucket} of the domain is outside 0 to 2^128 - 1", return_code="INVALID_JOB"
-            ) from None
+            raise bad_argument(f"bucket {bucket} of the domain is outside 0 to 2^128 - 1") from None
         if len(held) == _DOMAIN_KEYS:
             yield b"".join(held)
             held = []

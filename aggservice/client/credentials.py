@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aggservice.client.errors import ClientError
+from aggservice.client.errors import bad_argument
 from aggservice.wire import parse_origin
 
 
@@ -20,16 +20,11 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if self.token is not None and not (self.token.isascii() and self.token.isprintable() and self.token):
-            raise ClientError(
-                "the token is not printable ASCII text: check that the token file is the right one",
-                return_code="INVALID_JOB",
-            )
+            raise bad_argument("the token is not printable ASCII text: check that the token file is the right one")
         if (self.certificate is None) != (self.private_key is None):
-            raise ClientError(
-                "certificate and private_key go together: give both, or neither", return_code="INVALID_JOB"
-            )
+            raise bad_argument("certificate and private_key go together: give both, or neither")
         if self.certificate is not None and self.root_certificates is None:
-            raise ClientError("a client certificate needs TLS: give root_certificates too", return_code="INVALID_JOB")
+            raise bad_argument("a client certificate needs TLS: give root_certificates too")
 
     def check_address(self, address: str) -> None:
         """Refuse to send a token in clear text to another machine."""
@@ -37,9 +32,8 @@ class Credentials:
             return
         origin = parse_origin(f"http://{address}")
         if origin is None or not origin.suitable:
-            raise ClientError(
-                f"a token is sent to {address} over TLS only: give root_certificates, or an address of this machine",
-                return_code="INVALID_JOB",
+            raise bad_argument(
+                f"a token is sent to {address} over TLS only: give root_certificates, or an address of this machine"
             )
 
     @classmethod

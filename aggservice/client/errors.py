@@ -46,6 +46,11 @@ class ClientError(Exception):
         return self.status in RETRIED
 
 
+def bad_argument(message: str) -> ClientError:
+    """Return the error for an argument with which no call is made."""
+    return ClientError(message, return_code="INVALID_JOB")
+
+
 def return_code_name(number: int) -> str:
     """Return the name of a return code; UNKNOWN_n for one that a newer service has added."""
     known = common_pb2.ReturnCode.Code.DESCRIPTOR.values_by_number.get(number)

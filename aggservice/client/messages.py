@@ -11,7 +11,7 @@ from google.protobuf import timestamp_pb2
 from google.protobuf.message import Message
 
 from aggservice.client import values
-from aggservice.client.errors import ClientError, return_code_name
+from aggservice.client.errors import ClientError, bad_argument, return_code_name
 from aggservice.client.parameters import AttributionTask, JobParameters, ShuffleParameters
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
@@ -38,7 +38,7 @@ def timestamp(time_ms: int | None) -> timestamp_pb2.Timestamp | None:
     try:
         found.FromMilliseconds(time_ms)
     except ValueError:
-        raise ClientError(f"the time {time_ms} ms is outside the years 1 to 9999", return_code="INVALID_JOB") from None
+        raise bad_argument(f"the time {time_ms} ms is outside the years 1 to 9999") from None
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from aggservice.client.errors import ClientError
+from aggservice.client.errors import bad_argument
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 
 
@@ -59,16 +59,14 @@ class JobParameters:
     def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
         """Return the message for a job id; raise ``ClientError`` for a number that does not fit into it."""
         if self.key_mask is not None and not 0 <= self.key_mask < 1 << 128:
-            raise ClientError(f"key_mask {self.key_mask} is outside 0 to 2^128 - 1", return_code="INVALID_JOB")
+            raise bad_argument(f"key_mask {self.key_mask} is outside 0 to 2^128 - 1")
         if not -(1 << 63) <= self.input_report_count < 1 << 63:
-            raise ClientError(
-                f"input_report_count {self.input_report_count} does not fit into 64 bits", return_code="INVALID_JOB"
-            )
+            raise bad_argument(f"input_report_count {self.input_report_count} does not fit into 64 bits")
         task = self.attribution_task
         if task is not None:
             for name, number in (("histogram_size", task.histogram_size), ("max_value", task.max_value)):
                 if not 0 <= number < 1 << 32:
-                    raise ClientError(f"{name} {number} does not fit into 32 bits", return_code="INVALID_JOB")
+                    raise bad_argument(f"{name} {number} does not fit into 32 bits")
         message = aggregation_pb2.JobParameters(
             job_request_id=job_request_id,
             attribution_report_to=self.attribution_report_to,

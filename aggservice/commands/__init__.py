@@ -33,6 +33,8 @@ COMMANDS = {
     "convert": ("aggservice.commands.convert:convert", "Convert buckets, reports, domains and summaries."),
     "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
     "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),
+    "attack": ("aggservice.commands.attack:attack", "Attack on-device budgets: what is left for other sites."),
+    "figure": ("aggservice.commands.attack:figure", "Make a figure about on-device budgets, as data and as a plot."),
     "ldp": ("aggservice.commands.ldp_track:ldp", "Run, compare and track longitudinal local-DP protocols."),
     "conformance": (
         "aggservice.commands.conformance:conformance",
@@ -51,6 +53,7 @@ BENCHMARKS = {
     "ledger": ("aggservice.bench.ledger:command", "The ledger: time to open reports over time to charge them."),
     "noise": ("aggservice.bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
     "paa": ("aggservice.bench.paa:command", "Private Aggregation: Fleet over Browser, contributions per s."),
+    "spark": ("aggservice.bench.spark:command", "The Spark engine over the local one: reports per second."),
     "start": (
         "aggservice.bench.start:command",
         "Starting: CPU time of importing typer and rich over --help.",

@@ -151,12 +151,8 @@ def balance(
     rows = []
     for index in range(len(spent.units)):
         one = spent.of(index)
-        left = Spend(
-            loss_micro=limit.loss_micro - one.loss_micro,
-            delta_atto=limit.delta_atto - one.delta_atto,
-            uses=limit.uses - one.uses,
-        )
-        row = {"unit": spent.units[index].hex(), "spent": _amounts(one, chosen), "left": _amounts(left, chosen)}
+        left = _amounts(one.left_of(limit), chosen)
+        row = {"unit": spent.units[index].hex(), "spent": _amounts(one, chosen), "left": left}
         if chosen.uses is None:
             row["left"] = row["left"] | {"uses": "unbounded"}
         rows.append(row)

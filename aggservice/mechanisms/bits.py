@@ -138,6 +138,16 @@ class SeededBits(Bits):
     def child(self, label: str) -> SeededBits:
         return SeededBits(self._key + label.encode())
 
+    def __reduce__(self) -> tuple[object, tuple[bytes]]:
+        """A copy in another process begins at the first bit again: give each process a child of its own."""
+        return (SeededBits._of_key, (self._key,))
+
+    @classmethod
+    def _of_key(cls, key: bytes) -> SeededBits:
+        bits = cls(b"")
+        bits._key, bits._stream = key, _Keystream(key)
+        return bits
+
 
 class ForbiddenBits(Bits):
     """Raises when drawn from: guards a path that must be deterministic."""

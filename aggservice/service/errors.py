@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from google.rpc import status_pb2
+
 from aggservice.engine import EngineError, ReturnCode
 
 
@@ -41,7 +43,24 @@ class NoSuchJobError(ServiceError):
     """The caller has no job of this id. Other callers' jobs are invisible to them."""
 
     code = ReturnCode.INVALID_JOB
-    remedy = "Check the job_request_id. A restart of the service ends unfinished jobs: send them again."
+    remedy = "Check the job_request_id. A restart of the service ends unfinished streams: send them again."
+
+
+class RetriesExhaustedError(ServiceError):
+    """Every service that took up a job ended before the job did."""
+
+    code = ReturnCode.RETRIES_EXHAUSTED
+    remedy = "Tell the operator: the job may need more memory than a service has. Nothing was charged."
+
+
+class RememberedError(ServiceError):
+    """The error with which a stored job ended, as its caller saw it then."""
+
+    def __init__(self, status: status_pb2.Status, code: ReturnCode, text: str, remedy: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.remedy = remedy
 
 
 class BusyError(ServiceError):

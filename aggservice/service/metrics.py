@@ -28,7 +28,8 @@ class Metrics(Collector):
         )
         self.calls_in_flight = Gauge("aggservice_calls_in_flight", "gRPC calls under way.", registry=registry)
         self.jobs_running = Gauge("aggservice_jobs_running", "Jobs that hold a slot.", registry=registry)
-        self.jobs_waiting = Gauge("aggservice_jobs_waiting", "Jobs that wait for a slot.", registry=registry)
+        self.jobs_waiting = Gauge("aggservice_jobs_waiting", "Streams that wait for a slot.", registry=registry)
+        self.jobs_queued = Gauge("aggservice_jobs_queued", "Jobs in the queue, as last seen.", registry=registry)
         registry.register(self)
         ProcessCollector(registry=registry)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
 
 import grpc
 import uvicorn
@@ -12,8 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
-from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, WorkerPool
+from aggservice.engine import Engine, EngineSettings, InlineOpener, LocalEngine, WorkerPool
 from aggservice.engine.opening.pool import BatchOpener
+from aggservice.engine.spark.engine import SparkEngine
 from aggservice.mechanisms import Bits, Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
@@ -27,16 +31,22 @@ from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_secret
 from aggservice.service.errors import ConfigError
 from aggservice.service.http.app import build_app
+from aggservice.service.jobs.asked import Places
 from aggservice.service.jobs.book import JobBook
+from aggservice.service.jobs.desk import JobDesk
+from aggservice.service.jobs.dispatch import Dispatcher
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.runner import JobRunner
 from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
+from aggservice.service.queue.databases import MemoryQueue, PostgresQueue, QueueDatabase, SqliteQueue
+from aggservice.service.queue.queue import JobQueue
 from budget import Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
 
 _GRACE_S = 10.0
 _KEY_CHECK_EVERY_S = 5.0
+_SERVICES = count()
 SERVICE_NAMES = (
     aggregation_pb2.DESCRIPTOR.services_by_name["AggregationService"].full_name,
     budget_pb2.DESCRIPTOR.services_by_name["BudgetService"].full_name,
@@ -52,8 +62,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
     elif config.ledger == "sqlite":
         store = SqliteStore(config.ledger_path or config.state / "ledger.sqlite")
     else:
-        assert config.ledger_dsn_file is not None
-        store = PostgresStore(read_secret(config.ledger_dsn_file, "ledger.dsn_file").decode().strip())
+        store = PostgresStore(_dsn(config))
     ledger = Ledger.open_or_create(
         store,
         filter=config.filter,
@@ -65,6 +74,28 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
     )
     ledger.recover_staged()
     return ledger
+
+
+def open_queue(config: ServiceConfig, clock: Clock) -> JobQueue:
+    """Open or create the queue of jobs: beside a SQLite ledger, or in the database of a PostgreSQL ledger."""
+    database: QueueDatabase
+    if config.ledger == "memory":
+        database = MemoryQueue(clock)
+    elif config.ledger == "sqlite":
+        database = SqliteQueue(config.state / "jobs.sqlite", clock)
+    else:
+        database = PostgresQueue(_dsn(config))
+    return JobQueue(database, lease_ms=1000 * config.limits.lease_s)
+
+
+def _dsn(config: ServiceConfig) -> str:
+    assert config.ledger_dsn_file is not None
+    return read_secret(config.ledger_dsn_file, "ledger.dsn_file").decode().strip()
+
+
+def _owner(bits: Bits) -> str:
+    """Return a name for this service that no other one has, for its leases."""
+    return f"{socket.gethostname()[:64]}-{os.getpid()}-{next(_SERVICES)}-{bits.read(8).hex()}"
 
 
 def server_credentials(tls: TlsFiles, *, mutual: bool) -> grpc.ServerCredentials:
@@ -92,6 +123,7 @@ class Service:
         bits: Bits,
         keys: KeyRing | None = None,
         ledger: Ledger | None = None,
+        queue: JobQueue | None = None,
         log: EventLog | None = None,
     ) -> None:
         self.config = config
@@ -101,6 +133,7 @@ class Service:
         try:
             self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
             self.ledger = ledger or open_ledger(config, clock=clock, bits=bits)
+            self.queue = queue or open_queue(config, clock)
         except OSError as problem:
             raise ConfigError(f"cannot use {problem.filename}: {problem.strerror}") from problem
         self.opener: BatchOpener = (
@@ -109,7 +142,7 @@ class Service:
             else InlineOpener(self.keys.keys)
         )
         self.keys.on_change(self.opener.use_keys)
-        self.engine = LocalEngine(
+        local = LocalEngine(
             ledger=self.ledger,
             opener=self.opener,
             clock=clock,
@@ -117,28 +150,72 @@ class Service:
             settings=EngineSettings(
                 max_report_age_ms=config.limits.max_report_age_ms,
                 max_domain_keys=config.limits.domain_keys,
+                max_units=config.limits.units,
                 w3c_minimum_batch=config.limits.w3c_minimum_batch,
                 shuffle=config.shuffle,
             ),
             keys_unreadable=lambda: self.keys.unreadable,
         )
+        self.engine: Engine = local
+        if config.spark is not None:
+            key_file = config.keys or config.state / "keys.json"
+            self.engine = SparkEngine(local, replace(config.spark, keys=key_file.absolute()))
         self.register = Register(config.callers, clock)
+        self._owner = _owner(bits)
         self.port = 0
         self.mtls_port = 0
         self.http_port = 0
 
-    async def start(self) -> None:
-        """Start to listen; raise ``ConfigError`` for an address or certificate that cannot be used."""
+    def arrange(self, executor: Executor) -> None:
+        """Make what runs jobs: slots, the book of streams, the dispatcher of stored jobs and the desk."""
         config, limits = self.config, self.config.limits
-        self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
-        book = JobBook(self.clock, finished_kept=limits.finished_kept)
         slots = JobSlots(
             jobs=limits.jobs,
             per_caller=limits.share(len(config.callers)),
             waiting=limits.waiting,
             metrics=self.metrics,
         )
-        self.runner = JobRunner(engine=self.engine, book=book, slots=slots, executor=self._executor, log=self.log)
+        book = JobBook(self.clock, finished_kept=limits.finished_kept)
+        self.runner = JobRunner(engine=self.engine, book=book, slots=slots, executor=executor, log=self.log)
+        places = Places(
+            inputs=Folder(config.input_folder) if config.input_folder else None,
+            outputs=Folder(config.output_folder) if config.output_folder else None,
+        )
+        self.dispatcher = Dispatcher(
+            runner=self.runner,
+            queue=self.queue,
+            places=places,
+            register=self.register,
+            clock=self.clock,
+            log=self.log,
+            metrics=self.metrics,
+            owner=self._owner,
+            attempts=limits.attempts,
+            poll_s=limits.poll_s,
+        )
+        if isinstance(self.queue.database, PostgresQueue) and isinstance(self.ledger.store, PostgresStore):
+            self.ledger.store.guard = self.dispatcher.guard(self.queue.database)
+        self.desk = JobDesk(
+            runner=self.runner, dispatcher=self.dispatcher, places=places, clock=self.clock, limits=limits
+        )
+
+    def add_servicers(self, server: grpc.aio.Server) -> None:
+        """Register the servicers of both gRPC services."""
+        aggregation_grpc.add_AggregationServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            AggregationServicer(
+                engine=self.engine, runner=self.runner, desk=self.desk, keys=self.keys, limits=self.config.limits
+            ),
+            server,
+        )
+        budget_grpc.add_BudgetServiceServicer_to_server(  # type: ignore[no-untyped-call]
+            BudgetServicer(engine=self.engine, runner=self.runner), server
+        )
+
+    async def start(self) -> None:
+        """Start to listen; raise ``ConfigError`` for an address or certificate that cannot be used."""
+        config, limits = self.config, self.config.limits
+        self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
+        self.arrange(self._executor)
         self._server = grpc.aio.server(
             interceptors=[Gate(self.register, self.metrics, self.log)],
             options=[
@@ -150,27 +227,19 @@ class Service:
                 ("grpc.keepalive_timeout_ms", 20_000),
             ],
         )
-        aggregation_grpc.add_AggregationServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            AggregationServicer(
-                engine=self.engine,
-                runner=self.runner,
-                keys=self.keys,
-                limits=limits,
-                inputs=Folder(config.input_folder) if config.input_folder else None,
-                outputs=Folder(config.output_folder) if config.output_folder else None,
-            ),
-            self._server,
-        )
-        budget_grpc.add_BudgetServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            BudgetServicer(engine=self.engine, runner=self.runner), self._server
-        )
+        self.add_servicers(self._server)
         self._health = HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if config.reflection:
             names = (*SERVICE_NAMES, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
             reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
-        listening = self._listen()
+        try:
+            listening = self._listen()
+        except ConfigError:
+            self.queue.close()
+            raise
         await self._server.start()
+        await self.dispatcher.start()
         for name in ("", *SERVICE_NAMES):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._background = [asyncio.create_task(self._watch_keys())]
@@ -235,13 +304,16 @@ class Service:
         """Refuse new calls, let running ones end, cancel jobs that are not committed, and close everything."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_s)
-        await self.runner.stop()
+        self.runner.stop()
+        await self.dispatcher.stop()
         if self.config.http_listen:
             self._http.should_exit = True
         for task in self._background[1:]:
             await asyncio.wait([task])
         self._background[0].cancel()
+        await asyncio.get_running_loop().run_in_executor(None, self.engine.close)
         await asyncio.get_running_loop().run_in_executor(None, self.opener.close)
         self._executor.shutdown(wait=True, cancel_futures=True)
+        self.queue.close()
         self.ledger.store.close()
         self.log.event("stopped")

@@ -21,6 +21,7 @@ from aggservice.service.errors import (
     NoKeysError,
     NoSuchJobError,
     PathRefusedError,
+    RememberedError,
     StalledError,
     UnauthenticatedError,
 )
@@ -118,6 +119,8 @@ def error_counts(counts: dict[str, int]) -> list[common_pb2.ErrorCount]:
 
 def status_of(problem: BaseException, job_request_id: str = "") -> status_pb2.Status:
     """Return the google.rpc.Status of an error."""
+    if isinstance(problem, RememberedError):
+        return problem.status
     code = next((code for kind, code in _CODES if isinstance(problem, kind)), None)
     if code is None:
         code = _BY_RETURN_CODE.get(return_code_of(problem), code_pb2.INTERNAL)

@@ -2,8 +2,9 @@
 
 URLs with the schemes http and https are parsed as the URL Standard does (backslashes, missing slashes, IPv4 in any
 base, percent-encoded and internationalised hosts); every other scheme is unsuitable, and so is a host
-that DNS cannot have (an empty label, or one of more than 63 bytes). A site is the scheme with the registrable
-domain (HTML, "obtain a site"), by the Public Suffix List with its private part.
+that DNS cannot have (an empty label, or one of more than 63 bytes), unless the caller asks for Chromium's own parser.
+A site is the scheme with the registrable domain (HTML, "obtain a site"), by the Public Suffix List with its private
+part.
 """
 
 from __future__ import annotations
@@ -71,8 +72,12 @@ class Url:
 
 
 @lru_cache(maxsize=65_536)
-def parse_url(text: str) -> Url | None:
-    """Return the URL that ``text`` is, or None if it does not parse or is not http or https."""
+def parse_url(text: str, *, as_chromium: bool = False) -> Url | None:
+    """Return the URL that ``text`` is, or None if it does not parse or is not http or https.
+
+    ``as_chromium`` accepts the hosts that Chromium accepts beyond that: empty and long labels, joiners anywhere, spaces
+    and asterisks (which it escapes).
+    """
     text = text.strip(_TRIMMED).replace("\t", "").replace("\n", "").replace("\r", "")
     match = _SCHEME.fullmatch(text)
     if match is None:
@@ -85,7 +90,7 @@ def parse_url(text: str) -> Url | None:
     location = parts[1].rpartition("@")[2]
     host, port = _split_port(location)
     number = _port(port, _DEFAULT_PORTS[scheme])
-    parsed = _host(host)
+    parsed = _host(host, as_chromium=as_chromium)
     if parsed is None or number is None:
         return None
     return Url(Origin(scheme, parsed, number), _rest(parts[2]))
@@ -122,11 +127,6 @@ def site_of(origin: str) -> str | None:
     return None if parsed is None else parsed.registrable_site
 
 
-def same_site(a: Origin, b: Origin) -> bool:
-    """Return whether two origins are schemefully same site."""
-    return a.site == b.site
-
-
 @lru_cache(maxsize=1)
 def _suffixes() -> PublicSuffixList:
     return PublicSuffixList()
@@ -135,8 +135,14 @@ def _suffixes() -> PublicSuffixList:
 @lru_cache(maxsize=65_536)
 def _registrable_domain(host: str) -> str | None:
     name = host.removesuffix(".")
-    domain = None if _is_address(name) else _suffixes().privatesuffix(name)
-    return None if domain is None else host[len(name) - len(domain) :]
+    # Chromium skips leading dots, and takes the label before the public suffix even if it is empty.
+    known = name.lstrip(".").rpartition("..")[2]
+    if _is_address(name) or not known or name.endswith("."):
+        return None
+    domain = _suffixes().privatesuffix(known)
+    if domain is None:
+        return None if known == name.lstrip(".") else host[len(name) - len(known) - 1 :]
+    return host[len(name) - len(domain) :]
 
 
 def _is_local(host: str) -> bool:
@@ -167,35 +173,46 @@ def _port(text: str, default: int) -> int | None:
     return int(digits) if len(digits) <= 5 and int(digits) < 1 << 16 else None
 
 
-def _host(text: str) -> str | None:
+def _host(text: str, *, as_chromium: bool) -> str | None:
     if text.startswith("["):
         return _ipv6(text[1:-1]) if text.endswith("]") else None
     try:
         decoded = unquote_to_bytes(text).decode()
-        host = decoded.lower() if decoded.isascii() else _to_ascii(decoded)
+        name = decoded.lower() if decoded.isascii() else _mapped(decoded, check_joiners=not as_chromium)
     except UnicodeError:
         return None
-    if not host or len(host) > _MAX_HOST_BYTES + 1 or not _FORBIDDEN_HOST.isdisjoint(host):
+    if not name or not _FORBIDDEN_HOST.isdisjoint(name.replace(" ", "") if as_chromium else name):
         return None
+    if as_chromium:
+        name = name.replace(" ", "%20").replace("*", "%2A")
+    host = ".".join(_to_ascii(label) for label in name.split("."))
     labels = host.removesuffix(".").split(".")
-    if any(not 0 < len(label) <= _MAX_LABEL_BYTES for label in labels):
+    if not as_chromium and not _fits_dns(host, labels):
         return None
     if labels[-1].isdigit() or re.fullmatch("0x[0-9a-f]*", labels[-1]):
         return _ipv4(labels)
     return host
 
 
-def _to_ascii(domain: str) -> str:
-    """Return an internationalised domain in ASCII (UTS #46, ToASCII, nontransitional: ß stays apart from ss)."""
-    labels = idna.uts46_remap(domain, std3_rules=False, transitional=False).split(".")
-    for label in labels:
+def _fits_dns(host: str, labels: list[str]) -> bool:
+    return len(host) <= _MAX_HOST_BYTES + 1 and all(0 < len(label) <= _MAX_LABEL_BYTES for label in labels)
+
+
+def _mapped(domain: str, *, check_joiners: bool) -> str:
+    """Return an internationalised domain mapped and checked (UTS #46, nontransitional: ß stays apart from ss)."""
+    mapped = idna.uts46_remap(domain, std3_rules=False, transitional=False)
+    for label in mapped.split("."):
         if not label.isascii():
             idna.check_initial_combiner(label)
             idna.check_bidi(label)
             joiners = (index for index, letter in enumerate(label) if letter in "\u200c\u200d")
-            if not all(idna.valid_contextj(label, index) for index in joiners):
+            if check_joiners and not all(idna.valid_contextj(label, index) for index in joiners):
                 raise UnicodeError("a joiner character has nothing to join")
-    return ".".join(label if label.isascii() else f"xn--{label.encode('punycode').decode()}" for label in labels)
+    return mapped
+
+
+def _to_ascii(label: str) -> str:
+    return label if label.isascii() else f"xn--{label.encode('punycode').decode()}"
 
 
 def _ipv6(text: str) -> str | None:

@@ -91,10 +91,7 @@ def exact_rate(states: int, epsilon: Fraction) -> Real | Fraction:
     It is 1 minus the probability (e^ε − 1)/(e^ε + |O| − 1) of Algorithm 8. Computed from e^−ε, whose cost does not
     grow with ε: a header may give any ε.
     """
-    _check(states)
-    if not epsilon >= 0:
-        raise ParameterError(f"epsilon must be 0 or more, got {epsilon}")
-    shrunk = exp(-epsilon)
+    shrunk = _shrunk(states, epsilon)
     return shrunk * states / (shrunk * (states - 1) + 1) if epsilon else Fraction(1)
 
 
@@ -103,10 +100,7 @@ def exact_truth(states: int, epsilon: Fraction) -> Real | Fraction:
 
     It is 1 − ``exact_rate``, computed separately to stay precise if that is close to 1.
     """
-    _check(states)
-    if not epsilon >= 0:
-        raise ParameterError(f"epsilon must be 0 or more, got {epsilon}")
-    shrunk = exp(-epsilon)
+    shrunk = _shrunk(states, epsilon)
     return (1 - shrunk) / (shrunk * (states - 1) + 1) if epsilon else Fraction(0)
 
 
@@ -135,6 +129,14 @@ def draw_state(bits: Bits, states: int, epsilon: Fraction) -> int | None:
     if not bernoulli_batch(bits, exact_rate(states, epsilon), 1)[0]:
         return None
     return uniform_below(bits, states)
+
+
+def _shrunk(states: int, epsilon: Fraction) -> Real:
+    """Return e^−ε for a source with this many states."""
+    _check(states)
+    if not epsilon >= 0:
+        raise ParameterError(f"epsilon must be 0 or more, got {epsilon}")
+    return exp(-epsilon)
 
 
 def _check(states: int) -> None:

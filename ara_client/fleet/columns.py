@@ -8,8 +8,9 @@ increasing order of their names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +20,11 @@ from aggservice.mechanisms import ParameterError
 Ints: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.uint64]
 Flags: TypeAlias = NDArray[np.bool_]
+Built = TypeVar("Built", bound="Registrations")
+
+_KINDS: Final[Mapping[Any, type[np.generic]]] = {"Ints": np.int64, "Words": np.uint64, "Flags": np.bool_}
+#: The columns with one row per key or contribution.
+_INNER: Final = ("name", "key_high", "key_low", "value", "filtering_id")
 
 MAX_KEYS = 20
 #: A contribution stays below this, so that twenty of them cannot overflow a 64-bit sum.
@@ -28,11 +34,10 @@ TIME_LIMIT_MS = 1 << 61
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceColumns:
-    """Source registrations in order of time.
+class Registrations:
+    """What source and trigger registrations have in common, in order of time.
 
-    ``order`` is the position of a registration among all sources and triggers. Triggers before ``expiry_ms`` match a
-    source; those before ``report_until_ms`` (its aggregatable report window) make reports.
+    ``order`` is the position of a registration among all sources and triggers.
     """
 
     order: Ints
@@ -40,9 +45,6 @@ class SourceColumns:
     device: Ints
     reporter: Ints
     destination: Ints
-    priority: Ints
-    expiry_ms: Ints
-    report_until_ms: Ints
     filter: Ints
     offset: Ints
     name: Ints
@@ -50,130 +52,61 @@ class SourceColumns:
     key_low: Words
 
     def __post_init__(self) -> None:
-        _check_rows(self, ("name", "key_high", "key_low"))
+        _check_rows(self)
 
     def __len__(self) -> int:
         return int(self.order.size)
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        order: ArrayLike,
-        time_ms: ArrayLike,
-        device: ArrayLike,
-        expiry_ms: ArrayLike,
-        key_high: ArrayLike,
-        key_low: ArrayLike,
-        reporter: ArrayLike = 0,
-        destination: ArrayLike = 0,
-        priority: ArrayLike = 0,
-        report_until_ms: ArrayLike | None = None,
-        filter: ArrayLike = 0,
-        offset: ArrayLike | None = None,
-        name: ArrayLike = 0,
-    ) -> SourceColumns:
-        """Build columns from arrays, or from single numbers that apply to every row.
 
-        Without ``offset`` every source has one key; ``report_until_ms`` defaults to ``expiry_ms``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceColumns(Registrations):
+    """Source registrations.
+
+    Triggers before ``expiry_ms`` match a source; those before ``report_until_ms`` (its aggregatable report window) make
+    reports.
+    """
+
+    priority: Ints
+    expiry_ms: Ints
+    report_until_ms: Ints
+
+    @classmethod
+    def of(cls, **columns: ArrayLike | None) -> SourceColumns:
+        """Build columns from arrays, or from single numbers that apply to every row; most are 0 if not given.
+
+        Give ``order``, ``time_ms``, ``device``, ``expiry_ms``, ``key_high`` and ``key_low``. Without ``offset`` every
+        source has one key; ``report_until_ms`` defaults to ``expiry_ms``.
         """
-        rows = np.asarray(order).size
-        offsets = _offsets(offset, rows)
-        inner = int(offsets[-1])
-        return cls(
-            order=_ints(order, rows),
-            time_ms=_ints(time_ms, rows),
-            device=_ints(device, rows),
-            reporter=_ints(reporter, rows),
-            destination=_ints(destination, rows),
-            priority=_ints(priority, rows),
-            expiry_ms=_ints(expiry_ms, rows),
-            report_until_ms=_ints(expiry_ms if report_until_ms is None else report_until_ms, rows),
-            filter=_ints(filter, rows),
-            offset=offsets,
-            name=_ints(name, inner),
-            key_high=_words(key_high, inner),
-            key_low=_words(key_low, inner),
-        )
+        return _build(cls, {"report_until_ms": columns.get("expiry_ms", 0)} | columns, "expiry_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriggerColumns:
-    """Trigger registrations in order of time, each with the contributions it requests.
+class TriggerColumns(Registrations):
+    """Trigger registrations, each with the contributions it requests.
 
     ``key_high`` and ``key_low`` are the trigger's pieces of the key. ``has_context_id`` marks a trigger with a
     ``trigger_context_id``: its report is always sent, without delay, and does not count towards the report cap.
     """
 
-    order: Ints
-    time_ms: Ints
-    device: Ints
-    reporter: Ints
-    destination: Ints
-    filter: Ints
     has_dedup_key: Flags
     dedup_key: Words
     has_context_id: Flags
-    offset: Ints
-    name: Ints
-    key_high: Words
-    key_low: Words
     value: Ints
     filtering_id: Words
 
     def __post_init__(self) -> None:
-        _check_rows(self, ("name", "key_high", "key_low", "value", "filtering_id"))
+        _check_rows(self)
         if self.value.size and not (self.value.min() >= 0 and self.value.max() < VALUE_LIMIT):
             raise ParameterError(f"column value must lie in [0, {VALUE_LIMIT})")
 
-    def __len__(self) -> int:
-        return int(self.order.size)
-
     @classmethod
-    def of(
-        cls,
-        *,
-        order: ArrayLike,
-        time_ms: ArrayLike,
-        device: ArrayLike,
-        key_high: ArrayLike,
-        key_low: ArrayLike,
-        value: ArrayLike,
-        reporter: ArrayLike = 0,
-        destination: ArrayLike = 0,
-        filter: ArrayLike = 0,
-        has_dedup_key: ArrayLike | None = None,
-        dedup_key: ArrayLike | None = None,
-        has_context_id: ArrayLike = False,
-        offset: ArrayLike | None = None,
-        name: ArrayLike = 0,
-        filtering_id: ArrayLike = 0,
-    ) -> TriggerColumns:
-        """Build columns from arrays, or from single numbers that apply to every row.
+    def of(cls, **columns: ArrayLike | None) -> TriggerColumns:
+        """Build columns from arrays, or from single numbers that apply to every row; most are 0 if not given.
 
-        Without ``offset`` every trigger requests one contribution; ``dedup_key`` alone applies to all rows.
+        Give ``order``, ``time_ms``, ``device``, ``key_high``, ``key_low`` and ``value``. Without ``offset`` every
+        trigger requests one contribution; ``dedup_key`` alone applies to all rows.
         """
-        rows = np.asarray(order).size
-        offsets = _offsets(offset, rows)
-        inner = int(offsets[-1])
-        deduplicated = (dedup_key is not None) if has_dedup_key is None else has_dedup_key
-        return cls(
-            order=_ints(order, rows),
-            time_ms=_ints(time_ms, rows),
-            device=_ints(device, rows),
-            reporter=_ints(reporter, rows),
-            destination=_ints(destination, rows),
-            filter=_ints(filter, rows),
-            has_dedup_key=_flags(deduplicated, rows),
-            dedup_key=_words(0 if dedup_key is None else dedup_key, rows),
-            has_context_id=_flags(has_context_id, rows),
-            offset=offsets,
-            name=_ints(name, inner),
-            key_high=_words(key_high, inner),
-            key_low=_words(key_low, inner),
-            value=_ints(value, inner),
-            filtering_id=_words(filtering_id, inner),
-        )
+        return _build(cls, {"has_dedup_key": "dedup_key" in columns} | columns, "value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,15 +141,33 @@ class FleetReports:
         ]
 
 
-def _check_rows(columns: SourceColumns | TriggerColumns, inner: tuple[str, ...]) -> None:
+def _build(kind: type[Built], given: Mapping[str, ArrayLike | None], last: str) -> Built:
+    """Return registrations of these columns; ``last`` and what every registration needs must be among them."""
+    unknown = given.keys() - {field.name for field in fields(kind)}
+    missing = {"order", "time_ms", "device", "key_high", "key_low", last} - given.keys()
+    if unknown or missing:
+        raise ParameterError(f"unknown columns: {sorted(unknown)}; columns to add: {sorted(missing)}")
+    rows = np.asarray(given["order"]).size
+    offset = np.arange(rows + 1) if given.get("offset") is None else _column(given["offset"], np.int64, rows + 1)
+    _check_offset(offset, rows)
+    sizes = dict.fromkeys(_INNER, int(offset[-1]))
+    made = {
+        field.name: _column(given.get(field.name, 0), _KINDS[field.type], sizes.get(field.name, rows))
+        for field in fields(kind)
+        if field.name != "offset"
+    }
+    return kind(offset=offset, **made)
+
+
+def _check_rows(columns: Registrations) -> None:
     rows, offset = len(columns), columns.offset
     _check_offset(offset, rows)
     for field in fields(columns):
         column = getattr(columns, field.name)
-        wanted = rows + 1 if field.name == "offset" else int(offset[-1]) if field.name in inner else rows
+        wanted = rows + 1 if field.name == "offset" else int(offset[-1]) if field.name in _INNER else rows
         if column.shape != (wanted,):
             raise ParameterError(f"column {field.name} has shape {column.shape}, not {wanted} rows")
-        kind = np.bool_ if field.type == "Flags" else np.uint64 if field.type == "Words" else np.int64
+        kind = _KINDS[field.type]
         if column.dtype != kind:
             raise ParameterError(f"column {field.name} holds {column.dtype}, not {kind.__name__}; use .of()")
         if not (column.flags.c_contiguous and column.flags.writeable):
@@ -245,27 +196,7 @@ def _check_offset(offset: Ints, rows: int) -> None:
         raise ParameterError(f"column offset must start at 0 and give each row 0 to {MAX_KEYS} entries")
 
 
-def _offsets(offset: ArrayLike | None, rows: int) -> Ints:
-    if offset is None:
-        return np.arange(rows + 1, dtype=np.int64)
-    offsets = _ints(offset, rows + 1)
-    _check_offset(offsets, rows)
-    return offsets
-
-
-def _ints(values: ArrayLike, rows: int) -> Ints:
-    return _column(values, np.int64, rows)  # type: ignore[return-value]
-
-
-def _words(values: ArrayLike, rows: int) -> Words:
-    return _column(values, np.uint64, rows)  # type: ignore[return-value]
-
-
-def _flags(values: ArrayLike, rows: int) -> Flags:
-    return _column(values, np.bool_, rows)  # type: ignore[return-value]
-
-
-def _column(values: ArrayLike, kind: type[np.generic], rows: int) -> NDArray[np.generic]:
+def _column(values: ArrayLike | None, kind: type[np.generic], rows: int) -> NDArray[Any]:
     """Return the values as one writable, contiguous column, the only kind of array that the kernels accept.
 
     A number out of range is an error; numpy alone would reduce it modulo 2⁶⁴ silently.

@@ -31,42 +31,22 @@ from ara_client.fleet.tables import (
     group_slot,
 )
 
-ATTRIBUTED: Final = 0
-NO_SOURCE: Final = 1
-FILTERED: Final = 2
-WINDOW_PASSED: Final = 3
-DEDUPLICATED: Final = 4
-NO_CONTRIBUTIONS: Final = 5
-TOO_MANY_REPORTS: Final = 6
-BUDGET_SPENT: Final = 7
+#: The outcomes of a trigger, as ``ara_client.fleet.fleet.TriggerOutcome`` names them.
+ATTRIBUTED, NO_SOURCE, FILTERED, WINDOW_PASSED, DEDUPLICATED, NO_CONTRIBUTIONS, TOO_MANY_REPORTS, BUDGET_SPENT = range(
+    8
+)
 
 #: Columns of ``Store.rows``: a source's registration, its spending, and its links within its group.
-PRIORITY: Final = 0
-EXPIRY_MS: Final = 1
-REPORT_UNTIL_MS: Final = 2
-FILTER: Final = 3
-SPENT: Final = 4
-COUNTED: Final = 5
-CHILD: Final = 6
-SIBLING: Final = 7
+PRIORITY, EXPIRY_MS, REPORT_UNTIL_MS, FILTER, SPENT, COUNTED, CHILD, SIBLING = range(8)
 SOURCE_WIDTH: Final = 8
 
 #: Indexes of ``progress``: sources, triggers and contributions processed; groups and dedup keys stored.
-SOURCES: Final = 0
-TRIGGERS: Final = 1
-WRITTEN: Final = 2
-GROUPS: Final = 3
-DEDUP_KEYS: Final = 4
+SOURCES, TRIGGERS, WRITTEN, GROUPS, DEDUP_KEYS = range(5)
 PROGRESS_WIDTH: Final = 5
 
-
-#: Columns of keys and of requested or sent contributions, all 64-bit words.
-NAME: Final = 0
-KEY_HIGH: Final = 1
-KEY_LOW: Final = 2
+#: Columns of keys (the first three) and of requested or sent contributions, all 64-bit words.
+NAME, KEY_HIGH, KEY_LOW, VALUE, FILTERING_ID = range(5)
 KEY_WIDTH: Final = 3
-VALUE: Final = 3
-FILTERING_ID: Final = 4
 CONTRIBUTION_WIDTH: Final = 5
 
 

@@ -18,16 +18,11 @@ NONE: Final = -1
 EMPTY: Final = -2
 
 #: Columns of a table of groups; ``HEAD`` is the best (or newest) source, ``NONE``, or ``EMPTY``.
-DEVICE: Final = 0
-REPORTER: Final = 1
-DESTINATION: Final = 2
-HEAD: Final = 3
+DEVICE, REPORTER, DESTINATION, HEAD = range(4)
 GROUP_WIDTH: Final = 4
 
-
 #: Columns of a set of dedup keys.
-SOURCE: Final = 0
-DEDUP_KEY: Final = 1
+SOURCE, DEDUP_KEY = range(2)
 DEDUP_WIDTH: Final = 2
 _NO_SOURCE: Final = (1 << 64) - 1
 

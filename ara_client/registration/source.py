@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aggservice.wire import parse_origin
 from ara_client.constants import (
     AGGREGATABLE_BUDGET,
     DAY_MS,
@@ -27,6 +26,7 @@ from ara_client.constants import (
     MIN_SOURCE_EXPIRY_MS,
     UINT32_MAX,
 )
+from ara_client.origins import parse_destination
 from ara_client.registration.debug_reporting import DebugReportingConfig, parse_source_debug_reporting
 from ara_client.registration.filters import FilterMap, parse_filter_data
 from ara_client.registration.flexible import TriggerSpec, parse_trigger_specs
@@ -150,7 +150,7 @@ def _destinations(root: Node) -> tuple[str, ...]:
     sites = set()
     for entry in entries:
         text = entry.string()
-        origin = None if text is None else parse_origin(text)
+        origin = None if text is None else parse_destination(text)
         if origin is not None and origin.suitable:
             sites.add(origin.site)
         elif text is not None:

@@ -44,7 +44,6 @@ class Filtered(Protocol):
     @property
     def filters(self) -> FilterPair:
         """The filters."""
-        ...
 
 
 T = TypeVar("T", bound=Filtered)

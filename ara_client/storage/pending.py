@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from sortedcontainers import SortedDict
 
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport
-from ara_client.storage.rate_limits import count
-from ara_client.storage.sources import StoredSource
+from ara_client.storage.sources import StoredSource, count
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

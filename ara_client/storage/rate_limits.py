@@ -7,14 +7,15 @@ has the limits on destinations, which use the same records.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 from sortedcontainers import SortedDict, SortedList
 
 from aggservice.wire import Origin
-from ara_client.storage.sources import StoredSource
+from ara_client.storage.sources import StoredSource, count
 from ara_client.vendor import VendorValues
 
 AttributionScope = Literal["event", "aggregatable"]
@@ -47,16 +48,12 @@ class RecordIndex:
     __slots__ = ("_lists", "_origins")
 
     def __init__(self) -> None:
-        self._lists: dict[tuple[str, ...], SortedDict[tuple[int, int], RateLimitRecord]] = {}
-        self._origins: dict[tuple[str, ...], dict[Origin, int]] = {}
+        self._lists: dict[tuple[str, ...], SortedDict[tuple[int, int], RateLimitRecord]] = defaultdict(SortedDict)
+        self._origins: dict[tuple[str, ...], dict[Origin, int]] = defaultdict(dict)
 
     def add(self, key: tuple[str, ...], record: RateLimitRecord) -> None:
         """Add a record under a key."""
-        listed = self._lists.get(key)
-        if listed is None:
-            listed = self._lists[key] = SortedDict()
-            self._origins[key] = {}
-        listed[record.time_ms, record.serial] = record
+        self._lists[key][record.time_ms, record.serial] = record
         count(self._origins[key], record.reporting_origin, 1)
 
     def remove(self, key: tuple[str, ...], record: RateLimitRecord) -> None:
@@ -136,18 +133,6 @@ class LivingDestinations:
         return [record for record in self._by_expiry.values() if not record.deactivated]
 
 
-K = TypeVar("K", bound=Hashable)
-
-
-def count(counts: dict[K, int], key: K, by: int) -> None:
-    """Add to a count; remove the key at zero."""
-    total = counts.get(key, 0) + by
-    if total:
-        counts[key] = total
-    else:
-        del counts[key]
-
-
 class RateLimits:
     """The records, and the limits on attributions and on reporting origins."""
 
@@ -161,7 +146,7 @@ class RateLimits:
         self._source_pairs = RecordIndex()
         self.sources_by_site = RecordIndex()
         self.sources_by_sites = RecordIndex()
-        self._living: dict[tuple[str, ...], LivingDestinations] = {}
+        self._living: dict[tuple[str, ...], LivingDestinations] = defaultdict(LivingDestinations)
         self._by_source: dict[int, list[RateLimitRecord]] = {}
         self._by_report: dict[tuple[str, int], RateLimitRecord] = {}
         self._next_purge_ms = 0
@@ -200,12 +185,8 @@ class RateLimits:
 
     def allows_source_origin(self, source: StoredSource) -> bool:
         """Return whether the reporting origin may register sources for this source site and its destinations."""
-        return self._allows_origin(
-            self._source_pairs,
-            source,
-            source.registration.destinations,
-            self._vendor.max_source_reporting_origins,
-        )
+        destinations = source.registration.destinations
+        return self._allows_origin(self._source_pairs, source, destinations, self._vendor.max_source_reporting_origins)
 
     def allows_origin_per_site(self, source: StoredSource) -> bool:
         """Return whether the reporting site stays within its limit of recent origins on this source site."""
@@ -219,9 +200,7 @@ class RateLimits:
 
     def living(self, key: tuple[str, ...], now_ms: int) -> LivingDestinations:
         """Return the unexpired destinations of a source site, or of a source site and a reporting site."""
-        found = self._living.get(key)
-        if found is None:
-            found = LivingDestinations()
+        found = self._living.get(key) or LivingDestinations()
         found.expire(now_ms)
         return found
 
@@ -307,10 +286,7 @@ class RateLimits:
                 index.add(key, record)
             if scope == "source":
                 for key in _living_keys(record):
-                    living = self._living.get(key)
-                    if living is None:
-                        living = self._living[key] = LivingDestinations()
-                    living.add(record)
+                    self._living[key].add(record)
 
     def _remove(self, record: RateLimitRecord) -> None:
         del self._records[record.serial]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections import defaultdict
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
 from sortedcontainers import SortedDict, SortedList
 
@@ -15,8 +17,10 @@ from ara_client.storage.flexible_ledger import FlexibleLedger
 from ara_client.storage.matching import FilterSubject
 
 AttributionLogic = Literal["truthfully", "never", "falsely"]
+K = TypeVar("K", bound=Hashable)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class StoredSource:
     """A registered source and what its budgets have spent.
 
@@ -24,80 +28,43 @@ class StoredSource:
     ``falsely``.
     """
 
-    __slots__ = (
-        "aggregatable_dedup_keys",
-        "aggregatable_reports",
-        "attribution_logic",
-        "cookie_debug_allowed",
-        "debug_budget",
-        "debug_key",
-        "debug_reports",
-        "dedup_keys",
-        "event_level_active",
-        "event_reports",
-        "expiry_time_ms",
-        "fenced",
-        "flexible",
-        "id",
-        "named_budgets",
-        "origin",
-        "registration",
-        "remaining_budget",
-        "reporting_origin",
-        "reporting_site",
-        "response_rate",
-        "scopes",
-        "site",
-        "source_type",
-        "time_ms",
-    )
+    id: int
+    registration: SourceRegistration
+    origin: Origin
+    reporting_origin: Origin
+    source_type: str
+    time_ms: int
+    cookie_debug_allowed: bool
+    fenced: bool
+    site: str = field(init=False)
+    reporting_site: str = field(init=False)
+    expiry_time_ms: int = field(init=False)
+    debug_key: int | None = field(init=False)
+    scopes: AttributionScopes | None = field(init=False)
+    attribution_logic: AttributionLogic = "truthfully"
+    response_rate: float = 0.0
+    event_level_active: bool = True
+    event_reports: int = 0
+    dedup_keys: set[int] = field(default_factory=set)
+    aggregatable_dedup_keys: set[int] = field(default_factory=set)
+    debug_budget: int = field(init=False)
+    debug_reports: int = 0
+    remaining_budget: int = field(init=False)
+    aggregatable_reports: int = 0
+    named_budgets: dict[str, int] = field(init=False)
+    flexible: FlexibleLedger | None = None
 
-    def __init__(
-        self,
-        *,
-        identity: int,
-        registration: SourceRegistration,
-        origin: Origin,
-        reporting_origin: Origin,
-        source_type: str,
-        time_ms: int,
-        cookie_debug_allowed: bool,
-        fenced: bool,
-    ) -> None:
-        self.id = identity
-        self.registration = registration
-        self.origin = origin
-        self.site = origin.site
-        self.reporting_origin = reporting_origin
-        self.reporting_site = reporting_origin.site
-        self.source_type = source_type
-        self.time_ms = time_ms
-        self.expiry_time_ms = time_ms + registration.expiry_ms
-        self.cookie_debug_allowed = cookie_debug_allowed
-        self.debug_key = registration.debug_key if cookie_debug_allowed else None
-        self.fenced = fenced
-        self.scopes: AttributionScopes | None = registration.scopes
-        self.attribution_logic: AttributionLogic = "truthfully"
-        self.response_rate = 0.0
-        self.event_level_active = True
-        self.event_reports = 0
-        self.dedup_keys: set[int] = set()
-        self.aggregatable_dedup_keys: set[int] = set()
+    def __post_init__(self) -> None:
+        registration = self.registration
+        self.site, self.reporting_site = self.origin.site, self.reporting_origin.site
+        self.expiry_time_ms = self.time_ms + registration.expiry_ms
+        self.debug_key = registration.debug_key if self.cookie_debug_allowed else None
+        self.scopes = registration.scopes
         self.debug_budget = registration.debug.budget
-        self.debug_reports = 0
         self.remaining_budget = AGGREGATABLE_BUDGET - registration.debug.budget
-        self.aggregatable_reports = 0
         self.named_budgets = dict(registration.named_budgets)
-        self.flexible = (
-            None
-            if registration.specs is None
-            else FlexibleLedger(registration.specs, registration.max_event_level_reports)
-        )
-
-    @property
-    def attributed(self) -> bool:
-        """Whether a report was made for it, true or false."""
-        return self.event_reports > 0 or self.aggregatable_reports > 0
+        if registration.specs is not None:
+            self.flexible = FlexibleLedger(registration.specs, registration.max_event_level_reports)
 
     @property
     def aggregatable_window_end_ms(self) -> int:
@@ -109,6 +76,15 @@ class StoredSource:
         return FilterSubject(self.registration.filter_data, self.source_type, now_ms - self.time_ms)
 
 
+def count(counts: dict[K, int], key: K, by: int) -> None:
+    """Add to a count; remove the key at zero."""
+    total = counts.get(key, 0) + by
+    if total:
+        counts[key] = total
+    else:
+        del counts[key]
+
+
 class SourceStore:
     """The active sources. Each operation is O(log n) in the sources it concerns; nothing scans them all."""
 
@@ -116,7 +92,7 @@ class SourceStore:
         self._by_id: dict[int, StoredSource] = {}
         self._by_expiry: SortedDict[tuple[int, int], StoredSource] = SortedDict()
         self._by_time: SortedDict[tuple[int, int], StoredSource] = SortedDict()
-        self._by_target: dict[tuple[Origin, str], SortedList] = {}
+        self._by_target: dict[tuple[Origin, str], SortedList] = defaultdict(SortedList)
         self._per_origin: dict[Origin, int] = {}
 
     def __len__(self) -> int:
@@ -131,12 +107,8 @@ class SourceStore:
         self._by_expiry[source.expiry_time_ms, source.id] = source
         self._by_time[source.time_ms, source.id] = source
         for destination in source.registration.destinations:
-            target = (source.reporting_origin, destination)
-            listed = self._by_target.get(target)
-            if listed is None:
-                listed = self._by_target[target] = SortedList()
-            listed.add((source.registration.priority, source.id))
-        self._per_origin[source.origin] = self._per_origin.get(source.origin, 0) + 1
+            self._by_target[source.reporting_origin, destination].add((source.registration.priority, source.id))
+        count(self._per_origin, source.origin, 1)
 
     def remove(self, source: StoredSource) -> None:
         """Remove a source, but not its pending reports. Removing it again has no effect."""
@@ -150,9 +122,7 @@ class SourceStore:
             listed.remove((source.registration.priority, source.id))
             if not listed:
                 del self._by_target[target]
-        self._per_origin[source.origin] -= 1
-        if not self._per_origin[source.origin]:
-            del self._per_origin[source.origin]
+        count(self._per_origin, source.origin, -1)
 
     def expire(self, now_ms: int) -> None:
         """Remove the sources that have expired."""

@@ -41,7 +41,8 @@ def _sha256(what: str, digest: object) -> bytes:
     return digest
 
 
-def _from_hex(text: object, length: int) -> bytes:
+def from_hex(text: object, length: int) -> bytes:
+    """Return ``length`` bytes from their canonical text; FormatError for any other."""
     if not isinstance(text, str) or len(text) != 2 * length or _HEX.match(text) is None:
         raise FormatError(f"expected {2 * length} lower-case hex digits")
     return bytes.fromhex(text)
@@ -184,16 +185,16 @@ def _spend(plain: dict[str, str], loss_name: str) -> Spend:
 
 def _result(plain: dict[str, Any]) -> ResultDigest:
     files = tuple(
-        FileDigest(name=one["name"], size=one["size"], sha256=_from_hex(one["sha256"], HASH_BYTES))
+        FileDigest(name=one["name"], size=one["size"], sha256=from_hex(one["sha256"], HASH_BYTES))
         for one in plain["files"]
     )
-    return ResultDigest(sha256=_from_hex(plain["sha256"], HASH_BYTES), size=plain["size"], files=files)
+    return ResultDigest(sha256=from_hex(plain["sha256"], HASH_BYTES), size=plain["size"], files=files)
 
 
 def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
     common: dict[str, Any] = {
         "seq": plain["seq"],
-        "previous": _from_hex(plain["previous"], HASH_BYTES),
+        "previous": from_hex(plain["previous"], HASH_BYTES),
         "time_ms": plain["time_ms"],
     }
     if plain["type"] == Genesis.type:
@@ -208,14 +209,14 @@ def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
             filter=filter_from_plain(plain["filter"]),
             terms=terms_from_plain(plain["terms"]),
             recovery=plain["recovery"] == "on",
-            public_key=_from_hex(plain["public_key"], 32),
-            nonce=_from_hex(plain["nonce"], 16),
+            public_key=from_hex(plain["public_key"], 32),
+            nonce=from_hex(plain["nonce"], 16),
         )
     if loss_name is None:
         raise FormatError("the first entry of a log must be a genesis entry")
     paid: dict[str, Any] = {
         "cost": _spend(plain["cost"], loss_name),
-        "units": UnitsDigest(count=plain["units"]["count"], sha256=_from_hex(plain["units"]["sha256"], HASH_BYTES)),
+        "units": UnitsDigest(count=plain["units"]["count"], sha256=from_hex(plain["units"]["sha256"], HASH_BYTES)),
     }
     if plain["type"] == RecoveryEntry.type:
         return RecoveryEntry(
@@ -228,7 +229,7 @@ def _build(plain: dict[str, Any], loss_name: str | None) -> Entry:
         **paid,
         caller=check_name("the caller", plain["caller"]),
         job_id=check_name("the job id", plain["job_id"]),
-        request_digest=_from_hex(plain["request"], HASH_BYTES),
+        request_digest=from_hex(plain["request"], HASH_BYTES),
         release=release_from_plain(plain["release"]),
         result=_result(plain["result"]),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from aggservice.mechanisms import Bits
 from budget.errors import BudgetError, FormatError
 from budget.log.canonical import decode, encode
-from budget.log.entries import Entry, Genesis, entry_from_plain, entry_hash
+from budget.log.entries import Entry, Genesis, entry_from_plain, entry_hash, from_hex
 from budget.log.merkle import HASH_BYTES, last_path, root, root_from_path
 
 _CHECKPOINT: Final = "aggservice-checkpoint-1"
@@ -78,15 +78,6 @@ class Signer:
         return f"Signer(public_key={self.public_key.hex()})"
 
 
-def _hex(text: object, length: int) -> bytes:
-    if not isinstance(text, str) or len(text) != 2 * length:
-        raise FormatError(f"expected {2 * length} hex digits")
-    try:
-        return bytes.fromhex(text)
-    except ValueError as problem:
-        raise FormatError("expected hex digits") from problem
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """A signed statement: this ledger, at ``entries`` entries, had this last hash and this Merkle root."""
@@ -112,15 +103,8 @@ class Checkpoint:
 
     def signed_by(self, signer: Signer) -> Checkpoint:
         """Return this checkpoint with its signature over the canonical bytes of everything else."""
-        return Checkpoint(
-            ledger_id=self.ledger_id,
-            entries=self.entries,
-            head=self.head,
-            root=self.root,
-            time_ms=self.time_ms,
-            public_key=signer.public_key,
-            signature=signer.sign(encode(self._plain() | {"public_key": signer.public_key.hex()})),
-        )
+        own = replace(self, public_key=signer.public_key)
+        return replace(own, signature=signer.sign(encode(own._plain())))
 
     def to_plain(self) -> dict[str, Any]:
         """Return the plain values, signature included."""
@@ -135,13 +119,13 @@ class Checkpoint:
         """Read the plain values; FormatError unless they are exactly a checkpoint with a valid signature."""
         try:
             found = cls(
-                ledger_id=_hex(plain["ledger"], HASH_BYTES),
+                ledger_id=from_hex(plain["ledger"], HASH_BYTES),
                 entries=plain["entries"],
-                head=_hex(plain["head"], HASH_BYTES),
-                root=_hex(plain["root"], HASH_BYTES),
+                head=from_hex(plain["head"], HASH_BYTES),
+                root=from_hex(plain["root"], HASH_BYTES),
                 time_ms=plain["time_ms"],
-                public_key=_hex(plain["public_key"], 32),
-                signature=_hex(plain["signature"], 64),
+                public_key=from_hex(plain["public_key"], 32),
+                signature=from_hex(plain["signature"], 64),
             )
         except (KeyError, TypeError) as problem:
             raise FormatError(f"this is not a checkpoint: {problem!r}") from problem
@@ -195,7 +179,7 @@ class Receipt:
         try:
             if set(plain) != {"format", "entry", "path", "checkpoint"} or plain["format"] != _RECEIPT:
                 raise FormatError("this is not a receipt")
-            path = tuple(_hex(one, HASH_BYTES) for one in plain["path"])
+            path = tuple(from_hex(one, HASH_BYTES) for one in plain["path"])
             entry, seq = plain["entry"], plain["entry"]["seq"]
         except (KeyError, TypeError) as problem:
             raise FormatError(f"this is not a receipt: {problem!r}") from problem

@@ -26,6 +26,9 @@ _PAUSE_S: Final = 0.05
 _FETCH: Final = 256
 _MIGRATION_LOCK: Final = 0x41474C47
 
+Guard = Callable[["psycopg.Connection[Any]", str, str], None]
+"""Checks, on the connection of a commit, that a caller's job was not taken over (``Transaction.admit``)."""
+
 MIGRATIONS: Final[tuple[tuple[LiteralString, ...], ...]] = (
     (
         "CREATE TABLE head (id integer PRIMARY KEY CHECK (id = 1), entries bigint NOT NULL, frontier bytea NOT NULL)",
@@ -61,9 +64,14 @@ def marked(statement: str) -> bytes:
 
 
 class _PostgresTransaction(SqlTransaction):
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, connection: psycopg.Connection[Any], guard: Guard | None = None) -> None:
         self._db = connection
         self._cursors = count()
+        self._guard = guard
+
+    def admit(self, caller: str, job_id: str) -> None:
+        if self._guard is not None:
+            self._guard(self._db, caller, job_id)
 
     def _run(self, statement: str, values: tuple[object, ...]) -> None:
         self._db.execute(marked(statement), values)
@@ -208,15 +216,19 @@ class PostgresDatabase:
 
 
 class PostgresStore(PostgresDatabase, Store):
-    """A ledger in one schema of a PostgreSQL database; see ``PostgresDatabase``."""
+    """A ledger in one schema of a PostgreSQL database; see ``PostgresDatabase``.
+
+    A service that shares its queue of jobs sets ``guard``, which every commit then passes.
+    """
 
     definite = False
+    guard: Guard | None = None
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
         if self._read_only:
             raise StoreError("this store is open for reading only: open it without read_only")
         begin = ("BEGIN ISOLATION LEVEL READ COMMITTED", "LOCK TABLE head IN EXCLUSIVE MODE")
-        return self.transact(name, begin, lambda connection: work(_PostgresTransaction(connection)))
+        return self.transact(name, begin, lambda connection: work(_PostgresTransaction(connection, self.guard)))
 
     def read(self, name: str, work: Callable[[Transaction], T]) -> T:
         begin = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -172,21 +173,7 @@ def optimized_unary(*, k: int, epsilon_micro: int) -> UnaryEncoding:
     return UnaryEncoding(kind="OUE", k=k, epsilon_permanent_micro=epsilon_micro)
 
 
-def l_sue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int | None = None) -> UnaryEncoding:
-    """Return RAPPOR in its utility-oriented form (§2.4.1); without ε₁, with the deployed second step."""
-    return UnaryEncoding(
-        kind="L-SUE",
-        k=k,
-        epsilon_permanent_micro=epsilon_permanent_micro,
-        epsilon_first_micro=epsilon_first_micro,
-    )
-
-
-def l_osue(*, k: int, epsilon_permanent_micro: int, epsilon_first_micro: int) -> UnaryEncoding:
-    """Return L-OSUE: OUE, then SUE (§2.4.2)."""
-    return UnaryEncoding(
-        kind="L-OSUE",
-        k=k,
-        epsilon_permanent_micro=epsilon_permanent_micro,
-        epsilon_first_micro=epsilon_first_micro,
-    )
+#: RAPPOR in its utility-oriented form (§2.4.1); without ε₁, with the deployed second step.
+l_sue = partial(UnaryEncoding, kind="L-SUE")
+#: L-OSUE: OUE, then SUE (§2.4.2).
+l_osue = partial(UnaryEncoding, kind="L-OSUE")

@@ -8,6 +8,7 @@ log-probability that all given parts came from one user.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from functools import lru_cache
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from ldp_client.protocols.bitflip import BitFlip
 from ldp_client.protocols.direct import DirectEncoding
 from ldp_client.protocols.everlasting import BitwiseEverlasting
 from ldp_client.protocols.hashed import LocalHashing
-from ldp_client.protocols.inner_product import InnerProduct, PairColumns
+from ldp_client.protocols.inner_product import InnerProduct, PairFleet
 from ldp_client.protocols.interface import check_value
 from ldp_client.protocols.rappor import Rappor
 from ldp_client.protocols.unary import UnaryEncoding
@@ -47,7 +48,32 @@ class StreamLaw(Protocol):
         """Return the ε of a report with respect to the state, for Theorem 13."""
 
 
-class BitsLaw:
+class _DrawnLaw(ABC):
+    """A law that draws the users' states first, one set or two, and then what they send.
+
+    ``report_epsilon`` is infinite for a client whose reports contain part of its state.
+    """
+
+    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
+        """Return two parts of ``first`` and ``second`` reports for each of ``users``: from one state, or from two."""
+        state = self._state(bits, users)
+        other = state if same else self._state(bits, users)
+        return self._send(bits, state, first), self._send(bits, other, second)
+
+    def report_epsilon(self) -> float:
+        """Return the ε of a report with respect to the state."""
+        return math.inf
+
+    @abstractmethod
+    def _state(self, bits: Bits, users: int) -> Any:
+        """Draw a state per user."""
+
+    @abstractmethod
+    def _send(self, bits: Bits, state: Any, reports: int) -> Any:
+        """Draw the part that users in these states send in ``reports`` reports."""
+
+
+class BitsLaw(_DrawnLaw):
     """Reports that are rows of independently randomized bits: RAPPOR, L-SUE, L-OSUE, Bitwise Everlasting Privacy.
 
     A part is how often each bit was set, and the number of reports.
@@ -62,12 +88,6 @@ class BitsLaw:
         self._row = rows_from_bytes([pack(pattern)], pattern.size)
         self._start = _log_pair(chain.permanent)
         self._emit = _log_pair(chain.instant)
-
-    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw states, and flip them once per report."""
-        state = self._state(bits, users)
-        other = state if same else self._state(bits, users)
-        return self._count(bits, state, first), self._count(bits, other, second)
 
     def log_probability(self, *parts: Any) -> Floats:
         """Return the sum over bits of the log-probability of a bit's count, over both states."""
@@ -84,7 +104,7 @@ class BitsLaw:
     def _state(self, bits: Bits, users: int) -> NDArray[np.uint64]:
         return self._permanent.flip(bits, np.repeat(self._row, users, axis=0), self._pattern.size)
 
-    def _count(self, bits: Bits, state: NDArray[np.uint64], reports: int) -> tuple[NDArray[np.uint8], int]:
+    def _send(self, bits: Bits, state: NDArray[np.uint64], reports: int) -> tuple[NDArray[np.uint8], int]:
         counts = np.zeros((state.shape[0], self._pattern.size), dtype=np.uint8 if reports < 256 else np.int64)
         for _ in range(reports):
             counts += bits_of(self._instant.flip(bits, state, self._pattern.size), self._pattern.size)
@@ -99,7 +119,7 @@ class BitsLaw:
         )
 
 
-class SymbolLaw:
+class SymbolLaw(_DrawnLaw):
     """Reports that are one of g symbols after two GRR steps: L-GRR, or LOLOHA with one hash function for all users.
 
     A part is how often each symbol was sent. If users hold different symbols, use ``log_of_counts``.
@@ -109,13 +129,6 @@ class SymbolLaw:
         if chain.instant is None:
             raise ProtocolError("a client without a second step sends its state itself, so every report identifies it")
         self._symbol, self._size, self._chain, self._instant = symbol, size, chain, chain.instant
-
-    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw states, and randomize them once per report."""
-        held = np.full(users, self._symbol)
-        state = self.states(bits, held)
-        other = state if same else self.states(bits, held)
-        return self.count(bits, state, first), self.count(bits, other, second)
 
     def log_probability(self, *parts: Any) -> Floats:
         """Return the log of the sum over states."""
@@ -134,6 +147,12 @@ class SymbolLaw:
         """Return ln(p₂/q₂)."""
         return math.log(float(self._instant.p / self._instant.q))
 
+    def _state(self, bits: Bits, users: int) -> NDArray[np.int64]:
+        return self.states(bits, np.full(users, self._symbol))
+
+    def _send(self, bits: Bits, state: NDArray[np.int64], reports: int) -> NDArray[np.int64]:
+        return self.count(bits, state, reports)
+
     def states(self, bits: Bits, held: NDArray[np.int64]) -> NDArray[np.int64]:
         """Draw each user's permanent answer to the symbol they hold."""
         return randomized_values(bits, held, self._size, self._chain.permanent.p)
@@ -146,7 +165,7 @@ class SymbolLaw:
         return counts
 
 
-class HashedLaw:
+class HashedLaw(_DrawnLaw):
     """LOLOHA: every report states the client's hash function, one of 2^128, and one of g symbols.
 
     Reports with different functions cannot come from one user. A part is the function's words and how often each symbol
@@ -157,15 +176,6 @@ class HashedLaw:
         self._value, self._g = value, protocol.g
         self._symbols = SymbolLaw(0, protocol.g, protocol.chain)
 
-    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw functions and answers, and randomize the answers once per report."""
-        functions, state = self._clients(bits, users)
-        others, other = (functions, state) if same else self._clients(bits, users)
-        return (
-            (functions, self._symbols.count(bits, state, first)),
-            (others, self._symbols.count(bits, other, second)),
-        )
-
     def log_probability(self, *parts: Any) -> Floats:
         """Return the log-probability of function and symbols; minus infinity if two functions differ."""
         functions = parts[0][0]
@@ -174,19 +184,18 @@ class HashedLaw:
         one = np.all([(part[0] == functions).all(axis=0) for part in parts], axis=0)
         return np.where(one, found, -math.inf)
 
-    def report_epsilon(self) -> float:
-        """Return infinity: a report contains the function."""
-        return math.inf
-
-    def _clients(self, bits: Bits, users: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    def _state(self, bits: Bits, users: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
         functions = np.stack(draw_hashes(bits, users))
         return functions, self._symbols.states(bits, self._hashed(functions))
+
+    def _send(self, bits: Bits, state: tuple[NDArray[np.uint64], NDArray[np.int64]], reports: int) -> Any:
+        return state[0], self._symbols.count(bits, state[1], reports)
 
     def _hashed(self, functions: NDArray[np.uint64]) -> NDArray[np.int64]:
         return hash_values(functions[0], functions[1], np.full(functions.shape[1], self._value), self._g)
 
 
-class RepeatedLaw:
+class RepeatedLaw(_DrawnLaw):
     """dBitFlipPM: every report of a value has the same sampled buckets and the same bits, which are a part."""
 
     def __init__(self, value: int, protocol: BitFlip) -> None:
@@ -195,11 +204,6 @@ class RepeatedLaw:
         step = protocol.chain.permanent
         self._logs = np.array([[_log(1 - step.q), _log(step.q)], [_log(1 - step.p), _log(step.p)]])
         self._log_sample = -math.log(math.comb(protocol.buckets, protocol.sampled))
-
-    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw the report that each user repeats."""
-        sent = self._send(bits, users)
-        return sent, sent if same else self._send(bits, users)
 
     def log_probability(self, *parts: Any) -> Floats:
         """Return the log-probability of one sample with its bits; minus infinity if two parts differ."""
@@ -210,20 +214,20 @@ class RepeatedLaw:
             one &= (sampled == other).all(axis=1) & (flips == bits).all(axis=1)
         return np.where(one, found, -math.inf)
 
-    def report_epsilon(self) -> float:
-        """Return infinity: a report is the state."""
-        return math.inf
-
-    def _send(self, bits: Bits, users: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    def _state(self, bits: Bits, users: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         columns = self._protocol.fleet(users, bits).report(np.full(users, self._value))
         return columns.sampled, bits_of(columns.rows, self._protocol.sampled)
 
+    def _send(self, bits: Bits, state: Any, reports: int) -> Any:
+        return state
 
-class StoredPairsLaw:
+
+class StoredPairsLaw(_DrawnLaw):
     """Report Noisy Inner Product: reports are drawn from L stored pairs. A part is one row of pairs per user.
 
     The probability of a stream is a sum over the ways in which reports share stored pairs: L(L−1)… ways to choose the
-    stored pairs, times the probability of each. It is a polynomial in the number of stored pairs used.
+    stored pairs, times the probability of each. It is a polynomial in the number of stored pairs used. The valid bound
+    is ``InnerProduct.untrackable``, because a report is a part of the state.
     """
 
     def __init__(self, value: int, protocol: InnerProduct) -> None:
@@ -233,24 +237,16 @@ class StoredPairsLaw:
         self._log_wrong = math.log(float(1 - protocol.keep) / vectors)
         self._known: dict[tuple[int, int, tuple[tuple[int, bool], ...]], float] = {}
 
-    def parts(self, bits: Bits, first: int, second: int, users: int, *, same: bool) -> tuple[Any, Any]:
-        """Draw stored pairs, and send some of them."""
-        fleet = self._protocol.fleet(users, bits)
-        other = fleet if same else self._protocol.fleet(users, bits)
-        return self._send(fleet, first, users), self._send(other, second, users)
-
     def log_probability(self, *parts: Any) -> Floats:
         """Return the log-probability of each user's pairs taken together."""
         return np.array([self._stream([pair for part in user for pair in part]) for user in zip(*parts, strict=True)])
 
-    def report_epsilon(self) -> float:
-        """Return infinity: a report is a part of the state. The valid bound is ``InnerProduct.untrackable``."""
-        return math.inf
+    def _state(self, bits: Bits, users: int) -> PairFleet:
+        return self._protocol.fleet(users, bits)
 
-    def _send(self, fleet: Any, reports: int, users: int) -> list[list[tuple[int, bool]]]:
-        values = np.full(users, self._value)
-        sent: list[PairColumns] = [fleet.report(values) for _ in range(reports)]
-        return [[(int(each.vectors[user]), bool(each.products[user])) for each in sent] for user in range(users)]
+    def _send(self, bits: Bits, state: PairFleet, reports: int) -> list[list[tuple[int, bool]]]:
+        sent = [state.report(np.full(state.users, self._value)) for _ in range(reports)]
+        return [[(int(each.vectors[user]), bool(each.products[user])) for each in sent] for user in range(state.users)]
 
     def _stream(self, pairs: list[tuple[int, bool]]) -> float:
         once = [0, 0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from paa_client.auction.aggregation import AuctionAggregation
 from paa_client.auction.signals import BaseValue, RejectReason
 from paa_client.config import Api, Config
 from paa_client.reporting.contributions import Cause, Contribution
-from paa_client.reporting.scopes import BatchingScope, ReportParameters
+from paa_client.reporting.scopes import BatchingScope, ReportOptions, ReportParameters
 
 
 class AuctionHost(Protocol):
@@ -18,29 +18,17 @@ class AuctionHost(Protocol):
 
     config: Config
 
-    def report_parameters(
-        self,
-        api: Api,
-        *,
-        context_id: str | None = None,
-        filtering_id_max_bytes: int = 1,
-        max_contributions: int | None = None,
-        aggregation_coordinator_origin: str | None = None,
-    ) -> ReportParameters:
+    def report_parameters(self, api: Api, **options: Unpack[ReportOptions]) -> ReportParameters:
         """Check and return what a page decides about a report."""
-        ...
 
     def process(self, scope: BatchingScope) -> None:
         """Make the reports of a scope that has ended."""
-        ...
 
     def record_loss(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:
         """Count a contribution that enters no report."""
-        ...
 
     def log(self, origin: str, operation: str, message: str) -> None:
         """Write a line to the console."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -212,15 +212,7 @@ class _Run:
             )
             for_winner = outcome.result
         if report_win is not None:
-            won = ResultSignals(
-                bid=signals.bid,
-                highest_scoring_other_bid=signals.highest_scoring_other_bid,
-                interest_group_owner=signals.interest_group_owner,
-                seller=self._seller,
-                ad=winner.bid.ad,
-                interest_group=group.name,
-                signals_for_winner=for_winner,
-            )
+            won = replace(signals, desirability=None, interest_group=group.name, signals_for_winner=for_winner)
             self._call(AuctionFunction.REPORT_WIN, winner.bidder, lambda aggregation: report_win(aggregation, won))
 
     def _call(
@@ -269,10 +261,8 @@ class _Run:
 
     def _scope(self, origin: str, parameters: ReportParameters) -> BatchingScope:
         """Get or create a batching scope: one for each origin and coordinator."""
-        found = self._scopes.get((origin, parameters))
-        if found is None:
-            found = self._scopes[origin, parameters] = BatchingScope(Api.PROTECTED_AUDIENCE, origin, parameters)
-        return found
+        fresh = BatchingScope(Api.PROTECTED_AUDIENCE, origin, parameters)
+        return self._scopes.setdefault((origin, parameters), fresh)
 
     def _pick(self, among: Sequence[int]) -> int | None:
         return among[uniform_below(self._bits, len(among))] if len(among) > 0 else None
@@ -297,11 +287,10 @@ class _Run:
         """Return the contribution with its signals filled in, or None where a signal has no value."""
         offer = next((offer for offer in offers if offer.bidder == waiting.bidder), None)
         rejecting = waiting.function in (AuctionFunction.GENERATE_BID, AuctionFunction.SCORE_AD) and offer is not None
-        measurements = Measurements(
+        measurements = replace(
+            waiting.measurements,
             winning_bid=winner.bid.bid if winner is not None else 0.0,
             highest_scoring_other_bid=other.bid.bid if other is not None else 0.0,
-            script_run_time_ms=waiting.measurements.script_run_time_ms,
-            signals_fetch_time_ms=waiting.measurements.signals_fetch_time_ms,
             reject_reason=offer.score.reject_reason if rejecting and offer is not None else None,
             participant=self._participant(waiting),
         )

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES
 
-SENT = 0
-NOT_ASKED = 1
-CUT_TEN_MINUTES = 2
-CUT_DAY = 3
+#: What became of an event.
+SENT, NOT_ASKED, CUT_TEN_MINUTES, CUT_DAY = range(4)
 
 _EMPTY = -1
 _HASH = np.uint64(0x9E3779B97F4A7C15)

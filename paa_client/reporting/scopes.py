@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypedDict
 
 from paa_client.config import Api
 from paa_client.effects import Effect
@@ -20,6 +21,15 @@ class DebugDetails:
 
 
 NO_DEBUG = DebugDetails()
+
+
+class ReportOptions(TypedDict, total=False):
+    """What a page may decide about a report (``privateAggregationConfig``)."""
+
+    context_id: str | None
+    filtering_id_max_bytes: int
+    max_contributions: int | None
+    aggregation_coordinator_origin: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ def _source(
     registration = parse_source(text, "navigation", VENDOR).value
     assert registration is not None
     return StoredSource(
-        identity=identity,
+        id=identity,
         registration=registration,
         origin=parse_suitable_origin(f"https://s{identity % 2}.test"),
         reporting_origin=REPORTERS[reporter],
@@ -295,7 +295,7 @@ def _debugged(budget: int) -> StoredSource:
     registration = parse_source(text, "navigation", VENDOR).value
     assert registration is not None
     return StoredSource(
-        identity=1,
+        id=1,
         registration=registration,
         origin=parse_suitable_origin("https://s.test"),
         reporting_origin=REPORTERS[0],
@@ -382,7 +382,7 @@ def test_the_store_finds_sources_by_priority_then_time(rows: list[tuple[int, int
 def replace_registration(source: StoredSource, registration: object) -> StoredSource:
     """Return a like source with another registration."""
     return StoredSource(
-        identity=source.id,
+        id=source.id,
         registration=registration,  # type: ignore[arg-type]
         origin=source.origin,
         reporting_origin=source.reporting_origin,

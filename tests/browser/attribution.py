@@ -16,6 +16,8 @@ from typing import Literal
 from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.wire import KeySet
 from ara_client import Browser, FixedDraws, Request, Response, VendorValues, parse_source
+from ara_client.event_noise.response import response_rate
+from ara_client.event_noise.state_space import StateReport, StateSpace
 from ara_client.registration.headers import INFO_HEADER, SOURCE_HEADER, TRIGGER_HEADER, normalise_headers, parse_info
 from ara_client.registration.source import SourceRegistration
 from ara_client.registration.trigger import parse_trigger
@@ -159,12 +161,21 @@ class RealBrowser:
 
 
 class ObservedDraws(FixedDraws):
-    """The noise that the real browser drew, and no null reports; ``nulls`` is how many it should have drawn."""
+    """The noise that the real browser drew, and no null reports.
+
+    ``nulls`` and ``noised`` are how many null reports and noised sources it should have drawn on average.
+    """
 
     def __init__(self, vendor: VendorValues) -> None:
         super().__init__(vendor)
         self._rates = {True: vendor.null_rate_including_source_time, False: vendor.null_rate_excluding_source_time}
         self.nulls = 0.0
+        self.noised = 0.0
+
+    def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
+        """Return what the real browser drew, and count the chance of noise."""
+        self.noised += response_rate(space.count, epsilon)
+        return super().response(space, epsilon)
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
         """Make none, and count the chance of one."""

@@ -32,6 +32,11 @@ _BROTLI = """
 const fs = require("fs"), zlib = require("zlib"), [from, to] = process.argv.slice(1);
 fs.writeFileSync(to, zlib.brotliDecompressSync(fs.readFileSync(from)));
 """
+_FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>{folder}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
+"""
+"""The package's own file names folders of the machines that it is made for; without a font no text is drawn."""
 _FETCH_S = 240
 
 
@@ -102,6 +107,7 @@ def _fetch(folder: Path) -> None:
             _decompress(work / f"package/bin/{part}.tar.br", work / f"{part}.tar")
             with tarfile.open(work / f"{part}.tar") as archive:
                 archive.extractall(unpacked, filter="data")
+        (unpacked / "fonts.conf").write_text(_FONTS.format(folder=folder / "fonts"))
         (unpacked / "chromium").chmod(0o755)
         unpacked.rename(folder)
 

@@ -15,7 +15,6 @@ from aggservice.wire import KeySet
 
 from ..service.collecting import collecting
 from .build import BuildUnavailable, chromium_program
-from .comparison import Comparison
 from .site import Site
 
 _COUNTS = pytest.StashKey[dict[str, tuple[int, int]]]()
@@ -62,11 +61,10 @@ class Counts:
         self._all = config.stash.setdefault(_COUNTS, {})
         self._name = name
 
-    def add(self, found: Comparison, explained: int = 0) -> None:
-        """Count a comparison. ``explained`` are the reports of one side that chance explains."""
-        compared, equal = self._all.get(self._name, (0, 0))
-        different = max(len(found.only_real), len(found.only_simulated)) - explained
-        self._all[self._name] = (compared + found.equal + different, equal + found.equal)
+    def record(self, equal: int, different: int) -> None:
+        """Count reports that were compared."""
+        compared, before = self._all.get(self._name, (0, 0))
+        self._all[self._name] = (compared + equal + different, before + equal)
 
 
 @pytest.fixture

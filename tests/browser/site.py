@@ -129,6 +129,11 @@ class Site:
             time.sleep(0.02)
         return list(self.posted)
 
+    def forget(self) -> None:
+        """Forget what was posted and seen so far."""
+        self.posted.clear()
+        self.seen.clear()
+
     def _get(self, handler: BaseHTTPRequestHandler) -> None:
         host, now_ms = handler.headers.get("host", ""), time.time_ns() // 1_000_000
         self.seen.append(Seen(url=f"https://{host}{handler.path}", headers=dict(handler.headers), time_ms=now_ms))

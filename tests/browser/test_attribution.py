@@ -14,6 +14,7 @@ from .attribution import DEBUG_MODE, RealBrowser, simulate
 from .comparison import compare
 from .conftest import Counts, Stack
 from .devtools import Chromium
+from .differential import is_null
 from .scenario import ADTECH, DEBUG_TRUTH, STEPS, TRUTH
 
 KINDS = {
@@ -57,8 +58,8 @@ def test_a_campaign(stack: Stack, counts: Counts, flags: tuple[str, ...]) -> Non
         reports = real.finish(stack.keys)
     predicted, _ = simulate(real.played, stack.keys, noised=noised, real=reports)
     found = compare(reports, predicted, times=not flags)
-    nulls = [one for one in found.only_real if one.null and not flags]
-    counts.add(found, explained=len(nulls))
+    nulls = [one for one in found.only_real if is_null(one) and not flags]
+    counts.record(found.equal, max(len(found.only_real) - len(nulls), len(found.only_simulated)))
     assert len(found.only_real) == len(nulls) and not found.only_simulated and not found.times, found
 
     posted = stack.site.posted

@@ -140,8 +140,9 @@ class Driver:
         if isinstance(step, Again):
             await self._take(self.history.steps[step.step], seen)
         elif isinstance(step, Restart):
-            await self.world.runner.stop()
+            await self.world.stop()
             self.world.restart()
+            await self.world.service.dispatcher.start()
         elif isinstance(step, Ask):
             method, request = step.call(self.reports)
             about = step.job if step.method in ("GetJob", "WatchJob", "CancelJob", "GetSummary") else None

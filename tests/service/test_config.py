@@ -72,6 +72,12 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
         ({"state": "s", "callers": [{**CALLER, "reporting_sites": ["https://www.a.example"]}]}, "reporting_sites"),
         ({"state": "s", "callers": [{**CALLER, "reporting_sites": ["https://co.uk"]}]}, "reporting_sites"),
         ({"state": "s", "http_listen": "unix:/tmp/x"}, "http_listen"),
+        ({"state": "s", "engine": "hadoop"}, "engine"),
+        ({"state": "s", "engine": "spark"}, "spark.master"),
+        ({"state": "s", "spark": {"master": "local[2]"}}, "engine"),
+        ({"state": "s", "engine": "spark", "spark": {"master": "x", "workers": 3}}, "spark.workers"),
+        ({"state": "s", "engine": "spark", "spark": {"master": "x", "settings": {"memory": "4g"}}}, "memory"),
+        ({"state": "s", "engine": "spark", "spark": {"master": "x", "settings": {"spark.cores.max": 2}}}, "cores"),
         ({"state": "s", "tls": {"certificate": "c"}}, "tls"),
         ({"state": "s", "tls": {**TLS, "key": "x"}}, "tls.key"),
         ({"state": "s", "listen": "nowhere"}, "nowhere"),
@@ -86,6 +92,14 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
 def test_a_bad_configuration_is_refused_by_name(document: dict[str, object], word: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=word):
         parse_config(document, tmp_path)
+
+
+def test_the_operator_chooses_the_engine(tmp_path: Path) -> None:
+    assert parse_config({"state": "s"}, tmp_path).spark is None
+    table = {"master": "spark://host:7077", "least_input_bytes": 7, "settings": {"spark.executor.memory": "4g"}}
+    spark = parse_config({"state": "s", "engine": "spark", "spark": table}, tmp_path).spark
+    assert spark is not None and spark.master == "spark://host:7077" and spark.least_input_bytes == 7
+    assert spark.options == {"spark.executor.memory": "4g"}
 
 
 def test_a_file_is_read_with_its_own_folder_and_named_in_errors(tmp_path: Path) -> None:

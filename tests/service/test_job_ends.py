@@ -16,7 +16,7 @@ import pytest
 from aggservice.client import Client, ClientError, JobParameters, JobStatus
 from aggservice.engine import Session
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
-from aggservice.service.jobs.runner import FileJob
+from aggservice.service.jobs.asked import FileJob
 from aggservice.wire import ReportBatch, write_reports
 from budget.errors import StoreError
 
@@ -174,8 +174,8 @@ def test_one_call_sent_many_times_at_once_begins_one_job(
             answers.append(problem.return_code)
 
     with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
-        real, together = service.service.engine.find, threading.Barrier(4)
-        monkeypatch.setattr(service.service.engine, "find", lambda *asked: (together.wait(20), real(*asked))[1])
+        real, together = service.service.queue.add, threading.Barrier(4)
+        monkeypatch.setattr(service.service.queue, "add", lambda *asked: (together.wait(20), real(*asked))[1])
         monkeypatch.setattr(FileJob, "expected_keys", lambda self: time.sleep(0.5) or 0)
         threads = [threading.Thread(target=ask, args=(client, output)) for output in ("sum", "sum", "sum", "other")]
         for thread in threads:
@@ -185,7 +185,7 @@ def test_one_call_sent_many_times_at_once_begins_one_job(
         # Whichever output came first is the job's; another is another request, and is not kept from other jobs.
         assert set(answers) == {"INVALID_JOB", "begun"} and len(answers) == 4
         assert client.watch_job("a").job_status == JobStatus.FINISHED
-        monkeypatch.setattr(service.service.engine, "find", real)
+        monkeypatch.setattr(service.service.queue, "add", real)
         (left,) = {"sum", "other"} - {one.name.removesuffix("-1-of-1") for one in (tmp_path / "out").glob("*-of-1")}
         client.create_job("b", asks, input_data_blob_prefix="reports", output_data_blob_prefix=left)
         assert client.watch_job("b").job_status == JobStatus.FINISHED

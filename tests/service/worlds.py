@@ -16,17 +16,9 @@ from typing import Any
 from aggservice.engine import AvroShards, PrivacyUnit
 from aggservice.engine.opening.pool import BatchOpener
 from aggservice.mechanisms import ManualClock, SeededBits
-from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
-from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.service import Limits, Service, ServiceConfig
-from aggservice.service.api.aggregation import AggregationServicer
-from aggservice.service.api.budget import BudgetServicer
 from aggservice.service.api.gate import Gate
 from aggservice.service.config.keyring import KeyRing
-from aggservice.service.jobs.book import JobBook
-from aggservice.service.jobs.folders import Folder
-from aggservice.service.jobs.runner import JobRunner
-from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, SqliteStore, Staging, Store, ZcdpFilter, write_log
 from budget.errors import FormatError, StoreError
@@ -223,37 +215,20 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """Begin with an empty book of jobs, as a service does that was started again on the same ledger."""
+        """Begin with an empty book of streams, as a service that was started again on the same ledger and queue."""
         service, limits = self.service, self.service.config.limits
         if self.setup.files:
             service.ledger.recover_staged()
-        runner = JobRunner(
-            engine=service.engine,
-            book=JobBook(self.clock, finished_kept=limits.finished_kept),
-            slots=JobSlots(
-                jobs=limits.jobs, per_caller=limits.share(0), waiting=limits.waiting, metrics=service.metrics
-            ),
-            executor=HereExecutor(),  # type: ignore[arg-type]
-            log=service.log,
-        )
+        service.arrange(HereExecutor())
+        self.runner = service.runner
         gate = Gate(service.register, service.metrics, service.log)
-        self.runner = runner
         self.server = Server(gate, message_bytes=limits.message_bytes, stall_s=limits.stall_s)
-        folders = service.config
-        aggregation_grpc.add_AggregationServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            AggregationServicer(
-                engine=service.engine,
-                runner=runner,
-                keys=service.keys,
-                limits=limits,
-                inputs=Folder(folders.input_folder) if folders.input_folder else None,
-                outputs=Folder(folders.output_folder) if folders.output_folder else None,
-            ),
-            self.server,
-        )
-        budget_grpc.add_BudgetServiceServicer_to_server(  # type: ignore[no-untyped-call]
-            BudgetServicer(engine=service.engine, runner=runner), self.server
-        )
+        service.add_servicers(self.server)  # type: ignore[arg-type]
+
+    async def stop(self) -> None:
+        """End the jobs that are not committed, as a service does that stops in order."""
+        self.service.runner.stop()
+        await self.service.dispatcher.stop()
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -320,7 +295,7 @@ class World:
 
     async def close(self) -> None:
         """End the jobs and let go of the ledger."""
-        await self.runner.stop()
+        await self.stop()
         self.store.close()
         if self.root.exists():
             shutil.rmtree(self.root)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from aggservice.wire import ReportStatus, SharedInfo, Spans, is_reporting_origin, parse_origin, parse_shared_info_batch
 from aggservice.wire.errors import SharedInfoError
-from aggservice.wire.origins import is_other_url, parse_url, same_site
+from aggservice.wire.origins import is_other_url, parse_url
 from ara_client.errors import RequestError
-from ara_client.origins import parse_suitable_origin
+from ara_client.origins import parse_destination, parse_suitable_origin
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,33 @@ def test_what_is_not_an_http_url(text: str) -> None:
     assert not is_reporting_origin(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "site"),
+    [
+        ("https://.shop.example", "https://shop.example"), ("https://a..shop.example", "https://shop.example"),
+        ("https://a..example", "https://.example"), ("https://..example", "https://..example"),
+        ("https://shop.example..", "https://shop.example.."), ("https://..", "https://.."),
+        ("https://a...b.example", "https://b.example"), ("https://.co.uk", "https://.co.uk"),
+        ("https://a..co.uk", "https://.co.uk"), ("https://sh op.example", "https://sh%20op.example"),
+        ("https://sh*op.example", "https://sh%2Aop.example"), ("https://ä b.example", "https://xn--%20b-koa.example"),
+        ("https://\u200d.example", "https://xn--1ug.example"), ("https://" + "x" * 64 + ".example", None),
+        ("blob:https://shop.example/x", "https://shop.example"), ("BLOB:https://shop.example", "https://shop.example"),
+        ("filesystem:https://shop.example/x", "https://shop.example"),
+    ],
+)  # fmt: skip
+def test_destinations_that_only_chromium_accepts(text: str, site: str | None) -> None:
+    """Each was registered in a Chromium 147, which reported this destination."""
+    origin = parse_destination(text)
+    assert origin is not None
+    assert origin.site == (site or text)
+    assert parse_origin(text) is None or text == "https://sh*op.example"
+
+
+@pytest.mark.parametrize("text", ["filesystem:https://shop.example/", "blob:", "https://a%25.example", "https://a|b"])
+def test_destinations_that_chromium_refuses(text: str) -> None:
+    assert parse_destination(text) is None
+
+
 def test_only_names_with_an_owner_have_a_registrable_site() -> None:
     sites = {
         "https://a.shop.example": "https://shop.example", "https://com": None, "https://10.1.2.3": None,
@@ -102,8 +129,8 @@ def test_other_urls_are_told_from_nonsense() -> None:
 def test_same_site_is_schemeful() -> None:
     a, b, c = (parse_origin(text) for text in ("https://a.x.test", "https://b.x.test:8443", "http://a.x.test"))
     assert a is not None and b is not None and c is not None
-    assert same_site(a, b)
-    assert not same_site(a, c)
+    assert a.site == b.site
+    assert a.site != c.site
 
 
 def test_a_callers_url_must_be_suitable() -> None:

@@ -183,6 +183,15 @@ class ImpressionStore:
             found = [held for held in found if held.caller in wanted.impression_callers]
         return found
 
+    def sites_of_epoch(self, now_ms: int) -> frozenset[str]:
+        """Return the sites of the stored impressions of a moment's epoch; of all, while no epoch has been drawn."""
+        if self._epochs.start_ms is None:
+            return frozenset(held.impression_site for held in self._ungrouped)
+        current = self._epochs.index(now_ms)
+        group = self._groups.get(current)
+        waiting = [held for held in self._ungrouped if self._epochs.index(held.time_ms) == current]
+        return frozenset(held.impression_site for held in (*(group.held if group else ()), *waiting))
+
     def _group(self, impression: Impression) -> None:
         epoch = self._epochs.index(impression.time_ms)
         group = self._groups.get(epoch)

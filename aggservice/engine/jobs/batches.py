@@ -112,7 +112,9 @@ class BatchSession(Session):
         self, charge: Charge, make: Callable[[], Result], *, failed: ResultHeader, declared: int = 0
     ) -> Outcome:
         """Charge the units of the reports taken in, and keep what ``make`` returns."""
-        return self._commit(charge, make, units=self._units.take(), failed=failed, declared=declared)
+        units = self._units.take()
+        self._check_units(len(units))
+        return self._commit(charge, make, units=units, failed=failed, declared=declared)
 
 
 def pieces(batch: ReportBatch, units_per_report: int = 1) -> list[ReportBatch]:

@@ -55,6 +55,7 @@ class EngineSettings:
     max_report_age_ms: int = 90 * 86_400_000
     max_domain_keys: int = 200_000_000
     w3c_minimum_batch: int = 20
+    max_units: int = 200_000_000
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
 
 
@@ -190,6 +191,15 @@ class Session(ABC):
         self._submitted += reports
         if self._submitted > MOST_REPORTS:
             raise InvalidJobError(f"the job has more than {MOST_REPORTS:,} reports: divide them over several jobs")
+
+    def _check_units(self, units: int) -> None:
+        """Refuse a charge of more units than the operator allows, before any noise is drawn."""
+        most = self._parts.settings.max_units
+        if units > most:
+            raise InvalidJobError(
+                f"the job would charge {units:,} privacy units, and this service charges at most {most:,} at once; "
+                "nothing was charged: divide the reports over several jobs"
+            )
 
     @abstractmethod
     def finish(self, *, content: bytes = b"") -> Outcome:

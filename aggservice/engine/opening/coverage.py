@@ -6,7 +6,7 @@ is computed from the public parts of reports.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -134,8 +134,12 @@ class Coverage:
 
     def add(self, judged: JudgedBatch) -> None:
         """Add the OK reports of a batch."""
-        self._apis.update(np.unique(judged.apis).tolist())
-        self._debug_days.update(row.tobytes() for row in judged.debug_days)
+        self.add_found(np.unique(judged.apis).tolist(), (row.tobytes() for row in judged.debug_days))
+
+    def add_found(self, apis: Iterable[int], debug_days: Iterable[bytes]) -> None:
+        """Add the APIs of some OK reports and the hashes of ``debug_days``."""
+        self._apis.update(apis)
+        self._debug_days.update(debug_days)
 
     def covers(self) -> dict[Api, int]:
         """Return how many times the bounds of each API count in this job.

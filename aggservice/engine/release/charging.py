@@ -20,7 +20,7 @@ from aggservice.engine.errors import (
     UnpaidError,
 )
 from aggservice.engine.release.noise import ReleasePlan
-from aggservice.engine.release.output import AvroShards, Destination
+from aggservice.engine.release.output import AvroShards, Destination, StagedRows
 from aggservice.engine.release.result import ResultHeader, Rows, decode_result, encode_failure, encode_result
 from aggservice.engine.request import JobRequest
 from aggservice.engine.shuffle.plan import ShufflePlan
@@ -32,7 +32,7 @@ from budget.jobs import Remaining
 from budget.ledger import RESULT_MAX_BYTES
 from budget.release import REPORT_UNIT
 
-Result = tuple[ResultHeader, Rows | ShuffledRows]
+Result = tuple[ResultHeader, Rows | ShuffledRows | StagedRows]
 
 MOST_ROWS_IN_LEDGER = 10_000_000
 """240 MB: what the ledger keeps beside an entry. Larger summaries are files."""
@@ -109,7 +109,7 @@ class Charge:
         rows; if it has not, nothing is charged.
         """
         paying = UnitSet(units)
-        attempt = self._stage(destination, declared)
+        attempt = stage_for(self.ledger, self.job, destination, declared)
         try:
             header, rows = make()
         except Exception as problem:
@@ -133,7 +133,7 @@ class Charge:
                 return _receipted(committed, remaining)
             return _with_rows(
                 replace(header, files=_files(destination, rows)),
-                None if committed.manifest else rows,
+                None if committed.manifest or not isinstance(rows, Rows | ShuffledRows) else rows,
                 committed,
                 remaining,
                 repeated=False,
@@ -141,35 +141,17 @@ class Charge:
         assert lost is not None
         return self._fail(lost, failed, paying)
 
-    def _stage(self, destination: Destination, declared: int) -> Attempt | None:
-        """Begin an attempt for files; the declared rows must fit. Independent of what reports contain."""
-        if not isinstance(destination, AvroShards):
-            if declared > MOST_ROWS_IN_LEDGER:
-                raise ResultWriteError(
-                    f"{declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
-                    "nothing was charged: ask for files with CreateJob"
-                )
-            return None
-        try:
-            attempt = self.ledger.stage(self.job)
-        except OSError as problem:
-            raise ResultWriteError(
-                f"the staging folder cannot be used: {problem.strerror}; tell the operator"
-            ) from problem
-        free = shutil.disk_usage(attempt.folder).free
-        if free < destination.least_bytes(declared):
-            attempt.discard()
-            raise ResultWriteError(
-                f"{declared:,} declared keys need {destination.least_bytes(declared) >> 20} MiB, and the staging "
-                f"folder has {free >> 20} MiB left; nothing was charged: tell the operator"
-            )
-        return attempt
-
     def _result(
-        self, header: ResultHeader, rows: Rows | ShuffledRows, destination: Destination, attempt: Attempt | None
+        self,
+        header: ResultHeader,
+        rows: Rows | ShuffledRows | StagedRows,
+        destination: Destination,
+        attempt: Attempt | None,
     ) -> bytes | Attempt:
         """Return the result as the ledger takes it: bytes, or sealed files of an attempt."""
         if not isinstance(destination, AvroShards):
+            if not isinstance(rows, Rows | ShuffledRows):
+                raise ResultWriteError("rows that are in files cannot be kept in the ledger")
             if len(rows) > MOST_ROWS_IN_LEDGER:
                 raise ResultWriteError("declared and discovered keys together are too many to keep in the ledger")
             encoded = encode_result(header, rows)
@@ -216,6 +198,29 @@ class Charge:
         return _receipted(committed, remaining_of(ledger, committed.entry.seq))
 
 
+def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0) -> Attempt | None:
+    """Begin an attempt for files; the declared rows must fit. Independent of what reports contain."""
+    if not isinstance(destination, AvroShards):
+        if declared > MOST_ROWS_IN_LEDGER:
+            raise ResultWriteError(
+                f"{declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
+                "nothing was charged: ask for files with CreateJob"
+            )
+        return None
+    try:
+        attempt = ledger.stage(job)
+    except OSError as problem:
+        raise ResultWriteError(f"the staging folder cannot be used: {problem.strerror}; tell the operator") from problem
+    free = shutil.disk_usage(attempt.folder).free
+    if free < destination.least_bytes(declared):
+        attempt.discard()
+        raise ResultWriteError(
+            f"{declared:,} declared keys need {destination.least_bytes(declared) >> 20} MiB, and the staging "
+            f"folder has {free >> 20} MiB left; nothing was charged: tell the operator"
+        )
+    return attempt
+
+
 def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Receipted | None:
     """Return what a caller's job released, if it was paid for; None for a job of another caller.
 
@@ -233,7 +238,7 @@ def remaining_of(ledger: Ledger, seq: int) -> Remaining:
     return ledger.remaining(UnitSet.packed(packed))
 
 
-def _files(destination: Destination, rows: Rows | ShuffledRows) -> tuple[str, ...]:
+def _files(destination: Destination, rows: Rows | ShuffledRows | StagedRows) -> tuple[str, ...]:
     return destination.names(len(rows)) if isinstance(destination, AvroShards) else ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +24,16 @@ class Stage(Protocol):
 
     def path(self, name: str) -> Path:
         """Return where to write the file ``name``."""
+
+
+class StagedRows(Protocol):
+    """Noisy rows that are in files already, under other names."""
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+
+    def write_shards(self, paths: Sequence[Path], rows_per_shard: int) -> None:
+        """Write the shards; may be called again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +67,18 @@ class AvroShards:
         """Return how many bytes that many rows take at least: lengths, a bucket and a metric each."""
         return row_count * _ROW_BYTES
 
-    def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows) -> None:
+    def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows | StagedRows) -> None:
         """Write every shard and the header into the stage."""
+        paths = [stage.path(name) for name in self.names(len(rows))]
         try:
             if isinstance(rows, ShuffledRows):
-                shards = list(rows.pages(self.rows_per_shard)) or [rows]
-                for name, shard in zip(self.names(len(rows)), shards, strict=True):
-                    write_shuffled(stage.path(name), shard.to_list())
-                stage.path(self.header_name).write_bytes(header.to_bytes())
-                return
-            for name, page in zip(self.names(len(rows)), self.pages(rows), strict=True):
-                write_buckets(stage.path(name), summary_rows(page))
+                for path, shard in zip(paths, list(rows.pages(self.rows_per_shard)) or [rows], strict=True):
+                    write_shuffled(path, shard.to_list())
+            elif isinstance(rows, Rows):
+                for path, page in zip(paths, self.pages(rows), strict=True):
+                    write_buckets(path, summary_rows(page))
+            else:
+                rows.write_shards(paths, self.rows_per_shard)
             stage.path(self.header_name).write_bytes(header.to_bytes())
         except OSError as problem:
             raise ResultWriteError(f"the summary could not be staged: {problem.strerror}") from problem

@@ -156,7 +156,7 @@ class KeySums:
         self,
         high: NDArray[np.uint64],
         low: NDArray[np.uint64],
-        values: NDArray[np.uint32],
+        values: NDArray[np.uint32] | NDArray[np.int64],
         rows: NDArray[np.int32],
         fresh: NDArray[np.bool_],
     ) -> None:

@@ -1,4 +1,4 @@
-"""The servicer of ``AggregationService``: streams, jobs over files, summaries and public keys."""
+"""The servicer of ``AggregationService``: streams, summaries and public keys; ``JobDesk`` answers about jobs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Any, TypeVar
 import grpc
 
 from aggservice.engine import (
-    AvroShards,
     CancelledError,
     Engine,
     InvalidJobError,
-    JobIdTakenError,
     JobRequest,
     Outcome,
     PaidFailureError,
     Rows,
     Session,
 )
-from aggservice.engine.release.charging import Receipted, find_result
+from aggservice.engine.release.charging import find_result
 from aggservice.engine.request import check_job_id
 from aggservice.engine.shuffle.rows import ShuffledRows
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -30,10 +28,11 @@ from aggservice.service.api.gate import current_caller
 from aggservice.service.config.callers import Caller
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import Limits
-from aggservice.service.errors import NoSuchJobError, PathRefusedError, ProtocolError, StalledError
-from aggservice.service.jobs.book import FINISHED, IN_PROGRESS, JobRecord, fail_message, finish_message
-from aggservice.service.jobs.folders import Folder
-from aggservice.service.jobs.runner import FileJob, JobRunner, scope_of
+from aggservice.service.errors import ProtocolError, StalledError
+from aggservice.service.jobs.book import JobRecord
+from aggservice.service.jobs.desk import JobDesk
+from aggservice.service.jobs.ends import IN_PROGRESS
+from aggservice.service.jobs.runner import JobRunner, scope_of
 from aggservice.service.messages import (
     ROWS_PER_MESSAGE,
     ContentDigest,
@@ -48,7 +47,6 @@ from aggservice.service.messages import (
 
 T = TypeVar("T")
 
-_MAX_PREFIXES = 50
 _PROGRESS_EVERY_S = 0.5
 
 
@@ -60,17 +58,15 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         *,
         engine: Engine,
         runner: JobRunner,
+        desk: JobDesk,
         keys: KeyRing,
         limits: Limits,
-        inputs: Folder | None,
-        outputs: Folder | None,
     ) -> None:
         self._engine = engine
         self._runner = runner
+        self._desk = desk
         self._keys = keys
         self._limits = limits
-        self._inputs = inputs
-        self._outputs = outputs
 
     async def _timely(self, waiting: Awaitable[T], what: str) -> T:
         """Wait for the caller, for at most the configured time."""
@@ -97,7 +93,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         if known is not None:
             outcome = await self._again(context, caller, request)
         else:
-            record = self._open(caller, request, aggregation_pb2.CreateJobRequest(job_parameters=first.job_parameters))
+            await self._desk.check_free(caller.name, request.job_request_id)
+            asked = aggregation_pb2.CreateJobRequest(job_parameters=first.job_parameters)
+            record = self._runner.book.open(caller.name, request, asked)
             outcome = await self._stream(context, caller, record)
         header = outcome_header(outcome, self._engine.ledger.filter)
         await self._send(context, aggregation_pb2.AggregateResponse, header, outcome.rows, outcome.shuffled)
@@ -120,13 +118,6 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             for part in shuffled_messages(shuffled, first):
                 await self._write(context, kind(shuffled=part))
 
-    def _open(self, caller: Caller, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
-        """Enter a job into the book, unless a job of the same id is under way."""
-        found = self._runner.book.find(caller.name, request.job_request_id)
-        if found is not None and found.status != FINISHED:
-            raise JobIdTakenError(f"job {request.job_request_id!r} is under way: wait for it with WatchJob")
-        return self._runner.book.open(caller.name, request, asked)
-
     async def _stream(self, context: grpc.aio.ServicerContext, caller: Caller, record: JobRecord) -> Outcome:
         """Run the engine over a stream, and record in the book how it ended, also after an error."""
         try:
@@ -139,7 +130,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
                 outcome = await self._runner.step(session, session.finish, content=digest.digest())
         except BaseException as problem:
             ended = CancelledError("the stream ended early") if isinstance(problem, asyncio.CancelledError) else problem
-            self._runner.log_lost(record, problem)
+            self._runner.log_lost(record.key, problem)
             self._runner.book.close(record, problem=ended)
             raise
         self._runner.finished(record, outcome)
@@ -203,128 +194,25 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
     async def CreateJob(
         self, request: aggregation_pb2.CreateJobRequest, context: grpc.aio.ServicerContext
     ) -> aggregation_pb2.Job:
-        """Begin a job over files, or return the one that the same request began before."""
-        caller = current_caller()
-        if self._inputs is None or self._outputs is None:
-            raise PathRefusedError(
-                "this service has no folders for jobs over files: stream the reports with Aggregate instead"
-            )
-        prefixes = tuple(request.input_data_blob_prefixes) or (request.input_data_blob_prefix,)
-        if bool(request.input_data_blob_prefix) == bool(request.input_data_blob_prefixes):
-            raise InvalidJobError("give exactly one of input_data_blob_prefix and input_data_blob_prefixes")
-        if len(prefixes) > _MAX_PREFIXES:
-            raise InvalidJobError(f"input_data_blob_prefixes has {len(prefixes)} entries: give at most {_MAX_PREFIXES}")
-        parameters = aggregation_pb2.JobParameters()
-        parameters.CopyFrom(request.job_parameters)
-        parameters.job_request_id = request.job_request_id or parameters.job_request_id
-        domain = request.output_domain_blob_prefix or None
-        asked = request_of(parameters, (*prefixes, "->", request.output_data_blob_prefix, "domain", domain or ""))
-        caller.check_scope(attribution_report_to=asked.attribution_report_to, reporting_site=asked.reporting_site)
-        without_domain = asked.shuffle is not None or asked.task is not None
-        if domain is None and asked.discovery is None and not asked.debug_run and not without_domain:
-            raise InvalidJobError("the job names no keys: give output_domain_blob_prefix or key_discovery")
-        if domain is not None and without_domain:
-            raise InvalidJobError(
-                "shuffles and jobs with an attribution_task have no output domain: leave output_domain_blob_prefix out"
-            )
-        found = self._begun(caller, asked)
-        if found is not None:
-            return found.message()
-        again = await self._runner.blocking(self._engine.find, scope_of(caller), asked)
-        if again is not None:
-            return self._committed_message(asked.job_request_id, again)
-        job = await self._runner.blocking(self._file_job, caller, prefixes, domain, request.output_data_blob_prefix)
-        found = self._begun(caller, asked)  # a second copy of the same call may have begun it meanwhile
-        if found is not None:
-            return found.message()
-        self._runner.reserve(job)
-        record = self._open(caller, asked, request)
-        self._runner.start(record, caller, job)
-        return record.message()
-
-    def _begun(self, caller: Caller, asked: JobRequest) -> JobRecord | None:
-        """Return the job of this request if it runs or has a summary; refuse the id if another request has it."""
-        found = self._runner.book.find(caller.name, asked.job_request_id)
-        if found is None or (found.status == FINISHED and found.summary is None):
-            return None
-        if found.request != asked:
-            raise JobIdTakenError(f"job id {asked.job_request_id!r} was used for another request")
-        return found
-
-    def _file_job(self, caller: Caller, prefixes: tuple[str, ...], domain: str | None, output: str) -> FileJob:
-        """Check every path before the job begins, so that the caller learns of a mistake at once."""
-        assert self._inputs is not None and self._outputs is not None
-        inputs, outputs = self._inputs.below(caller.folder), self._outputs.below(caller.folder)
-        for prefix in prefixes + ((domain,) if domain is not None else ()):
-            inputs.files(prefix)
-        return FileJob(
-            inputs=inputs,
-            prefixes=prefixes,
-            domain=domain,
-            output=AvroShards(prefix=outputs.prepare(output)),
-            recheck=lambda: outputs.prepare(output),
-        )
-
-    def _committed_message(self, job_request_id: str, paid: Receipted) -> aggregation_pb2.Job:
-        """Return a job that the ledger has, with its summary or its paid failure."""
-        message = aggregation_pb2.Job(job_request_id=job_request_id, job_status=FINISHED)
-        if paid.header.failed:
-            fail_message(message, PaidFailureError(paid.header.return_code), paid.header.finished_ms)
-        else:
-            finish_message(message, outcome_header(Outcome.of(paid), self._engine.ledger.filter))
-        message.request_updated_at.CopyFrom(message.result_info.finished_at)
-        return message
-
-    async def _find(self, job_request_id: str) -> JobRecord | aggregation_pb2.Job:
-        """Return a caller's job. The ledger decides: a job that failed here may have been paid for before."""
-        caller = current_caller()
-        check_job_id(job_request_id)
-        record = self._runner.book.find(caller.name, job_request_id)
-        if record is not None and record.problem is None:
-            return record
-        found = await self._runner.blocking(find_result, self._engine.ledger, caller.name, job_request_id)
-        if found is not None:
-            return self._committed_message(job_request_id, found)
-        if record is None:
-            raise NoSuchJobError(f"you have no job {job_request_id!r}")
-        return record
+        """Store a job over files, or return the one that the same request began before."""
+        return await self._desk.create(current_caller(), request)
 
     async def GetJob(
         self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext
     ) -> aggregation_pb2.Job:
         """Return the job as it is now."""
-        found = await self._find(request.job_request_id)
-        return found.message() if isinstance(found, JobRecord) else found
+        return await self._desk.get(current_caller().name, request.job_request_id)
 
     async def WatchJob(self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext) -> None:
         """Send the job as it is now, and again at every change until it has finished."""
-        found = await self._find(request.job_request_id)
-        if not isinstance(found, JobRecord):
-            await self._write(context, found)
-            return
-        while True:
-            changed = found.changed
-            message = found.message()
-            if found.problem is not None:
-                last = await self._find(request.job_request_id)
-                message = last.message() if isinstance(last, JobRecord) else last
+        async for message in self._desk.watch(current_caller().name, request.job_request_id):
             await self._write(context, message)
-            if message.job_status == FINISHED:
-                return
-            try:
-                await asyncio.wait_for(changed.wait(), _PROGRESS_EVERY_S)
-            except TimeoutError:
-                continue
 
     async def CancelJob(
         self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext
     ) -> aggregation_pb2.Job:
         """End a job that has not been committed; a committed job stays as it is."""
-        found = await self._find(request.job_request_id)
-        if not isinstance(found, JobRecord):
-            return found
-        found.cancel()
-        return found.message()
+        return await self._desk.cancel(current_caller().name, request.job_request_id)
 
     async def GetSummary(self, request: aggregation_pb2.GetSummaryRequest, context: grpc.aio.ServicerContext) -> None:
         """Send the summary of a finished job: its header, then its rows."""
@@ -341,14 +229,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
                 raise PaidFailureError(found.header.return_code)
             header, rows = header_message(found.header, found, self._engine.ledger.filter, repeated=True), found.rows
         else:
-            record = self._runner.book.find(caller.name, request.job_request_id)
-            if record is None:
-                raise NoSuchJobError(f"you have no job {request.job_request_id!r}")
-            if record.problem is not None:
-                raise record.problem
-            if record.summary is None:
-                raise NoSuchJobError(f"job {request.job_request_id!r} has not finished: wait for it with WatchJob")
-            header, rows = record.summary, record.debug_rows
+            header, rows = await self._desk.unpaid_summary(caller.name, request.job_request_id)
         shuffled = None if found is None else found.shuffled
         await self._send(context, aggregation_pb2.SummaryChunk, header, rows, shuffled, request.first_row)
 

@@ -112,6 +112,13 @@ class Register:
         """Whether the service has no configured callers, so that only the local one exists."""
         return not self._callers
 
+    def named(self, name: str) -> Caller:
+        """Return the caller of this name; ForbiddenError if the configuration has them no more."""
+        for caller in (local_caller(),) if self.is_empty else self._callers:
+            if caller.name == name:
+                return caller
+        raise ForbiddenError(f"the configuration of this service has no caller {name!r} any more")
+
     def find(self, *, authorization: str | None, certificate_names: Iterable[str]) -> Caller | None:
         """Return the caller of these credentials; None if there are no credentials.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
 from aggservice.engine.opening.coverage import BOUNDED_APIS
+from aggservice.engine.spark.settings import SparkSettings
 from aggservice.files.toml import FileError, Section, read_text, read_toml
 from aggservice.service.config.callers import Caller, Role, Token
 from aggservice.service.errors import ConfigError
@@ -46,8 +47,16 @@ class Limits:
     finished_kept: int = 1_000
     processes: int = 2
     domain_keys: int = 200_000_000
+    units: int = 200_000_000
     max_report_age_ms: int = 90 * DAY_MS
     w3c_minimum_batch: int = 20
+    lease_s: int = 30
+    attempts: int = 5
+
+    @property
+    def poll_s(self) -> float:
+        """How often a service renews its leases and looks at the queue: once a second, or ten times per lease."""
+        return min(1.0, self.lease_s / 10)
 
     def share(self, callers: int) -> int:
         """Return how many jobs one caller may run at once; by default all but one if there are several callers."""
@@ -58,7 +67,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """Everything that a service needs to start. ``ledger`` is memory, sqlite or postgres (with a DSN file)."""
+    """Everything that a service needs to start. ``ledger`` is memory, sqlite or postgres (with a DSN file).
+
+    With ``spark``, large jobs over files run on that cluster; its executors use the service's staging and key files.
+    """
 
     state: Path
     listen: str = "127.0.0.1:50051"
@@ -78,6 +90,7 @@ class ServiceConfig:
     callers: tuple[Caller, ...] = ()
     reflection: bool = True
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
+    spark: SparkSettings | None = None
 
     def __post_init__(self) -> None:
         """Refuse an unprotected service: beyond loopback, TLS and callers are required."""
@@ -153,6 +166,7 @@ def _config_of(top: Section) -> ServiceConfig:
         callers=tuple(_caller(one) for one in top.sections("callers")),
         reflection=top.flag("reflection", True),
         shuffle=_shuffle(shuffle),
+        spark=_spark(top),
     )
     for part in (ledger, folders, shuffle, top):
         part.done()
@@ -229,6 +243,28 @@ def _shuffle(section: Section) -> ShuffleSettings:
     return ShuffleSettings(origins=origins, sites=sites)
 
 
+def _spark(top: Section) -> SparkSettings | None:
+    """Read the cluster that ``engine = "spark"`` names, and any of Spark's own settings."""
+    if top.choice("engine", ("local", "spark"), "local") == "local":
+        if "spark" in top:
+            top.refuse("spark", "is given, but engine is not spark", 'Write engine = "spark", or leave [spark] out')
+        return None
+    spark = top.section("spark")
+    options = spark.section("settings")
+    for name, value in options.values.items():
+        if not (name.startswith("spark.") and isinstance(value, str)):
+            options.refuse(name, f"is {value!r}", 'Write a setting of Spark, such as "spark.executor.memory" = "4g"')
+    settings = SparkSettings(
+        master=spark.text("master", example="spark://host:7077"),
+        options={name: options.text(name) for name in options.values},
+        least_input_bytes=spark.whole("least_input_bytes", 0, least=0, most=1 << 62),
+        partition_rows=spark.whole("partition_rows", 2_000_000, least=1000, most=1 << 28),
+        partition_bytes=spark.whole("partition_bytes", 512 << 20, least=1 << 20, most=1 << 40),
+    )
+    spark.done()
+    return settings
+
+
 def _tls(top: Section) -> TlsFiles | None:
     if "tls" not in top:
         return None
@@ -273,8 +309,11 @@ def _limits(section: Section) -> Limits:
         finished_kept=section.whole("finished_kept", 1_000, least=1, most=10_000_000),
         processes=section.whole("processes", 2, least=0, most=1024),
         domain_keys=section.whole("domain_keys", 200_000_000, least=1, most=2_000_000_000),
+        units=section.whole("units", 200_000_000, least=1, most=2_000_000_000),
         max_report_age_ms=section.whole("max_report_age_days", 90, least=1, most=36_500) * DAY_MS,
         w3c_minimum_batch=section.whole("w3c_minimum_batch", 20, least=1, most=1 << 31),
+        lease_s=section.whole("lease_s", 30, least=1, most=3600),
+        attempts=section.whole("attempts", 5, least=1, most=1000),
     )
     section.done()
     return limits

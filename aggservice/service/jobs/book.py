@@ -1,7 +1,7 @@
-"""The jobs of a service: waiting, running and finished ones, each visible to its caller only.
+"""The streams of a service: waiting, running and finished ones, each visible to its caller only.
 
-The book is kept in memory and is bounded. After a restart, jobs that were paid for are found in the ledger; all others
-are gone.
+A stream ends with its connection, so the book is kept in memory and is bounded. After a restart, streams that were paid
+for are found in the ledger; all others are gone. Jobs over files are in the queue.
 """
 
 from __future__ import annotations
@@ -10,21 +10,16 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from aggservice.engine import CancelledError, JobRequest, Rows, Session, UnpaidError
+from aggservice.engine import CancelledError, JobIdTakenError, JobRequest, Rows, Session, UnpaidError
 from aggservice.mechanisms import Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.errors import NoSuchJobError
-from aggservice.service.messages import timestamp
-from aggservice.service.status import detail_of, message_of
+from aggservice.service.jobs.ends import FINISHED, IN_PROGRESS, RECEIVED, fail_message, finish_message, job_message
 
 _REFUSALS_KEPT = 64
 _DEBUG_ROWS_KEPT = 10_000
 _REFUSED_UNITS_KEPT = 5_000_000
-
-RECEIVED = aggregation_pb2.Job.RECEIVED
-IN_PROGRESS = aggregation_pb2.Job.IN_PROGRESS
-FINISHED = aggregation_pb2.Job.FINISHED
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -70,16 +65,16 @@ class JobRecord:
 
     def message(self) -> aggregation_pb2.Job:
         """Return the job as GetJob shows it."""
-        job = aggregation_pb2.Job(
-            job_request_id=self.request.job_request_id,
-            job_status=self.status,
-            request_received_at=timestamp(self.received_ms),
-            request_updated_at=timestamp(self.updated_ms),
-            request=self.asked,
-            progress=aggregation_pb2.Progress(reports_read=self.reports_read, stage=self.stage),
+        job = job_message(
+            self.request.job_request_id,
+            self.asked,
+            status=self.status,
+            stage=self.stage,
+            reports_read=self.reports_read,
+            received_ms=self.received_ms,
+            updated_ms=self.updated_ms,
+            started_ms=self.started_ms,
         )
-        if self.started_ms is not None:
-            job.request_processing_started_at.CopyFrom(timestamp(self.started_ms))
         if self.problem is not None:
             fail_message(job, self.problem, self.updated_ms)
         if self.summary is not None:
@@ -87,27 +82,8 @@ class JobRecord:
         return job
 
 
-def fail_message(job: aggregation_pb2.Job, problem: BaseException, finished_ms: int) -> None:
-    """Fill in the result of a job that ended with an error."""
-    detail = detail_of(problem, job.job_request_id)
-    job.result_info.return_code = detail.return_code
-    job.result_info.return_message = message_of(problem)
-    job.result_info.finished_at.CopyFrom(timestamp(finished_ms))
-    job.result_info.detail.CopyFrom(detail)
-    job.result_info.error_summary.error_counts.extend(detail.error_counts)
-
-
-def finish_message(job: aggregation_pb2.Job, summary: common_pb2.SummaryHeader) -> None:
-    """Fill in the result of a job that finished with a summary."""
-    job.result_info.return_code = summary.return_code
-    job.result_info.return_message = "the summary is ready"
-    job.result_info.error_summary.CopyFrom(summary.error_summary)
-    job.result_info.finished_at.CopyFrom(summary.finished_at)
-    job.summary.CopyFrom(summary)
-
-
 class JobBook:
-    """Jobs by caller and id: all running ones, and a limited number of finished ones."""
+    """Streams by caller and id: all running ones, and a limited number of finished ones."""
 
     def __init__(self, clock: Clock, *, finished_kept: int) -> None:
         self._clock = clock
@@ -126,6 +102,12 @@ class JobBook:
     def running(self) -> list[JobRecord]:
         """Return the jobs that have not finished."""
         return [record for record in self._jobs.values() if record.status != FINISHED]
+
+    def check_free(self, caller: str, job_request_id: str) -> None:
+        """Refuse the id of a stream that is under way."""
+        found = self.find(caller, job_request_id)
+        if found is not None and found.status != FINISHED:
+            raise JobIdTakenError(f"job {job_request_id!r} is under way: wait for it with WatchJob")
 
     def open(self, caller: str, request: JobRequest, asked: aggregation_pb2.CreateJobRequest) -> JobRecord:
         """Enter a new job; it replaces a finished job of the same id.
@@ -175,12 +157,16 @@ class JobBook:
             key, _ = self._finished.popitem(last=False)
             del self._jobs[key]
         if isinstance(problem, UnpaidError):
-            self._refusals[record.key] = problem
-            self._refusals.move_to_end(record.key)
-            while len(self._refusals) > _REFUSALS_KEPT or self._refused_units() > _REFUSED_UNITS_KEPT:
-                if len(self._refusals) == 1:
-                    break
-                self._refusals.popitem(last=False)
+            self.refuse(record.key, problem)
+
+    def refuse(self, key: tuple[str, str], problem: UnpaidError) -> None:
+        """Remember which units could not pay for a job; the oldest refusals are dropped when they are too many."""
+        self._refusals[key] = problem
+        self._refusals.move_to_end(key)
+        while len(self._refusals) > _REFUSALS_KEPT or self._refused_units() > _REFUSED_UNITS_KEPT:
+            if len(self._refusals) == 1:
+                break
+            self._refusals.popitem(last=False)
 
     def _refused_units(self) -> int:
         return sum(problem.count for problem in self._refusals.values())

@@ -20,21 +20,25 @@ class JobSlots:
     """
 
     def __init__(self, *, jobs: int, per_caller: int, waiting: int, metrics: Metrics) -> None:
+        self.jobs = jobs
         self._free = jobs
         self._per_caller = per_caller
         self._queue_limit = waiting
-        self._queue_limit_per_caller = waiting if per_caller >= jobs else -(-waiting // 2)
+        self.queue_limit_per_caller = waiting if per_caller >= jobs else -(-waiting // 2)
         self._held: Counter[str] = Counter()
-        self._queue: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._queue: deque[tuple[str, asyncio.Future[None], bool]] = deque()
         self._metrics = metrics
 
     @asynccontextmanager
-    async def take(self, caller: str) -> AsyncIterator[None]:
-        """Wait for a slot and hold it; raise ``BusyError`` if the queue is full."""
+    async def take(self, caller: str, *, queued: bool = False) -> AsyncIterator[None]:
+        """Wait for a slot and hold it; raise ``BusyError`` if too many wait.
+
+        ``queued`` is for a job that is stored in a queue with limits of its own.
+        """
         if self._is_free_for(caller):
             self._hold(caller)
         else:
-            await self._wait(caller)
+            await self._wait(caller, queued)
         self._metrics.jobs_running.inc()
         try:
             yield
@@ -42,21 +46,27 @@ class JobSlots:
             self._metrics.jobs_running.dec()
             self._release(caller)
 
+    def free(self, caller: str | None = None) -> int:
+        """Return how many slots are free now, in all or for one caller."""
+        return self._free if caller is None else min(self._free, self._per_caller - self._held[caller])
+
     def _is_free_for(self, caller: str) -> bool:
-        return self._free > 0 and self._held[caller] < self._per_caller
+        return self.free(caller) > 0
 
     def _hold(self, caller: str) -> None:
         self._free -= 1
         self._held[caller] += 1
 
-    async def _wait(self, caller: str) -> None:
-        own = sum(one == caller for one, _ in self._queue)
-        if len(self._queue) >= self._queue_limit or own >= self._queue_limit_per_caller:
-            raise BusyError(f"the queue is full: {len(self._queue)} jobs wait, {own} of them yours")
+    async def _wait(self, caller: str, stored: bool) -> None:
+        streams = [one for one, _, in_queue in self._queue if not in_queue]
+        own = streams.count(caller)
+        if not stored and (len(streams) >= self._queue_limit or own >= self.queue_limit_per_caller):
+            raise BusyError(f"the queue is full: {len(streams)} jobs wait, {own} of them yours")
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        queued = (caller, granted)
+        queued = (caller, granted, stored)
         self._queue.append(queued)
-        self._metrics.jobs_waiting.inc()
+        if not stored:
+            self._metrics.jobs_waiting.inc()
         try:
             await granted
         except asyncio.CancelledError:
@@ -66,7 +76,8 @@ class JobSlots:
                 self._queue.remove(queued)
             raise
         finally:
-            self._metrics.jobs_waiting.dec()
+            if not stored:
+                self._metrics.jobs_waiting.dec()
 
     def _release(self, caller: str) -> None:
         """Free a slot, and grant free slots to the first callers in the queue that may have them."""
@@ -77,7 +88,7 @@ class JobSlots:
         for queued in list(self._queue):
             if not self._free:
                 return
-            waiting, granted = queued
+            waiting, granted, _ = queued
             if not granted.done() and self._is_free_for(waiting):
                 self._queue.remove(queued)
                 self._hold(waiting)

@@ -38,6 +38,16 @@ class FigureRequest:
     workers: int = 1
     progress: Callable[[int, int, str], None] = field(default=_silent)
 
+    def write_table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> Path:
+        """Write a CSV file into the folder and return its path."""
+        return write_table(self.out / name, header, rows)
+
+    def save_plot(self, figure: Any, name: str) -> Path:
+        """Write a figure as PNG into the folder and return its path."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        figure.savefig(self.out / name, dpi=110, metadata={"Software": None})
+        return self.out / name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureFiles:
@@ -79,10 +89,3 @@ def grid_of_panels(rows: int, columns: int, *, width: float = 4.0, height: float
         raise FigureError("plots need matplotlib: pip install 'aggservice[plots]'") from error
     figure = Canvas(figsize=(width * columns, height * rows), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
-
-
-def save(figure: Any, path: Path) -> Path:
-    """Write the figure as PNG and return its path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    return path

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
 
 from ldp_client.errors import FigureError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import MICRO
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureFiles,
-    FigureRequest,
-    grid_of_panels,
-    save,
-    six_digits,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
 from ldp_client.protocols.methods import build
 
 #: The grids of §3.4, §4 and §5.1.
@@ -63,8 +53,8 @@ def variances() -> list[tuple[int, Fraction, str, float]]:
 
 def _figure_1(request: FigureRequest) -> FigureFiles:
     rows = hash_ranges()
-    data = write_table(
-        request.out / "loloha-1.csv",
+    data = request.write_table(
+        "loloha-1.csv",
         ("epsilon_permanent", "alpha", "g_eq6", "g_least_variance", "g_exact_calibration"),
         ((micro / MICRO, float(alpha), *ranges) for micro, alpha, *ranges in rows),
     )
@@ -72,8 +62,7 @@ def _figure_1(request: FigureRequest) -> FigureFiles:
     for alpha in ALPHAS:
         mine = [row for row in rows if row[1] == alpha]
         axes.plot([row[0] / MICRO for row in mine], [row[2] for row in mine], marker="o", label=f"α = {float(alpha)}")
-    axes.set_xlabel("ε∞")
-    axes.set_ylabel("g (Eq. 6)")
+    axes.set(xlabel="ε∞", ylabel="g (Eq. 6)")
     axes.legend()
     missed = [
         f"  ε∞ = {micro / MICRO}, α = {float(alpha)}: Eq. 6 says {printed}, {best} is better"
@@ -81,17 +70,24 @@ def _figure_1(request: FigureRequest) -> FigureFiles:
         if printed != best
     ]
     lines = [f"Eq. 6 over {len(rows)} points; it misses the whole g of least V* at {len(missed)}:", *missed]
-    return FigureFiles(files=(data, save(figure, request.out / "loloha-1.png")), lines=tuple(lines))
+    return FigureFiles(files=(data, request.save_plot(figure, "loloha-1.png")), lines=tuple(lines))
 
 
 def _figure_2(request: FigureRequest) -> FigureFiles:
     rows = variances()
-    data = write_table(
-        request.out / "loloha-2.csv",
+    data = request.write_table(
+        "loloha-2.csv",
         ("epsilon_permanent", "alpha", "method", "approximate_variance"),
         ((micro / MICRO, float(alpha), name, six_digits(value)) for micro, alpha, name, value in rows),
     )
-    picture = _variance_plot(rows, request.out / "loloha-2.png")
+    figure, panels = grid_of_panels(2, 3)
+    for alpha, axes in zip(ALPHAS, panels, strict=True):
+        for name in VARIANCE_METHODS:
+            mine = [row for row in rows if row[1] == alpha and row[2] == name]
+            axes.plot([row[0] / MICRO for row in mine], [row[3] for row in mine], marker=".", label=name)
+        axes.set(title=f"α = {float(alpha)}", xlabel="ε∞", ylabel="V*", yscale="log")
+    panels[0].legend(fontsize=8)
+    picture = request.save_plot(figure, "loloha-2.png")
     by_key = {(micro, alpha, name): value for micro, alpha, name, value in rows}
     gains = {
         key[:2]: 1 - value / by_key[*key[:2], "OLOLOHA"] for key, value in by_key.items() if key[2] == "OLOLOHA-exact"
@@ -99,24 +95,6 @@ def _figure_2(request: FigureRequest) -> FigureFiles:
     (micro, alpha), gain = max(gains.items(), key=lambda item: item[1])
     line = f"the exact calibration lowers OLOLOHA's V* by up to {gain:.1%} (ε∞ = {micro / MICRO}, α = {float(alpha)})"
     return FigureFiles(files=(data, picture), lines=(f"V* at {len(rows)} points, n = {VARIANCE_REPORTS}", line))
-
-
-def _variance_plot(rows: list[tuple[int, Fraction, str, float]], path: Path) -> Path:
-    figure, panels = grid_of_panels(2, 3)
-    for alpha, axes in zip(ALPHAS, panels, strict=True):
-        for name in VARIANCE_METHODS:
-            mine = [row for row in rows if row[1] == alpha and row[2] == name]
-            axes.plot([row[0] / MICRO for row in mine], [row[3] for row in mine], marker=".", label=name)
-        _log_panel(axes, f"α = {float(alpha)}", "V*")
-    panels[0].legend(fontsize=8)
-    return save(figure, path)
-
-
-def _log_panel(axes: Any, title: str, label: str) -> None:
-    axes.set_yscale("log")
-    axes.set_title(title)
-    axes.set_xlabel("ε∞")
-    axes.set_ylabel(label)
 
 
 FIGURES = (

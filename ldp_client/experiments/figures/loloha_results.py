@@ -9,15 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from ldp_client.estimation.steps import MICRO
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureFiles,
-    FigureRequest,
-    grid_of_panels,
-    save,
-    six_digits,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
 from ldp_client.experiments.figures.loloha import EPSILONS_MICRO
 from ldp_client.experiments.figures.loloha_experiments import (
     ALPHAS,
@@ -71,21 +63,21 @@ _SUMMARY = (
 
 def _figure_3(request: FigureRequest) -> FigureFiles:
     found = run_experiments(request)
-    whole = _curves(request.out / "loloha-3.png", found, "mse", "MSE_avg (Eq. 7)")
-    return _figure_files(request, found, "mse", whole, _close_up(request.out / "loloha-3-close.png", found))
+    whole = _curves(request, "loloha-3.png", found, "mse", "MSE_avg (Eq. 7)")
+    return _figure_files(request, found, "mse", whole, _close_up(request, found))
 
 
 def _figure_4(request: FigureRequest) -> FigureFiles:
     found = run_experiments(request)
-    return _figure_files(request, found, "loss", _curves(request.out / "loloha-4.png", found, "loss", "ε̌_avg (Eq. 8)"))
+    return _figure_files(request, found, "loss", _curves(request, "loloha-4.png", found, "loss", "ε̌_avg (Eq. 8)"))
 
 
 def _figure_files(request: FigureRequest, found: Found, what: str, *plots: Path) -> FigureFiles:
-    table = write_table(request.out / "loloha-cells-summary.csv", _SUMMARY, summary(request, found))
+    table = request.write_table("loloha-cells-summary.csv", _SUMMARY, summary(request, found))
     return FigureFiles(files=(table, *plots), lines=(*_caption(found), *_text_tables(found, what)))
 
 
-def _curves(path: Path, found: Found, what: str, label: str) -> Path:
+def _curves(request: FigureRequest, name: str, found: Found, what: str, label: str) -> Path:
     """Draw one panel per data set and α, with all methods on a logarithmic axis."""
     figure, panels = _panels(found, label)
     for dataset, alpha, axes in panels:
@@ -98,10 +90,10 @@ def _curves(path: Path, found: Found, what: str, label: str) -> Path:
                 low = [min(half, 0.9 * mean) for half, mean in zip(halves, means, strict=True)]  # the axis has no zero
                 axes.errorbar(list(curve), means, (low, halves), color=f"C{index}", marker=".", capsize=2, label=method)
         axes.set_yscale("log")
-    return _saved(figure, panels, path)
+    return request.save_plot(_with_legend(figure, panels), name)
 
 
-def _close_up(path: Path, found: Found) -> Path:
+def _close_up(request: FigureRequest, found: Found) -> Path:
     """Draw the errors of methods that are close to each other, divided by L-OSUE's, which is among the best."""
     figure, panels = _panels(found, f"MSE_avg over {BEST}'s")
     for dataset, alpha, axes in panels:
@@ -114,7 +106,7 @@ def _close_up(path: Path, found: Found) -> Path:
             color = f"C{METHODS.index(method)}"
             axes.errorbar(points, shares, halves, color=color, marker=".", capsize=2, label=method)
         axes.set_ylim(0.9, 1.8)  # BiLOLOHA is outside where g = 2 is far from the best
-    return _saved(figure, panels, path)
+    return request.save_plot(_with_legend(figure, panels), "loloha-3-close.png")
 
 
 def _curve(found: Found, dataset: str, method: str, alpha: Fraction, what: str) -> dict[float, MeanInterval]:
@@ -131,16 +123,14 @@ def _panels(found: Found, label: str) -> tuple[Any, list[tuple[str, Fraction, An
     figure, panels = grid_of_panels(len(datasets), len(ALPHAS))
     titles = [(dataset, alpha) for dataset in datasets for alpha in ALPHAS]
     for (dataset, alpha), axes in zip(titles, panels, strict=True):
-        axes.set_title(f"{dataset}, α = {float(alpha)}")
-        axes.set_xlabel("ε∞")
-        axes.set_ylabel(label)
+        axes.set(title=f"{dataset}, α = {float(alpha)}", xlabel="ε∞", ylabel=label)
     return figure, [(*title, axes) for title, axes in zip(titles, panels, strict=True)]
 
 
-def _saved(figure: Any, panels: list[tuple[str, Fraction, Any]], path: Path) -> Path:
+def _with_legend(figure: Any, panels: list[tuple[str, Fraction, Any]]) -> Any:
     handles, labels = panels[0][2].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
-    return save(figure, path)
+    return figure
 
 
 def _text_tables(found: Found, what: str) -> Iterator[str]:
@@ -176,7 +166,7 @@ def _table_2(request: FigureRequest) -> FigureFiles:
             )
             row.append(six_digits(100 * fmean(getattr(each, way) for each in outcomes)) if outcomes else "")
         rows.append(row)
-    table = write_table(request.out / "loloha-table-2.csv", header, rows)
+    table = request.write_table("loloha-table-2.csv", header, rows)
     return FigureFiles(files=(table,), lines=(*_caption(found), "percent of users:", *_aligned([header, *rows])))
 
 

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from aggservice.mechanisms import SeededBits
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureFiles,
-    FigureRequest,
-    grid_of_panels,
-    save,
-    six_digits,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
 from ldp_client.experiments.rappor_recovery import recover
 from ldp_client.protocols.rappor import Rappor
 from ldp_client.protocols.rappor_decoding import learning_limit
@@ -28,8 +20,8 @@ def _figure(request: FigureRequest) -> FigureFiles:
     run = recover(protocol, users=users, strings=STRINGS, decoys=DECOYS, bits=SeededBits(request.seed))
     truth = {f"string {rank}": float(share) for rank, share in enumerate(run.truth, 1)}
     found = {candidate.string: candidate for candidate in run.decoded.candidates}
-    data = write_table(
-        request.out / "rappor-zipf.csv",
+    data = request.write_table(
+        "rappor-zipf.csv",
         ("string", "truth", "estimate", "low_95", "high_95", "p_value", "detected"),
         (
             (
@@ -49,8 +41,7 @@ def _figure(request: FigureRequest) -> FigureFiles:
     half = [each.frequency - each.interval()[0] for each in mine]
     axes.errorbar(ranks, [each.frequency for each in mine], half, fmt=".", capsize=2, label="estimate, 95 %")
     axes.plot(ranks, [truth[f"string {rank}"] for rank in ranks], label="truth")
-    axes.set_xlabel("rank")
-    axes.set_ylabel("share of the population")
+    axes.set(xlabel="rank", ylabel="share of the population")
     axes.legend()
     decoded = run.decoded
     paper = learning_limit(reports=users, tests=decoded.tests, p=protocol.p, q=protocol.q)
@@ -63,7 +54,7 @@ def _figure(request: FigureRequest) -> FigureFiles:
         f"{len(run.false)} of {DECOYS} decoys falsely ({decoded.tests} tests at {decoded.significance:g} in all)",
         f"limit on learning: {paper:.1f} strings (Basic One-time RAPPOR, f = 0), {own:.1f} with this f",
     )
-    return FigureFiles(files=(data, save(figure, request.out / "rappor-zipf.png")), lines=lines)
+    return FigureFiles(files=(data, request.save_plot(figure, "rappor-zipf.png")), lines=lines)
 
 
 FIGURES = (Figure(name="rappor-zipf", title="RAPPOR: a Zipf population recovered among decoys", make=_figure),)

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from aggservice.mechanisms import ExactBinaryShuffle, closed_epsilon, shuffled_epsilon
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureFiles,
-    FigureRequest,
-    grid_of_panels,
-    save,
-    six_digits,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
 
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 REPORTS = (10, 30, 100, 300, 1000, 2000, 10_000, 100_000, 1_000_000, 10_000_000)
@@ -39,8 +31,8 @@ def amplification(request: FigureRequest) -> list[Row]:
 
 def _figure(request: FigureRequest) -> FigureFiles:
     rows = amplification(request)
-    data = write_table(
-        request.out / "shuffling.csv",
+    data = request.write_table(
+        "shuffling.csv",
         ("epsilon_local", "reports", "closed", "any_randomizer", f"response_of_{VALUES}", "exact_binary"),
         ((*row[:2], *("" if each is None else six_digits(each) for each in row[2:])) for row in rows),
     )
@@ -48,17 +40,17 @@ def _figure(request: FigureRequest) -> FigureFiles:
     for local, axes in zip(EPSILONS, panels, strict=True):
         mine = [row for row in rows if row[0] == local]
         reports = [row[1] for row in mine]
-        axes.plot(reports, [row[2] for row in mine], marker=".", label="Theorem 7")
-        axes.plot(reports, [row[3] for row in mine], marker=".", label="any randomizer, numerical")
-        axes.plot(reports, [row[4] for row in mine], marker=".", label=f"{VALUES}-ary response, numerical")
-        axes.plot(reports, [row[5] for row in mine], marker="x", label="binary response, exact")
+        labels = (
+            "Theorem 7",
+            "any randomizer, numerical",
+            f"{VALUES}-ary response, numerical",
+            "binary response, exact",
+        )
+        for column, (label, marker) in enumerate(zip(labels, "...x", strict=True), start=2):
+            axes.plot(reports, [row[column] for row in mine], marker=marker, label=label)
         axes.axhline(local, linestyle=":", color="grey")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_ylim(1e-4, 10 * local)
-        axes.set_title(f"ε₀ = {local:g}, δ = {DELTA:g}")
-        axes.set_xlabel("reports")
-        axes.set_ylabel("central ε")
+        axes.set(xscale="log", yscale="log", ylim=(1e-4, 10 * local))
+        axes.set(title=f"ε₀ = {local:g}, δ = {DELTA:g}", xlabel="reports", ylabel="central ε")
     panels[0].legend(fontsize=7)
     million = {row[0]: row for row in rows if row[1] == 1_000_000}
     lines = [
@@ -66,7 +58,7 @@ def _figure(request: FigureRequest) -> FigureFiles:
         f"{VALUES}-ary response {row[4]:.4g}"
         for local, row in million.items()
     ]
-    return FigureFiles(files=(data, save(figure, request.out / "shuffling.png")), lines=tuple(lines))
+    return FigureFiles(files=(data, request.save_plot(figure, "shuffling.png")), lines=tuple(lines))
 
 
 FIGURES = (Figure(name="shuffling", title="Shuffling: central ε of n shuffled reports at δ = 10⁻⁶", make=_figure),)

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from aggservice.mechanisms import SeededBits
-from ldp_client.experiments.figures.kinds import (
-    Figure,
-    FigureFiles,
-    FigureRequest,
-    grid_of_panels,
-    save,
-    six_digits,
-    write_table,
-)
+from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
 from ldp_client.protocols.everlasting import BitwiseEverlasting
 from ldp_client.protocols.rappor import Rappor
 from ldp_client.tracking.stream_laws import stream_law
@@ -43,8 +35,8 @@ def percentiles(request: FigureRequest) -> list[tuple[int, Percentile, Percentil
 
 def _figure_1(request: FigureRequest) -> FigureFiles:
     rows = percentiles(request)
-    data = write_table(
-        request.out / "tracking-1.csv",
+    data = request.write_table(
+        "tracking-1.csv",
         ("reports", "median", "median_low", "median_high", "percentile_90", "percentile_90_low", "percentile_90_high"),
         (
             (
@@ -59,15 +51,14 @@ def _figure_1(request: FigureRequest) -> FigureFiles:
         found = [(median, ninth)[index] for _, median, ninth in rows]
         spread = [[each.value - each.low for each in found], [each.high - each.value for each in found]]
         axes.errorbar([row[0] for row in rows], [each.value for each in found], spread, capsize=3, label=name)
-    axes.set_xlabel("reports")
-    axes.set_ylabel("trackability")
+    axes.set(xlabel="reports", ylabel="trackability")
     axes.legend()
     lines = [
         f"{reports:>2} reports: median {median.value:.3f} [{median.low:.3f}, {median.high:.3f}], "
         f"90th percentile {ninth.value:.3f} [{ninth.low:.3f}, {ninth.high:.3f}]"
         for reports, median, ninth in rows
     ]
-    return FigureFiles(files=(data, save(figure, request.out / "tracking-1.png")), lines=tuple(lines))
+    return FigureFiles(files=(data, request.save_plot(figure, "tracking-1.png")), lines=tuple(lines))
 
 
 def bitwise_rows() -> list[tuple[int, int, int, float, float, float]]:
@@ -84,8 +75,8 @@ def bitwise_rows() -> list[tuple[int, int, int, float, float, float]]:
 
 def _figure_bitwise(request: FigureRequest) -> FigureFiles:
     rows = bitwise_rows()
-    data = write_table(
-        request.out / "tracking-bitwise.csv",
+    data = request.write_table(
+        "tracking-bitwise.csv",
         ("epsilon_permanent", "epsilon_report", "reports", "at_least", "exact", "theorem_13"),
         ((kept / 10**6, sent / 10**6, reports, *map(six_digits, values)) for kept, sent, reports, *values in rows),
     )
@@ -94,13 +85,11 @@ def _figure_bitwise(request: FigureRequest) -> FigureFiles:
         mine = [row for row in rows if row[:2] == (kept, sent)]
         for column, name in ((5, "Theorem 13"), (4, "exact"), (3, "lower bound")):
             axes.plot([row[2] for row in mine], [row[column] for row in mine], marker=".", label=name)
-        axes.set_title(f"ε₁ = {kept / 10**6:g}, ε₂ = {sent / 10**6:g}")
-        axes.set_xlabel("reports")
-        axes.set_ylabel("γ")
+        axes.set(title=f"ε₁ = {kept / 10**6:g}, ε₂ = {sent / 10**6:g}", xlabel="reports", ylabel="γ")
     panels[0].legend(fontsize=8)
     outside = sum(not low <= exact <= high for *_, low, exact, high in rows)
     line = f"{len(rows)} exact values by enumeration, {outside} of them outside the lower bound and Theorem 13"
-    return FigureFiles(files=(data, save(figure, request.out / "tracking-bitwise.png")), lines=(line,))
+    return FigureFiles(files=(data, request.save_plot(figure, "tracking-bitwise.png")), lines=(line,))
 
 
 FIGURES = (

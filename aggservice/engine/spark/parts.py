@@ -1,0 +1,160 @@
+"""Noisy rows in part files, and their way into shards: declared keys as they were declared, then discovered ones.
+
+A part holds columns one after the other: the ordinals of its declared keys, then the high and low halves of all its
+keys (declared ones first, in order; then the others, ascending), their metrics, and in a debug run their true sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.engine.release.output import summary_rows
+from aggservice.engine.release.result import Rows
+from aggservice.engine.spark.blobs import PartReceipt
+from aggservice.engine.spark.scratch import check_size, mapped_column, new_name
+from aggservice.wire import write_buckets
+from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
+
+_WORD = 8
+
+Tasks = Callable[[Callable[[tuple[int, int]], str], Sequence[tuple[int, int]]], list[str]]
+"""Runs a function over items in executors and returns what it returned, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    path: Path
+    declared: int
+    found: int
+    debug_run: bool
+
+    @classmethod
+    def of(cls, folder: str, receipt: PartReceipt, *, debug_run: bool) -> _Part:
+        part = cls(
+            path=Path(folder) / receipt.name, declared=receipt.declared, found=receipt.found, debug_run=debug_run
+        )
+        check_size(part.path, _WORD * (part.declared + (4 if debug_run else 3) * part.rows))
+        return part
+
+    @property
+    def rows(self) -> int:
+        return self.declared + self.found
+
+    def order(self) -> NDArray[np.generic]:
+        return mapped_column(self.path, np.uint64, self.declared)
+
+    def columns(self, start: int, stop: int) -> list[NDArray[np.generic]]:
+        """Return high, low and metrics (and true sums) of some rows."""
+        kinds = (np.uint64, np.uint64, np.int64, np.int64)[: 4 if self.debug_run else 3]
+        first = _WORD * self.declared
+        return [
+            mapped_column(self.path, kind, stop - start, first + _WORD * (number * self.rows + start))
+            for number, kind in enumerate(kinds)
+        ]
+
+
+class PartRows:
+    """The rows of all parts. Nothing is read before it is needed, and at most a shard is held at once.
+
+    Rows of discovered keys are put in order in memory: 56 bytes each.
+    """
+
+    def __init__(self, folder: str, receipts: Sequence[PartReceipt], tasks: Tasks, *, debug_run: bool = False) -> None:
+        self._folder = folder
+        self._receipts = tuple(receipts)
+        self._tasks = tasks
+        self._debug_run = debug_run
+        self.declared = sum(receipt.declared for receipt in receipts)
+        self.found = sum(receipt.found for receipt in receipts)
+
+    def __len__(self) -> int:
+        return self.declared + self.found
+
+    def _parts(self) -> list[_Part]:
+        return [_Part.of(self._folder, receipt, debug_run=self._debug_run) for receipt in self._receipts]
+
+    def write_shards(self, paths: Sequence[Path], rows_per_shard: int) -> None:
+        """Write the shards: those of declared keys only in executors, the others here."""
+        whole = self.declared // rows_per_shard
+        cuts = _cuts([part.order() for part in self._parts()], self.declared, rows_per_shard)
+        if whole > 1:
+            work = partial(write_shard, self._folder, self._receipts)
+            names = self._tasks(work, [(cuts[shard], cuts[shard + 1]) for shard in range(whole)])
+            for name, path in zip(names, paths, strict=False):
+                (Path(self._folder) / name).replace(path)
+        else:
+            whole = 0
+        rest = self._rows(cuts[whole], 1 << 64)
+        pages = list(rest.pages(rows_per_shard)) or ([rest] if not whole else [])
+        for path, page in zip(paths[whole:], pages, strict=True):
+            write_buckets(path, summary_rows(page))
+
+    def rows(self) -> Rows:
+        """Return all rows, in memory; those of a debug run with true sums and annotations."""
+        return self._rows(0, 1 << 64)
+
+    def _rows(self, low: int, high: int) -> Rows:
+        parts = self._parts()
+        declared = declared_columns(parts, low, high)
+        found = [
+            np.concatenate(columns) for columns in zip(*(p.columns(p.declared, p.rows) for p in parts), strict=True)
+        ]
+        ascending = np.lexsort((found[1], found[0]))
+        columns = [np.concatenate((first, then[ascending])) for first, then in zip(declared, found, strict=True)]
+        if not self._debug_run:
+            return Rows(high=columns[0], low=columns[1], metrics=columns[2])
+        annotations = np.where(columns[3] > 0, IN_REPORTS, 0).astype(np.uint8)
+        annotations[: declared[0].size] |= IN_DOMAIN
+        return Rows(high=columns[0], low=columns[1], metrics=columns[2], unnoised=columns[3], annotations=annotations)
+
+
+def _cuts(orders: Sequence[NDArray[np.generic]], declared: int, rows_per_shard: int) -> list[int]:
+    """Return the ordinal at which each shard begins, and one after the last whole shard.
+
+    An ordinal is the row of a key in the domain, where a repeated key leaves a gap; so bisection finds each.
+    """
+    last = max((int(order[-1]) + 1 for order in orders if order.size), default=0)
+
+    def at(rank: int) -> int:
+        low, high = 0, last
+        while low < high:
+            middle = (low + high) // 2
+            if sum(int(np.searchsorted(order, np.uint64(middle))) for order in orders) < rank:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    return [at(rank) for rank in range(0, declared + 1, rows_per_shard)]
+
+
+def declared_columns(parts: Sequence[_Part], low: int, high: int) -> list[NDArray[np.generic]]:
+    """Return the columns of declared keys with ordinals in [low, high), in order."""
+    orders, found = [], []
+    for part in parts:
+        order = part.order()
+        begin = int(np.searchsorted(order, np.uint64(low)))
+        end = order.size if high >= 1 << 64 else int(np.searchsorted(order, np.uint64(high)))
+        orders.append(order[begin:end])
+        found.append(part.columns(begin, end))
+    ordered = np.argsort(np.concatenate(orders), kind="stable")
+    return [np.concatenate(columns)[ordered] for columns in zip(*found, strict=True)]
+
+
+def write_shard(folder: str, receipts: Sequence[PartReceipt], bounds: tuple[int, int]) -> str:
+    """Write the declared keys of a range of ordinals as a shard, in an executor; return its name in ``folder``.
+
+    The rows are what the parts hold: a task that runs again writes the same bytes under another name.
+    """
+    parts = [_Part.of(folder, receipt, debug_run=False) for receipt in receipts]
+    high, low, metrics = declared_columns(parts, *bounds)
+    rows = Rows(high=high.view(np.uint64), low=low.view(np.uint64), metrics=metrics.view(np.int64))
+    name = new_name("shard")
+    write_buckets(Path(folder) / name, summary_rows(rows))
+    return name

@@ -1,0 +1,134 @@
+"""A job over files as its caller asked for it: the message checked, its paths resolved, its files read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aggservice.engine import AvroShards, InvalidJobError, JobRequest, Outcome, Session
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.service.config.callers import Caller
+from aggservice.service.errors import PathRefusedError
+from aggservice.service.jobs.folders import Folder, FolderFile
+from aggservice.service.messages import request_of
+
+_MAX_PREFIXES = 50
+_DOMAIN_RECORD_BYTES = 17
+"""16 bytes of a bucket and one of its length."""
+_MOST_EXPECTED = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedJob:
+    """A request for a job over files, valid but for the files that it names."""
+
+    request: JobRequest
+    prefixes: tuple[str, ...]
+    domain: str | None
+    output: str
+
+    @classmethod
+    def of(cls, message: aggregation_pb2.CreateJobRequest) -> AskedJob:
+        """Return what a message asks for; InvalidJobError naming what is wrong with it."""
+        prefixes = tuple(message.input_data_blob_prefixes) or (message.input_data_blob_prefix,)
+        if bool(message.input_data_blob_prefix) == bool(message.input_data_blob_prefixes):
+            raise InvalidJobError("give exactly one of input_data_blob_prefix and input_data_blob_prefixes")
+        if len(prefixes) > _MAX_PREFIXES:
+            raise InvalidJobError(f"input_data_blob_prefixes has {len(prefixes)} entries: give at most {_MAX_PREFIXES}")
+        parameters = aggregation_pb2.JobParameters()
+        parameters.CopyFrom(message.job_parameters)
+        parameters.job_request_id = message.job_request_id or parameters.job_request_id
+        domain = message.output_domain_blob_prefix or None
+        request = request_of(parameters, (*prefixes, "->", message.output_data_blob_prefix, "domain", domain or ""))
+        without_domain = request.shuffle is not None or request.task is not None
+        if domain is None and request.discovery is None and not request.debug_run and not without_domain:
+            raise InvalidJobError("the job names no keys: give output_domain_blob_prefix or key_discovery")
+        if domain is not None and without_domain:
+            raise InvalidJobError(
+                "shuffles and jobs with an attribution_task have no output domain: leave output_domain_blob_prefix out"
+            )
+        return cls(request=request, prefixes=prefixes, domain=domain, output=message.output_data_blob_prefix)
+
+    def check_scope(self, caller: Caller) -> None:
+        """Refuse a job over an origin or a site that the caller does not own."""
+        caller.check_scope(
+            attribution_report_to=self.request.attribution_report_to, reporting_site=self.request.reporting_site
+        )
+
+
+class FileJob:
+    """A job over files below a caller's folders."""
+
+    def __init__(
+        self,
+        *,
+        inputs: Folder,
+        prefixes: tuple[str, ...],
+        domain: str | None,
+        output: AvroShards,
+        recheck: Callable[[], object] | None = None,
+    ) -> None:
+        """``recheck`` checks the output path once more before anything is charged."""
+        self.output = output
+        self._inputs = inputs
+        self._prefixes = prefixes
+        self._domain = domain
+        self._recheck = recheck
+
+    def expected_keys(self) -> int:
+        """Estimate how many keys the domain has from the size of its files, so that the table need not grow."""
+        size = sum(file.size for file in self.domain_files())
+        return min(size // _DOMAIN_RECORD_BYTES, _MOST_EXPECTED)
+
+    def input_bytes(self) -> int:
+        """Return how many bytes of reports and keys there are."""
+        return sum(file.size for file in (*self.domain_files(), *self.report_files()))
+
+    def domain_files(self) -> list[FolderFile]:
+        """Return the files of the domain, in order."""
+        if self._domain is None:
+            return []
+        return [FolderFile(self._inputs, path) for path in self._inputs.files(self._domain)]
+
+    def report_files(self) -> list[FolderFile]:
+        """Return the files of reports, in order, each once."""
+        paths = dict.fromkeys(path for prefix in self._prefixes for path in self._inputs.files(prefix))
+        return [FolderFile(self._inputs, path) for path in paths]
+
+    def run(self, session: Session) -> Outcome:
+        """Read domain and reports, and finish. Runs in a thread."""
+        session.declare_files(self.domain_files())
+        session.add_files(self.report_files())
+        if self._recheck is not None:
+            self._recheck()
+        return session.finish()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where jobs over files read and write: the configured folders, and below them one per caller."""
+
+    inputs: Folder | None
+    outputs: Folder | None
+
+    def check(self) -> None:
+        """Refuse jobs over files on a service that has no folders."""
+        if self.inputs is None or self.outputs is None:
+            raise PathRefusedError(
+                "this service has no folders for jobs over files: stream the reports with Aggregate instead"
+            )
+
+    def file_job(self, caller: Caller, asked: AskedJob) -> FileJob:
+        """Check every path and return the job, so that a caller learns of a mistake before it is stored."""
+        self.check()
+        assert self.inputs is not None and self.outputs is not None
+        inputs, outputs = self.inputs.below(caller.folder), self.outputs.below(caller.folder)
+        for prefix in asked.prefixes + ((asked.domain,) if asked.domain is not None else ()):
+            inputs.files(prefix)
+        return FileJob(
+            inputs=inputs,
+            prefixes=asked.prefixes,
+            domain=asked.domain,
+            output=AvroShards(prefix=outputs.prepare(asked.output)),
+            recheck=lambda: outputs.prepare(asked.output),
+        )

@@ -1,0 +1,142 @@
+"""Random steps in two browsers: run episodes, compare, and shrink what differs to a reproduction."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from aggservice.wire import KeySet
+
+from .attribution import RealBrowser, Step, simulate
+from .comparison import Comparison, Text, compare
+from .devtools import Chromium
+from .random_registrations import World
+from .site import Site
+
+T = TypeVar("T")
+FALSE_ALARM = 1e-8
+"""The rate of one test of how often chance struck; a run makes four."""
+_NULL = "/.well-known/attribution-reporting/report-aggregate-attribution"
+
+
+@dataclass(slots=True)
+class Tally:
+    """What episodes came to: equal reports, chance beside its expectation, and reproductions of differences."""
+
+    steps: int = 0
+    registered: int = 0
+    equal: int = 0
+    nulls: int = 0
+    expected_nulls: float = 0.0
+    noised: int = 0
+    expected_noised: float = 0.0
+    differences: list[str] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        """Add what another run came to."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def __str__(self) -> str:
+        return (
+            f"{self.steps:,} steps, {self.registered:,} registrations: {self.equal:,} reports equal, "
+            f"{len(self.differences)} differences; null reports {self.nulls} (expected {self.expected_nulls:.1f}), "
+            f"noised sources {self.noised} (expected {self.expected_noised:.1f})"
+        )
+
+    def check_chance(self) -> None:
+        """Assert that null reports and noise came about as often as they should; see ``FALSE_ALARM``."""
+        assert plausible(self.nulls, self.expected_nulls), str(self)
+        assert plausible(self.noised, self.expected_noised), str(self)
+
+
+def plausible(count: int, mean: float) -> bool:
+    """Return whether ``count`` independent events of this expected number are likely.
+
+    Chernoff's bound for sums of Bernoulli variables: P[X ≥ k] and P[X ≤ k] are at most e^(k-μ)(μ/k)^k on their sides
+    of μ. The answer is False with probability at most twice ``FALSE_ALARM`` when all is well.
+    """
+    if mean == 0 or count == 0:
+        return math.exp(-mean) > FALSE_ALARM and (count == 0 or mean > 0)
+    return count - mean + count * math.log(mean / count) > math.log(FALSE_ALARM)
+
+
+def is_null(report: Text) -> bool:
+    """Return whether a report of the real browser alone is a null report that it drew."""
+    return report.null and _NULL in report.text
+
+
+def play_registrations(browser: Chromium, site: Site, keys: KeySet, steps: Sequence[Step]) -> tuple[Comparison, Tally]:
+    """Play steps in a fresh context and in ``ara_client``; return what differs, without null reports, and a tally."""
+    real = RealBrowser(browser, site)
+    for step in steps:
+        real.play(step)
+    registered, noised = len(real.registered), real.noised
+    reports = real.finish(keys)
+    site.forget()
+    predicted, draws = simulate(real.played, keys, noised=noised, real=reports)
+    found = compare(reports, predicted, times=True)
+    extra = tuple(one for one in found.only_real if not is_null(one))
+    different = Comparison(equal=found.equal, only_real=extra, only_simulated=found.only_simulated, times=found.times)
+    tally = Tally(
+        steps=len(steps),
+        registered=registered,
+        equal=found.equal,
+        nulls=len(found.only_real) - len(extra),
+        expected_nulls=draws.nulls,
+        noised=len(noised),
+        expected_noised=draws.noised,
+    )
+    return different, tally
+
+
+def fuzz_registrations(
+    browser: Chromium, site: Site, keys: KeySet, *, seed: str, steps: int, episode: int = 100
+) -> Tally:
+    """Play random episodes until ``steps`` steps are done; shrink the first differences to reproductions."""
+    tally = Tally()
+    for number in range(math.ceil(steps / episode)):
+        world = World(random.Random(f"{seed} {number}"))
+        drawn = list(world.steps(min(episode, steps - number * episode)))
+        different, one = play_registrations(browser, site, keys, drawn)
+        tally.add(one)
+        if not different.same:
+
+            def differs(part: Sequence[Step]) -> bool:
+                return not play_registrations(browser, site, keys, part)[0].same
+
+            smaller = shrunk(drawn, differs)
+            again, _ = play_registrations(browser, site, keys, smaller)
+            shown = "\n".join(f"    {step!r}," for step in smaller)
+            tally.differences.append(
+                f"seed {seed!r}, episode {number}:\n{again if not again.same else different}\n{shown}"
+            )
+    return tally
+
+
+def shrunk(items: Sequence[T], fails: Callable[[Sequence[T]], bool], *, attempts: int = 60) -> list[T]:
+    """Return a shorter sequence that still fails, by leaving parts out: halves first, then smaller ones.
+
+    Returns everything if it does not fail a second time.
+    """
+    kept = list(items)
+    if not fails(kept):
+        return kept
+    size = max(1, len(kept) // 2)
+    while attempts > 0:
+        before = len(kept)
+        start = 0
+        while start < len(kept) and attempts > 0:
+            without = kept[:start] + kept[start + size :]
+            attempts -= 1
+            if without and fails(without):
+                kept = without
+            else:
+                start += size
+        if size == 1 and len(kept) == before:
+            break
+        size = max(1, size // 2)
+    return kept

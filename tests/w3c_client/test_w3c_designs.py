@@ -1,0 +1,148 @@
+"""Designs of on-device budgets against pdslib's scenarios, and what each design's filters charge and refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggservice.mechanisms import ManualClock, SeededBits
+from w3c_client import (
+    DEFAULT_SERVICE,
+    Browser,
+    Charge,
+    Config,
+    ConversionOptions,
+    Design,
+    Filter,
+    FixedDraws,
+    ImpressionOptions,
+    Page,
+    design_config,
+)
+from w3c_client.budgets import BudgetStores
+from w3c_client.config import DAY_MS
+
+PDSLIB = json.loads((Path(__file__).parent / "pdslib.json").read_text(encoding="utf-8"))
+FIELDS = {
+    "site-budget": "site_budget_micro",
+    "global-budget": "global_budget_micro",
+    "conversion-site-quota": "conversion_quota_micro",
+    "impression-site-quota": "impression_quota_micro",
+}
+
+
+def micro(amount: float) -> int:
+    return round(amount * 1_000_000)
+
+
+def test_all_of_pdslibs_scenarios_are_here() -> None:
+    assert (len(PDSLIB["budgets"]), len(PDSLIB["attribution"])) == (4, 2)
+
+
+@pytest.mark.parametrize("scenario", PDSLIB["budgets"], ids=lambda one: one["name"])
+def test_budgets_of_pdslib(scenario: dict[str, Any]) -> None:
+    capacities = scenario["capacities"]
+    values = {FIELDS[name]: micro(amount) for name, amount in capacities.items()}
+    stores = BudgetStores(Config(filters=frozenset(map(Filter, capacities)), **values))
+    for step in scenario["steps"]:
+        cost = micro(step["loss"])
+        for epoch in step["epochs"]:
+            refused = stores.pay(epoch, step["site"], step.get("impression_sites", ()), Charge(cost, cost, cost))
+            assert refused == (Filter(step["refused_by"]) if "refused_by" in step else None)
+        for name, epoch, site, left in step.get("left", ()):
+            assert stores.left(Filter(name), epoch, site) == micro(left), (name, epoch, site)
+        stores._check()
+
+
+@pytest.mark.parametrize("scenario", PDSLIB["attribution"], ids=lambda one: one["name"])
+def test_attribution_of_pdslib(scenario: dict[str, Any]) -> None:
+    """Weeks are epochs: the first conversion draws the start, half a week before it."""
+    clock = ManualClock(0)
+    draws = FixedDraws(epoch_start=0.5, fractions=(0.5,))
+    browser = Browser(clock=clock, bits=SeededBits("x"), config=design_config("big-bird"), draws=draws)
+    options = ConversionOptions(
+        aggregation_service=DEFAULT_SERVICE,
+        histogram_size=scenario["buckets"],
+        value=scenario["value"],
+        max_value=scenario["max_value"],
+        epsilon=scenario["epsilon"],
+    )
+    clock.advance_to(3 * DAY_MS)
+    browser.measure_conversion("shop.example", options)  # draws the start of epochs and pays nothing
+    for ad in scenario["ads"]:
+        clock.advance_to((3 + 7 * ad["week"]) * DAY_MS)
+        browser.save_impression("blog.example", ImpressionOptions(histogram_index=ad["bucket"]))
+        if ad["week"] in scenario.get("spent_weeks", ()):
+            clock.advance(1)
+            spend = ConversionOptions(
+                aggregation_service=DEFAULT_SERVICE, histogram_size=1, max_value=1, epsilon=2, lookback_days=1
+            )
+            browser.measure_conversion("shop.example", spend)  # outside its histogram: costs 0
+            browser._budgets.empty_site("shop.example", range(ad["week"], ad["week"] + 1))
+    clock.advance_to((3 + 7 * 4) * DAY_MS)
+    assert list(browser.measure_conversion("shop.example", options).histogram) == scenario["ours"]
+
+
+def _browser(design: Design, **changes: Any) -> tuple[Browser, ManualClock]:
+    clock = ManualClock(40 * DAY_MS)
+    browser = Browser(clock=clock, bits=SeededBits("designs"), config=design_config(design, **changes))
+    for number in range(4):
+        browser.save_impression(f"publisher-{number}.example", ImpressionOptions(histogram_index=number))
+        clock.advance(1000)
+    return browser, clock
+
+
+def _ask(browser: Browser, site: str, **options: Any) -> frozenset[Filter]:
+    wanted = {"aggregation_service": DEFAULT_SERVICE, "histogram_size": 4, **options}
+    return browser.measure_conversion(site, ConversionOptions(**wanted)).refused_by
+
+
+@pytest.mark.parametrize(
+    ("design", "same_site", "many_sites"),
+    [
+        (Design.W3C, Filter.SITE, Filter.IMPRESSION_QUOTA),
+        (Design.BIG_BIRD, Filter.SITE, Filter.IMPRESSION_QUOTA),
+        (Design.COOKIE_MONSTER, Filter.SITE, None),
+        (Design.GLOBAL_ONLY, Filter.GLOBAL, Filter.GLOBAL),
+    ],
+)
+def test_which_filter_refuses_first(design: Design, same_site: Filter, many_sites: Filter | None) -> None:
+    """Twelve conversions of ε = 1 from one site, then one from each of twelve sites."""
+    browser, _ = _browser(design)
+    first = [refused for _ in range(12) if (refused := _ask(browser, "shop.example"))]
+    assert first[0] == {same_site}
+    browser, _ = _browser(design)
+    refusals = [_ask(browser, f"shop-{number}.example") for number in range(12)]
+    found = next((refused for refused in refusals if refused), frozenset())
+    assert found == (frozenset() if many_sites is None else {many_sites})
+    browser.check()
+
+
+def test_big_bird_charges_shared_limits_the_norm_within_one_epoch() -> None:
+    """Its global filter and conversion quotas pay ‖h‖₁ / (2 · maxValue); W3C's shared limits pay the value."""
+    for design, shared in ((Design.BIG_BIRD, 500_000), (Design.W3C, 1_000_000)):
+        browser, _ = _browser(design)
+        _ask(browser, "shop.example", lookback_days=1, impression_sites=("publisher-1.example",))
+        assert browser.left(Filter.SITE, "shop.example") == 500_000
+        assert browser.left(Filter.GLOBAL) == 8_000_000 - shared
+
+
+def test_the_cap_counts_sites_that_save_and_sites_that_measure() -> None:
+    browser, _ = _browser(Design.BIG_BIRD, sites_per_action=2)
+    wanted = ConversionOptions(aggregation_service=DEFAULT_SERVICE, histogram_size=4, epsilon=0.1)
+
+    def convert(site: str) -> frozenset[Filter]:
+        return browser.measure_conversion(Page(top_level=site, action=1), wanted).refused_by
+
+    assert convert("shop-1.example") == frozenset()  # draws the start of epochs
+    browser.save_impression(Page(top_level="blog.example", action=1), ImpressionOptions(histogram_index=0))
+    assert convert("shop-2.example") == {Filter.ACTION_CAP}
+    assert convert("shop-1.example") == frozenset()  # a site already counted passes
+    before = len(browser.impressions)
+    browser.save_impression(Page(top_level="news.example", action=1), ImpressionOptions(histogram_index=0))
+    assert len(browser.impressions) == before  # dropped, and nothing tells
+    browser.save_impression(Page(top_level="news.example", action=2), ImpressionOptions(histogram_index=0))
+    assert len(browser.impressions) == before + 1
