@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from budget.errors import BudgetError
 from budget.filters import Filter, Spend, spend_to_plain
 from budget.log.entries import ReleaseEntry, entry_from_bytes
 from budget.store import Transaction
-from budget.stores.balances import SpentColumns, read_spent
+from budget.stores.balances import read_spent
 from budget.units import UnitSet, contains, rows
 
 FIRST_SHOWN: Final = 20
@@ -43,18 +43,16 @@ class Shortfall:
 
     def to_plain(self, loss_name: str) -> dict[str, Any]:
         """Return the plain values, amounts as decimal text, for JSON."""
-        lacks = {
-            "loss": max(0, self.spent.loss_micro + self.asked.loss_micro - self.limit.loss_micro),
-            "delta": max(0, self.spent.delta_atto + self.asked.delta_atto - self.limit.delta_atto),
-            "uses": max(0, self.spent.uses + self.asked.uses - self.limit.uses),
-        }
+        lacks = Spend(
+            loss_micro=max(0, self.spent.loss_micro + self.asked.loss_micro - self.limit.loss_micro),
+            delta_atto=max(0, self.spent.delta_atto + self.asked.delta_atto - self.limit.delta_atto),
+            uses=max(0, self.spent.uses + self.asked.uses - self.limit.uses),
+        )
         return {
             "unit": self.unit.hex(),
             "spent": spend_to_plain(self.spent, loss_name),
             "asked": spend_to_plain(self.asked, loss_name),
-            "lacks": spend_to_plain(
-                Spend(loss_micro=lacks["loss"], delta_atto=lacks["delta"], uses=lacks["uses"]), loss_name
-            ),
+            "lacks": spend_to_plain(lacks, loss_name),
             "jobs": [
                 {
                     "job_id": one.job_id,
@@ -105,27 +103,16 @@ def uses_of(transaction: Transaction, units: UnitSet, caller: str, loss_name: st
     return found
 
 
-def explain(
-    transaction: Transaction, spent: SpentColumns, asked: Spend, chosen: Filter, caller: str
-) -> Iterator[Shortfall]:
-    """Yield a shortfall for each unit of ``spent``, also for a unit that can pay."""
-    jobs = uses_of(transaction, spent.units, caller, chosen.loss_name)
-    for index in range(len(spent.units)):
-        yield Shortfall(
-            unit=spent.units[index],
-            spent=spent.of(index),
-            limit=chosen.limit,
-            asked=asked,
-            jobs=tuple(jobs[index]),
-        )
-
-
 def explain_page(
     transaction: Transaction, units: UnitSet, asked: Spend, chosen: Filter, caller: str
 ) -> tuple[Shortfall, ...]:
     """Return what each of ``units`` (one page of those that could not pay) has spent, and on which jobs."""
     spent = read_spent(transaction, units, chosen.limit)
-    return tuple(explain(transaction, spent, asked, chosen, caller))
+    jobs = uses_of(transaction, units, caller, chosen.loss_name)
+    return tuple(
+        Shortfall(unit=units[index], spent=spent.of(index), limit=chosen.limit, asked=asked, jobs=tuple(own))
+        for index, own in enumerate(jobs)
+    )
 
 
 def refusal_text(count: int, total: int, first: Iterable[Shortfall], loss_name: str) -> str:

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from aggservice.commands.console import NO, Json, unit_count
 from aggservice.mechanisms import SystemClock
-from aggservice.wire import ReportStatus, parse_shared_info_batch, read_reports, report_units, shared_id_units
+from aggservice.wire import (
+    UNIT_BYTES,
+    ReportStatus,
+    parse_shared_info_batch,
+    read_reports,
+    report_units,
+    shared_id_units,
+)
 from budget import (
     Delta,
     Epsilon,
@@ -79,14 +86,19 @@ def _moment(what: str, text: str | None) -> int | None:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _unit(text: str) -> bytes:
+def hex_bytes(text: str, length: int, what: str) -> bytes:
+    """Return the bytes that hexadecimal digits stand for."""
     try:
         raw = bytes.fromhex(text.strip())
     except ValueError:
         raw = b""
-    if len(raw) != 20:
-        raise typer.BadParameter(f"{text.strip()[:60]!r} is not a unit key of 40 hex digits")
+    if len(raw) != length:
+        raise typer.BadParameter(f"{text.strip()[:60]!r} is not a {what} of {2 * length} hex digits")
     return raw
+
+
+def _unit(text: str) -> bytes:
+    return hex_bytes(text, UNIT_BYTES, "unit key")
 
 
 def _gather(

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from aggservice.commands.console import NO, Json, unit_count
-from aggservice.commands.ledger import SCHEMA, Database, Place, Schema, ledger, reading
+from aggservice.commands.ledger import SCHEMA, Database, Place, Schema, hex_bytes, ledger, reading
+from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SystemClock
 from budget import ExportedLog, Ledger, Receipt, Signer, open_store, verify_log, verify_store, write_log
 from budget.audit.verify import AuditReport
@@ -42,7 +43,7 @@ def verify(
     signed = [read_checkpoint(path) for path in checkpoints or ()]
     held = [read_receipt(path) for path in receipts or ()]
     _check_summaries(summaries or [], held)
-    key = None if public_key is None else _key(public_key)
+    key = None if public_key is None else hex_bytes(public_key, 32, "public key")
     source = open_ledger_or_log(ledger, schema=schema)
     with unit_count("verifying") as count:
         if isinstance(source, ExportedLog):
@@ -52,16 +53,6 @@ def verify(
             source.close()
     _show_audit(report, as_json, exported=isinstance(source, ExportedLog))
     raise typer.Exit(0 if report.ok else NO)
-
-
-def _key(text: str) -> bytes:
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError:
-        raw = b""
-    if len(raw) != 32:
-        raise typer.BadParameter("a public key has 64 hex digits", param_hint="--public-key")
-    return raw
 
 
 def _check_summaries(summaries: list[Path], receipts: list[Receipt]) -> None:
@@ -153,8 +144,6 @@ def receipt(
 
 
 def _write(raw: bytes, file: Path | None) -> None:
-    from aggservice.files.atomic import whole_file
-
     if file is None:
         typer.echo(raw.decode("ascii"))
     else:

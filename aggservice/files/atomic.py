@@ -34,17 +34,18 @@ def whole_file(path: Path, *, private: bool = False, replace: bool = True) -> It
             os.fchmod(handle, stat.S_IMODE(target.stat().st_mode))
         os.close(handle)
         yield staged
-        _sync(staged)
+        sync(staged)
         if replace:
             os.replace(staged, target)
         else:
             os.link(staged, target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         staged.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
+from aggservice.files.atomic import sync
 from aggservice.mechanisms import Bits
 from budget.errors import FormatError, StagingError
 from budget.files.folders import new_file, opened_folder, sync_folder
@@ -42,7 +43,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes."""
-        files = [{"name": one.name, "size": one.size, "sha256": one.sha256.hex()} for one in self.files]
+        files = [one.to_plain() for one in self.files]
         return encode({"format": _FORMAT, "attempt": self.attempt, "destination": self.destination, "files": files})
 
     @classmethod
@@ -55,10 +56,7 @@ class Manifest:
             found = cls(
                 attempt=plain["attempt"],
                 destination=plain["destination"],
-                files=tuple(
-                    FileDigest(name=one["name"], size=one["size"], sha256=bytes.fromhex(one["sha256"]))
-                    for one in plain["files"]
-                ),
+                files=tuple(map(FileDigest.from_plain, plain["files"])),
             )
         except (KeyError, TypeError, ValueError) as problem:
             raise FormatError(f"these bytes are not a manifest of result files: {problem!r}") from problem
@@ -69,20 +67,9 @@ class Manifest:
 
 def file_digest(path: Path) -> FileDigest:
     """Return name, size and SHA-256 of a file."""
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return FileDigest(name=path.name, size=size, sha256=digest.digest())
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        digest = hashlib.file_digest(file, "sha256").digest()
+        return FileDigest(name=path.name, size=file.tell(), sha256=digest)
 
 
 class Attempt:
@@ -106,9 +93,9 @@ class Attempt:
         """Flush every file to disk and return their digests; they will be published in the folder ``destination``."""
         files = sorted((self.folder / _FILES).iterdir())
         for file in files:
-            _sync(file)
+            sync(file)
         for folder in (self.folder / _FILES, self.folder, self.folder.parent):
-            _sync(folder)  # the last one holds the attempt's name, which the manifest states
+            sync(folder)  # the last one holds the attempt's name, which the manifest states
         if not files:
             raise StagingError("there is no result file to seal: write one at path(name) first")
         self.manifest = Manifest(

@@ -63,6 +63,15 @@ class FileDigest:
             raise BudgetError(f"the size of a file must be 0 or more, not {self.size}")
         _sha256("a file digest", self.sha256)
 
+    def to_plain(self) -> dict[str, Any]:
+        """Return the plain values of an entry or a manifest."""
+        return {"name": self.name, "size": self.size, "sha256": self.sha256.hex()}
+
+    @classmethod
+    def from_plain(cls, plain: dict[str, Any]) -> FileDigest:
+        """Read back what ``to_plain`` wrote."""
+        return cls(name=plain["name"], size=plain["size"], sha256=from_hex(plain["sha256"], HASH_BYTES))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultDigest:
@@ -155,7 +164,7 @@ def entry_to_plain(entry: Entry, loss_name: str) -> dict[str, Any]:
     }
     if isinstance(entry, RecoveryEntry):
         return plain | {"operator": entry.operator, "reason": entry.reason, "recovers": entry.recovers}
-    files = [{"name": one.name, "size": one.size, "sha256": one.sha256.hex()} for one in entry.result.files]
+    files = [one.to_plain() for one in entry.result.files]
     return plain | {
         "caller": entry.caller,
         "job_id": entry.job_id,
@@ -184,10 +193,7 @@ def _spend(plain: dict[str, str], loss_name: str) -> Spend:
 
 
 def _result(plain: dict[str, Any]) -> ResultDigest:
-    files = tuple(
-        FileDigest(name=one["name"], size=one["size"], sha256=from_hex(one["sha256"], HASH_BYTES))
-        for one in plain["files"]
-    )
+    files = tuple(map(FileDigest.from_plain, plain["files"]))
     return ResultDigest(sha256=from_hex(plain["sha256"], HASH_BYTES), size=plain["size"], files=files)
 
 

@@ -7,13 +7,12 @@ canonical bytes; nothing follows. A hash or a signature covers every byte.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from aggservice.files.atomic import whole_file
 from budget.errors import FormatError, StoreError
 from budget.log.canonical import decode
 from budget.log.proofs import Checkpoint, Receipt
@@ -47,12 +46,9 @@ def write_log(store: Store, path: Path, progress: Callable[[int], None] | None =
 
     The file gets its name only when it is complete. ``progress`` is called with each number of units written.
     """
-    temporary = path.with_name(f".{path.name}.part")
 
     def work(transaction: Transaction) -> Checkpoint:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with staged.open("wb") as file:
             file.write(MAGIC)
             receipt = b""
             for row in transaction.entries():
@@ -67,13 +63,10 @@ def write_log(store: Store, path: Path, progress: Callable[[int], None] | None =
             checkpoint = Receipt.from_bytes(receipt).checkpoint
             raw = checkpoint.to_bytes()
             file.write(bytes(_LENGTH_BYTES) + len(raw).to_bytes(_LENGTH_BYTES, "big") + raw)
-            file.flush()
-            os.fsync(file.fileno())
         return checkpoint
 
-    checkpoint = store.read("export", work)
-    temporary.replace(path)
-    return checkpoint
+    with whole_file(path, private=True) as staged:
+        return store.read("export", work)
 
 
 def _exactly(file: BinaryIO, count: int) -> bytes:

@@ -7,8 +7,8 @@ anyone can check that the entry is still there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,7 @@ from typing import Any, Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits
 from budget.errors import BudgetError, FormatError
 from budget.log.canonical import decode, encode
@@ -56,18 +57,9 @@ class Signer:
         """Read the key from ``path``, or draw a new one and write it there, readable by its owner only."""
         if not path.exists():
             seed = bits.read(_SEED_BYTES)
-            fresh = path.with_name(f"{path.name}.{bits.read(8).hex()}")
-            handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(seed.hex() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(fresh, path)  # the first writer wins; later ones read that file
-            except FileExistsError:
-                pass
-            finally:
-                fresh.unlink()
+            # The first writer wins; later ones read that file.
+            with suppress(FileExistsError), whole_file(path, private=True, replace=False) as staged:
+                staged.write_text(seed.hex() + "\n", "ascii")
         return cls.load(path)
 
     def sign(self, message: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from fractions import Fraction
 
 from aggservice.mechanisms import exp
@@ -57,10 +58,4 @@ def best_range(permanent: Fraction, first: Fraction, calibration: Calibration) -
         if high >= 1 << 32:
             raise ProtocolError("the best number of hash values for this ε is above 2^32: use a smaller ε")
     low = max(2, high // 2)
-    while low < high:
-        middle = (low + high) // 2
-        if rises(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return low + bisect_left(range(low, high), True, key=rises)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from aggservice.mechanisms.composition import advanced_epsilon
 from ldp_client.checks import check_stream, is_count, short_text
 from ldp_client.errors import ProtocolError
 
@@ -51,13 +52,8 @@ def composed_untrackable(mechanisms: int, each: Bound, slack: float) -> Bound:
             f"composition needs a mechanism and a slack in [0, 1), not {short_text(mechanisms)} and {short_text(slack)}"
         )
     plain = mechanisms * each.gamma
-    if slack == 0:
-        return Bound(gamma=plain, delta=mechanisms * each.delta)
-    drift = mechanisms * each.gamma * math.expm1(each.gamma) if each.gamma < 700 else math.inf
-    advanced = math.sqrt(-2 * mechanisms * math.log(slack)) * each.gamma + drift
-    if plain <= advanced:
-        return Bound(gamma=plain, delta=mechanisms * each.delta)
-    return Bound(gamma=advanced, delta=mechanisms * each.delta + slack)
+    advanced = plain if slack == 0 else advanced_epsilon(each.gamma, mechanisms, slack)
+    return Bound(gamma=advanced, delta=mechanisms * each.delta + (slack if advanced < plain else 0))
 
 
 def undetectable(untrackable: Bound, everlasting: Bound) -> Bound:

@@ -88,19 +88,11 @@ class DyadicTree(Described):
         """Return a bound on max |f̃_t − f_t| over all periods that holds with probability 1 − β.
 
         A user adds at most one ±1 to the nodes that cover [1, t], so Hoeffding's inequality and a union over periods
-        give c_ε·k·(log₂ d + 1)·√(2n ln(2d/β)).
+        give c_ε·k·(log₂ d + 1)·√(2n ln(2d/β)). For d ≥ 16 it is below what Theorem 6 prints,
+        c_ε·k·(log₂ d)^(3/2)·√(n ln(2d/β)).
         """
         check_error_terms(users, beta)
         return self.scale * math.sqrt(2 * users * math.log(2 * self.periods / beta))
-
-    def printed_error_bound(self, users: int, beta: float) -> float:
-        """Return the last line of Theorem 6's proof: c_ε·k·(log₂ d)^(3/2)·√(n ln(2d/β)).
-
-        With the true number of levels it follows from ``error_bound`` for d ≥ 16; for smaller d it is not proved.
-        """
-        check_error_terms(users, beta)
-        log = math.log2(self.periods)
-        return self.gain * self.changes * log**1.5 * math.sqrt(users * math.log(2 * self.periods / beta))
 
     def client(self, bits: Bits | Draws) -> DyadicClient:
         """Return a new device, which draws the change and the level that it will report."""

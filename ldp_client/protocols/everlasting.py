@@ -75,12 +75,6 @@ class BitwiseEverlasting(DirectResponse):
         check_error_terms(users, beta)
         return math.sqrt(math.log(2 / beta) / (2 * users)) / (self.support.p - self.support.q)
 
-    def printed_error_bound(self, users: int, beta: float) -> float:
-        """Return section 6's bound, (ε₁+2)(ε₂+2)/(ε₁ε₂)·√(32 ln(2/β)/n), at least eight times Hoeffding's."""
-        check_error_terms(users, beta)
-        kept, sent = (float(epsilon(micro)) for micro in (self.epsilon_permanent_micro, self.epsilon_report_micro))
-        return (kept + 2) * (sent + 2) / (kept * sent) * math.sqrt(32 * math.log(2 / beta) / users)
-
 
 def _flip_matrix(keep: Real) -> NDArray[np.float64]:
     stay, move = float(keep), float(1 - keep)

@@ -104,13 +104,10 @@ class InnerProduct(Described):
     def error_bound(self, users: int, beta: float) -> float:
         """Return a bound on max |p̃ − p| over all 2^d values that holds with probability 1 − β.
 
-        (ε'+2)/ε'·√(2 ln(2^(d+1)/β)/n): Hoeffding's inequality for ±1, as section 7.2 uses it.
+        (ε'+2)/ε'·√(2 ln(2^(d+1)/β)/n): Hoeffding's inequality for ±1, as section 7.2 uses it. Section 7.1 prints
+        8 for the 2 under the root.
         """
-        return _error(self.bits, self.epsilon_pair, users, beta, 2)
-
-    def printed_error_bound(self, users: int, beta: float) -> float:
-        """Return section 7.1's bound, with √8 in place of √2."""
-        return _error(self.bits, self.epsilon_pair, users, beta, 8)
+        return (self.epsilon_pair + 2) / self.epsilon_pair * _spread(self.bits, users, beta)
 
     def client(self, bits: Bits | Draws) -> PairClient:
         """Return a new device."""
@@ -265,7 +262,7 @@ def for_accuracy(
     _check_guarantee(epsilon_total, delta)
     if not alpha > 0:
         raise ProtocolError(f"the accuracy α must be a positive number, not {alpha!r}")
-    spread = _spread(bits, users, beta, 2)
+    spread = _spread(bits, users, beta)
     if simple:
         if not alpha > 2 * spread:
             raise ProtocolError(f"the simple choice needs an accuracy above {2 * spread:.3g}, not {alpha:.3g}")
@@ -287,14 +284,10 @@ def for_accuracy(
     return InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro)
 
 
-def _spread(bits: int, users: int, beta: float, factor: int) -> float:
+def _spread(bits: int, users: int, beta: float) -> float:
     if not is_count(bits, 1, MOST_BITS) or not is_count(users, 1) or not is_chance(beta):
         raise ProtocolError(f"an error needs bits, users and 0 < β < 1, not {short_text((bits, users, beta))}")
-    return math.sqrt(factor * ((bits + 1) * math.log(2) - math.log(beta)) / users)
-
-
-def _error(bits: int, pair: float, users: int, beta: float, factor: int) -> float:
-    return (pair + 2) / pair * _spread(bits, users, beta, factor)
+    return math.sqrt(2 * ((bits + 1) * math.log(2) - math.log(beta)) / users)
 
 
 def _check_guarantee(epsilon_total: float, delta: float) -> None:
