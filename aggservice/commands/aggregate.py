@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, open_with_bar, refuse
+from aggservice.commands.console import Json, open_with_bar, print_json, refuse
 from aggservice.engine import EngineSettings, InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
 from aggservice.engine.release.debug import debug_avro_rows
 from aggservice.engine.release.noise import ExactNoise
@@ -81,7 +81,7 @@ def aggregate(
             "files": [str(path) for path in written],
             "private": False,
         }
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
         return
     for name, count in header.error_counts.items():
         typer.echo(f"{name}: {count}")

@@ -5,14 +5,13 @@ Prints one line per vector, the differences of each failure, then the count.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import typer
 
-from aggservice.commands.console import NO, Json, progress_bar, refuse
+from aggservice.commands.console import NO, Json, print_json, progress_bar, refuse
 from aggservice.conformance.goldens import check_goldens
 from ara_client.interop.runner import CaseResult, run_directory
 from w3c_client.scenarios.header_cases import run_header_cases
@@ -109,7 +108,7 @@ def show(results: Iterable[Result], as_json: bool) -> None:
             for difference in result.differences:
                 typer.echo(f"    {difference}")
     if as_json:
-        typer.echo(json.dumps({"results": listed, "passed": passed, "failed": failed}, indent=2))
+        print_json({"results": listed, "passed": passed, "failed": failed})
     else:
         typer.echo(f"{passed} passed, {failed} failed")
     if not passed + failed:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO, NoReturn
 
@@ -16,6 +18,17 @@ from rich.progress import open as open_with_progress
 NO, REFUSED = 1, 2
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+def print_json(plain: object) -> None:
+    """Print plain values as JSON; bytes become hexadecimal digits."""
+    typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+
+
+def utc(time_ms: int, *, precise: bool = False) -> str:
+    """Return a time as ISO 8601 in UTC, to the second or, if ``precise``, to the millisecond."""
+    text = datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds" if precise else "seconds")
+    return text.replace("+00:00", "Z")
 
 
 def refuse(message: str, *details: str) -> NoReturn:

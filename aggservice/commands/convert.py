@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, open_with_bar
+from aggservice.commands.console import Json, open_with_bar, print_json
 from aggservice.files.atomic import whole_file
 from aggservice.wire import (
     AggregatableReport,
@@ -87,7 +87,7 @@ def bucket(
             }
         )
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))
+        print_json(rows)
         return
     for row in rows:
         typer.echo("\n".join(f"{name:7} {text}" for name, text in row.items()))

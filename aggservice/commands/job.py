@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import update_wrapper
@@ -23,7 +22,7 @@ from aggservice.client import (
     ShuffleParameters,
     Summary,
 )
-from aggservice.commands.console import Json, refuse
+from aggservice.commands.console import Json, print_json, refuse
 
 job = typer.Typer(help="Create, watch, cancel and read jobs of a running service.", no_args_is_help=True)
 
@@ -228,16 +227,11 @@ def unpaid(
     """List every privacy unit that could not pay for a refused job."""
     units = list(client.unpaid_units(job_request_id))
     if as_json:
-        typer.echo(to_json([asdict(one) for one in units]))
+        print_json([asdict(one) for one in units])
         return
     for one in units:
         jobs = ", ".join(one.job_request_ids)
         typer.echo(f"{one.unit.hex()}  spent {one.spent.epsilon or one.spent.rho}, δ {one.spent.delta}, jobs: {jobs}")
-
-
-def to_json(plain: object) -> str:
-    """Return plain values as JSON; bytes become hexadecimal digits."""
-    return json.dumps(plain, indent=2, default=bytes.hex)
 
 
 def _watched(client: Client, job_request_id: str, *, quiet: bool) -> Job:
@@ -252,7 +246,7 @@ def _watched(client: Client, job_request_id: str, *, quiet: bool) -> Job:
 def show_job(found: Job, *, as_json: bool) -> None:
     """Print a job."""
     if as_json:
-        typer.echo(to_json(asdict(found)))
+        print_json(asdict(found))
         return
     typer.echo(f"{found.job_request_id}: {found.job_status}")
     if found.result is not None:
@@ -285,7 +279,7 @@ def summary_to_plain(found: Summary) -> dict[str, Any]:
 def show_summary(found: Summary, *, as_json: bool) -> None:
     """Print a summary."""
     if as_json:
-        typer.echo(to_json(summary_to_plain(found)))
+        print_json(summary_to_plain(found))
         return
     typer.echo(f"{found.job_request_id}: {found.return_code}")
     for name, count in found.error_counts.items():

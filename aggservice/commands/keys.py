@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from aggservice.commands.console import Json
+from aggservice.commands.console import Json, print_json, utc
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import KeySet, read_key_set, write_key_set
@@ -102,7 +100,7 @@ def registry(
     with whole_file(public) as staged:
         staged.write_text(pair.public.raw.hex() + "\n", encoding="ascii")
     if as_json:
-        typer.echo(json.dumps({"public_key": pair.public.raw.hex(), "sha256": pair.public.digest}, indent=2))
+        print_json({"public_key": pair.public.raw.hex(), "sha256": pair.public.digest})
         return
     typer.echo(f"public key {pair.public.raw.hex()}, SHA-256 {pair.public.digest}")
 
@@ -120,7 +118,7 @@ def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
             staged.write_text(keys.public(clock).serialise() + "\n", encoding="utf-8")
     rows = _rows(keys, clock.now_ms())
     if as_json:
-        typer.echo(json.dumps({"keys": rows}, indent=2))
+        print_json({"keys": rows})
         return
     for row in rows:
         typer.echo(f"{row['id']}  {row['not_before']}  to {row['expiry']}  {row['state']}")
@@ -133,8 +131,8 @@ def _rows(keys: KeySet, now_ms: int) -> list[dict[str, Any]]:
     return [
         {
             "id": pair.id,
-            "not_before": _time(pair.not_before_ms),
-            "expiry": _time(pair.expiry_ms),
+            "not_before": utc(pair.not_before_ms),
+            "expiry": utc(pair.expiry_ms),
             "state": "published"
             if pair.id in published
             else "opens old reports"
@@ -143,7 +141,3 @@ def _rows(keys: KeySet, now_ms: int) -> list[dict[str, Any]]:
         }
         for pair in keys.pairs
     ]
-
-
-def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

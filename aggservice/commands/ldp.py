@@ -128,11 +128,7 @@ def run_command(
     bits = bits_for(seed)
     table = load_dataset(dataset, bits, data, users, collections)
     protocol = build(
-        method,
-        k=table.k,
-        epsilon_permanent_micro=limit,
-        epsilon_first_micro=once,
-        buckets=buckets or table.buckets,
+        method, k=table.k, epsilon_permanent_micro=limit, epsilon_first_micro=once, buckets=buckets or table.buckets
     )
     last: list[Estimate] = []
     with progress_bar(shown=not as_json) as report:
@@ -156,18 +152,9 @@ def run_command(
 def _estimates(estimate: Any, protocol: FrequencyProtocol, table: Dataset, confidence: float) -> list[dict[str, Any]]:
     truth = np.bincount(protocol.cell(table.values[:, -1]), minlength=protocol.cells) / table.users
     low, high = estimate.interval(confidence)
-    columns = zip(
-        _labels(protocol, table),
-        estimate.frequencies.tolist(),
-        low.tolist(),
-        high.tolist(),
-        truth.tolist(),
-        strict=True,
-    )
-    return [
-        {"value": value, "estimate": found, "low": below, "high": above, "truth": true}
-        for value, found, below, above, true in columns
-    ]
+    numbers = (column.tolist() for column in (estimate.frequencies, low, high, truth))
+    names = ("value", "estimate", "low", "high", "truth")
+    return [dict(zip(names, row, strict=True)) for row in zip(_labels(protocol, table), *numbers, strict=True)]
 
 
 def _labels(protocol: FrequencyProtocol, table: Dataset) -> list[int | str]:

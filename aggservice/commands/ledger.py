@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from aggservice.commands.console import NO, Json, unit_count
+from aggservice.commands.console import NO, Json, print_json, unit_count, utc
 from aggservice.mechanisms import SystemClock
 from aggservice.wire import (
     UNIT_BYTES,
@@ -69,10 +69,6 @@ Reports = Annotated[
 ]
 FilteringIds = Annotated[str, typer.Option(help="With --reports: the job's filtering IDs, separated by commas.")]
 PrivacyUnit = Annotated[str, typer.Option(help="With --reports: the privacy unit, report or shared_id.")]
-
-
-def _time(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def _moment(what: str, text: str | None) -> int | None:
@@ -169,7 +165,7 @@ def balance(
             row["left"] = row["left"] | {"uses": "unbounded"}
         rows.append(row)
     if as_json:
-        typer.echo(json.dumps({"units": rows}, indent=2))
+        print_json({"units": rows})
         return
     for row in rows:
         typer.echo(f"{row['unit']}  spent {_words(row['spent'])}; left {_words(row['left'])}")
@@ -183,18 +179,18 @@ def _overview(store: Store, opened: Any, as_json: bool) -> None:
     store.close()
     plain = {
         "ledger": opened.ledger_id.hex(),
-        "created": _time(opened.genesis.time_ms),
+        "created": utc(opened.genesis.time_ms, precise=True),
         "filter": filter_to_plain(opened.filter),
         "recovery": "on" if opened.genesis.recovery else "off",
         "public_key": opened.genesis.public_key.hex(),
         "entries": signed.entries,
-        "last_entry": _time(signed.time_ms),
+        "last_entry": utc(signed.time_ms, precise=True),
         "units": totals.units,
         "units_spent_out": totals.spent_out,
         "most_spent": _amounts(totals.most, opened.filter),
     }
     if as_json:
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
         return
     for name, value in plain.items():
         typer.echo(f"{name.replace('_', ' '):<16} {_words(value) if isinstance(value, dict) else value}")
@@ -252,7 +248,7 @@ def check(
         "first": [one.to_plain(loss) for one in answer.first],
     }
     if as_json:
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
     else:
         _show_check(answer.payable, plain, answer.first, loss)
     raise typer.Exit(0 if answer.payable else NO)
@@ -301,7 +297,7 @@ def log(
     if not isinstance(source, ExportedLog):
         source.close()
     if as_json:
-        typer.echo(json.dumps({"entries": [one.plain for one in found]}, indent=2))
+        print_json({"entries": [one.plain for one in found]})
         return
     for one in found:
         typer.echo(_line(one))
@@ -310,7 +306,7 @@ def log(
 
 def _line(listed: ListedEntry) -> str:
     plain = listed.plain
-    start = f"{plain['seq']:>6}  {_time(plain['time_ms'])}  {plain['type']:<8}"
+    start = f"{plain['seq']:>6}  {utc(plain['time_ms'], precise=True)}  {plain['type']:<8}"
     if plain["type"] == "genesis":
         return f"{start}  {_words(plain['filter'])}; recovery {plain['recovery']}"
     charged = f"{plain['units']['count']} units, each {_words(plain['cost'])}"

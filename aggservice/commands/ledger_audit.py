@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from aggservice.commands.console import NO, Json, unit_count
+from aggservice.commands.console import NO, Json, print_json, unit_count
 from aggservice.commands.ledger import SCHEMA, Database, Place, Schema, hex_bytes, ledger, reading
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SystemClock
@@ -80,7 +79,7 @@ def _show_audit(report: AuditReport, as_json: bool, exported: bool) -> None:
         "root": report.root.hex(),
     }
     if as_json:
-        typer.echo(json.dumps(plain, indent=2))
+        print_json(plain)
         return
     what = "the log" if exported else "log, receipts, jobs, results and balances"
     for name in ("ledger", "public_key", "entries", "releases", "recoveries", "units_charged", "units_known", "root"):
