@@ -90,6 +90,10 @@ class StagingError(BudgetError):
     code = "RESULT_WRITE_ERROR"
 
 
+class RemoteError(StagingError):
+    """Object storage did not answer, or refused. What is paid for stays staged, and is published later."""
+
+
 class LeaseLostError(BudgetError):
     """Another service has taken over the job that was to be committed: this one must drop its result."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NotRequired, TypedDict, Unpack
 
 from aggservice.mechanisms import Bits, Clock
@@ -343,6 +344,12 @@ class Ledger:
         if manifest is not None and self._staging is not None:
             self._staging.publish(manifest)
         return committed
+
+    def published(self, manifest: Manifest, name: str) -> bytes:
+        """Return a published result file; OSError or StagingError if it cannot be read."""
+        if self._staging is None:
+            return (Path(manifest.destination) / name).read_bytes()
+        return self._staging.read(manifest, name)
 
     def check(self, *, caller: str, release: Release, units: Units | UnitSet) -> Check:
         """Return whether all units can pay for a release now, and which cannot. Charges nothing."""

@@ -25,6 +25,7 @@ from aggservice.engine import AvroShards, Engine, JobRequest, LocalEngine, Scope
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.service.jobs.asked import FileJob
 from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.places import Prefix
 from aggservice.wire import Api, BucketRows, KeySet, read_key_set, read_reports, write_buckets, write_key_set
 from aggservice.wire.hpke.sealing import INFO_PREFIX, SUITE
 from budget import EpsilonDeltaFilter, Ledger, Signer, SqliteStore, Staging
@@ -142,7 +143,8 @@ def new_ledger(state: Path) -> Ledger:
 
 def timed_job(engine: Engine, inputs: Path, output: Path, *, cleartext: bool, name: str = "bench") -> tuple[Any, ...]:
     """Run a job over a folder's reports and domain; return its seconds, the rows released and the reports in error."""
-    job = FileJob(inputs=Folder(inputs), prefixes=("reports",), domain="domain.avro", output=AvroShards(prefix=output))
+    reports, domain = Prefix(Folder(inputs), "reports"), Prefix(Folder(inputs), "domain.avro")
+    job = FileJob(prefixes=(reports,), domain=domain, output=AvroShards(prefix=output))
     request = JobRequest(job_request_id=name, attribution_report_to=ORIGIN)
     start = time.perf_counter()
     session = engine.begin(

@@ -31,11 +31,11 @@ from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_secret
 from aggservice.service.errors import ConfigError
 from aggservice.service.http.app import build_app
-from aggservice.service.jobs.asked import Places
 from aggservice.service.jobs.book import JobBook
 from aggservice.service.jobs.desk import JobDesk
 from aggservice.service.jobs.dispatch import Dispatcher
-from aggservice.service.jobs.folders import Folder
+from aggservice.service.jobs.objects import ObjectPublisher
+from aggservice.service.jobs.places import Places
 from aggservice.service.jobs.runner import JobRunner
 from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
@@ -70,7 +70,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         clock=clock,
         bits=bits,
         terms=config.terms,
-        staging=Staging(config.state / "staging", bits),
+        staging=Staging(config.state / "staging", bits, ObjectPublisher(config.output_folder)),
     )
     ledger.recover_staged()
     return ledger
@@ -177,10 +177,7 @@ class Service:
         )
         book = JobBook(self.clock, finished_kept=limits.finished_kept)
         self.runner = JobRunner(engine=self.engine, book=book, slots=slots, executor=executor, log=self.log)
-        places = Places(
-            inputs=Folder(config.input_folder) if config.input_folder else None,
-            outputs=Folder(config.output_folder) if config.output_folder else None,
-        )
+        places = Places(inputs=config.input_folder, outputs=config.output_folder)
         self.dispatcher = Dispatcher(
             runner=self.runner,
             queue=self.queue,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 from aggservice.files.atomic import sync
 from aggservice.mechanisms import Bits
@@ -40,6 +40,11 @@ class Manifest:
     attempt: str
     destination: str
     files: tuple[FileDigest, ...]
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the destination is a URL and not a folder of this machine."""
+        return "://" in self.destination
 
     def to_bytes(self) -> bytes:
         """Return the canonical bytes."""
@@ -65,6 +70,16 @@ class Manifest:
         return found
 
 
+class Publisher(Protocol):
+    """Publishes to destinations that are not folders of this machine; RemoteError if that fails."""
+
+    def publish(self, manifest: Manifest, folder: Path) -> None:
+        """Copy the staged files to their destination, so that either all or none count. May be called again."""
+
+    def read(self, manifest: Manifest, name: str) -> bytes:
+        """Return a published file."""
+
+
 def file_digest(path: Path) -> FileDigest:
     """Return name, size and SHA-256 of a file."""
     with path.open("rb") as file:
@@ -75,10 +90,11 @@ def file_digest(path: Path) -> FileDigest:
 class Attempt:
     """One attempt at one job; it holds a lock while it runs. Write files at ``path(name)``, then call ``seal``."""
 
-    def __init__(self, folder: Path, lock: IO[bytes]) -> None:
+    def __init__(self, folder: Path, lock: IO[bytes], remote: Publisher | None = None) -> None:
         self.folder = folder
         self.manifest: Manifest | None = None
         self._lock = lock
+        self._remote = remote
 
     @property
     def name(self) -> str:
@@ -89,8 +105,11 @@ class Attempt:
         """Return the path at which to write the result file ``name``."""
         return self.folder / _FILES / FileDigest(name=name, size=0, sha256=bytes(32)).name
 
-    def seal(self, destination: Path) -> Manifest:
-        """Flush every file to disk and return their digests; they will be published in the folder ``destination``."""
+    def seal(self, destination: Path | str) -> Manifest:
+        """Flush every file to disk and return their digests; they will be published in the folder ``destination``.
+
+        A text is the URL of a folder that is not on this machine.
+        """
         files = sorted((self.folder / _FILES).iterdir())
         for file in files:
             sync(file)
@@ -100,7 +119,7 @@ class Attempt:
             raise StagingError("there is no result file to seal: write one at path(name) first")
         self.manifest = Manifest(
             attempt=self.name,
-            destination=str(destination.absolute()),
+            destination=destination if isinstance(destination, str) else str(destination.absolute()),
             files=tuple(file_digest(file) for file in files),
         )
         return self.manifest
@@ -122,7 +141,11 @@ class Attempt:
         """Move the files to their destination, each by one rename, and remove the attempt. May be called again.
 
         StagingError if the destination contains a symbolic link: the caller may not be allowed to write to its target.
+        A remote destination gets copies.
         """
+        if manifest.is_remote:
+            self._publish_remote(manifest)
+            return
         destination = Path(manifest.destination)
         try:
             with opened_folder(destination) as folder:
@@ -135,6 +158,16 @@ class Attempt:
                 f"the result is paid for but could not be written to {destination.name!r}: {problem.strerror};"
                 " make the folder writable and ask again with the same job id"
             ) from problem
+        self.discard()
+
+    def _publish_remote(self, manifest: Manifest) -> None:
+        try:
+            if self._remote is None:
+                raise StagingError("the result is paid for, but this ledger was opened without object storage")
+            self._remote.publish(manifest, self.folder / _FILES)
+        except StagingError:
+            self.release_lock()  # the next request for the job publishes it
+            raise
         self.discard()
 
     def _publish(self, staged: Path, folder: int, name: str) -> None:
@@ -158,9 +191,11 @@ class Attempt:
 class Staging:
     """The staging folder, created for its owner only; StagingError if others can read it."""
 
-    def __init__(self, folder: Path, bits: Bits) -> None:
+    def __init__(self, folder: Path, bits: Bits, remote: Publisher | None = None) -> None:
+        """``remote`` publishes to destinations that are not on this machine."""
         self.folder = folder
         self._bits = bits
+        self._remote = remote
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         mode = stat.S_IMODE(folder.stat().st_mode)
         if mode & 0o077:
@@ -188,7 +223,7 @@ class Staging:
         except OSError:
             Attempt(fresh, lock).discard()
             raise
-        return Attempt(folder, lock)
+        return Attempt(folder, lock, self._remote)
 
     def _adopt(self, folder: Path, wait: bool) -> Attempt | None:
         """Take over an attempt whose process has ended; None if it still runs (unless ``wait``) or is gone."""
@@ -204,13 +239,21 @@ class Staging:
         if not (folder / _LOCK).exists():
             lock.close()
             return None
-        return Attempt(folder, lock)
+        return Attempt(folder, lock, self._remote)
 
     def publish(self, manifest: Manifest) -> None:
         """Publish a committed job's files unless that is done; wait for another process that is publishing them."""
         attempt = self._adopt(self.folder / manifest.attempt, wait=True)
         if attempt is not None:
             attempt.publish(manifest)
+
+    def read(self, manifest: Manifest, name: str) -> bytes:
+        """Return a published file; OSError or StagingError if it cannot be read."""
+        if not manifest.is_remote:
+            return (Path(manifest.destination) / name).read_bytes()
+        if self._remote is None:
+            raise StagingError("this ledger was opened without object storage")
+        return self._remote.read(manifest, name)
 
     def recover(self, committed: Callable[[str, str], Manifest | None]) -> Iterator[tuple[str, bool]]:
         """Publish or remove every attempt whose process has ended; yield its name and whether it was published.

@@ -32,8 +32,9 @@ from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.engine.tables.sums import KeyMask
 from aggservice.mechanisms import Bits, ManualClock, SecureBits, SeededBits
+from aggservice.service.jobs.asked import FileJob
 from aggservice.service.jobs.folders import Folder
-from aggservice.service.jobs.runner import FileJob
+from aggservice.service.jobs.places import Prefix
 from aggservice.wire import Api, BucketRows, Contribution, ReportBatch, write_buckets, write_key_set
 from aggservice.wire.avro.reports import write_reports
 from budget import (
@@ -127,10 +128,10 @@ class Job:
 
     def files(self, output: Path) -> FileJob:
         """Return the job over its files."""
+        folder = Folder(self.folder)
         return FileJob(
-            inputs=Folder(self.folder),
-            prefixes=("reports",),
-            domain="domain" if list(self.folder.glob("domain*")) else None,
+            prefixes=(Prefix(folder, "reports"),),
+            domain=Prefix(folder, "domain") if list(self.folder.glob("domain*")) else None,
             output=AvroShards(prefix=output / "summary.avro", rows_per_shard=self.rows_per_shard),
         )
 

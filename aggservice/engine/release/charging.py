@@ -6,7 +6,6 @@ import hashlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,7 +129,7 @@ class Charge:
                 continue
             remaining = self.ledger.remaining(paying)
             if committed.repeated:
-                return _receipted(committed, remaining)
+                return _receipted(self.ledger, committed, remaining)
             return _with_rows(
                 replace(header, files=_files(destination, rows)),
                 None if committed.manifest or not isinstance(rows, Rows | ShuffledRows) else rows,
@@ -185,7 +184,7 @@ class Charge:
         committed = self._commit(encode_failure(replace(failed, return_code=code)), paying)
         if not committed.repeated:
             raise PaidFailureError(code) from problem
-        return _receipted(committed, self.ledger.remaining(paying))
+        return _receipted(self.ledger, committed, self.ledger.remaining(paying))
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
@@ -195,7 +194,7 @@ class Charge:
             return None
         if committed.entry.request_digest != digest:
             raise JobIdTakenError(f"the job id {request.job_request_id!r} was used for another request")
-        return _receipted(committed, remaining_of(ledger, committed.entry.seq))
+        return _receipted(ledger, committed, remaining_of(ledger, committed.entry.seq))
 
 
 def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0) -> Attempt | None:
@@ -229,7 +228,7 @@ def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remain
     committed = ledger.job(caller, job_request_id)
     if committed is None:
         return None
-    return _receipted(committed, remaining_of(ledger, committed.entry.seq) if with_remaining else None)
+    return _receipted(ledger, committed, remaining_of(ledger, committed.entry.seq) if with_remaining else None)
 
 
 def remaining_of(ledger: Ledger, seq: int) -> Remaining:
@@ -257,20 +256,19 @@ def _with_rows(
     )
 
 
-def _receipted(committed: Committed, remaining: Remaining | None) -> Receipted:
+def _receipted(ledger: Ledger, committed: Committed, remaining: Remaining | None) -> Receipted:
     manifest = committed.manifest
     if manifest is None:
         header, rows = decode_result(committed.result)
         return _with_rows(header, rows, committed, remaining, repeated=True)
     (named,) = [one for one in manifest.files if one.name.endswith("-statement.json")]
-    path = Path(manifest.destination) / named.name
     try:
-        raw = path.read_bytes()
+        raw = ledger.published(manifest, named.name)
     except OSError:
         raw = b""
     if hashlib.sha256(raw).digest() != named.sha256:
         raise InputReadError(
-            f"the job was paid for and its files were written, but {path.name} has been moved or changed: restore it"
+            f"the job was paid for and its files were written, but {named.name} has been moved or changed: restore it"
         )
     return Receipted(
         header=ResultHeader.from_bytes(raw), rows=None, committed=committed, remaining=remaining, repeated=True

@@ -7,7 +7,10 @@ charged; the return code says whether a real run would have been paid. Files go 
 from __future__ import annotations
 
 import os
+import tempfile
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -83,9 +86,15 @@ def write_debug_files(destination: AvroShards, header: ResultHeader, rows: Rows,
 
     True values must not go where the caller may not write, so no link is followed on the way.
     """
+    if destination.remote is not None:
+        with tempfile.TemporaryDirectory(prefix="aggservice-debug-") as private:
+            near = replace(destination, prefix=Path(private) / destination.prefix.name, remote=None)
+            write_debug_files(near, header, rows, plan)
+            destination.remote.upload(Path(private))
+        return
     regular = regular_rows(rows, plan)
     try:
-        with opened_folder(destination.folder.absolute()) as folder:
+        with opened_folder(destination.prefix.parent.absolute()) as folder:
             below = open_below(folder, "debug")
             here, there = _Near(folder), _Near(below)
             try:

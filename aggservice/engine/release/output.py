@@ -41,17 +41,35 @@ class InLedger:
     """Keep the rows in the ledger, beside the entry that paid for them."""
 
 
+class Remote(Protocol):
+    """A folder of files that is not on this machine."""
+
+    url: str
+
+    def upload(self, folder: Path) -> None:
+        """Copy every file below a folder there; StagingError if that fails."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroShards:
-    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and its ``.avro`` moves to their end."""
+    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and its ``.avro`` moves to their end.
+
+    With ``remote``, the files appear there, and ``prefix`` is a name.
+    """
 
     prefix: Path
     rows_per_shard: int = ROWS_PER_SHARD
+    remote: Remote | None = None
 
     @property
-    def folder(self) -> Path:
-        """The folder that the files appear in."""
-        return self.prefix.parent
+    def folder(self) -> Path | str:
+        """The folder that the files appear in, or its URL."""
+        return self.prefix.parent if self.remote is None else self.remote.url
+
+    @property
+    def location(self) -> str:
+        """What tells this destination from all others."""
+        return str(self.prefix) if self.remote is None else f"{self.remote.url}/{self.prefix}"
 
     @property
     def header_name(self) -> str:

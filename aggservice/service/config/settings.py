@@ -20,6 +20,8 @@ from aggservice.wire.report.registry_keys import RegistryKey
 from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
 
 DAY_MS = 86_400_000
+REMOTE_SCHEMES = ("s3://", "gs://", "az://")
+"""The beginnings of the URLs of object storage."""
 
 
 class ConfigFileError(FileError, ConfigError):
@@ -70,6 +72,7 @@ class ServiceConfig:
     """Everything that a service needs to start. ``ledger`` is memory, sqlite or postgres (with a DSN file).
 
     With ``spark``, large jobs over files run on that cluster; its executors use the service's staging and key files.
+    ``input_folder`` and ``output_folder`` are folders, or URLs of prefixes in object storage.
     """
 
     state: Path
@@ -84,8 +87,8 @@ class ServiceConfig:
     filter: Filter = field(default_factory=EpsilonDeltaFilter)
     unit: PrivacyUnit = PrivacyUnit.REPORT
     sensitivities: Mapping[Api, Sensitivity] = field(default_factory=dict)
-    input_folder: Path | None = None
-    output_folder: Path | None = None
+    input_folder: Path | str | None = None
+    output_folder: Path | str | None = None
     limits: Limits = field(default_factory=Limits)
     callers: tuple[Caller, ...] = ()
     reflection: bool = True
@@ -160,8 +163,8 @@ def _config_of(top: Section) -> ServiceConfig:
         filter=_filter(ledger),
         unit=PrivacyUnit(top.choice("privacy_unit", [unit.value for unit in PrivacyUnit], "report")),
         sensitivities=_sensitivities(top.section("sensitivity")),
-        input_folder=folders.path_to("input"),
-        output_folder=folders.path_to("output"),
+        input_folder=_root(folders, "input"),
+        output_folder=_root(folders, "output"),
         limits=_limits(top.section("limits")),
         callers=tuple(_caller(one) for one in top.sections("callers")),
         reflection=top.flag("reflection", True),
@@ -180,6 +183,18 @@ def _required_path(section: Section, key: str, what: str) -> Path:
     if path is None:
         section.missing(key, f'Write {key} = "…": {what}')
     return path
+
+
+def _root(section: Section, key: str) -> Path | str | None:
+    """Read a root of jobs over files: a folder, by path or as file://, or the URL of a prefix in object storage."""
+    given = section.optional_text(key)
+    if given is None or "://" not in given:
+        return section.path_to(key)
+    if given.startswith("file:///"):
+        return Path(given.removeprefix("file://"))
+    if not given.startswith(REMOTE_SCHEMES) or not given.partition("://")[2].strip("/"):
+        section.refuse(key, f"is {given!r}, which is not a root", "Write a folder, or a URL such as s3://bucket/folder")
+    return given.rstrip("/")
 
 
 def _origins(section: Section, key: str) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A job over files as its caller asked for it: the message checked, its paths resolved, its files read."""
+"""A job over files as its caller asked for it: the message checked, then its files read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from aggservice.engine import AvroShards, InvalidJobError, JobRequest, Outcome, Session
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service.config.callers import Caller
-from aggservice.service.errors import PathRefusedError
-from aggservice.service.jobs.folders import Folder, FolderFile
+from aggservice.service.jobs.places import PlacedFile, Places, Prefix
 from aggservice.service.messages import request_of
 
 _MAX_PREFIXES = 50
@@ -57,20 +56,18 @@ class AskedJob:
 
 
 class FileJob:
-    """A job over files below a caller's folders."""
+    """A job over files that a caller may read and write."""
 
     def __init__(
         self,
         *,
-        inputs: Folder,
-        prefixes: tuple[str, ...],
-        domain: str | None,
+        prefixes: tuple[Prefix, ...],
+        domain: Prefix | None,
         output: AvroShards,
         recheck: Callable[[], object] | None = None,
     ) -> None:
         """``recheck`` checks the output path once more before anything is charged."""
         self.output = output
-        self._inputs = inputs
         self._prefixes = prefixes
         self._domain = domain
         self._recheck = recheck
@@ -84,16 +81,14 @@ class FileJob:
         """Return how many bytes of reports and keys there are."""
         return sum(file.size for file in (*self.domain_files(), *self.report_files()))
 
-    def domain_files(self) -> list[FolderFile]:
+    def domain_files(self) -> list[PlacedFile]:
         """Return the files of the domain, in order."""
-        if self._domain is None:
-            return []
-        return [FolderFile(self._inputs, path) for path in self._inputs.files(self._domain)]
+        return [] if self._domain is None else self._domain.files()
 
-    def report_files(self) -> list[FolderFile]:
+    def report_files(self) -> list[PlacedFile]:
         """Return the files of reports, in order, each once."""
-        paths = dict.fromkeys(path for prefix in self._prefixes for path in self._inputs.files(prefix))
-        return [FolderFile(self._inputs, path) for path in paths]
+        found = {(file.folder.root, file.name): file for prefix in self._prefixes for file in prefix.files()}
+        return list(found.values())
 
     def run(self, session: Session) -> Outcome:
         """Read domain and reports, and finish. Runs in a thread."""
@@ -104,31 +99,11 @@ class FileJob:
         return session.finish()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
-    """Where jobs over files read and write: the configured folders, and below them one per caller."""
-
-    inputs: Folder | None
-    outputs: Folder | None
-
-    def check(self) -> None:
-        """Refuse jobs over files on a service that has no folders."""
-        if self.inputs is None or self.outputs is None:
-            raise PathRefusedError(
-                "this service has no folders for jobs over files: stream the reports with Aggregate instead"
-            )
-
-    def file_job(self, caller: Caller, asked: AskedJob) -> FileJob:
-        """Check every path and return the job, so that a caller learns of a mistake before it is stored."""
-        self.check()
-        assert self.inputs is not None and self.outputs is not None
-        inputs, outputs = self.inputs.below(caller.folder), self.outputs.below(caller.folder)
-        for prefix in asked.prefixes + ((asked.domain,) if asked.domain is not None else ()):
-            inputs.files(prefix)
-        return FileJob(
-            inputs=inputs,
-            prefixes=asked.prefixes,
-            domain=asked.domain,
-            output=AvroShards(prefix=outputs.prepare(asked.output)),
-            recheck=lambda: outputs.prepare(asked.output),
-        )
+def file_job(places: Places, caller: Caller, asked: AskedJob) -> FileJob:
+    """Check every path and return the job, so that a caller learns of a mistake before it is stored."""
+    domain = None if asked.domain is None else places.input(caller, asked.domain)
+    prefixes = tuple(places.input(caller, prefix) for prefix in asked.prefixes)
+    for prefix in (*prefixes, *((domain,) if domain is not None else ())):
+        prefix.files()
+    output = places.output(caller, asked.output)
+    return FileJob(prefixes=prefixes, domain=domain, output=output.prepare(), recheck=output.prepare)

@@ -14,10 +14,11 @@ from aggservice.rpc.v1 import common_pb2
 from aggservice.service.config.callers import Caller
 from aggservice.service.config.settings import Limits
 from aggservice.service.errors import NoSuchJobError
-from aggservice.service.jobs.asked import AskedJob, Places
+from aggservice.service.jobs.asked import AskedJob, file_job
 from aggservice.service.jobs.book import JobRecord
 from aggservice.service.jobs.dispatch import Dispatcher
 from aggservice.service.jobs.ends import FINISHED, committed_message, failed_end, remembered, row_message
+from aggservice.service.jobs.places import Places
 from aggservice.service.jobs.runner import JobRunner, scope_of
 from aggservice.service.queue.queue import Room
 from aggservice.service.queue.rows import JobState, NewJob, QueuedJob
@@ -60,13 +61,13 @@ class JobDesk:
         paid = await self._runner.blocking(self._engine.find, scope_of(caller), asked.request)
         if paid is not None:
             return committed_message(job_id, paid, self._engine.ledger.filter)
-        job = await self._runner.blocking(self._places.file_job, caller, asked)
+        job = await self._runner.blocking(file_job, self._places, caller, asked)
         message.DiscardUnknownFields()  # they could fill a whole message
         new = NewJob(
             caller=caller.name,
             job_id=job_id,
             request=message.SerializeToString(),
-            output=str(job.output.prefix),
+            output=job.output.location,
             received_ms=self._clock.now_ms(),
         )
         stored, added = await self._runner.blocking(self._queue.add, new, self._room(caller))

@@ -19,8 +19,9 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.config.callers import Register
 from aggservice.service.errors import RetriesExhaustedError
-from aggservice.service.jobs.asked import AskedJob, Places
+from aggservice.service.jobs.asked import AskedJob, file_job
 from aggservice.service.jobs.ends import failed_end, finished_end
+from aggservice.service.jobs.places import Places
 from aggservice.service.jobs.runner import JobRunner, scope_of
 from aggservice.service.log import EventLog
 from aggservice.service.messages import outcome_header
@@ -30,7 +31,7 @@ from aggservice.service.queue.queue import JobQueue
 from aggservice.service.queue.rows import JobEnd, QueuedJob
 from aggservice.service.status import KNOWN_ERRORS, return_code_of, without_frames
 from budget import BudgetError
-from budget.errors import LeaseLostError, StoreError
+from budget.errors import LeaseLostError, RemoteError, StoreError
 from budget.stores.postgres import Guard
 
 
@@ -247,7 +248,7 @@ class Dispatcher:
             self._runner.log_lost(row.key, problem)
             if self._stopping:
                 raise asyncio.CancelledError from None
-            if running.lost or isinstance(problem, LeaseLostError) or self._may_pass(problem):
+            if running.lost or isinstance(problem, LeaseLostError) or self._may_pass(problem, row):
                 self._log.event("job_left", caller=row.caller, job=row.job_id, attempt=row.attempts)
                 return None
             if isinstance(problem, UnpaidError):
@@ -260,9 +261,10 @@ class Dispatcher:
         self._runner.log_end(row.key, common_pb2.ReturnCode.Code.Name(summary.return_code))
         return finished_end(summary, self._clock.now_ms())
 
-    def _may_pass(self, problem: BaseException) -> bool:
-        """Return whether the same job may go well later: a database server that is away comes back."""
-        return isinstance(problem, StoreError) and not self._runner.engine.ledger.store.definite
+    def _may_pass(self, problem: BaseException, row: QueuedJob) -> bool:
+        """Return whether the same job may go well later: a database server or a store that is away comes back."""
+        away = isinstance(problem, StoreError) and not self._runner.engine.ledger.store.definite
+        return (away or isinstance(problem, RemoteError)) and row.attempts <= self._attempts
 
     async def _summary(self, row: QueuedJob, running: _Running) -> common_pb2.SummaryHeader:
         """Run a job; return the header of its summary, or of the one that it was paid for before."""
@@ -279,7 +281,7 @@ class Dispatcher:
         if row.attempts > self._attempts:
             raise RetriesExhaustedError(f"the job was begun {self._attempts} times, and each time its service ended")
         asked.check_scope(caller)
-        job = await runner.blocking(self._places.file_job, caller, asked)
+        job = await runner.blocking(file_job, self._places, caller, asked)
         session = engine.begin(
             scope_of(caller),
             asked.request,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from aggservice.engine import ResultWriteError
+from aggservice.engine import AvroShards, ResultWriteError
 from aggservice.engine.errors import InputReadError
 from aggservice.service.errors import PathRefusedError
 
@@ -131,8 +131,13 @@ class Folder:
         raw.name = path  # errors then name the path, not the number of a descriptor
         return io.BufferedReader(raw)
 
-    def prepare(self, prefix: str) -> Path:
-        """Create the folders of ``prefix`` and return the path of its files, without links.
+    def size(self, path: str) -> int:
+        """Return how many bytes a file has."""
+        with self.open(path) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def prepare(self, prefix: str) -> AvroShards:
+        """Create the folders of ``prefix`` and return where its files go, without links.
 
         Refused if a file of this prefix exists: a summary never replaces another.
         """
@@ -144,25 +149,7 @@ class Folder:
             taken = [name for name in os.listdir(descriptor) if name.startswith(f"{stem}-") or name == parts[-1]]
             if taken:
                 raise ResultWriteError(f"{prefix!r} is taken: {taken[0]!r} exists; choose another prefix")
-        return Path(os.path.realpath(self.root)).joinpath(*parts)
-
-
-class FolderFile:
-    """A file below a caller's folder. It pickles: another process opens it as carefully as this one."""
-
-    def __init__(self, folder: Folder, path: str) -> None:
-        self._folder = folder
-        self.name = path
-
-    @property
-    def size(self) -> int:
-        """How many bytes the file has."""
-        with self.open() as file:
-            return os.fstat(file.fileno()).st_size
-
-    def open(self) -> BinaryIO:
-        """Open the file for reading."""
-        return self._folder.open(self.name)
+        return AvroShards(prefix=Path(os.path.realpath(self.root)).joinpath(*parts))
 
 
 def _refuse_link(above: int, name: str) -> None:
