@@ -145,15 +145,18 @@ class Browser:
         """Handle the headers of a response that a page received; return the report that is sent, if any.
 
         The response's own origin is the caller, whoever requested it. A malformed header is dropped alone; a rejected
-        call is dropped too. Impressions are saved before conversions are measured.
+        call is dropped too. Impressions are saved before conversions are measured. ``Clear-Site-Data`` acts on every
+        https response, the other two headers on those of requests with certain destinations only.
         """
         page = Page(top_level=page) if isinstance(page, str) else page
         origin = parse_origin(url)
-        if destination not in _DESTINATIONS or origin is None or origin.scheme != "https":
+        if origin is None or origin.scheme != "https":
             return []
         found = {name.lower(): text for name, text in headers.items()}
         if clears_impressions(found.get(CLEAR_HEADER.lower(), "")):
             self._clear_for_host(origin.host)
+        if destination not in _DESTINATIONS:
+            return []
         asked = Page(
             top_level=page.top_level,
             frame=origin.host,
@@ -193,7 +196,7 @@ class Browser:
         clearing.exhaust_sites(self._budgets, self._epochs, parsed, self._clock.now_ms())
 
     def forget_visits(self, sites: Collection[str] | None = None) -> None:
-        """Forget visits to some sites, or to all. Attribution resumes with the next epoch.
+        """Forget visits to some sites, or without any to all. Attribution resumes with the next epoch.
 
         Forgetting all deletes the global budget too: budgets of new visits begin afresh, as the specification says.
         """

@@ -78,7 +78,7 @@ PROTECTED: Mapping[Api, Protected] = {
         moves="the device's impressions of that epoch are removed",
         bounded_by="w3c_client (budgets on the device per site and epoch; each report adds up to maxValue at most and "
         "is used once)",
-        shown_by="tests/service/test_w3c_service.py",
+        shown_by="tests/w3c_client/test_w3c_privacy.py",
     ),
 }
 

@@ -1,0 +1,49 @@
+"""Fair allocation over every string of coins: exact expectations, sums, errors and the number of draws."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import product
+from math import inf
+
+import pytest
+
+from w3c_client.allocation import allocate_exactly, allocate_in_doubles, integer_weights
+
+from .test_w3c_privacy import paths
+
+
+def test_expectations_are_exact_for_up_to_five_credits() -> None:
+    leaves = 0
+    for count in range(1, 6):
+        for credit in product((1, 2, 3, 7) if count < 4 else (1, 2, 7), repeat=count):
+            for value in (1, 2, 5):
+                shares = [Fraction(value * item, sum(credit)) for item in credit]
+                expected = [Fraction(0)] * count
+                total = Fraction(0)
+                for script in paths():
+                    amounts = allocate_exactly(integer_weights(credit), value, script.coin)
+                    assert sum(amounts) == value and script.used <= count - 1
+                    assert all(abs(amount - share) < 1 for amount, share in zip(amounts, shares, strict=True))
+                    total += script.chance
+                    expected = [one + script.chance * amount for one, amount in zip(expected, amounts, strict=True)]
+                    leaves += 1
+                assert expected == shares and total == 1
+    assert leaves > 5_000
+
+
+@pytest.mark.parametrize("credit", [(1, 1), (0.1, 0.2, 0.7), (1e-9, 3, 1e9), (5, 5, 5, 5, 5)])
+def test_doubles_keep_the_sum_and_stay_within_one(credit: tuple[float, ...]) -> None:
+    for value in (1, 3, 7, 4_294_967_295):
+        for draw in (0.0, 0.3, 0.999999):
+            amounts = allocate_in_doubles(credit, value, lambda draw=draw: draw)
+            assert amounts is not None and sum(amounts) == value
+            shares = [value * Fraction(str(item)) / sum(map(Fraction, map(str, credit))) for item in credit]
+            assert all(abs(amount - share) < 1 + 1e-6 for amount, share in zip(amounts, shares, strict=True))
+
+
+def test_credits_beyond_doubles_are_divided_exactly() -> None:
+    assert allocate_in_doubles((1e308, 1e308), 2, lambda: 0.0) is None
+    assert allocate_exactly(integer_weights((1e308, 1e308)), 2, lambda *_: True) == [1, 1]
+    assert allocate_exactly(integer_weights((5e-324, 1e308)), 3, lambda *_: True)[0] in (0, 1)
+    assert allocate_in_doubles((inf,), 1, lambda: 0.0) is None
