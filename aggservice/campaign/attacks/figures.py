@@ -65,7 +65,7 @@ def big_bird_6() -> list[FigurePoint]:
         for label, field, values in (
             ("sites per action", "client.sites_per_action", (1, 2, 3, 4)),
             ("Sybil sites", "attack.sybils", (2, 5, 10, 25, 50, 100)),
-            ("rank of the attacked sites", "attack.first_rank", (1, 6, 11, 21, 41)),
+            ("rank of the attacked sites", "attack.first_rank", (1, 2, 3, 6, 11, 21)),
         ):
             for value in values:
                 points.append(FigurePoint(panel=label, line=attack, x=float(value), fields={**base, field: value}))
@@ -164,29 +164,28 @@ def draw_big_bird(rows: Sequence[Row], stem: Path, *, labels: dict[str, str], ca
     plt = pyplot()
     panels = list(dict.fromkeys(row["panel"] for row in rows))
     high = 2 if causes else 1
-    figure, axes = plt.subplots(high, len(panels), figsize=(5.2 * len(panels), 4.2 * high), squeeze=False)
+    size = (5.2 * len(panels), 4.6 * high)
+    figure, axes = plt.subplots(high, len(panels), figsize=size, squeeze=False, layout="constrained")
     for place, panel in enumerate(panels):
         axis = axes[0][place]
-        flat = 0
-        for number, (line, points) in enumerate(_lines(rows, panel, "median_error").items()):
-            if points[0][0] is None:
-                axis.axhline(
-                    points[0][1],
-                    color=GREY,
-                    linestyle=("--", ":", "-.", (0, (1, 3)), (0, (6, 2)))[flat % 5],
-                    lw=1.3,
-                    label=line,
-                )
-                flat += 1
-                continue
-            colour = _COLOURS[number % len(_COLOURS)]
-            xs = [x for x, _ in points]
-            axis.plot(xs, [y for _, y in points], color=colour, marker="o", label=f"{line}, median")
+        lines = _lines(rows, panel, "median_error")
+        swept = [line for line, points in lines.items() if points[0][0] is not None]
+        for number, line in enumerate(swept):
+            colour = (BLUE, RED)[number % 2]
+            xs = [x for x, _ in lines[line]]
+            axis.plot(xs, [y for _, y in lines[line]], color=colour, marker="o", label=f"{line}, median")
             upper = [y for _, y in _lines(rows, panel, "p95_error")[line]]
             axis.plot(xs, upper, color=colour, marker=".", lw=0.8, linestyle="--", label=f"{line}, 95 %")
+        # Baselines against the strongest adversary of the panel, as flat lines.
+        flat = [line for line in lines if line not in swept and line.endswith((swept[-1], *BASELINES))]
+        for number, line in enumerate(flat):
+            style = ("-", "--", ":", "-.", (0, (6, 2)))[number % 5]
+            axis.axhline(
+                lines[line][0][1], color=(GREY, ORANGE, GREEN)[number % 3], linestyle=style, lw=1.3, label=line
+            )
         axis.set(xlabel=labels[panel], ylabel="error (RMSRE)" if not place else "", ylim=(0, None))
         axis.set_title({"none": "no attack", "random": "Sybils at random"}.get(panel, panel), loc="left")
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
         if causes:
             _draw_causes(
                 axes[1][place], [row for row in rows if row["panel"] == panel and row["x"] != ""], labels[panel]

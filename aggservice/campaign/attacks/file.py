@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ def _number(text: str) -> Any:
 def _scenario(top: Section) -> AttackScenario:
     client = top.section("client")
     activation = client.choice("activation", ("none", "kept", "consumed"), "none")
-    config = replace(parse_design(client), consume_activation=activation == "consumed")
+    config = parse_design(client).config(consume_activation=activation == "consumed")
     client.done()
     scenario = AttackScenario(
         name=top.text("name", example="Sybils at random"),
