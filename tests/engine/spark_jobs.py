@@ -75,7 +75,9 @@ def small_cluster(folder: Path, **options: str) -> Iterator[Cluster]:
     """Run a cluster of two executors, each a process with one core, until the block ends."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for name in (__name__, __name__.replace("spark_jobs", "spark_faults")):
+        if name in sys.modules:
+            cloudpickle.register_pickle_by_value(sys.modules[name])
     os.environ["SPARK_LOCAL_DIRS"] = str(folder / "spark")
     settings = SparkSettings(
         master="local-cluster[2,1,1024]",
@@ -151,8 +153,12 @@ class Job:
 
     def local(self, state: Path, noise_of: Any = HashedNoise, store: Store | None = None) -> LocalEngine:
         """Return the engine of this machine with a fresh ledger."""
+        return self.engine_of(self.ledger(state, store), noise_of)
+
+    def engine_of(self, ledger: Ledger, noise_of: Any) -> LocalEngine:
+        """Return the engine of this machine."""
         return LocalEngine(
-            ledger=self.ledger(state, store),
+            ledger=ledger,
             opener=InlineOpener(self.maker.keys),
             clock=self.maker.clock,
             bits=SeededBits("engine"),
@@ -171,7 +177,7 @@ class Job:
 
     def run(self, engine: LocalEngine | SparkEngine, output: Path) -> Any:
         """Run the job; return its outcome, or the error that it ended with."""
-        output.mkdir(parents=True)
+        output.mkdir(parents=True, exist_ok=True)
         job = self.files(output)
         try:
             session = engine.begin(

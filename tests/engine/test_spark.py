@@ -5,16 +5,61 @@ One test runs every check, so that a whole run starts one small cluster, in one 
 
 from __future__ import annotations
 
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from aggservice.engine import EngineError, Outcome
 from aggservice.engine.spark.cluster import Cluster
+from budget import MemoryStore, PostgresStore
 
+from .spark_faults import (
+    Trial,
+    after,
+    fault_job,
+    kill_executor,
+    kill_worker,
+    killed_driver,
+    run_through,
+    sqlite,
+    true_sums,
+)
 from .spark_jobs import KINDS, missing, random_job, small_cluster
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+class Postgres:
+    """A PostgreSQL server that can be restarted as if it had crashed."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def get_uri(self) -> str:
+        return str(self._server.get_uri())
+
+    def restart(self) -> None:
+        from pgserver._commands import pg_ctl
+
+        pg_ctl(
+            ["-m", "immediate", "-w", "restart"], pgdata=self._server.pgdata, user=self._server.system_user, timeout=60
+        )
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    pgserver = pytest.importorskip("pgserver", reason="pgserver is not installed: no PostgreSQL to test against")
+    with tempfile.TemporaryDirectory(prefix="aggservice-pg-", ignore_cleanup_errors=True) as folder:
+        server = pgserver.get_server(folder)
+        yield Postgres(server)
+        server.cleanup()
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -55,10 +100,74 @@ def check_many(cluster: Cluster, folder: Path, count: int) -> dict[str, int]:
     return endings
 
 
-def test_spark_gives_the_answers_of_the_local_engine(tmp_path: Path) -> None:
+def part_written(trial: Trial) -> Callable[[], bool]:
+    """Return a condition that holds once a task has written noisy rows."""
+    return lambda: any(trial.staging.glob("*/files/part.*"))
+
+
+def check_faults(cluster: Cluster, folder: Path) -> None:
+    """Fail a task after it drew, and kill a worker and an executor after a file was written: released once each."""
+    job = fault_job(folder / "jobs", 1)
+    true = true_sums(job, folder)
+    trial = Trial(job=job, folder=folder / "retried", true=true, store=MemoryStore())
+    assert isinstance(trial.run(job.spark(trial.engine(raises=True), cluster)), Outcome)
+    assert trial.check() > 0, "the task that failed had drawn, and its second attempt drew again"
+    for name, fault in (("worker", kill_worker), ("executor", kill_executor)):
+        trial = Trial(job=job, folder=folder / name, true=true, store=MemoryStore())
+        happened, _ = run_through(trial, cluster, fault, part_written(trial))
+        assert happened, name
+
+
+def test_spark_gives_the_answers_of_the_local_engine_once_each(tmp_path: Path) -> None:
     with small_cluster(tmp_path) as cluster:
         endings = check_many(cluster, tmp_path, 2 * len(KINDS))
         assert endings.keys() >= {"SUCCESS", "SUCCESS_WITH_ERRORS"}
+        check_faults(cluster, tmp_path / "faults")
+
+
+@pytest.mark.soak
+def test_each_release_happens_once_whatever_fails_at_80_random_moments(tmp_path: Path) -> None:
+    random = np.random.default_rng()
+    counts: Counter[str] = Counter()
+    with small_cluster(tmp_path) as cluster, postgres() as server:
+        job = fault_job(tmp_path / "jobs", 1)
+        true = true_sums(job, tmp_path)
+        trial = Trial(job=job, folder=tmp_path / "first", true=true, store=MemoryStore())
+        start = time.monotonic()
+        assert isinstance(trial.run(job.spark(trial.engine(), cluster)), Outcome)
+        usual = time.monotonic() - start
+        for number in range(80):
+            kind = ("executor killed", "worker killed", "task retried", "PostgreSQL restarted")[number % 4]
+            folder = tmp_path / f"trial-{number}"
+            store = PostgresStore(server.get_uri(), schema=f"trial{number}")
+            trial = Trial(job=job, folder=folder, true=true, store=store)
+            if kind == "task retried":
+                assert isinstance(trial.run(job.spark(trial.engine(raises=True), cluster)), Outcome)
+                happened, again = True, trial.check()
+                assert again
+            else:
+                fault = {"executor killed": kill_executor, "worker killed": kill_worker}.get(kind, server.restart)
+                at_part = kind != "PostgreSQL restarted" and random.random() < 0.4
+                ready = part_written(trial) if at_part else after(random.uniform(0, 1.1 * usual))
+                happened, again = run_through(trial, cluster, fault, ready)
+            store.close()
+            counts[kind] += happened
+            counts["keys drawn more than once"] += again
+    print(f"80 faults, {dict(counts)} of them in time: each job released and charged once, one draw per key published")
+    assert all(counts[kind] >= 10 for kind in ("executor killed", "worker killed", "task retried"))
+
+
+@pytest.mark.soak
+def test_a_killed_driver_releases_nothing_twice_at_20_random_moments(tmp_path: Path) -> None:
+    random = np.random.default_rng()
+    job = fault_job(tmp_path / "jobs", 1)
+    true = true_sums(job, tmp_path)
+    counts: Counter[str] = Counter()
+    for number in range(20):
+        folder = tmp_path / f"trial-{number}"
+        trial = Trial(job=job, folder=folder, true=true, store=sqlite(folder))
+        counts[killed_driver(trial, folder, float(random.uniform(0, 14)), small_cluster)] += 1
+    print(f"20 drivers killed, {dict(counts)}: each job released and charged once, one draw per key published")
 
 
 @pytest.mark.soak
