@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from budget.errors import LedgerMismatchError, StoreError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = 6
 _PAUSE_S: Final = 0.05
 _FETCH: Final = 256
+_COPY_BYTES: Final = 1 << 20
 _MIGRATION_LOCK: Final = 0x41474C47
 
 Guard = Callable[["psycopg.Connection[Any]", str, str], None]
@@ -86,10 +87,18 @@ class _PostgresTransaction(SqlTransaction):
             yield from cursor
 
     def _insert(self, table: str, rows: Iterable[tuple[object, ...]]) -> None:
-        with self._db.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
-            copy.set_types(COLUMN_TYPES[table])
-            for row in rows:
-                copy.write_row(row)
+        # The client library moves all bytes that the server has not read yet each time it sends some, so that one COPY
+        # of many megabytes would take quadratic time.
+        left = iter(rows)
+        for first in left:
+            with self._db.cursor() as cursor, cursor.copy(f"COPY {table} FROM STDIN (FORMAT BINARY)".encode()) as copy:
+                copy.set_types(COLUMN_TYPES[table])
+                size = 0
+                for row in chain((first,), left):
+                    copy.write_row(row)
+                    size += sum(len(value) for value in row if isinstance(value, bytes))
+                    if size >= _COPY_BYTES:
+                        break
 
     def block_index(self, low: bytes, high: bytes) -> list[bytes]:
         below = self._rows(
