@@ -7,7 +7,7 @@ pay, then write balances, entry, units, job and head together (docs/design.md, s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NotRequired, TypedDict, Unpack
@@ -380,8 +380,16 @@ class Ledger:
 
     def remaining(self, units: Units | UnitSet) -> Remaining:
         """Return the least and the most that any unit has left, for loss, δ and uses separately."""
-        asked, limit = UnitSet.of(units), self.filter.limit
-        low, high = self.store.read("remaining", lambda t: extremes(t, asked, limit))
+        asked = UnitSet.of(units)
+        return self._remaining(lambda transaction: (asked,))
+
+    def remaining_of(self, seq: int) -> Remaining:
+        """Return the same for the units of release ``seq``, which are read a part at a time."""
+        return self._remaining(lambda transaction: (UnitSet.packed(part.keys) for part in transaction.parts(seq)))
+
+    def _remaining(self, sets: Callable[[Transaction], Iterable[UnitSet]]) -> Remaining:
+        limit = self.filter.limit
+        low, high = self.store.read("remaining", lambda transaction: extremes(transaction, sets(transaction), limit))
         return Remaining(least=high.left_of(limit), most=low.left_of(limit))
 
     def recover_budget(self, *, operator: str, reason: str, seq: int) -> bytes:

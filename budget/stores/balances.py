@@ -8,7 +8,7 @@ pieces, so that apart from the keys its memory does not grow with the set.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -190,10 +190,10 @@ def refund(transaction: Transaction, units: UnitSet, cost: Spend, limit: Spend) 
         transaction.replace_blocks(region.first_keys, region.charged(cost, sign=-1))
 
 
-def extremes(transaction: Transaction, units: UnitSet, limit: Spend) -> tuple[Spend, Spend]:
+def extremes(transaction: Transaction, sets: Iterable[UnitSet], limit: Spend) -> tuple[Spend, Spend]:
     """Return the least and the most that any unit has spent, for loss, δ and uses separately; zero for no units."""
     low, high = [0, 0, 0], [0, 0, 0]
-    for number, piece in enumerate(_pieces(units)):
+    for number, piece in enumerate(piece for units in sets for piece in _pieces(units)):
         spent = _read_region(transaction, piece, limit).spent
         for index, column in enumerate((spent.loss_micro, spent.delta_atto, spent.uses)):
             low[index] = int(column.min()) if number == 0 else min(low[index], int(column.min()))

@@ -194,7 +194,7 @@ class Charge:
             return None
         if committed.entry.request_digest != digest:
             raise JobIdTakenError(f"the job id {request.job_request_id!r} was used for another request")
-        return _receipted(ledger, committed, remaining_of(ledger, committed.entry.seq))
+        return _receipted(ledger, committed, ledger.remaining_of(committed.entry.seq))
 
 
 def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0) -> Attempt | None:
@@ -228,13 +228,7 @@ def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remain
     committed = ledger.job(caller, job_request_id)
     if committed is None:
         return None
-    return _receipted(ledger, committed, remaining_of(ledger, committed.entry.seq) if with_remaining else None)
-
-
-def remaining_of(ledger: Ledger, seq: int) -> Remaining:
-    """Return what the units of a logged release have left by now."""
-    packed = ledger.store.read("units", lambda transaction: b"".join(part.keys for part in transaction.parts(seq)))
-    return ledger.remaining(UnitSet.packed(packed))
+    return _receipted(ledger, committed, ledger.remaining_of(committed.entry.seq) if with_remaining else None)
 
 
 def _files(destination: Destination, rows: Rows | ShuffledRows | StagedRows) -> tuple[str, ...]:
