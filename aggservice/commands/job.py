@@ -270,6 +270,7 @@ def summary_to_plain(found: Summary) -> dict[str, Any]:
         "undeclared": found.undeclared,
         "ledger_entry": found.ledger_entry,
         "receipt": found.receipt.hex(),
+        "result_head": found.result_head.hex(),
         "files": list(found.files),
         "facts": [{"bucket": hex(bucket), "metric": metric} for bucket, metric in found.to_dict().items()],
         "reports": [report.hex() for report in found.reports],

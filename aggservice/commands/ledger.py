@@ -232,6 +232,8 @@ def check(
     store, opened = reading(ledger, schema)
     keys = _gather(None, file, reports, filtering_ids, privacy_unit)
     answer = opened.check(caller=caller, release=release, units=keys)
+    if not len(keys):
+        raise typer.BadParameter("there are no units to check: give --units FILE or --reports FILE")
     loss = opened.filter.loss_name
     if out is not None:
         with out.open("w", encoding="ascii") as lines, unit_count("explaining") as count:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +17,6 @@ from aggservice.mechanisms import SystemClock
 from budget import ExportedLog, Ledger, Receipt, Signer, open_store, verify_log, verify_store, write_log
 from budget.audit.verify import AuditReport
 from budget.errors import FormatError, LedgerMismatchError
-from budget.files.staging import file_digest
 from budget.log.proofs import read_checkpoint, read_receipt
 from budget.stores.locations import open_ledger_or_log
 
@@ -23,13 +25,17 @@ from budget.stores.locations import open_ledger_or_log
 def verify(
     ledger: Place,
     checkpoints: Annotated[
-        list[Path] | None, typer.Option("--checkpoint", help="A checkpoint kept elsewhere; may be repeated.")
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A checkpoint kept elsewhere; may be repeated.", exists=True),
     ] = None,
     receipts: Annotated[
-        list[Path] | None, typer.Option("--receipt", help="The receipt of a summary; may be repeated.")
+        list[Path] | None, typer.Option("--receipt", help="The receipt of a summary; may be repeated.", exists=True)
     ] = None,
     summaries: Annotated[
-        list[Path] | None, typer.Option("--summary", help="A summary file that one of the receipts must name.")
+        list[Path] | None,
+        typer.Option(
+            "--summary", help="A summary that a receipt must name: a file, or what job summary --json printed."
+        ),
     ] = None,
     public_key: Annotated[str | None, typer.Option(help="The ledger's public key, if known: 64 hex digits.")] = None,
     schema: Schema = SCHEMA,
@@ -37,11 +43,15 @@ def verify(
 ) -> None:
     """Audit: replay the log and compare everything with it.
 
-    Names the first entry at which something disagrees; the exit code is then 1.
+    Names the first thing that disagrees; the exit code is then 1.
     """
-    signed = [read_checkpoint(path) for path in checkpoints or ()]
-    held = [read_receipt(path) for path in receipts or ()]
-    _check_summaries(summaries or [], held)
+    try:
+        signed = [read_checkpoint(path) for path in checkpoints or ()]
+        held = [read_receipt(path) for path in receipts or ()]
+        _check_summaries(summaries or [], held)
+    except FormatError as problem:
+        typer.echo(f"DISAGREEMENT: {problem}")
+        raise typer.Exit(NO) from None
     key = None if public_key is None else hex_bytes(public_key, 32, "public key")
     source = open_ledger_or_log(ledger, schema=schema)
     with unit_count("verifying") as count:
@@ -58,8 +68,23 @@ def _check_summaries(summaries: list[Path], receipts: list[Receipt]) -> None:
     """Check that a receipt names the digest of each summary file."""
     named = {digest for receipt in receipts for digest in receipt.result_digests()}
     for path in summaries:
-        if file_digest(path).sha256.hex() not in named:
+        if _summary_digest(path) not in named:
             raise FormatError(f"{path} is not a result of any given receipt: give the --receipt of its job")
+
+
+def _summary_digest(path: Path) -> str:
+    """Return SHA-256 of a summary file, or of the result in what ``job summary --json`` printed."""
+    raw = path.read_bytes()
+    if not raw.startswith(b"{") or b'"result_head"' not in raw:
+        return hashlib.sha256(raw).hexdigest()
+    try:
+        plain = json.loads(raw)
+        keys = [int(fact["bucket"], 16).to_bytes(16, "big") for fact in plain["facts"]]
+        metrics = [fact["metric"].to_bytes(8, "big", signed=True) for fact in plain["facts"]]
+        body = [bytes.fromhex(plain["result_head"]), *keys, *metrics, *map(bytes.fromhex, plain["reports"])]
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as problem:
+        raise FormatError(f"{path} is not what 'job summary --json' prints: {problem!r}") from problem
+    return hashlib.sha256(b"".join(body)).hexdigest()
 
 
 def _show_audit(report: AuditReport, as_json: bool, exported: bool) -> None:
@@ -81,16 +106,25 @@ def _show_audit(report: AuditReport, as_json: bool, exported: bool) -> None:
     if as_json:
         print_json(plain)
         return
-    what = "the log" if exported else "log, receipts, jobs, results and balances"
+    what = "the log agrees with itself" if exported else "log, receipts, jobs, results and balances agree"
     for name in ("ledger", "public_key", "entries", "releases", "recoveries", "units_charged", "units_known", "root"):
         typer.echo(f"{name.replace('_', ' '):<14} {plain[name]}")
     typer.echo(f"{'evidence':<14} {report.evidence} checkpoints and receipts compared")
     if found is not None:
         typer.echo(f"DISAGREEMENT at {found}")
         return
-    typer.echo(f"ok: {what} agree")
+    typer.echo(f"ok: {what}")
     if report.evidence <= int(exported):
         typer.echo("to find out whether the last entries were removed, give a --checkpoint or --receipt", err=True)
+
+
+@ledger.command()
+def verifier() -> None:
+    """Print a verifier of exported logs: one file of plain Python.
+
+    It needs Python and cryptography, and nothing of this program: aggservice ledger verifier > verify.py
+    """
+    typer.echo((files("budget.audit") / "standalone.py").read_text(encoding="utf-8"), nl=False)
 
 
 @ledger.command()

@@ -209,14 +209,14 @@ def test_verify_export_checkpoint_receipt_and_summary(desk: Desk) -> None:
     assert (one["evidence_compared"], two["evidence_compared"]) == (3, 4)
     assert "ok: log, receipts, jobs, results and balances agree" in desk.run("verify").stdout
     wrong = run("verify", str(log), "--receipt", str(receipt), "--summary", str(desk.folder / "out-1/summary"))
-    assert wrong.exit_code == 2 and "not a result" in wrong.output
+    assert wrong.exit_code == 1 and "not a result" in wrong.output
     other = run("verify", str(log), "--public-key", "00" * 32)
     assert other.exit_code == 1 and "DISAGREEMENT at entry 0: key" in other.stdout
     raw = bytearray(receipt.read_bytes())
     raw[200] ^= 1
     receipt.write_bytes(raw)
     flipped = run("verify", str(log), "--receipt", str(receipt))
-    assert flipped.exit_code == 2 and "not a valid receipt" in flipped.output
+    assert flipped.exit_code == 1 and "not a valid receipt" in flipped.output
     assert log.stat().st_mode & 0o777 == 0o600
 
 
@@ -256,7 +256,8 @@ def test_recover_gives_back_visibly(desk: Desk) -> None:
         (["check", "LEDGER", "--caller", "anna", "--rho", "1"], "zCDP"),
         (["check", "LEDGER", "--caller", "anna", "--epsilon", "1", "--privacy-unit", "person"], "choose report"),
         (["receipt", "LEDGER", "--caller", "anna", "--job", "none"], "has no job"),
-        (["verify", "LEDGER", "--checkpoint", "nothing"], "not a valid checkpoint"),
+        (["verify", "LEDGER", "--checkpoint", "nothing"], "does not exist"),
+        (["check", "LEDGER", "--caller", "anna", "--epsilon", "1"], "no units to check"),
         (["verify", "LEDGER", "--public-key", "12"], "64 hex digits"),
         (["verify", "postgresql://nobody@127.0.0.1:1/none?connect_timeout=1"], "failed 6 times"),
     ],
