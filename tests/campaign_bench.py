@@ -7,10 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aggservice.campaign import Assessment, Campaign
+from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.slices import assess
-from aggservice.campaign.run import sealing_settings, service_config
+from aggservice.campaign.service.config import service_config
 from aggservice.campaign.service.jobs import JobResult, JobSubmitter, jobs_of
-from aggservice.campaign.service.sealing import seal_all, sealing_tasks
+from aggservice.campaign.service.sealing import seal_all, sealing_settings, sealing_tasks
+from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, ManualClock, SecureBits
@@ -31,13 +33,14 @@ class Bench:
         """Run one campaign through sealing, Avro, gRPC, engine and ledger, under job ids of its own."""
         bits = bits or SecureBits()
         self.count += 1
-        truth = simulate_reports(campaign, bits)
+        chain = Chain(bits)
+        truth = simulate_reports(campaign, chain)
         out = self.folder / f"{self.count}"
         pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))
         seal_all(pieces, sealing_settings(campaign, self.keys.public(self.clock).serialise()), workers=1)
         submitter = JobSubmitter(campaign, self.client, out, clock=None, files=False, prefix=f"{self.count}-")
         answers = [submitter.run(job) for job in jobs_of(campaign, truth.collected.closes_ms)]
-        found = [assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers]
+        found = [assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in answers]
         return truth, answers, found
 
 

@@ -9,7 +9,8 @@ from aggservice.campaign.requery.file import load_scenario
 from aggservice.campaign.requery.run import ScenarioResult, run_scenario
 from aggservice.campaign.run import RemoteService, RunResult, run_campaign
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.sweep.run import parse_field, run_sweep
+from aggservice.campaign.sweep.grid import parse_field
+from aggservice.campaign.sweep.run import run_sweep
 
 __all__ = [
     "Assessment",

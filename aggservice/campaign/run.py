@@ -1,4 +1,4 @@
-"""Runs a campaign: simulate, attribute, collect, seal, query the service, assess, draw.
+"""Runs a campaign: simulate, attribute, collect, seal (or not), query the service, assess, draw.
 
 The service is embedded unless a remote one is given; both use the same gRPC. A seed makes every output except
 ``timings.json`` the same to the byte for any number of workers, and such a run is not private.
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
 from aggservice.campaign.errors import RunError
@@ -22,26 +23,29 @@ from aggservice.campaign.event_run import run_event_level
 from aggservice.campaign.output.metrics import Metrics, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
-from aggservice.campaign.service.jobs import JobResult, JobSubmitter, jobs_of, write_domains
+from aggservice.campaign.service.config import api_of, local_engine, service_config
+from aggservice.campaign.service.jobs import JobResult, Jobs, JobSubmitter, jobs_of, write_domains
 from aggservice.campaign.service.sealing import (
     POOL_FROM_REPORTS,
-    SealingSettings,
     seal_all,
+    sealing_settings,
     sealing_tasks,
     start_fork_server,
 )
+from aggservice.campaign.service.unsealed import UnsealedJobs, tally_job
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
-from aggservice.campaign.stages import Progress, Stopwatch, no_progress
+from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages.store import StageStore
+from aggservice.campaign.stages.watch import Progress, Stopwatch, no_progress
 from aggservice.campaign.world.truth import Truth, simulate_reports, truth_without_reports
 from aggservice.client import Client, Credentials
-from aggservice.engine import PrivacyUnit
 from aggservice.files.atomic import whole_file
-from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits, SystemClock
-from aggservice.service import ServiceConfig, embedded
-from aggservice.wire import Api, KeySet
-from budget import EpsilonDeltaFilter, Sensitivity, write_log
+from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SystemClock
+from aggservice.service import embedded
+from aggservice.service.server import open_ledger
+from aggservice.wire import KeySet
+from budget import Ledger, write_log
 
-ARA_SLOTS = 20
 _MARKER = "metrics.json"
 _RUN_FILES = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
@@ -86,38 +90,40 @@ def run_campaign(
     ledger: Path | None = None,
     progress: Progress = no_progress,
     draw: bool = True,
+    unsealed: bool = False,
+    store: StageStore | None = None,
 ) -> RunResult:
     """Run a campaign into the folder ``out`` and return what it found.
 
     ``seed`` replaces the seed of the file. ``service`` names a remote service; ``ledger`` names a SQLite ledger for
-    the embedded service to charge. With either, simulated time is shifted so that it ends now.
+    the embedded service to charge. With either, simulated time is shifted so that it ends now. ``unsealed`` skips
+    encryption and gRPC; with a seed it releases the same rows. ``store`` keeps finished stages for other runs.
     """
     seed = campaign.seed if seed is None else seed
-    bits: Bits = SecureBits() if seed is None else SeededBits(f"campaign {seed}")
     workers = min(2, os.cpu_count() or 1) if workers is None else workers
     if not workers >= 1:
         raise RunError(f"workers is {workers}: choose 1 or more")
+    if unsealed and service is not None:
+        raise RunError("a remote service takes sealed reports only: leave --unsealed out")
     prepare_output_folder(out, keeping=[*([ledger] if ledger is not None else []), *log_files(campaign)])
     if service is not None or ledger is not None:
         campaign = shift_to_end_now(campaign, SystemClock().now_ms())
     watch = Stopwatch(progress)
+    chain = Chain.seeded(seed, store=store, watch=watch)
     if campaign.client.kind == "event-level":
-        events, assessment, metrics = run_event_level(campaign, out, seed, bits, watch)
+        events, assessment, metrics = run_event_level(campaign, out, seed, chain)
         truth = truth_without_reports(events)
         return write_outputs(campaign, out, seed, truth, [], (assessment,), metrics, watch, draw=draw)
-    if workers > 1 and campaign.population.size >= POOL_FROM_REPORTS:
+    if workers > 1 and not unsealed and campaign.population.size >= POOL_FROM_REPORTS:
         start_fork_server()
-    truth = simulate_reports(campaign, bits, watch)
-    with _open_service(campaign, out, bits, truth, workers, service, ledger) as (client, keys, clock, files):
-        count = truth.collected.received
-        with watch.stage("seal", count) as sealed:
-            pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", bits.child("sealing"))
-            seal_all(pieces, sealing_settings(campaign, keys), workers=workers, progress=sealed)
-            write_domains(campaign, out / "domains")
+    truth = simulate_reports(campaign, chain)
+    write_domains(campaign, out / "domains")
+    with (
+        _unsealed_jobs(campaign, out, chain, truth, ledger)
+        if unsealed
+        else _sealed_jobs(campaign, out, chain, truth, workers, service, ledger)
+    ) as submitter:
         jobs = jobs_of(campaign, truth.collected.closes_ms)
-        # A ledger that outlives the run may know the job ids of an earlier run with the same seed, so ids are new.
-        prefix = "" if service is None and ledger is None else f"{SecureBits().read(8).hex()}-"
-        submitter = JobSubmitter(campaign, client, out, clock=clock, files=files, prefix=prefix)
         answers = []
         with watch.stage("query", len(jobs)) as asked:
             for number, job in enumerate(jobs):
@@ -127,8 +133,8 @@ def run_campaign(
         path = None if service is not None else ledger or out / "ledger" / "ledger.sqlite"
         write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
     with watch.stage("assess", len(answers)):
-        found = tuple(assess(campaign, one, truth.items, truth.reports, truth.collected) for one in answers)
-        metrics = metrics_of(campaign, seed, bits.private, truth, found)
+        found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in answers)
+        metrics = metrics_of(campaign, seed, chain.bits.private, truth, found)
     return write_outputs(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
 
 
@@ -226,39 +232,60 @@ def shift_to_end_now(campaign: Campaign, now_ms: int) -> Campaign:
     return replace(campaign, population=replace(population, start_ms=start, log=log))
 
 
-def api_of(campaign: Campaign) -> Api:
-    """Return the API whose reports the campaign sends."""
-    return Api.ATTRIBUTION_REPORTING if campaign.client.kind == "attribution" else Api.SHARED_STORAGE
+@contextmanager
+def _sealed_jobs(
+    campaign: Campaign,
+    out: Path,
+    chain: Chain,
+    truth: Truth,
+    workers: int,
+    service: RemoteService | None,
+    ledger: Path | None,
+) -> Iterator[Jobs]:
+    """Seal the reports to a service and yield what submits jobs to it, over files if the service can read them."""
+    with _open_service(campaign, out, chain.bits, truth, workers, service, ledger) as (client, keys, clock, files):
+        with chain.watch.stage("seal", truth.collected.received) as sealed:
+            pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", chain.bits.child("sealing"))
+            seal_all(pieces, sealing_settings(campaign, keys), workers=workers, progress=sealed)
+        prefix = "" if service is None and ledger is None else _new_prefix()
+        yield JobSubmitter(campaign, client, out, clock=clock, files=files, prefix=prefix)
 
 
-def sealing_settings(campaign: Campaign, public_keys: str) -> SealingSettings:
-    """Return what all reports of the campaign have in common."""
-    return SealingSettings(
-        api=api_of(campaign),
-        reporting_origin=campaign.reporting_origin,
-        destinations=campaign.population.destinations,
-        slots=ARA_SLOTS,
-        public_keys=public_keys,
-        through_json=campaign.collection.through == "json",
-    )
+@contextmanager
+def _unsealed_jobs(campaign: Campaign, out: Path, chain: Chain, truth: Truth, ledger: Path | None) -> Iterator[Jobs]:
+    """Yield what runs jobs over unsealed reports, at an engine with the ledger that a service would have."""
+    (out / "batches").mkdir()  # marks the folder as that of a run
+    manual, clock = _clock(campaign, ledger)
+    bits = chain.bits.child("service")
+    charged = open_ledger(service_config(campaign, out, ledger=ledger), clock=clock, bits=bits)
+    try:
+        yield UnsealedJobs(
+            campaign,
+            local_engine(charged, clock=clock, bits=bits),
+            clock=manual,
+            tally=lambda job: tally_job(campaign, chain, truth, job),
+            out=out,
+            prefix="" if ledger is None else _new_prefix(),
+        )
+        _export_log(charged, out)
+    finally:
+        charged.store.close()
 
 
-def service_config(campaign: Campaign, out: Path, *, processes: int, ledger: Path | None = None) -> ServiceConfig:
-    """Return the configuration of a campaign's embedded service: its files, ledger and caps."""
-    client, limits = campaign.client, campaign.service
-    config = ServiceConfig(
-        # The signing key of a ledger is in the same folder.
-        state=out / "ledger" if ledger is None else ledger.resolve().parent,
-        listen="127.0.0.1:0",
-        ledger="sqlite",
-        ledger_path=ledger,
-        filter=EpsilonDeltaFilter.parse(epsilon=limits.epsilon, delta=limits.delta),
-        unit=PrivacyUnit.REPORT if limits.unit == "report" else PrivacyUnit.SHARED_ID,
-        sensitivities={api_of(campaign): Sensitivity(l1=client.l1, l0=client.l0)},
-        input_folder=out,
-        output_folder=out,
-    )
-    return replace(config, limits=replace(config.limits, processes=processes, jobs=1))
+def _new_prefix() -> str:
+    """Return a prefix for job ids: a ledger that outlives the run may know the ids of an earlier one with its seed."""
+    return f"{SecureBits().read(8).hex()}-"
+
+
+def _clock(campaign: Campaign, ledger: Path | None) -> tuple[ManualClock | None, Clock]:
+    """Return the clock if the run controls it, and the clock of its service."""
+    manual = ManualClock(campaign.population.start_ms) if ledger is None else None
+    return manual, manual or SystemClock()
+
+
+def _export_log(ledger: Ledger, out: Path) -> None:
+    (out / "ledger").mkdir(exist_ok=True)
+    write_log(ledger.store, out / "ledger" / "ledger.log")
 
 
 @contextmanager
@@ -276,8 +303,7 @@ def _open_service(
         with Client(service.address, credentials=service.credentials) as client:
             yield client, client.public_keys().serialise(), None, False
         return
-    manual = ManualClock(campaign.population.start_ms) if ledger is None else None
-    clock: Clock = manual or SystemClock()
+    manual, clock = _clock(campaign, ledger)
     keys = KeySet.create(bits.child("service keys"), clock)
     processes = workers if truth.collected.received >= POOL_FROM_REPORTS and workers > 1 else 0
     config = service_config(campaign, out, processes=processes, ledger=ledger)
@@ -286,8 +312,7 @@ def _open_service(
         Client(running.address) as client,
     ):
         yield client, keys.public(clock).serialise(), manual, True
-        (out / "ledger").mkdir(exist_ok=True)
-        write_log(running.ledger.store, out / "ledger" / "ledger.log")
+        _export_log(running.ledger, out)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -74,6 +74,11 @@ def _header_fields(message: common_pb2.SummaryHeader) -> dict[str, Any]:
     }
 
 
+def summary_header(message: common_pb2.SummaryHeader) -> values.SummaryHeader:
+    """Return what the service says about a summary, without its rows."""
+    return _value(values.SummaryHeader, message, **_header_fields(message))
+
+
 def summary(
     parts: Iterable[aggregation_pb2.AggregateResponse] | Iterable[aggregation_pb2.SummaryChunk],
 ) -> values.Summary:
@@ -149,9 +154,7 @@ def job(message: aggregation_pb2.Job) -> values.Job:
         )
         if message.HasField("result_info")
         else None,
-        summary=_value(values.SummaryHeader, message.summary, **_header_fields(message.summary))
-        if message.HasField("summary")
-        else None,
+        summary=summary_header(message.summary) if message.HasField("summary") else None,
     )
 
 

@@ -49,6 +49,7 @@ BENCHMARKS = {
     "campaign": ("aggservice.bench.campaign:command", "A whole run: bare seals and opens over its wall time."),
     "domain": ("aggservice.bench.domain:command", "A large domain: rows per second over pyarrow's group_by."),
     "engine": ("aggservice.bench.engine:command", "Avro to summary: reports per second over bare opens."),
+    "hierarchy": ("aggservice.bench.hierarchy:command", "Hierarchies: time of least squares over that of a plain sum."),
     "ldp": ("aggservice.bench.ldp:command", "Local DP: our L-OSUE over multi-freq-ldpy's, reports per second."),
     "ledger": ("aggservice.bench.ledger:command", "The ledger: time to open reports over time to charge them."),
     "noise": ("aggservice.bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
@@ -59,6 +60,7 @@ BENCHMARKS = {
         "Starting: CPU time of importing typer and rich over --help.",
     ),
     "w3c": ("aggservice.bench.w3c:command", "W3C Attribution: Fleet over Browser, conversions per s."),
+    "study": ("aggservice.bench.study:command", "A study: time of separate unsealed runs over its own."),
     "wire": ("aggservice.bench.wire:command", "Opening: bare HPKE opens over opening and decoding in batches."),
 }
 

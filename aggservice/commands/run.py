@@ -25,7 +25,7 @@ from aggservice.campaign import (
     thanksgiving,
 )
 from aggservice.campaign.output.metrics import QueryMetrics
-from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
+from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows, write_slices
 from aggservice.client import Credentials
 from aggservice.commands.console import Json, progress_bar, refuse
 
@@ -46,14 +46,26 @@ def run(
         list[str] | None,
         typer.Option(help="A field and its values, such as queries.sales.epsilon=1,4,16; repeat it for a grid."),
     ] = None,
-    repeats: Annotated[int, typer.Option(help="With --sweep: how many times to run each point.")] = 1,
+    repetitions: Annotated[int, typer.Option(help="Release each point this often, with fresh noise each time.")] = 1,
+    populations: Annotated[
+        int, typer.Option("--populations", "--repeats", help="Draw the people of each point this often.")
+    ] = 1,
+    unsealed: Annotated[
+        bool | None,
+        typer.Option("--unsealed/--sealed", help="Skip encryption: the same rows, sooner. Default for sweeps only."),
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="With --sweep or --repetitions: keep finished stages in this folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a campaign file and compare its results with the truth.
 
     The folder of the run holds reports, summaries, ledger, metrics, plots and report.html. With --service or --ledger,
-    simulated time is shifted so that the campaign ends now. With --sweep, the campaign runs once for each point of a
-    grid of fields, --workers points at a time.
+    simulated time is shifted so that the campaign ends now.
+
+    With --sweep, --repetitions or --populations it is a sweep: each point of a grid of fields, released several times.
+    A sweep computes what its points share once, and with --cache goes on where it was stopped.
     """
     campaign = load_campaign(file)
     other = None
@@ -61,12 +73,25 @@ def run(
         credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
         other = RemoteService(address=service, credentials=credentials)
     name = file.resolve().parent.name if file.stem == "campaign" else file.stem
-    if sweep:
+    if sweep or repetitions > 1 or populations > 1:
         if other is not None or ledger is not None:
             refuse("a sweep starts its own services and ledgers: leave --service and --ledger out")
-        folder = out or Path(f"{name}-sweep")
-        sweep_file(campaign, sweep, folder, seed, repeats, workers=workers, plots=plots, as_json=as_json)
+        sweep_file(
+            campaign,
+            sweep or [],
+            out or Path(f"{name}-sweep"),
+            seed,
+            populations=populations,
+            repetitions=repetitions,
+            sealed=unsealed is False,
+            cache=cache,
+            workers=workers,
+            plots=plots,
+            as_json=as_json,
+        )
         return
+    if cache is not None:
+        refuse("--cache keeps the stages of a sweep: give --sweep, --repetitions or --populations too")
     run_file(
         campaign,
         out=out or Path(f"{name}-run"),
@@ -74,6 +99,7 @@ def run(
         workers=workers or None,
         service=other,
         ledger=ledger,
+        unsealed=unsealed is True,
         plots=plots,
         as_json=as_json,
     )
@@ -105,6 +131,7 @@ def run_file(
     workers: int | None = None,
     service: RemoteService | None = None,
     ledger: Path | None = None,
+    unsealed: bool = False,
     plots: bool = True,
     as_json: bool = False,
 ) -> None:
@@ -119,6 +146,7 @@ def run_file(
             ledger=ledger,
             progress=report,
             draw=plots,
+            unsealed=unsealed,
         )
     if as_json:
         typer.echo(json.dumps(result.metrics.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
@@ -131,8 +159,11 @@ def sweep_file(
     fields: list[str],
     out: Path,
     seed: str,
-    repeats: int,
     *,
+    populations: int,
+    repetitions: int,
+    sealed: bool,
+    cache: Path | None,
     workers: int,
     plots: bool,
     as_json: bool,
@@ -142,16 +173,21 @@ def sweep_file(
     if out.exists() and any(out.iterdir()) and not (out / "sweep.json").is_file():
         raise CampaignError(f"{out} is not empty and holds no earlier sweep: name another folder with --out")
     with progress_bar(shown=not as_json, stages=True) as report:
-        rows = run_sweep(
+        result = run_sweep(
             campaign,
             grid,
             out,
             seed=seed or None,
-            repeats=repeats,
+            populations=populations,
+            repetitions=repetitions,
             workers=workers or min(2, os.cpu_count() or 1),
-            progress=lambda done, total: report("runs", done, total),
+            sealed=sealed,
+            cache=cache,
+            progress=lambda done, total: report("points", done, total),
         )
-    write_rows(rows, grid, out)
+    rows = result.rows
+    write_rows(rows, grid, out, sealed=sealed)
+    write_slices(result, out)
     if plots:
         draw_sweep(rows, grid, out / "plots")
     if as_json:
@@ -159,6 +195,8 @@ def sweep_file(
         return
     console = Console()
     console.print(table_of(rows, grid))
+    if not sealed:
+        console.print("Unsealed: reports skipped encryption; with the same seed, sealed runs release the same rows.")
     console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 

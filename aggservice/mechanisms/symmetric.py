@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left
 from fractions import Fraction
+from functools import lru_cache
 
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.reals import Real
@@ -36,4 +37,9 @@ class SymmetricNoise(ABC):
 
         By symmetry, P[|X| ≤ h] = 2·P[X ≤ h] - 1. Exact where ``cdf`` is.
         """
-        return self.quantile((1 + level) / 2)
+        return _half_width(self, level)
+
+
+@lru_cache(maxsize=1024)
+def _half_width(law: SymmetricNoise, level: Fraction) -> int:
+    return law.quantile((1 + level) / 2)

@@ -15,6 +15,7 @@ import numpy as np
 
 from aggservice.campaign import Campaign, parse_campaign
 from aggservice.campaign.settings.campaign import DAY_MS
+from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.attribution import contribution_units
 from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.fates import Fate
@@ -53,7 +54,7 @@ def follow(given: Given) -> dict[str, Any]:
     if campaign.population.log is not None or campaign.population.size > _MAX_PEOPLE:
         raise StudioError(f"reports are followed in simulated populations of at most {_MAX_PEOPLE:,} people")
     bits = SeededBits(f"studio {given.text('seed', 'studio', most=200)}")
-    truth = simulate_reports(campaign, bits)
+    truth = simulate_reports(campaign, Chain(bits))
     fates = truth.items.fate.reshape(-1, len(campaign.measures))[:, 0]
     count = len(truth.events.conversions)
     wanted = np.arange(count) >= given.whole("conversion", 0, least=0, most=max(0, count - 1))

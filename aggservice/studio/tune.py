@@ -28,6 +28,7 @@ from aggservice.campaign.assess.expected import (
     slice_sums,
 )
 from aggservice.campaign.service.jobs import Job, jobs_of
+from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.mechanisms import SeededBits
 from aggservice.studio.errors import StudioError
@@ -124,7 +125,7 @@ class Tune:
         world = json.dumps(document, default=str, sort_keys=True)
         asked = json.dumps([world, queries], default=str, sort_keys=True)
         if self._truth is None or self._truth[0] != world:
-            self._truth = (world, simulate_reports(campaign, SeededBits("studio")))
+            self._truth = (world, simulate_reports(campaign, Chain(SeededBits("studio"))))
         truth = self._truth[1]
         jobs = jobs_of(campaign, truth.collected.closes_ms)
         if self._sums is None or self._sums[0] != asked:

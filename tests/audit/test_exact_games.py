@@ -15,14 +15,8 @@ import pytest
 from aggservice.audit.exact import ExactGame, Make
 from aggservice.campaign.assess.losses import ContributionBounds
 from aggservice.campaign.requery.adversary import AddSource, AddTrigger, AdversaryQuery, EventLevel, Move, RunOperation
-from aggservice.campaign.requery.interactive import (
-    Adjacency,
-    EngineBackend,
-    SummaryMechanism,
-    Without,
-    bounds_terms,
-    memory_ledger,
-)
+from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, SummaryMechanism, Without, bounds_terms
+from aggservice.campaign.service.config import memory_ledger
 from aggservice.engine import InlineOpener, LocalEngine
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits

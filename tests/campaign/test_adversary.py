@@ -21,8 +21,9 @@ from aggservice.campaign.requery.adversary import (
     play,
 )
 from aggservice.campaign.requery.games import GameResult, play_games
-from aggservice.campaign.requery.interactive import ServiceBackend, SummaryMechanism, bounds_terms, memory_ledger
+from aggservice.campaign.requery.interactive import ServiceBackend, SummaryMechanism, bounds_terms
 from aggservice.campaign.requery.random_adversary import RandomAdversary, visible_spend
+from aggservice.campaign.service.config import memory_ledger
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits
 from aggservice.service import Limits, ServiceConfig, embedded

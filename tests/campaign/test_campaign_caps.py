@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from aggservice.campaign import Campaign, parse_campaign, run_campaign
 from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.fates import Fate
 from aggservice.campaign.world.truth import simulate_reports
@@ -89,7 +90,7 @@ def test_columns_name_the_cap_that_algorithm_2_met(data: st.DataObject) -> None:
         "queries": [{"name": "q"}],
     }
     campaign = campaign_of(document, folder=Path())
-    truth = simulate_reports(campaign, SeededBits(data.draw(st.integers(0, 1 << 40))))
+    truth = simulate_reports(campaign, Chain(SeededBits(data.draw(st.integers(0, 1 << 40)))))
     assert [Fate(int(one)) for one in truth.items.fate] == by_algorithm_2(campaign, truth.events)
 
 

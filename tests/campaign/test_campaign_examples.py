@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aggservice.campaign import RunResult, load_campaign, run_campaign
+from aggservice.campaign import RunResult, run_campaign
 from aggservice.campaign.file.campaign import campaign_of
-
-EXAMPLES = Path(__file__).parents[2] / "examples"
-NAMES = sorted(path.parent.name for path in EXAMPLES.glob("*/campaign.toml"))
-
-
-def smaller(name: str, size: int) -> Any:
-    campaign = load_campaign(EXAMPLES / name / "campaign.toml")
-    document = {**campaign.document, "population": {**campaign.document["population"], "size": size}}
-    return campaign_of(document, folder=campaign.folder)
+from small_examples import EXAMPLES, NAMES, smaller
 
 
 def run_small(name: str, tmp_path: Path, *, draw: bool = False) -> RunResult:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aggservice.campaign import CampaignError, Plan, make_plan
 from aggservice.campaign.plan.planner import BudgetLimits, QueryLine, Target, TargetKind, least_epsilon
-from aggservice.campaign.requery.interactive import memory_ledger
+from aggservice.campaign.service.config import memory_ledger
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SeededBits
 from budget import (
     BudgetExhaustedError,

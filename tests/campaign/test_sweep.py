@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.campaign import Campaign, parse_campaign, parse_field, run_sweep
+from aggservice.campaign.sweep.grid import SweepError, SweepField, points_of
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
-from aggservice.campaign.sweep.run import SweepError, SweepField, SweepRow, points_of
+from aggservice.campaign.sweep.run import SweepRow
 from aggservice.commands import app
 
 TEXT = """
@@ -102,7 +103,7 @@ def test_the_grid_is_read_before_anything_runs(campaign: Campaign) -> None:
 
 def test_more_epsilon_is_less_error_and_workers_change_nothing(campaign: Campaign, tmp_path: Path) -> None:
     fields = [parse_field("queries.sales.epsilon=0.5,32", campaign.document)]
-    rows = run_sweep(campaign, fields, tmp_path / "one", seed="s", repeats=2)
+    rows = run_sweep(campaign, fields, tmp_path / "one", seed="s", populations=2).rows
     sales = [row for row in rows if row.query == "sales"]
     assert [row.values["queries.sales.epsilon"] for row in sales] == ["0.5", "32"]
     low, high = (row.relative_rmse for row in sales)
@@ -112,8 +113,13 @@ def test_more_epsilon_is_less_error_and_workers_change_nothing(campaign: Campaig
     assert sales[0].truth == sales[1].truth and sales[0].recall is None
     assert all(row.recall is not None for row in rows if row.query == "found")
     kept = {path.name for path in (tmp_path / "one" / "points" / "0000-000").iterdir()}
-    assert kept == {"metrics.json", "timings.json", "transcript.json"}
-    assert run_sweep(campaign, fields, tmp_path / "two", seed="s", repeats=2, workers=2) == rows
+    assert kept == {"metrics.json"}
+    assert run_sweep(campaign, fields, tmp_path / "two", seed="s", populations=2, workers=2).rows == rows
+    sealed = run_sweep(campaign, fields, tmp_path / "three", seed="s", populations=2, sealed=True)
+    assert sealed.rows == rows and not sealed.computed
+    for folder in ("0000-000", "0001-001"):
+        metrics = [(tmp_path / name / "points" / folder / "metrics.json").read_bytes() for name in ("one", "three")]
+        assert metrics[0] == metrics[1]
 
 
 def test_rows_are_written_and_drawn(tmp_path: Path) -> None:
@@ -169,5 +175,5 @@ def test_the_command_runs_a_sweep(tmp_path: Path) -> None:
 def test_a_sweep_leaves_no_points_of_a_larger_one_before(campaign: Campaign, tmp_path: Path) -> None:
     for epsilons in ("1,2,4", "8"):
         grid = [parse_field(f"queries.*.epsilon={epsilons}", campaign.document)]
-        write_rows(run_sweep(campaign, grid, tmp_path / "sweep", seed="s"), grid, tmp_path / "sweep")
+        write_rows(run_sweep(campaign, grid, tmp_path / "sweep", seed="s").rows, grid, tmp_path / "sweep")
     assert [path.name for path in (tmp_path / "sweep" / "points").iterdir()] == ["0000-000"]

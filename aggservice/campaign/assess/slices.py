@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.waterfall import Waterfall, fates_in_job, waterfall_of
+from aggservice.campaign.assess.job_truth import JobTruth, sums_at
+from aggservice.campaign.assess.waterfall import Waterfall, waterfall_of
 from aggservice.campaign.service.jobs import JobResult
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.settings.key_layout import KeyTable
-from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns
-from aggservice.campaign.world.collection import CollectedReports
 from aggservice.client import ClientError
 from aggservice.client.values import SummaryHeader
 from aggservice.mechanisms import DiscreteLaplace
@@ -146,34 +144,21 @@ def noise_of(answer: JobResult) -> DiscreteLaplace:
     return DiscreteLaplace(epsilon_micro=int(micro), sensitivity=answer.statement.l1)
 
 
-def assess(
-    campaign: Campaign,
-    answer: JobResult,
-    items: MeasuredConversions,
-    reports: ReportColumns,
-    collected: CollectedReports,
-) -> Assessment:
+def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment:
     """Compare the summary of one job with the truth of its batches."""
-    window = np.zeros(campaign.batches, dtype=np.bool_)
-    window[list(answer.job.batches)] = True
-    inside = window[collected.period]
-    fate = fates_in_job(items, inside, answer)
-    sums = _Sums(campaign, answer, items, reports, inside, window, collected)
-    waterfalls = []
-    for place, measure in enumerate(campaign.measures):
-        mine = sums.released & (sums.measure == place)
-        waterfalls.append(
-            waterfall_of(
-                items,
-                inside,
-                fate,
-                place=place,
-                measure=measure.name,
-                released=int(sums.metric[mine].sum()),
-                released_sent=int(sums.sent[mine].sum()),
-            )
+    compared = Comparison(campaign, answer, truth)
+    waterfalls = [
+        waterfall_of(
+            truth,
+            compared.released if answer.paid else None,
+            discovery=answer.job.query.discovery,
+            place=place,
+            measure=measure.name,
+            metric=compared.metric,
         )
-    slices, figures = sums.slices()
+        for place, measure in enumerate(campaign.measures)
+    ]
+    figures = compared.figures()
     statement, reply = answer.statement, answer.reply
     return Assessment(
         job=answer.job.name,
@@ -184,126 +169,118 @@ def assess(
         statement=statement.text if statement else "",
         remaining=dict(statement.remaining) if statement else {},
         error_counts=dict(reply.error_counts),
-        slices=tuple(slices),
+        slices=tuple(compared.slices()),
         slice_count=sum(one.slices for one in figures),
-        figures=tuple(figures),
+        figures=figures,
         waterfalls=tuple(waterfalls),
-        discovery=sums.discovery() if answer.paid and answer.job.query.discovery else None,
+        discovery=compared.discovery(),
     )
 
 
-class _Sums:
-    """Sums by key of one job: true, sent and released."""
+class Comparison:
+    """One released job beside its truth: errors over slices, and their rows."""
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        answer: JobResult,
-        items: MeasuredConversions,
-        reports: ReportColumns,
-        inside: NDArray[np.bool_],
-        window: NDArray[np.bool_],
-        collected: CollectedReports,
-    ) -> None:
-        self.campaign, self.answer = campaign, answer
-        true = inside & items.attributable
-        member = (collected.batch >= 0) & window[np.maximum(collected.batch, 0)]
-        sent = np.repeat(member, np.diff(reports.offset))
-        high = np.concatenate((answer.high, items.true_high[true], reports.key_high[sent]))
-        low = np.concatenate((answer.low, items.true_low[true], reports.key_low[sent]))
-        self.table = KeyTable(high, low)
-        size = len(self.table)
-        self.truth, self.sent, self.metric = (np.zeros(size, dtype=np.int64) for _ in range(3))
-        np.add.at(self.truth, self.table.find(items.true_high[true], items.true_low[true]), items.natural[true])
-        np.add.at(self.sent, self.table.find(reports.key_high[sent], reports.key_low[sent]), reports.value[sent])
+    def __init__(self, campaign: Campaign, answer: JobResult, truth: JobTruth) -> None:
+        self.campaign, self.answer, self.truth = campaign, answer, truth
+        size, slices = len(truth), truth.slice_truth.size
         self.released = np.zeros(size, dtype=np.bool_)
-        places = self.table.find(answer.high, answer.low)
+        self.metric = np.zeros(size, dtype=np.int64)
+        if not answer.paid:
+            return
+        places = truth.find(answer.high, answer.low)
         self.released[places] = True
         self.metric[places] = answer.metrics
-        self.measure = np.zeros(size, dtype=np.int64)
-        for field in campaign.keys.fields:
-            if field.origin == "measure":
-                self.measure = np.minimum(field.decode(self.table.high, self.table.low), len(campaign.measures) - 1)
+        of_rows = truth.slice_of[places]
+        self.terms = np.bincount(of_rows, minlength=slices)
+        self.sent = sums_at(of_rows, truth.sent[places], slices)
+        self.estimate = sums_at(of_rows, answer.metrics, slices)
+        noise = noise_of(answer)
+        assert answer.statement is not None
+        stated = answer.statement.interval_half_width
+        counts = np.unique(self.terms)
+        widths = [half_width(noise, _LEVEL, int(n)) if n > 1 else int(n) * stated for n in counts]
+        self.width = np.array(widths, dtype=np.int64)[np.searchsorted(counts, self.terms)]
+        self.deviation = float(noise.variance()) ** 0.5
+        self.covered = np.abs(self.estimate - self.sent) <= self.width
+        self.above_noise = self.sent > self.width
 
-    def slices(self) -> tuple[list[Slice], list[MeasureErrors]]:
-        """Return the rows by the query's fields, largest truth first, and the errors per measure."""
-        campaign, query = self.campaign, self.answer.job.query
+    def shown(self, place: int) -> Ints:
+        """Return the slices of a measure that the summary has at least one row of."""
+        return np.flatnonzero((self.truth.slice_measure == place) & (self.terms > 0))
+
+    def figures(self) -> tuple[MeasureErrors, ...]:
+        """Return the errors of each measure; none for a job that was refused."""
         if not self.answer.paid:
-            return [], []
-        fields = [field for field in campaign.keys.fields if field.name in query.by or field.origin == "measure"]
-        codes = {field.name: field.decode(self.table.high, self.table.low) for field in fields}
-        high, low = campaign.keys.keys(codes, len(self.table))
-        shown = np.ones(len(self.table), dtype=np.bool_) if not query.discovery else self.released
-        groups = KeyTable(high[shown], low[shown])
-        place = groups.find(high, low)
-        inside = place >= 0
-        terms, truth, sent, metric = (np.zeros(len(groups), dtype=np.int64) for _ in range(4))
-        np.add.at(terms, place[self.released], 1)
-        np.add.at(truth, place[inside], self.truth[inside])
-        np.add.at(sent, place[self.released], self.sent[self.released])
-        np.add.at(metric, place[self.released], self.metric[self.released])
-        measure = np.zeros(len(groups), dtype=np.int64)
-        measure[place[inside]] = self.measure[inside]
-        noise = noise_of(self.answer)
-        assert self.answer.statement is not None
-        stated = self.answer.statement.interval_half_width
-        widths = {int(n): half_width(noise, _LEVEL, int(n)) if n > 1 else int(n) * stated for n in np.unique(terms)}
-        width = np.array([widths[int(count)] for count in terms], dtype=np.int64)
-        deviation = float(noise.variance()) ** 0.5
-        rows: list[Slice] = []
-        figures = []
-        for number, one in enumerate(campaign.measures):
-            mine = np.flatnonzero((measure == number) & (terms > 0))
-            scale = float(one.scale)
-            covered = np.abs(metric - sent)[mine] <= width[mine]
-            above = sent[mine] > width[mine]
-            estimate = metric[mine] / scale
-            happened = float(self.truth[self.measure == number].sum())
-            figures.append(
+            return ()
+        truth, query = self.truth, self.answer.job.query
+        found = []
+        for place, one in enumerate(self.campaign.measures):
+            mine, scale = self.shown(place), float(one.scale)
+            happened = float(truth.truth[truth.measure == place].sum())
+            found.append(
                 MeasureErrors.over(
-                    truth[mine].astype(np.float64),
-                    estimate,
+                    truth.slice_truth[mine].astype(np.float64),
+                    self.estimate[mine] / scale,
                     measure=one.name,
-                    covered=int(covered.sum()),
-                    above_noise=int(above.sum()),
-                    tau=query.tau or deviation / scale,
-                    total=happened if query.discovery else float(truth[measure == number].sum()),
-                    bias=float(sent[mine].sum() / scale) - happened,
+                    covered=int(self.covered[mine].sum()),
+                    above_noise=int(self.above_noise[mine].sum()),
+                    tau=query.tau or self.deviation / scale,
+                    total=happened,
+                    bias=float(self.sent[mine].sum() / scale) - happened,
                 )
             )
-            best = mine[np.argsort(-truth[mine], kind="stable")][: campaign.drawing.rows]
-            for at in best.tolist():
-                key = groups.high[at : at + 1], groups.low[at : at + 1]
+        return tuple(found)
+
+    def largest(self, place: int) -> Ints:
+        """Return the slices of a measure with the largest truths, as many as the campaign's tables have rows."""
+        mine = self.shown(place)
+        return mine[np.argsort(-self.truth.slice_truth[mine], kind="stable")][: self.campaign.drawing.rows]
+
+    def names(self, at: int) -> dict[str, str]:
+        """Return the values of a slice by field."""
+        by = self.answer.job.query.by
+        key = self.truth.slice_high[at : at + 1], self.truth.slice_low[at : at + 1]
+        fields = [field for field in self.campaign.keys.fields if field.name in by or field.origin == "measure"]
+        return {field.name: field.value_of(int(field.decode(*key)[0])) for field in fields}
+
+    def slices(self) -> list[Slice]:
+        """Return the rows of the largest slices of every measure, largest truth first."""
+        if not self.answer.paid:
+            return []
+        rows = []
+        for place, one in enumerate(self.campaign.measures):
+            scale = float(one.scale)
+            for at in self.largest(place).tolist():
                 rows.append(
                     Slice(
-                        names={field.name: field.value_of(int(field.decode(*key)[0])) for field in fields},
+                        names=self.names(at),
                         measure=one.name,
-                        truth=float(truth[at]),
-                        sent=int(sent[at]),
-                        estimate=float(metric[at] / scale),
-                        low=float((metric[at] - width[at]) / scale),
-                        high=float((metric[at] + width[at]) / scale),
-                        covered=bool(abs(metric[at] - sent[at]) <= width[at]),
-                        above_noise=bool(sent[at] > width[at]),
+                        truth=float(self.truth.slice_truth[at]),
+                        sent=int(self.sent[at]),
+                        estimate=float(self.estimate[at] / scale),
+                        low=float((self.estimate[at] - self.width[at]) / scale),
+                        high=float((self.estimate[at] + self.width[at]) / scale),
+                        covered=bool(self.covered[at]),
+                        above_noise=bool(self.above_noise[at]),
                     )
                 )
-        rows.sort(key=lambda row: -row.truth)
-        return rows, figures
+        return sorted(rows, key=lambda row: -row.truth)
 
-    def discovery(self) -> DiscoveryScore:
-        """Return the score of key discovery."""
-        reply = self.answer.reply
-        assert isinstance(reply, SummaryHeader)
-        true = self.truth > 0
+    def discovery(self) -> DiscoveryScore | None:
+        """Return the score of key discovery; None if the job did not discover keys or was refused."""
+        reply, truth = self.answer.reply, self.truth.truth
+        if not (isinstance(reply, SummaryHeader) and self.answer.job.query.discovery):
+            return None
+        true = truth > 0
         found = true & self.released
         released = int(self.released.sum())
-        total = float(self.truth.sum())
+        total = float(truth.sum())
         return DiscoveryScore(
             released=released,
             true_keys=int(true.sum()),
             precision=float(found.sum() / released) if released else None,
             recall=float(found.sum() / true.sum()) if true.any() else None,
             left_out_keys=int((true & ~self.released).sum()),
-            left_out_share=float(self.truth[true & ~self.released].sum() / total) if total else 0.0,
+            left_out_share=float(truth[true & ~self.released].sum() / total) if total else 0.0,
             others=reply.others,
         )

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.service.jobs import JobResult
-from aggservice.campaign.settings.key_layout import KeyTable
-from aggservice.campaign.world.attribution import MeasuredConversions
+from aggservice.campaign.assess.job_truth import JobTruth
 from aggservice.campaign.world.fates import LOSSES, Fate
 
 Ints = NDArray[np.int64]
@@ -93,48 +91,29 @@ class Waterfall:
         }
 
 
-def fates_in_job(items: MeasuredConversions, inside: NDArray[np.bool_], answer: JobResult) -> NDArray[np.int8]:
-    """Return the fates of the items ``inside`` a job, including those that the service decides."""
-    fate = items.fate[inside].copy()
-    waiting = np.flatnonzero(fate == Fate.ON_THE_WAY)
-    if not answer.paid:
-        fate[waiting] = Fate.OVER_BUDGET
-        return fate
-    rows = np.flatnonzero(inside)[waiting]
-    found = KeyTable(answer.high, answer.low).find(items.key_high[rows], items.key_low[rows]) >= 0
-    left_out = Fate.BELOW_THRESHOLD if answer.job.query.discovery else Fate.NOT_ASKED
-    fate[waiting] = np.where(found, Fate.COUNTED, left_out)
-    return fate
-
-
 def waterfall_of(
-    items: MeasuredConversions,
-    inside: NDArray[np.bool_],
-    fate: NDArray[np.int8],
-    *,
-    place: int,
-    measure: str,
-    released: int,
-    released_sent: int,
+    truth: JobTruth, released: NDArray[np.bool_] | None, *, discovery: bool, place: int, measure: str, metric: Ints
 ) -> Waterfall:
-    """Return the waterfall of one measure. ``released`` is the sum of the released metrics; ``released_sent`` is the
-    sum of the contributions to the same keys in the job's reports.
+    """Return the waterfall of one measure. ``released`` says which keys have a row, and is None for a job that was
+    refused; ``metric`` holds the released metrics by key, and 0 for other keys.
     """
-    mine = items.measure[inside] == place
-    asked, amount = items.asked[inside][mine], items.amount[inside][mine]
-    fate = fate[mine]
-    counts = np.bincount(fate, minlength=len(Fate))
-    amounts = np.zeros(len(Fate), dtype=np.int64)
-    np.add.at(amounts, fate, asked)
-    counted = fate == Fate.COUNTED
+    counts, amounts = truth.settled_count[place].copy(), truth.settled_asked[place].copy()
+    counted = np.zeros(len(truth), dtype=np.bool_) if released is None else released
+    left_out = Fate.OVER_BUDGET if released is None else Fate.BELOW_THRESHOLD if discovery else Fate.NOT_ASKED
+    for fate, chosen in ((Fate.COUNTED, counted), (left_out, ~counted)):
+        counts[fate] += truth.waiting_count[place][chosen].sum()
+        amounts[fate] += truth.waiting_asked[place][chosen].sum()
+    mine = counted & (truth.measure == place)
+    estimate = int(metric[mine].sum())
+    counted_amount = int(truth.waiting_amount[place][counted].sum())
     return Waterfall(
         measure=measure,
-        happened=int(mine.sum()),
-        happened_amount=int(asked.sum()),
+        happened=int(counts.sum()),
+        happened_amount=int(amounts.sum()),
         conversions={one: int(counts[one]) for one in Fate},
         amounts={one: int(amounts[one]) for one in Fate},
-        clipped=int((asked - amount)[counted].sum()),
-        counted_amount=int(amount[counted].sum()),
-        noise=released - released_sent,
-        estimate=released,
+        clipped=int(amounts[Fate.COUNTED]) - counted_amount,
+        counted_amount=counted_amount,
+        noise=estimate - int(truth.sent[mine].sum()),
+        estimate=estimate,
     )

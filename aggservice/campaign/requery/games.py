@@ -13,8 +13,9 @@ from fractions import Fraction
 from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss
 from aggservice.campaign.assess.transcript import RELEASED
 from aggservice.campaign.requery.adversary import play
-from aggservice.campaign.requery.interactive import SummaryMechanism, bounds_terms, memory_ledger
+from aggservice.campaign.requery.interactive import SummaryMechanism, bounds_terms
 from aggservice.campaign.requery.random_adversary import RandomAdversary
+from aggservice.campaign.service.config import memory_ledger
 from aggservice.mechanisms import Bits, Clock, uniform_below
 from aggservice.wire import Api, KeySet
 from budget import EpsilonDeltaFilter, Ledger

@@ -39,7 +39,7 @@ from aggservice.mechanisms import Bits, Clock
 from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo
 from aggservice.wire.report.units import report_unit
 from ara_client.model import EventReport, InteractiveRandomizedResponse, Source, SummaryClient
-from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer, Spend, Terms
+from budget import Ledger, Sensitivity, Spend, Terms
 from paa_client import PaaSrClient
 
 
@@ -294,10 +294,3 @@ class SummaryMechanism:
 def bounds_terms(api: Api, bounds: ContributionBounds) -> Terms:
     """Return the terms of a ledger for an interaction over one API under these bounds."""
     return ledger_terms(sensitivities={api: Sensitivity(l1=bounds.l1, l0=bounds.l0)})
-
-
-def memory_ledger(
-    filter: EpsilonDeltaFilter, terms: Terms, *, clock: Clock, bits: Bits, kind: type[Ledger] = Ledger
-) -> Ledger:
-    """Return a new ledger in memory."""
-    return kind.create(MemoryStore(), filter=filter, terms=terms, signer=Signer.generate(bits), clock=clock, bits=bits)

@@ -1,7 +1,8 @@
-"""The jobs of a campaign: their batches, times and parameters, and running them at a service."""
+"""The jobs of a campaign: their batches, times and parameters, and submitting them to a service."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,7 +96,33 @@ def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
     )
 
 
-class JobSubmitter:
+class Jobs(ABC):
+    """Runs the jobs of a campaign at their times; ``clock`` is None if the run does not control the time."""
+
+    def __init__(self, campaign: Campaign, clock: ManualClock | None) -> None:
+        self._campaign = campaign
+        self._clock = clock
+
+    def run(self, job: Job) -> JobResult:
+        """Run one job at its time. An exhausted budget is a result; every other failure raises ``RunError``."""
+        if self._clock is not None and job.time_ms > self._clock.now_ms():
+            self._clock.advance_to(job.time_ms)
+        none = np.empty(0, dtype=np.uint64)
+        reply: SummaryHeader | ClientError
+        try:
+            reply, (high, low, metrics) = self._ask(job)
+        except ClientError as problem:
+            if problem.return_code != REFUSED:
+                raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
+            reply, high, low, metrics = problem, none, none, none.astype(np.int64)
+        return JobResult(job=job, high=high, low=low, metrics=metrics, reply=reply)
+
+    @abstractmethod
+    def _ask(self, job: Job) -> tuple[SummaryHeader, Columns]:
+        """Return the summary of a job; every failure is a ``ClientError``."""
+
+
+class JobSubmitter(Jobs):
     """Runs jobs at a service: over the files in ``out`` if the service can read them, otherwise by streaming."""
 
     def __init__(
@@ -108,26 +135,14 @@ class JobSubmitter:
         files: bool,
         prefix: str = "",
     ) -> None:
-        self._campaign = campaign
+        super().__init__(campaign, clock)
         self._client = client
         self._out = out
-        self._clock = clock
         self._files = files
         self._prefix = prefix
 
-    def run(self, job: Job) -> JobResult:
-        """Run one job at its time. An exhausted budget is a result; every other failure raises ``RunError``."""
-        if self._clock is not None and job.time_ms > self._clock.now_ms():
-            self._clock.advance_to(job.time_ms)
-        none = np.empty(0, dtype=np.uint64)
-        reply: SummaryHeader | ClientError
-        try:
-            reply, (high, low, metrics) = self._over_files(job) if self._files else self._streamed(job)
-        except ClientError as problem:
-            if problem.return_code != REFUSED:
-                raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
-            reply, high, low, metrics = problem, none, none, none.astype(np.int64)
-        return JobResult(job=job, high=high, low=low, metrics=metrics, reply=reply)
+    def _ask(self, job: Job) -> tuple[SummaryHeader, Columns]:
+        return self._over_files(job) if self._files else self._streamed(job)
 
     def _over_files(self, job: Job) -> tuple[SummaryHeader, Columns]:
         query = job.query
@@ -142,16 +157,7 @@ class JobSubmitter:
         )
         summary = self._client.watch_job(self._prefix + job.name).summary
         assert summary is not None  # watch_job raises when a job ends without one
-        shards = sorted((self._out / "summaries" / job.name).glob("summary-*.avro"))
-        if not shards:
-            raise RunError(f"job {job.name} was done before, and its summary is not in {self._out}")
-        parts = [rows for path in shards for rows in read_summary(path)]
-        none = np.empty(0, dtype=np.uint64)
-        return summary, (
-            np.concatenate([none, *(rows.key_high for rows in parts)]),
-            np.concatenate([none, *(rows.key_low for rows in parts)]),
-            np.concatenate([np.empty(0, dtype=np.int64), *(rows.metric for rows in parts)]),
-        )
+        return summary, read_rows(summary_path(self._out, job))
 
     def _streamed(self, job: Job) -> tuple[SummaryHeader, Columns]:
         folder = self._out / "batches"
@@ -160,8 +166,27 @@ class JobSubmitter:
         domain = () if job.query.discovery else self._campaign.keys.domain(job.query.rows)
         parameters = parameters_of(self._campaign, job.query)
         summary = self._client.aggregate(self._prefix + job.name, parameters, batches, domain=domain)
-        folder = self._out / "summaries" / job.name
-        folder.mkdir(parents=True, exist_ok=True)
+        path = summary_path(self._out, job)
+        path.parent.mkdir(parents=True, exist_ok=True)
         rows = BucketRows.summary(summary.high, summary.low, summary.metrics)
-        write_buckets(folder / shard_name("summary.avro", 1, 1), rows)
+        write_buckets(path.with_name(shard_name(path.name, 1, 1)), rows)
         return summary, (summary.high, summary.low, summary.metrics)
+
+
+def summary_path(out: Path, job: Job) -> Path:
+    """Return the prefix of the summary files of a job."""
+    return out / "summaries" / job.name / "summary.avro"
+
+
+def read_rows(prefix: Path) -> Columns:
+    """Return the rows of the summary files with this prefix; an earlier run may have put them elsewhere."""
+    shards = sorted(prefix.parent.glob(f"{prefix.stem}-*.avro"))
+    if not shards:
+        raise RunError(f"job {prefix.parent.name} was done before, and its summary is not in {prefix.parents[2]}")
+    parts = [rows for path in shards for rows in read_summary(path)]
+    none = np.empty(0, dtype=np.uint64)
+    return (
+        np.concatenate([none, *(rows.key_high for rows in parts)]),
+        np.concatenate([none, *(rows.key_low for rows in parts)]),
+        np.concatenate([np.empty(0, dtype=np.int64), *(rows.metric for rows in parts)]),
+    )

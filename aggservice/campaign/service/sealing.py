@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.service.config import api_of
+from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.mechanisms import Bits, SecureBits, SeededBits, uniform_below_batch
 from aggservice.wire import (
@@ -35,6 +37,7 @@ from aggservice.wire.avro.shards import shard_name
 from aggservice.wire.hpke.sealing import OVERHEAD_BYTES
 from aggservice.wire.report.body import SealedPayload
 
+ARA_SLOTS = 20
 PIECE_REPORTS = 10_000
 POOL_FROM_REPORTS = 20_000
 """With fewer reports, starting processes takes longer than it saves."""
@@ -53,6 +56,18 @@ class SealingSettings:
     slots: int
     public_keys: str
     through_json: bool = False
+
+
+def sealing_settings(campaign: Campaign, public_keys: str) -> SealingSettings:
+    """Return what all reports of the campaign have in common."""
+    return SealingSettings(
+        api=api_of(campaign),
+        reporting_origin=campaign.reporting_origin,
+        destinations=campaign.population.destinations,
+        slots=ARA_SLOTS,
+        public_keys=public_keys,
+        through_json=campaign.collection.through == "json",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,29 +92,11 @@ def sealing_tasks(
             pieces.append(
                 SealingTask(
                     path=place / shard_name("reports.avro", shard + 1, total),
-                    columns=_taken(reports, part),
+                    columns=reports.taken(part),
                     seed=None if bits.private else bits.child(f"batch {number} shard {shard}").read(32),
                 )
             )
     return pieces
-
-
-def _taken(reports: ReportColumns, rows: NDArray[np.int64]) -> ReportColumns:
-    """Return some rows of the reports, with their contributions."""
-    sizes = np.diff(reports.offset)[rows]
-    offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
-    inner = np.arange(int(offset[-1])) - np.repeat(offset[:-1], sizes) + np.repeat(reports.offset[rows], sizes)
-    return ReportColumns(
-        scheduled_ms=reports.scheduled_ms[rows],
-        report_id=reports.report_id[rows],
-        destination=reports.destination[rows],
-        offset=offset,
-        key_high=reports.key_high[inner],
-        key_low=reports.key_low[inner],
-        value=reports.value[inner],
-        filtering_id=reports.filtering_id[inner],
-        null=reports.null[rows],
-    )
 
 
 def start_fork_server() -> None:

@@ -12,11 +12,12 @@ from aggservice.campaign.errors import CampaignError
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LogTable:
-    """One table as columns; ``names`` maps the campaign's names to those in the file."""
+    """One table as columns; ``names`` maps the campaign's names to those in the file, ``digest`` is over both."""
 
     columns: Mapping[str, Sequence[Any]]
     file: Path
     names: Mapping[str, str]
+    digest: str = ""
 
     def column(self, name: str) -> Sequence[Any]:
         """Return a column by the campaign's name for it; if it is missing, the error lists those that exist."""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.output.plots import literal, pyplot, save
-from aggservice.campaign.sweep.run import FIGURES, SweepField, SweepRow
+from aggservice.campaign.sweep.grid import SweepField
+from aggservice.campaign.sweep.run import FIGURES, SweepResult, SweepRow
 
 _LOG_FROM_RATIO = 8
 _SHOWN = ("relative_rmse", "coverage", "above_noise", "precision", "recall", "left_out_share")
@@ -20,10 +21,11 @@ _PLOTTED = {
 }
 
 
-def write_rows(rows: Sequence[SweepRow], fields: Sequence[SweepField], out: Path) -> None:
-    """Write ``sweep.json`` and ``sweep.csv``."""
+def write_rows(rows: Sequence[SweepRow], fields: Sequence[SweepField], out: Path, *, sealed: bool = False) -> None:
+    """Write ``sweep.json`` and ``sweep.csv``; the first says whether reports were sealed."""
     out.mkdir(parents=True, exist_ok=True)
     plain = {
+        "sealed": sealed,
         "fields": {field.path: list(field.values) for field in fields},
         "rows": [row.to_plain() for row in rows],
     }
@@ -33,6 +35,21 @@ def write_rows(rows: Sequence[SweepRow], fields: Sequence[SweepField], out: Path
         writer = csv.DictWriter(stream, fieldnames=names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.to_plain().items()} for row in rows)
+
+
+def write_slices(result: SweepResult, out: Path) -> None:
+    """Write ``slices.csv``: the law of the estimate of each point's largest slices; none without repetitions."""
+    if not result.slices:
+        return
+    names = ["point", "job", "query", "measure", "slice", "truth", "sent", "releases", "mean", "standard_error",
+             "deviation", "coverage"]  # fmt: skip
+    with (out / "slices.csv").open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, fieldnames=names, lineterminator="\n")
+        writer.writeheader()
+        for point, laws in result.slices.items():
+            for law in laws:
+                row = {name: getattr(law, name) for name in names[1:] if name != "slice"}
+                writer.writerow({"point": point, "slice": " · ".join(law.names.values()), **row})
 
 
 def _cell(value: Any) -> Any:

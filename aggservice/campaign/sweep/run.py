@@ -1,162 +1,37 @@
-"""Sweeps: runs one campaign at every point of a grid of its fields, several at a time.
+"""Sweeps: one campaign at every point of a grid, computing each stage once for all points that share its inputs.
 
-``queries.sales.epsilon=1,4,16`` names a field of the campaign file by its path; an element of an array of tables is
-named by its name, its index, or ``*`` for all. Every point is checked before the first is run.
+Points are unsealed unless asked otherwise. Each is released ``repetitions`` times from each of ``populations`` drawn
+populations. With a cache folder a sweep that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
-import copy
+import math
 import multiprocessing
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, RunError
-from aggservice.campaign.file.campaign import campaign_of
-from aggservice.campaign.output.metrics import Metrics
-from aggservice.campaign.run import run_campaign
+from aggservice.campaign.run import run_campaign, write_json
 from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages.store import StageStore
+from aggservice.campaign.sweep.draws import Draws, JobFigures, SliceLaw, draw_releases
+from aggservice.campaign.sweep.grid import SweepError, SweepField, SweepPoint, points_of
+from aggservice.campaign.world.truth import ATTRIBUTE, COLLECT, SIMULATE
 from aggservice.client import ClientError
 from aggservice.engine import EngineError
+from aggservice.files.atomic import whole_file
+from aggservice.mechanisms import SecureBits
 from aggservice.service import ConfigError
 from budget import BudgetError
 
-MAX_RUNS = 10_000
-_AMOUNTS = ("epsilon", "delta", "others_epsilon")
+MAX_RELEASES = 10_000_000
 _KEPT = ("metrics.json", "timings.json", "transcript.json")
-
-
-class SweepError(CampaignError):
-    """A sweep that cannot be run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepField:
-    """A field of a campaign file and the values it takes."""
-
-    path: str
-    values: tuple[Any, ...]
-
-    @property
-    def short(self) -> str:
-        """The last part of the path, for headings."""
-        return self.path.rpartition(".")[2]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepPoint:
-    """One point of the grid: the values of the swept fields, and the campaign that has them."""
-
-    number: int
-    values: Mapping[str, Any]
-    campaign: Campaign
-
-    @property
-    def label(self) -> str:
-        """The values of the point as text."""
-        return ", ".join(f"{path} = {value}" for path, value in self.values.items())
-
-
-def parse_field(text: str, document: Mapping[str, Any]) -> SweepField:
-    """Read ``path=value,value,…``; values take the type that the field has in the document."""
-    path, sign, values = text.partition("=")
-    path = path.strip()
-    parts = [part.strip() for part in values.split(",") if part.strip()]
-    if not sign or not path or not parts:
-        raise SweepError(f"{text!r} is not a sweep. Write a field and its values: queries.sales.epsilon=1,4,16")
-    present = [table.get(key) for table, key in _holders(copy.deepcopy(dict(document)), path)]
-    as_text = path.rpartition(".")[2] in _AMOUNTS or any(isinstance(value, str) for value in present)
-    found = tuple(_value(part, as_text=as_text) for part in parts)
-    if len(set(map(repr, found))) != len(found):
-        raise SweepError(f"{path} has a value twice. Write each value once")
-    return SweepField(path=path, values=found)
-
-
-def _value(text: str, *, as_text: bool) -> Any:
-    if as_text:
-        return text
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text.replace("_", ""))
-        except ValueError:
-            continue
-    return text
-
-
-def _holders(document: Mapping[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
-    """Return the tables that hold the field, created if missing, and its key."""
-    parts = path.split(".")
-    tables: list[Any] = [document]
-    walked: list[str] = []
-    for part in parts[:-1]:
-        following: list[Any] = []
-        for table in tables:
-            if isinstance(table, list):
-                following += _elements(table, part, ".".join(walked), path)
-            elif isinstance(table, dict):
-                following.append(table.setdefault(part, {}))
-            else:
-                raise _no_table(path, ".".join(walked))
-        tables = following
-        walked.append(part)
-    for table in tables:
-        if isinstance(table, list):
-            names = ", ".join(_names(table))
-            raise SweepError(f"{path}: {'.'.join(walked)} is an array of tables. Name an element: {names}, or *")
-        if not isinstance(table, dict):
-            raise _no_table(path, ".".join(walked))
-    return [(table, parts[-1]) for table in tables]
-
-
-def _no_table(path: str, where: str) -> SweepError:
-    return SweepError(f"{path}: {where} is not a table, so it has no fields. Write {where}=…")
-
-
-def _names(tables: list[Any]) -> list[str]:
-    return [str(one.get("name", place)) if isinstance(one, dict) else str(place) for place, one in enumerate(tables)]
-
-
-def _elements(tables: list[Any], part: str, where: str, path: str) -> list[Any]:
-    names = _names(tables)
-    if part == "*":
-        return tables
-    if part in names:
-        return [tables[names.index(part)]]
-    if part.isdigit() and int(part) < len(tables):
-        return [tables[int(part)]]
-    raise SweepError(f"{path}: {where} has no element {part!r}. Write one of {', '.join(names)}, or *")
-
-
-def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[SweepPoint]:
-    """Return every point of the grid, each read and checked like a campaign file."""
-    if not fields or len({field.path for field in fields}) != len(fields):
-        raise SweepError("a sweep needs at least one field, each named once")
-    size = 1
-    for field in fields:
-        size *= len(field.values)
-    if size > MAX_RUNS:
-        raise SweepError(f"the grid has {size:,} points. Write fewer values: at most {MAX_RUNS:,} points")
-    points = []
-    for number, values in enumerate(product(*(field.values for field in fields))):
-        document: dict[str, Any] = copy.deepcopy(dict(campaign.document))
-        chosen = dict(zip((field.path for field in fields), values, strict=True))
-        for path, value in chosen.items():
-            for table, key in _holders(document, path):
-                table[key] = value
-        label = ", ".join(f"{path} = {value}" for path, value in chosen.items())
-        try:
-            made = campaign_of(document, folder=campaign.folder, file=f"the campaign with {label}")
-        except CampaignError as problem:
-            raise SweepError(str(problem)) from None
-        points.append(SweepPoint(number=number, values=chosen, campaign=made))
-    return points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,8 +39,9 @@ class SweepRow:
     """The errors of one query and measure over the runs of one point.
 
     ``rmse`` is over all slices of all runs, in natural units; for queries that declare their keys, ``relative_rmse``
-    divides it by the mean truth of a slice. Both can be compared between points, unlike RMSRE_τ, whose τ differs from
-    point to point. The others are means over jobs or runs.
+    divides it by the mean truth of a slice. Both can be compared between points, unlike RMSRE_τ (``rmsre``) if its τ
+    differs from point to point. ``runs`` counts releases. ``estimate`` is the mean over them of the total estimate of a
+    job, and ``standard_error`` the standard error of that mean. The others are means over jobs or runs.
     """
 
     point: int
@@ -185,6 +61,9 @@ class SweepRow:
     precision: float | None
     recall: float | None
     left_out_share: float | None
+    rmsre: float | None = None
+    estimate: float | None = None
+    standard_error: float | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values; the swept fields come first."""
@@ -196,113 +75,234 @@ class SweepRow:
 FIGURES = tuple(field.name for field in fields(SweepRow) if field.type == "float | None")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """A finished sweep: its rows, the law of each point's largest slices (with several repetitions), and the stages
+    that were computed and read from the cache.
+    """
+
+    rows: list[SweepRow]
+    slices: dict[int, tuple[SliceLaw, ...]]
+    computed: tuple[tuple[str, str], ...]
+    read: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Task:
+    """One point with one population. ``folder`` gets its metrics; ``seed`` is None for a private sealed run."""
+
+    point: SweepPoint
+    folder: Path
+    seed: str | None
+    repetitions: int
+    sealed: bool
+
+
 def run_sweep(
     campaign: Campaign,
     fields: Sequence[SweepField],
     out: Path,
     *,
     seed: str | None = None,
-    repeats: int = 1,
+    populations: int = 1,
+    repetitions: int = 1,
     workers: int = 1,
+    sealed: bool = False,
+    cache: Path | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> list[SweepRow]:
-    """Run every point ``repeats`` times in ``out/points``; return one row per point, query and measure.
+) -> SweepResult:
+    """Run every point into ``out/points``; return one row per point, query and measure.
 
-    With a seed, the n-th repetition of every point has the same seed, so that points differ only by their fields; the
-    rows are then the same for any number of workers.
+    The n-th population of every point has the same seed, so that points differ only by their fields; the rows are the
+    same for any number of workers. Without a seed, one is drawn (and kept in ``cache``), because shared stages need it.
     """
-    if not (repeats >= 1 and workers >= 1):
-        raise SweepError("a sweep needs at least one repetition and one worker")
+    if not (populations >= 1 and repetitions >= 1 and workers >= 1):
+        raise SweepError("a sweep needs at least one population, one repetition and one worker")
+    if sealed and (repetitions > 1 or cache is not None):
+        raise SweepError("sealed runs share no stages: leave --repetitions and --cache out, or --sealed")
     points = points_of(campaign, fields)
-    if len(points) * repeats > MAX_RUNS:
-        raise SweepError(f"{len(points):,} points {repeats:,} times are too many runs: choose at most {MAX_RUNS:,}")
+    if (releases := len(points) * populations * repetitions) > MAX_RELEASES:
+        raise SweepError(f"the sweep has {releases:,} releases: choose at most {MAX_RELEASES:,}")
     seed = campaign.seed if seed is None else seed
+    if seed is None and not sealed:
+        seed = _drawn_seed(cache)
     if (out / "sweep.json").is_file() and (out / "points").is_dir():
         shutil.rmtree(out / "points")  # a former sweep may have had more points
-    tasks = []
-    for point in points:
-        for repeat in range(repeats):
-            own = None if seed is None else f"{seed} repetition {repeat}"
-            folder = out / "points" / f"{point.number:04d}-{repeat:03d}"
-            tasks.append((point, folder, own))
-    found: dict[int, Metrics] = {}
-    for done, (place, metrics) in enumerate(_run_all(tasks, workers), 1):
-        found[place] = metrics
+    tasks = [
+        _Task(
+            point=point,
+            folder=out / "points" / f"{point.number:04d}-{number:03d}",
+            seed=None if seed is None else f"{seed} repetition {number}",
+            repetitions=repetitions,
+            sealed=sealed,
+        )
+        for point in points
+        for number in range(populations)
+    ]
+    found: dict[int, Draws] = {}
+    stages: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
+    for place, draws in _run_all(tasks, workers, cache, stages):
+        found[place] = draws
         if progress is not None:
-            progress(done, len(tasks))
-    # In the order of the repetitions, because sums of floats depend on the order.
-    of_point = [[found[first + repeat] for repeat in range(repeats)] for first in range(0, len(tasks), repeats)]
-    return [row for point, runs in zip(points, of_point, strict=True) for row in summarise_runs(point, runs)]
+            progress(len(found), len(tasks))
+    # In the order of the populations, because sums of floats depend on the order.
+    of_point = [[found[first + one] for one in range(populations)] for first in range(0, len(tasks), populations)]
+    return SweepResult(
+        rows=[row for point, runs in zip(points, of_point, strict=True) for row in summarise(point, runs)],
+        slices={point.number: runs[0].slices for point, runs in zip(points, of_point, strict=True) if runs[0].slices},
+        computed=tuple(stages[0]),
+        read=tuple(stages[1]),
+    )
 
 
-_Task = tuple[SweepPoint, Path, "str | None"]
+def _drawn_seed(cache: Path | None) -> str:
+    """Return a new seed, or the one that an earlier sweep drew and kept in the cache folder."""
+    drawn = SecureBits().read(16).hex()
+    if cache is None:
+        return drawn
+    path = cache / "seed.txt"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        if not path.is_file():
+            with whole_file(path) as staged:
+                staged.write_text(drawn + "\n", encoding="ascii")
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise RunError(f"{cache} cannot be used: {problem}: name another folder with --cache") from None
 
 
-def _run_all(tasks: Sequence[_Task], workers: int) -> Iterator[tuple[int, Metrics]]:
-    """Yield the metrics of each task as it ends; a failure ends the sweep and names the point."""
-    if workers == 1:
-        for place, task in enumerate(tasks):
-            yield place, _run_one(*task)
+def _run_all(
+    tasks: Sequence[_Task], workers: int, cache: Path | None, stages: tuple[list[Any], list[Any]]
+) -> Iterator[tuple[int, Draws]]:
+    """Yield the draws of each task as it ends; a failure ends the sweep and names the point.
+
+    Tasks with the same population stay together, in one process, so that it is drawn once.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, task in enumerate(tasks):
+        groups.setdefault(_order(task)[0], []).append(place)
+    if workers == 1 or len(groups) == 1:
+        store = StageStore(cache)
+        for group in groups.values():
+            for place in sorted(group, key=lambda one: _order(tasks[one])):
+                yield place, _run_one(tasks[place], store)
+        stages[0].extend(store.computed)
+        stages[1].extend(store.read)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=min(workers, len(tasks)), mp_context=context) as pool:
-        futures = {pool.submit(_run_one, *task): place for place, task in enumerate(tasks)}
+    with ProcessPoolExecutor(max_workers=min(workers, len(groups)), mp_context=context) as pool:
+        futures = [pool.submit(_run_group, {one: tasks[one] for one in group}, cache) for group in groups.values()]
         try:
             for future in as_completed(futures):
-                yield futures[future], future.result()
+                draws, computed, read = future.result()
+                yield from draws.items()
+                stages[0].extend(computed)
+                stages[1].extend(read)
         finally:
             for future in futures:
                 future.cancel()
 
 
-def _run_one(point: SweepPoint, folder: Path, seed: str | None) -> Metrics:
-    """Run one point; keep its metrics and delete its reports."""
+def _order(task: _Task) -> tuple[str, ...]:
+    """Return what tasks are ordered by, so that those that share stages follow each other."""
+    if task.seed is None or task.sealed:
+        return (str(task.folder),)
+    chain = Chain.seeded(task.seed)
+    return tuple(chain.digest(stage, task.point.campaign) for stage in (SIMULATE, ATTRIBUTE, COLLECT))
+
+
+def _run_group(tasks: dict[int, _Task], cache: Path | None) -> tuple[dict[int, Draws], Any, Any]:
+    store = StageStore(cache)
+    draws = {place: _run_one(tasks[place], store) for place in sorted(tasks, key=lambda one: _order(tasks[one]))}
+    return draws, store.computed, store.read
+
+
+def _run_one(task: _Task, store: StageStore) -> Draws:
+    """Run one point; keep its metrics."""
     try:
-        metrics = run_campaign(point.campaign, folder, seed=seed, workers=1, draw=False).metrics
+        if task.sealed or task.seed is None:
+            return _run_sealed(task)
+        chain = Chain.seeded(task.seed, store=store)
+        draws = draw_releases(task.point.campaign, chain, task.seed, task.repetitions)
+        store.forget_unused()
     except (CampaignError, ClientError, ConfigError, BudgetError, EngineError) as problem:
-        raise RunError(f"{point.label}: {problem}") from None
-    for path in folder.iterdir():
+        raise RunError(f"{task.point.label}: {problem}") from None
+    task.folder.mkdir(parents=True, exist_ok=True)
+    write_json(task.folder / "metrics.json", draws.metrics.to_plain())
+    return draws
+
+
+def _run_sealed(task: _Task) -> Draws:
+    """Run one point through encryption and a service; delete its reports."""
+    metrics = run_campaign(task.point.campaign, task.folder, seed=task.seed, workers=1, draw=False).metrics
+    for path in task.folder.iterdir():
         if path.name not in _KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return metrics
+    return Draws.of_run(metrics)
 
 
-def summarise_runs(point: SweepPoint, runs: Sequence[Metrics]) -> list[SweepRow]:
-    """Return the rows of a point, one per query and measure, over all its runs."""
+def summarise(point: SweepPoint, runs: Sequence[Draws]) -> list[SweepRow]:
+    """Return the rows of a point, one per query and measure, over all its populations and releases."""
     rows = []
-    for index, query in enumerate(runs[0].queries):
-        jobs = [job for run in runs for job in run.jobs_of(query.name) if job.paid]
+    releases = [release for run in runs for release in run.releases]
+    for query in runs[0].metrics.queries:
+        by_release = [[job for job in release if job.query == query.name] for release in releases]
+        jobs = [job for release in by_release for job in release if job.paid]
         found = [job.discovery for job in jobs if job.discovery]
         for inner, measure in enumerate(query.measures):
-            figures = [run.queries[index].measures[inner] for run in runs]
             of_jobs = [job.figures[inner] for job in jobs]
             slices = sum(one.slices for one in of_jobs)
-            rmse = (sum(one.rmse**2 * one.slices for one in of_jobs) / slices) ** 0.5 if slices else None
+            rmse, rmsre = (
+                math.sqrt(sum(getattr(one, name) ** 2 * one.slices for one in of_jobs) / slices) if slices else None
+                for name in ("rmse", "rmsre")
+            )
             truth = sum(one.truth for one in of_jobs) / slices if slices and not found else None
+            estimates = [one.estimate for one in of_jobs]
             rows.append(
                 SweepRow(
                     point=point.number,
                     values=dict(point.values),
                     query=query.name,
                     measure=measure.measure,
-                    runs=len(runs),
-                    jobs=sum(run.queries[index].jobs for run in runs),
-                    paid=sum(run.queries[index].paid for run in runs),
+                    runs=len(releases),
+                    jobs=sum(map(len, by_release)),
+                    paid=len(jobs),
                     rmse=rmse,
                     relative_rmse=rmse / truth if rmse is not None and truth else None,
                     median_relative_error=_mean(one.median_relative_error for one in of_jobs),
-                    coverage=_mean(one.coverage for one in figures),
-                    above_noise=_mean(one.above_noise for one in figures),
-                    bias=_mean(one.bias for one in figures),
-                    truth=_mean(one.truth for one in figures),
+                    coverage=_mean(_share(release, inner, "covered") for release in by_release),
+                    above_noise=_mean(_share(release, inner, "above_noise") for release in by_release),
+                    bias=_mean(_total(release, inner, "bias") for release in by_release),
+                    truth=_mean(_total(release, inner, "truth") for release in by_release),
                     precision=_mean(one.precision for one in found),
                     recall=_mean(one.recall for one in found),
                     left_out_share=_mean(one.left_out_share for one in found),
+                    rmsre=rmsre,
+                    estimate=_mean(estimates),
+                    standard_error=_standard_error(estimates),
                 )
             )
     return rows
 
 
+def _share(jobs: Sequence[JobFigures], inner: int, name: str) -> float | None:
+    """Return the share of the slices of one release that are covered, or above the noise."""
+    figures = [job.figures[inner] for job in jobs if job.paid]
+    slices = sum(one.slices for one in figures)
+    return sum(getattr(one, name) for one in figures) / slices if slices else None
+
+
+def _total(jobs: Sequence[JobFigures], inner: int, name: str) -> float:
+    return float(sum(getattr(job.figures[inner], name) for job in jobs if job.paid))
+
+
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [float(value) for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _standard_error(values: Sequence[float]) -> float | None:
+    mean, count = _mean(values), len(values)
+    if mean is None or count < 2:
+        return None
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)

@@ -58,6 +58,23 @@ class ReportColumns:
     def __len__(self) -> int:
         return self.scheduled_ms.size
 
+    def taken(self, rows: Ints) -> ReportColumns:
+        """Return some reports with their contributions, without their units."""
+        sizes = np.diff(self.offset)[rows]
+        offset = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes)))
+        inner = np.arange(int(offset[-1])) - np.repeat(offset[:-1], sizes) + np.repeat(self.offset[rows], sizes)
+        return ReportColumns(
+            scheduled_ms=self.scheduled_ms[rows],
+            report_id=self.report_id[rows],
+            destination=self.destination[rows],
+            offset=offset,
+            key_high=self.key_high[inner],
+            key_low=self.key_low[inner],
+            value=self.value[inner],
+            filtering_id=self.filtering_id[inner],
+            null=self.null[rows],
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredConversions:

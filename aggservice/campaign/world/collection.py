@@ -22,13 +22,15 @@ _LATEST_DAYS = 1e6
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedReports:
     """Reports in batches. ``batch`` is −1 for a report in no batch; ``rows`` are the reports of each batch in order of
-    arrival, with a retried report twice. ``period`` is the batch that each item belongs to, counted or not.
+    arrival, with a retried report twice. ``period`` is the batch that each item belongs to, counted or not, and
+    ``fate`` what is known of it after collection.
     """
 
     batch: Ints
     arrival_ms: Ints
     rows: tuple[Ints, ...]
     period: Ints
+    fate: NDArray[np.int8]
     closes_ms: tuple[int, ...]
     lost: int
     late: int
@@ -41,7 +43,7 @@ class CollectedReports:
 
 
 def collect(campaign: Campaign, reports: ReportColumns, items: MeasuredConversions, bits: Bits) -> CollectedReports:
-    """Put the reports into batches; set the fate of items whose report is lost or late.
+    """Put the reports into batches; items whose report is lost or late get that fate.
 
     A batch takes the reports scheduled within its hours that arrive before it closes. A later report is dropped, or
     goes into the first batch that is still open (``late_reports``). An item belongs to the batch of its report;
@@ -70,11 +72,12 @@ def collect(campaign: Campaign, reports: ReportColumns, items: MeasuredConversio
     bounds = np.searchsorted(batch[ordered], np.arange(batches + 1))
     rows = tuple(ordered[bounds[number] : bounds[number + 1]] for number in range(batches))
 
+    fate = items.fate.copy()
     has = items.report >= 0
     mine = np.maximum(items.report, 0)
     if count:
-        items.fate[has & lost[mine]] = Fate.LOST
-        items.fate[has & late[mine]] = Fate.LATE
+        fate[has & lost[mine]] = Fate.LOST
+        fate[has & late[mine]] = Fate.LATE
         home = np.where(batch >= 0, batch, due)[mine]
     else:
         home = np.zeros(len(items), dtype=np.int64)
@@ -84,6 +87,7 @@ def collect(campaign: Campaign, reports: ReportColumns, items: MeasuredConversio
         arrival_ms=arrival,
         rows=rows,
         period=np.where(has, home, own),
+        fate=fate,
         closes_ms=tuple(closes.tolist()),
         lost=int(lost.sum()),
         late=int(late.sum()),

@@ -12,6 +12,7 @@ from typing import Any
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError, MissingExtraError
 from aggservice.campaign.settings.log_tables import LogTable, LogTables
+from aggservice.campaign.stages.digest import digest_of
 from aggservice.files.toml import read_text
 
 #: The columns of a log, and their names in measurement-simulation's JSON.
@@ -31,7 +32,10 @@ _LAST_MS = 253_402_300_799_999
 def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
     """Read both files of a log and check that each has a time and a device."""
     own = {**(NAMES if sources.suffix == ".json" else {}), **names}
-    read = [LogTable(columns=read_table(path), file=path, names=own) for path in (sources, triggers)]
+    read = [
+        LogTable(columns=read_table(path), file=path, names=own, digest=digest_of(path.read_bytes(), own))
+        for path in (sources, triggers)
+    ]
     for table in read:
         for name in ("time", "device"):
             table.column(name)

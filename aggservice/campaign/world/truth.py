@@ -1,13 +1,13 @@
-"""The ground truth of a run: simulates a campaign up to its batches of reports."""
+"""The ground truth of a run: the stages from a population to its batches of reports."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages import Stopwatch
+from aggservice.campaign.stages.chain import Chain, Stage
 from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns, attribute
 from aggservice.campaign.world.collection import CollectedReports, collect
 from aggservice.campaign.world.events import Events
@@ -15,6 +15,12 @@ from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.population import simulate
 from aggservice.campaign.world.private_aggregation import aggregate_privately
 from aggservice.mechanisms import Bits
+
+SIMULATE = Stage(name="simulate", reads=("population", "keys"))
+ATTRIBUTE = Stage(
+    name="attribute", reads=("keys", "filters", "measures", "client", "reporting_origin"), after=(SIMULATE,)
+)
+COLLECT = Stage(name="collect", reads=("population", "collection"), after=(ATTRIBUTE,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,24 +33,35 @@ class Truth:
     collected: CollectedReports
 
 
-def simulate_events(campaign: Campaign, bits: Bits) -> Events:
+def simulate_events(campaign: Campaign, chain: Chain) -> Events:
     """Return the events of the campaign's log, or of a simulated population if it has no log."""
-    return simulate(campaign, bits) if campaign.population.log is None else events_of_log(campaign)
+
+    def compute(seen: Campaign) -> Events:
+        log = seen.population.log
+        return simulate(seen, chain.bits.child("population")) if log is None else events_of_log(seen)
+
+    return chain.run(SIMULATE, campaign, compute)
 
 
-def simulate_reports(campaign: Campaign, bits: Bits, watch: Stopwatch | None = None) -> Truth:
+def make_reports(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
+    """Run the events through every browser of the campaign's kind; return the reports and the ground truth."""
+    made = attribute if campaign.client.kind == "attribution" else aggregate_privately
+    return made(campaign, events, bits)
+
+
+def simulate_reports(campaign: Campaign, chain: Chain) -> Truth:
     """Simulate events, attribution and collection; nothing is sealed yet."""
-    watch = watch or Stopwatch()
-    with watch.stage("simulate"):
-        events = simulate_events(campaign, bits.child("population"))
-    with watch.stage("attribute", len(events)):
-        if campaign.client.kind == "attribution":
-            reports, items = attribute(campaign, events, bits.child("browsers"))
-        else:
-            reports, items = aggregate_privately(campaign, events, bits.child("browsers"))
-    with watch.stage("collect", len(reports)):
-        collected = collect(campaign, reports, items, bits.child("collection"))
-    return Truth(events=events, items=items, reports=reports, collected=collected)
+    events, bits = simulate_events(campaign, chain), chain.bits
+    reports, items = chain.run(
+        ATTRIBUTE, campaign, lambda seen: make_reports(seen, events, bits.child("browsers")), total=len(events)
+    )
+    collected = chain.run(
+        COLLECT,
+        campaign,
+        lambda seen: collect(seen, reports, items, bits.child("collection")),
+        total=len(reports),
+    )
+    return Truth(events=events, items=replace(items, fate=collected.fate), reports=reports, collected=collected)
 
 
 def truth_without_reports(events: Events) -> Truth:
@@ -61,6 +78,6 @@ def truth_without_reports(events: Events) -> Truth:
         null=np.empty(0, dtype=np.bool_),
     )  # fmt: skip
     collected = CollectedReports(
-        batch=ints, arrival_ms=ints, rows=(), period=ints, closes_ms=(), lost=0, late=0, retried=0
+        batch=ints, arrival_ms=ints, rows=(), period=ints, fate=items.fate, closes_ms=(), lost=0, late=0, retried=0
     )
     return Truth(events=events, items=items, reports=reports, collected=collected)

@@ -18,8 +18,10 @@ from aggservice.engine.jobs.histogram_checks import (
     check_releasable,
 )
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
+from aggservice.engine.jobs.tally import Tally
 from aggservice.engine.opening.coverage import Coverage
 from aggservice.engine.opening.histogram_columns import JudgedBatch
+from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.debug import debug_rows
@@ -27,7 +29,7 @@ from aggservice.engine.release.noise import NoiseSource, ReleasePlan, release
 from aggservice.engine.release.output import Destination
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.request import JobRequest
-from aggservice.engine.tables.sums import KeySums
+from aggservice.engine.tables.sums import KeySums, SumColumns
 from aggservice.wire import ReportBatch
 
 
@@ -61,6 +63,12 @@ class HistogramSession(BatchSession):
         self._reading = False
         self._payload_bytes = 0
         self._lost: Exception | None = None
+        self._tally: Tally | None = None
+
+    @property
+    def spec(self) -> OpeningSpec:
+        """What reports are judged by."""
+        return self._spec
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
         """Declare keys that the summary will have. Must come before the first reports, whatever they contain."""
@@ -79,7 +87,38 @@ class HistogramSession(BatchSession):
             check_discoverable(len(self._sums), self._payload_bytes)
 
     def _check_releasable(self) -> None:
-        check_releasable(self._sums.declared, discovers=self._discovers)
+        check_releasable(self._columns().declared, discovers=self._discovers)
+
+    def add_judged(self, judged: JudgedBatch) -> None:
+        """Add reports that were judged already (``judge_columns``), under the rules of ``add``."""
+        self._check_cancelled()
+        self._reading = True
+        self._check_releasable()
+        self._count_submitted(judged.statuses.size)
+        self._take(judged)
+
+    def tally(self) -> Tally:
+        """End the job without a charge, and return its true sums. For simulations."""
+        self._drain()
+        if self._lost is not None:
+            raise self._lost
+        return Tally(
+            by_status=self._counts.by_status,
+            repeated=self._counts.repeated,
+            units=self._units.take(),
+            covers=self._coverage.covers(),
+            sums=self._sums.columns(),
+        )
+
+    def resume(self, tally: Tally) -> None:
+        """Take over a tally in place of reports and keys; ``finish`` then checks, charges and releases it."""
+        self._tally = replace(tally, sums=replace(tally.sums, sums=tally.sums.sums.copy()))
+        self._counts.add_counted(tally.by_status)
+        self._counts.repeated = tally.repeated
+        self._units.add(tally.units, None, 1)
+
+    def _columns(self) -> SumColumns:
+        return self._sums.columns() if self._tally is None else self._tally.sums
 
     def _take(self, judged: Columns) -> None:
         """Count, drop repeated reports, keep the units of the other reports, and sum.
@@ -100,7 +139,8 @@ class HistogramSession(BatchSession):
     def _release(self, content: bytes) -> Outcome:
         request = self._request
         check_batch_size(request, self._counts.used, self._parts.settings.w3c_minimum_batch)
-        plan, header, charge = self._planned(self._coverage.covers(), content)
+        covers = self._coverage.covers() if self._tally is None else self._tally.covers
+        plan, header, charge = self._planned(covers, content)
         noise = self._parts.noise_of(self._bits.child("noise"))
         if request.debug_run:
             return self._debug(charge, header, plan, noise)
@@ -108,17 +148,17 @@ class HistogramSession(BatchSession):
         def make() -> tuple[ResultHeader, Rows]:
             if self._lost is not None:
                 raise self._lost
-            summary = release(self._sums.columns(), plan, noise)
+            summary = release(self._columns(), plan, noise)
             rows = Rows(high=summary.high, low=summary.low, metrics=summary.metrics)
             named = replace(header, row_count=len(rows), others=summary.others, undeclared=summary.undeclared)
             return named, rows
 
-        return self._charge_and_keep(charge, make, failed=header, declared=self._sums.declared)
+        return self._charge_and_keep(charge, make, failed=header, declared=self._columns().declared)
 
     def _debug(self, charge: Charge, header: ResultHeader, plan: ReleasePlan, noise: NoiseSource) -> Outcome:
         """Return true and noisy values side by side, charge nothing, and say whether a real run could be paid."""
         if self._lost is not None:
             raise self._lost
         payable = charge.check(self._units.take()).payable
-        rows = debug_rows(self._sums.columns(), plan, noise)
+        rows = debug_rows(self._columns(), plan, noise)
         return self._debug_outcome(header, rows, plan, payable=payable)

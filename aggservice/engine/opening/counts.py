@@ -75,6 +75,11 @@ class ReportCounts:
         if self._announced is not None and self.bad > self._allowed(self._announced):
             self._refuse(max(self.read, self._announced))
 
+    @property
+    def by_status(self) -> NDArray[np.int64]:
+        """The number of reports per status, 256 of them; a copy."""
+        return self._by_status.copy()
+
     def _allowed(self, read: int) -> Fraction:
         return self._threshold * read / 100
 

@@ -84,23 +84,51 @@ class Opener:
         if spec.randomizer is not None:
             return ldp_batch(spec.randomizer, infos, statuses, rows, opened, spec.evidence)
         columns, found = decode_batch(opened)
-        found = _within_bounds(spec, columns, infos.api[rows], found)
-        statuses[rows] = found
-        good = found == _OK
-        kept = rows[good]
-        wanted = _wanted(columns.filtering_id, spec.filtering_ids) & good[columns.row]
-        ok_index = (np.cumsum(good) - 1).astype(np.int32)
-        return JudgedBatch(
-            statuses=statuses,
-            ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
-            units=_units(spec, replace(infos, status=statuses))[kept].reshape(-1, UNIT_BYTES),
-            apis=infos.api[kept].view(np.uint8),
-            debug_days=debug_days(infos, kept),
-            high=columns.key_high[wanted],
-            low=columns.key_low[wanted],
-            values=columns.value[wanted],
-            rows=ok_index[columns.row[wanted]],
-        )
+        return _histogram_batch(spec, infos, statuses, rows, columns, found)
+
+
+def judge_columns(spec: OpeningSpec, infos: SharedInfoColumns, columns: ContributionColumns) -> JudgedBatch:
+    """Judge reports that were never sealed, by the checks that opened reports go through; nulls are left out.
+
+    ``columns.row`` gives the report of each contribution. For simulations; a service opens every report.
+    """
+    statuses = judge(spec, infos)
+    rows = np.flatnonzero(statuses == _OK)
+    place = np.full(len(infos), -1, dtype=np.int64)
+    place[rows] = np.arange(rows.size)
+    kept = np.flatnonzero((columns.value > 0) & (place[columns.row] >= 0))
+    taken = columns.taken(kept)
+    return _histogram_batch(
+        spec, infos, statuses, rows, replace(taken, row=place[taken.row]), np.full(rows.size, _OK, dtype=np.uint8)
+    )
+
+
+def _histogram_batch(
+    spec: OpeningSpec,
+    infos: SharedInfoColumns,
+    statuses: NDArray[np.uint8],
+    rows: NDArray[np.int64],
+    columns: ContributionColumns,
+    found: NDArray[np.uint8],
+) -> JudgedBatch:
+    """Check the contributions of the reports ``rows``, whose statuses so far are ``found``; keep what the job needs."""
+    found = _within_bounds(spec, columns, infos.api[rows], found)
+    statuses[rows] = found
+    good = found == _OK
+    kept = rows[good]
+    wanted = _wanted(columns.filtering_id, spec.filtering_ids) & good[columns.row]
+    ok_index = (np.cumsum(good) - 1).astype(np.int32)
+    return JudgedBatch(
+        statuses=statuses,
+        ids=infos.report_id[kept].view(">u8").astype(np.uint64).reshape(-1, 2),
+        units=_units(spec, replace(infos, status=statuses))[kept].reshape(-1, UNIT_BYTES),
+        apis=infos.api[kept].view(np.uint8),
+        debug_days=debug_days(infos, kept),
+        high=columns.key_high[wanted],
+        low=columns.key_low[wanted],
+        values=columns.value[wanted],
+        rows=ok_index[columns.row[wanted]],
+    )
 
 
 def judge(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:

@@ -1,0 +1,56 @@
+"""The service of a campaign: its API, its ledger's terms and its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from aggservice.campaign.settings.campaign import Campaign
+from aggservice.engine import InlineOpener, LocalEngine, PrivacyUnit
+from aggservice.mechanisms import Bits, Clock
+from aggservice.service import ServiceConfig
+from aggservice.wire import Api, KeySet
+from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Sensitivity, Signer, Terms
+
+
+def api_of(campaign: Campaign) -> Api:
+    """Return the API whose reports the campaign sends."""
+    return Api.ATTRIBUTION_REPORTING if campaign.client.kind == "attribution" else Api.SHARED_STORAGE
+
+
+def unit_of(campaign: Campaign) -> PrivacyUnit:
+    """Return what pays for the campaign's jobs."""
+    return PrivacyUnit.REPORT if campaign.service.unit == "report" else PrivacyUnit.SHARED_ID
+
+
+def sensitivities_of(campaign: Campaign) -> dict[Api, Sensitivity]:
+    """Return the bounds Λ₁ and Λ₀ of the campaign's API."""
+    return {api_of(campaign): Sensitivity(l1=campaign.client.l1, l0=campaign.client.l0)}
+
+
+def service_config(campaign: Campaign, out: Path, *, processes: int = 0, ledger: Path | None = None) -> ServiceConfig:
+    """Return the configuration of a campaign's embedded service: its files, ledger and caps."""
+    limits = campaign.service
+    config = ServiceConfig(
+        # The signing key of a ledger is in the same folder.
+        state=out / "ledger" if ledger is None else ledger.resolve().parent,
+        listen="127.0.0.1:0",
+        ledger="sqlite",
+        ledger_path=ledger,
+        filter=EpsilonDeltaFilter.parse(epsilon=limits.epsilon, delta=limits.delta),
+        unit=unit_of(campaign),
+        sensitivities=sensitivities_of(campaign),
+        input_folder=out,
+        output_folder=out,
+    )
+    return replace(config, limits=replace(config.limits, processes=processes, jobs=1))
+
+
+def memory_ledger(filter: Filter, terms: Terms, *, clock: Clock, bits: Bits, kind: type[Ledger] = Ledger) -> Ledger:
+    """Return a new ledger in memory."""
+    return kind.create(MemoryStore(), filter=filter, terms=terms, signer=Signer.generate(bits), clock=clock, bits=bits)
+
+
+def local_engine(ledger: Ledger, *, clock: Clock, bits: Bits) -> LocalEngine:
+    """Return the engine of a campaign's embedded service, without keys and without the service."""
+    return LocalEngine(ledger=ledger, opener=InlineOpener(KeySet(())), clock=clock, bits=bits)

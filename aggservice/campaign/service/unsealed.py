@@ -1,0 +1,193 @@
+"""Unsealed runs: reports skip encryption and Avro, and go through the engine's own counting, charge and release.
+
+A seeded unsealed run releases the same rows, to the byte, as the same run with sealed reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aggservice.campaign.service.config import api_of, local_engine, memory_ledger, sensitivities_of, unit_of
+from aggservice.campaign.service.jobs import Columns, Job, Jobs, read_rows, summary_path
+from aggservice.campaign.service.payers import Payers
+from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.stages.chain import Chain, Stage
+from aggservice.campaign.world.attribution import ReportColumns
+from aggservice.campaign.world.truth import COLLECT, Truth
+from aggservice.client.errors import error_from_detail
+from aggservice.client.messages import summary_header
+from aggservice.client.values import SummaryHeader
+from aggservice.engine import AvroShards, JobRequest, LocalEngine, PrivacyUnit, UnpaidError, ledger_terms
+from aggservice.engine.jobs.histogram import HistogramSession
+from aggservice.engine.jobs.tally import Tally
+from aggservice.engine.opening.judging import judge_columns
+from aggservice.engine.request import parse_discovery, parse_epsilon, parse_noise
+from aggservice.mechanisms import ManualClock, SeededBits
+from aggservice.service.config.callers import local_caller
+from aggservice.service.jobs.runner import scope_of
+from aggservice.service.messages import outcome_header
+from aggservice.service.status import KNOWN_ERRORS, detail_of, message_of
+from aggservice.wire import Api
+from aggservice.wire.batch.payloads import ContributionColumns
+from aggservice.wire.batch.shared_infos import ABSENT, APIS, SharedInfoColumns
+from aggservice.wire.report.shared_info import LATEST_VERSION
+from budget import EpsilonDeltaFilter
+
+SUMS = Stage(name="sums", reads=("population", "collection", "keys", "client", "reporting_origin"), after=(COLLECT,))
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobShape:
+    """All of a job that its sums depend on. Its price is not among it."""
+
+    batches: tuple[int, ...]
+    time_ms: int
+    discovery: bool
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+    unit: PrivacyUnit
+
+    @classmethod
+    def of(cls, campaign: Campaign, job: Job) -> JobShape:
+        """Return the shape of a job."""
+        query = job.query
+        return cls(
+            batches=job.batches,
+            time_ms=job.time_ms,
+            discovery=query.discovery,
+            rows=tuple(sorted(query.rows.items())),
+            unit=unit_of(campaign),
+        )
+
+
+def tally_job(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> Tally:
+    """Return the true sums of a job, counted once for all jobs and campaigns that differ in price only."""
+    shape = JobShape.of(campaign, job)
+    return chain.run(SUMS, campaign, lambda seen: _tally(seen, truth, shape), given=shape)
+
+
+def _tally(campaign: Campaign, truth: Truth, shape: JobShape) -> Tally:
+    clock, bits = ManualClock(shape.time_ms), SeededBits("nothing random is kept")
+    terms = ledger_terms(shape.unit, sensitivities_of(campaign))
+    ledger = memory_ledger(EpsilonDeltaFilter.parse(epsilon="64", delta="0.5"), terms, clock=clock, bits=bits)
+    engine = local_engine(ledger, clock=clock, bits=bits)
+    request = JobRequest(
+        job_request_id="tally",
+        attribution_report_to=campaign.reporting_origin,
+        discovery=parse_discovery(delta="0.5") if shape.discovery else None,
+    )
+    session = _session(engine, request)
+    if not shape.discovery:
+        session.declare(*campaign.keys.domain(dict(shape.rows)))
+    for part in _parts(campaign, truth, shape.batches):
+        session.add_judged(judge_columns(session.spec, _public(campaign, part), _contributions(part)))
+    return session.tally()
+
+
+def _session(engine: LocalEngine, request: JobRequest, destination: AvroShards | None = None) -> HistogramSession:
+    session = engine.begin(scope_of(local_caller()), request, destination=destination)
+    assert isinstance(session, HistogramSession)
+    return session
+
+
+def _parts(campaign: Campaign, truth: Truth, batches: tuple[int, ...]) -> Iterator[ReportColumns]:
+    """Yield the reports of a job in the order in which a service reads their files."""
+    everything = batches == tuple(range(campaign.batches))
+    for number in sorted(batches, key="{:03d}/".format) if everything else batches:
+        rows = truth.collected.rows[number]
+        for start in range(0, rows.size, _ROWS_AT_ONCE):
+            yield truth.reports.taken(rows[start : start + _ROWS_AT_ONCE])
+
+
+def _public(campaign: Campaign, reports: ReportColumns) -> SharedInfoColumns:
+    """Return the columns that a service reads from the ``shared_info`` of these reports."""
+    count, api = len(reports), api_of(campaign)
+    has_destination = api == Api.ATTRIBUTION_REPORTING
+    absent = np.full(count, ABSENT, dtype=np.int64)
+    return SharedInfoColumns(
+        status=np.zeros(count, dtype=np.uint8),
+        api=np.full(count, APIS.index(api), dtype=np.int8),
+        version=np.zeros(count, dtype=np.int32),
+        report_id=reports.report_id,
+        origin=np.zeros(count, dtype=np.int32),
+        destination=reports.destination.astype(np.int32) if has_destination else absent.astype(np.int32),
+        scheduled_report_time_s=reports.scheduled_ms // 1000,
+        source_registration_time_s=absent,
+        debug_mode=np.zeros(count, dtype=np.bool_),
+        histogram_size=absent,
+        max_value=absent,
+        epsilon_micro=absent,
+        versions=(LATEST_VERSION,),
+        origins=(campaign.reporting_origin,),
+        destinations=campaign.population.destinations,
+    )
+
+
+def _contributions(reports: ReportColumns) -> ContributionColumns:
+    return ContributionColumns(
+        key_high=reports.key_high,
+        key_low=reports.key_low,
+        value=reports.value.astype(np.uint32),
+        filtering_id=reports.filtering_id,
+        row=np.repeat(np.arange(len(reports)), np.diff(reports.offset)),
+    )
+
+
+class UnsealedJobs(Jobs):
+    """Runs jobs over tallies at an engine in this process.
+
+    ``tally`` gives the sums of a job. With ``out``, summaries go to files, as a service writes them. With ``payers``,
+    one unit pays for all units of its class.
+    """
+
+    def __init__(
+        self,
+        campaign: Campaign,
+        engine: LocalEngine,
+        *,
+        clock: ManualClock | None,
+        tally: Callable[[Job], Tally],
+        out: Path | None = None,
+        payers: Payers | None = None,
+        prefix: str = "",
+    ) -> None:
+        super().__init__(campaign, clock)
+        self._engine = engine
+        self._tally = tally
+        self._out = out
+        self._payers = payers
+        self._prefix = prefix
+
+    def _ask(self, job: Job) -> tuple[SummaryHeader, Columns]:
+        try:
+            return self._released(job)
+        except KNOWN_ERRORS as problem:
+            told: Exception = problem
+            if self._payers is not None and isinstance(problem, UnpaidError):
+                told = self._payers.unpaid(job, problem)
+            # The error that a client of the service would get.
+            raise error_from_detail(message_of(told), detail_of(told, job.name)) from problem
+
+    def _released(self, job: Job) -> tuple[SummaryHeader, Columns]:
+        query = job.query
+        request = JobRequest(
+            job_request_id=self._prefix + job.name,
+            attribution_report_to=self._campaign.reporting_origin,
+            noise=parse_noise(epsilon=query.epsilon),
+            discovery=parse_discovery(delta=query.delta) if query.discovery else None,
+            others=None if query.others_epsilon == "0" else parse_epsilon(query.others_epsilon),
+        )
+        path = None if self._out is None else summary_path(self._out, job)
+        session = _session(self._engine, request, None if path is None else AvroShards(prefix=path))
+        tally = self._tally(job)
+        session.resume(tally if self._payers is None else self._payers.reduced(job, tally))
+        outcome = session.finish()
+        header = summary_header(outcome_header(outcome, self._engine.ledger.filter))
+        if path is not None:
+            return header, read_rows(path)
+        assert outcome.rows is not None
+        return header, (outcome.rows.high, outcome.rows.low, outcome.rows.metrics)

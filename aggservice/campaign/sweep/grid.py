@@ -1,0 +1,152 @@
+"""The grid of a sweep: paths into a campaign file, their values, and the campaign at each point.
+
+``queries.sales.epsilon=1,4,16`` names a field of the campaign file by its path; an element of an array of tables is
+named by its name, its index, or ``*`` for all. Every point is checked before the first is run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from aggservice.campaign.errors import CampaignError
+from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.settings.campaign import Campaign
+
+MAX_POINTS = 10_000
+_AMOUNTS = ("epsilon", "delta", "others_epsilon")
+
+
+class SweepError(CampaignError):
+    """A sweep that cannot be run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepField:
+    """A field of a campaign file and the values it takes."""
+
+    path: str
+    values: tuple[Any, ...]
+
+    @property
+    def short(self) -> str:
+        """The last part of the path, for headings."""
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPoint:
+    """One point of the grid: the values of the swept fields, and the campaign that has them."""
+
+    number: int
+    values: Mapping[str, Any]
+    campaign: Campaign
+
+    @property
+    def label(self) -> str:
+        """The values of the point as text."""
+        return ", ".join(f"{path} = {value}" for path, value in self.values.items())
+
+
+def parse_field(text: str, document: Mapping[str, Any]) -> SweepField:
+    """Read ``path=value,value,…``; values take the type that the field has in the document."""
+    path, sign, values = text.partition("=")
+    path = path.strip()
+    parts = [part.strip() for part in values.split(",") if part.strip()]
+    if not sign or not path or not parts:
+        raise SweepError(f"{text!r} is not a sweep. Write a field and its values: queries.sales.epsilon=1,4,16")
+    present = [table.get(key) for table, key in _holders(copy.deepcopy(dict(document)), path)]
+    as_text = path.rpartition(".")[2] in _AMOUNTS or any(isinstance(value, str) for value in present)
+    found = tuple(_value(part, as_text=as_text) for part in parts)
+    if len(set(map(repr, found))) != len(found):
+        raise SweepError(f"{path} has a value twice. Write each value once")
+    return SweepField(path=path, values=found)
+
+
+def _value(text: str, *, as_text: bool) -> Any:
+    if as_text:
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text.replace("_", ""))
+        except ValueError:
+            continue
+    return text
+
+
+def _holders(document: Mapping[str, Any], path: str) -> list[tuple[dict[str, Any], str]]:
+    """Return the tables that hold the field, created if missing, and its key."""
+    parts = path.split(".")
+    tables: list[Any] = [document]
+    walked: list[str] = []
+    for part in parts[:-1]:
+        following: list[Any] = []
+        for table in tables:
+            if isinstance(table, list):
+                following += _elements(table, part, ".".join(walked), path)
+            elif isinstance(table, dict):
+                following.append(table.setdefault(part, {}))
+            else:
+                raise _no_table(path, ".".join(walked))
+        tables = following
+        walked.append(part)
+    for table in tables:
+        if isinstance(table, list):
+            names = ", ".join(_names(table))
+            raise SweepError(f"{path}: {'.'.join(walked)} is an array of tables. Name an element: {names}, or *")
+        if not isinstance(table, dict):
+            raise _no_table(path, ".".join(walked))
+    return [(table, parts[-1]) for table in tables]
+
+
+def _no_table(path: str, where: str) -> SweepError:
+    return SweepError(f"{path}: {where} is not a table, so it has no fields. Write {where}=…")
+
+
+def _names(tables: list[Any]) -> list[str]:
+    return [str(one.get("name", place)) if isinstance(one, dict) else str(place) for place, one in enumerate(tables)]
+
+
+def _elements(tables: list[Any], part: str, where: str, path: str) -> list[Any]:
+    names = _names(tables)
+    if part == "*":
+        return tables
+    if part in names:
+        return [tables[names.index(part)]]
+    if part.isdigit() and int(part) < len(tables):
+        return [tables[int(part)]]
+    raise SweepError(f"{path}: {where} has no element {part!r}. Write one of {', '.join(names)}, or *")
+
+
+def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[SweepPoint]:
+    """Return every point of the grid, each read and checked like a campaign file; without fields, the campaign."""
+    if len({field.path for field in fields}) != len(fields):
+        raise SweepError("a sweep needs different fields, each named once")
+    size = 1
+    for field in fields:
+        size *= len(field.values)
+    if size > MAX_POINTS:
+        raise SweepError(f"the grid has {size:,} points. Write fewer values: at most {MAX_POINTS:,} points")
+    points = []
+    for number, values in enumerate(product(*(field.values for field in fields))):
+        chosen = dict(zip((field.path for field in fields), values, strict=True))
+        points.append(SweepPoint(number=number, values=chosen, campaign=changed(campaign, chosen)))
+    return points
+
+
+def changed(campaign: Campaign, values: Mapping[str, Any]) -> Campaign:
+    """Return the campaign with other values of some fields, given by their paths; it is read and checked anew."""
+    document: dict[str, Any] = copy.deepcopy(dict(campaign.document))
+    for path, value in values.items():
+        for table, key in _holders(document, path):
+            table[key] = value
+    label = ", ".join(f"{path} = {value}" for path, value in values.items())
+    try:
+        return campaign_of(document, folder=campaign.folder, file=f"the campaign with {label}")
+    except CampaignError as problem:
+        raise SweepError(str(problem)) from None
