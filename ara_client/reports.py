@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import Contribution, Origin
+from aggservice.wire.json_text import write_json
 from ara_client.constants import DEFAULT_FILTERING_ID_MAX_BYTES, SECOND_MS, WELL_KNOWN
 from ara_client.errors import UnsealedReportError
-from ara_client.json_text import write_json
 
 JsonMap = dict[str, Any]
 

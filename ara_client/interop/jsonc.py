@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from ara_client.json_text import write_json
+from aggservice.wire.json_text import write_json
 
 _STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*', re.DOTALL)
 

@@ -189,11 +189,12 @@ def simulate(
     *,
     noised: Iterable[int] = (),
     real: Sequence[Text] = (),
+    trigger_delay_ms: int = 0,
 ) -> tuple[list[Text], ObservedDraws]:
     """Return the reports that ``ara_client.Browser`` sends for the same steps, and its draws.
 
     Sources in ``noised`` send the fake reports that ``real`` shows for them. A headless shell allows debug reports
-    without a cookie.
+    without a cookie. ``trigger_delay_ms`` is added to the times of triggers.
     """
     config = VendorValues()
     draws = ObservedDraws(config)
@@ -202,9 +203,10 @@ def simulate(
     fakes = _fake_reports(frozenset(noised), real)
     sent: list[OutgoingReport] = []
     for one in played:
+        late_ms = 0 if one.step.kind in ("click", "view") else trigger_delay_ms
         exchange = browser.start(Request(context=f"https://{one.step.context}", eligible=ELIGIBLE[one.step.kind]))
         for hop, time_ms in zip(one.step.hops, one.times_ms, strict=True):
-            clock.advance_to(max(time_ms, clock.now_ms()))
+            clock.advance_to(max(time_ms + late_ms, clock.now_ms()))
             source = _source(one.step.kind, hop)
             draws.fake_reports = None
             if source is not None and source.source_event_id in fakes:

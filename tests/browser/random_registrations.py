@@ -31,7 +31,7 @@ INFO = [
 ]  # fmt: skip
 FILTERS: list[Any] = [
     {"p": ["1"]}, {"q": ["x"]}, [{"p": ["2"]}, {"q": []}], {"source_type": ["navigation"]}, {"source_type": ["event"]},
-    [], {"_lookback_window": 3600}, {"p": ["9"], "_lookback_window": 1},
+    [], {"_lookback_window": 3600}, {"p": ["9"], "_lookback_window": 86400},
 ]  # fmt: skip
 NOISE = '{}[]",:\\0123456789abcdefx-_;=?*()\té .E+<>&/\u2028\x7f'
 
@@ -133,7 +133,7 @@ class World:
             ends = sorted(rng.sample([3600, 7200, 86400, 172800, 604800, 1000000], rng.choice([1, 2, 3])))
             fields["event_report_windows"] = {"end_times": ends}
             if rng.random() < 0.3:
-                fields["event_report_windows"]["start_time"] = rng.choice([0, 1, 600])
+                fields["event_report_windows"]["start_time"] = rng.choice([0, 600, 3600])
         return {name: value for name, value in fields.items() if value is not None}
 
     def _scopes(self) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from aggservice.mechanisms import Bits
 from aggservice.wire.errors import EncodingError, ReportBodyError
 from aggservice.wire.hpke.key_sets import KeySet, PublicKeySet
 from aggservice.wire.hpke.sealing import open_sealed, seal
+from aggservice.wire.json_text import dump_json
 from aggservice.wire.report.payload import DEFAULT_FILTERING_ID_BYTES, Contribution, encode_payload
 from aggservice.wire.report.shared_info import UNVERSIONED, SharedInfo
 
@@ -80,7 +81,7 @@ class AggregatableReport:
 
     def to_json(self) -> str:
         """Return the body as a browser posts it: keys sorted, no spaces."""
-        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return dump_json(self.to_dict())
 
     @classmethod
     def from_json(cls, text: str | bytes) -> AggregatableReport:

@@ -13,17 +13,16 @@ def write_json(value: Any) -> str:
     '{"a":"\\\\u003Cé>","b":[0.0000025,8e-7,1.0]}'
     """
     if isinstance(value, dict):
-        return "{" + ",".join(f"{_string(key)}:{write_json(value[key])}" for key in sorted(value)) + "}"
+        return "{" + ",".join(f"{dump_json(key)}:{write_json(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list):
         return "[" + ",".join(map(write_json, value)) + "]"
-    if isinstance(value, str):
-        return _string(value)
-    return _double(value) if isinstance(value, float) else json.dumps(value)
+    return _double(value) if isinstance(value, float) else dump_json(value)
 
 
-def _string(text: str) -> str:
-    quoted = json.dumps(text, ensure_ascii=False)
-    return quoted.replace("<", "\\u003C").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def dump_json(value: Any) -> str:
+    """Return a value without doubles as ``write_json`` does, several times as fast."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return text.replace("<", "\\u003C").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _double(number: float) -> str:
