@@ -1,6 +1,6 @@
 """A browser's Private Aggregation and Shared Storage: worklets, contribution budgets, and the reports that leave.
 
-``Browser`` is the API as the specification has it and Chromium runs it; ``model`` is the paper's Algorithm 3;
+``Browser`` is the API as Chromium ships it, or as the specification has it; ``model`` is the paper's Algorithm 3;
 ``recipes`` are measurements built on it; ``Fleet`` runs reach and frequency for millions of devices at once.
 """
 
@@ -8,7 +8,7 @@ from paa_client.auction.participants import Auction, Bid, InterestGroup, Score
 from paa_client.auction.run import FencedFrame
 from paa_client.auction.signals import BaseValue, Signal
 from paa_client.browser import Browser
-from paa_client.config import Config, chromium
+from paa_client.config import Config, chromium, specification
 from paa_client.errors import PaaError
 from paa_client.fleet.fleet import Fleet, FleetReports
 from paa_client.model import PaaSrClient
@@ -37,4 +37,5 @@ __all__ = [
     "WindowStorage",
     "WorkletStorage",
     "chromium",
+    "specification",
 ]

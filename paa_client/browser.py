@@ -14,7 +14,7 @@ from aggservice import wire
 from aggservice.mechanisms import Bits, Clock
 from paa_client.auction.participants import Auction
 from paa_client.auction.run import FencedFrame, run_auction
-from paa_client.config import Api, Config, Rules
+from paa_client.config import Api, Config
 from paa_client.errors import CallError, ConfigError
 from paa_client.journal import Journal
 from paa_client.origins import serialize_origin, site_of
@@ -233,7 +233,8 @@ class Browser:
         if not scope.entries and not scope.parameters.deterministic:
             return
         groups = scope.by_debug_details(debug_mode_allowed=self.config.debug_mode_allowed)
-        for debug, entries in (groups or {NO_DEBUG: []}).items():
+        alone = scope.debug if self.config.debug_mode_allowed and self.config.error_reporting else NO_DEBUG
+        for debug, entries in (groups or {alone: []}).items():
             self._schedule(scope, entries, debug)
 
     def record_loss(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:
@@ -258,14 +259,14 @@ class Browser:
             return
         # Chromium without error reporting has no contributions but the unconditional ones.
         counted = any(entry.contribution.value for entry in entries if entry.event is None)
-        if config.rules is Rules.CHROMIUM and not counted and config.merging:
+        if config.all_or_nothing and not counted and config.merging:
             debug = NO_DEBUG
         now = self._clock.now_ms()
         if scope.timed_out and scope.parameters.timeout_ms is not None:
             now = scope.parameters.timeout_ms
         site = site_of(origin)
         selection = Selection(
-            rules=config.rules,
+            all_or_nothing=config.all_or_nothing,
             budgeter=self._budgeter,
             record_loss=lambda cause, lost: self.journal.record_loss(now, origin, site, scope.api, cause, lost),
             site=site,

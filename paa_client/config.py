@@ -43,12 +43,12 @@ _DEFAULT_MAX_CONTRIBUTIONS: Mapping[Api, int] = MappingProxyType({Api.SHARED_STO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The implementation-defined values of the specifications, with Chromium's as defaults.
+    """The implementation-defined values of the specifications. The defaults are Chromium as shipped.
 
     ``operation_deadline_ms`` runs each operation in a child process and ends it when that much real time has passed
     (by ``fork``, so it needs a POSIX system); without it operations run in this process. ``pending_report_limit``
-    counts reports of one origin that are scheduled and not yet sent. ``merging`` off and ``report_version`` "0.1" are
-    older browsers.
+    counts reports of one origin that are scheduled and not yet sent. ``error_reporting`` is Chromium's feature of that
+    name, which it ships disabled. ``merging`` off and ``report_version`` "0.1" are older browsers.
     """
 
     smaller_budget: int = 1 << 16
@@ -57,12 +57,13 @@ class Config:
     maximum_max_contributions: int = 1_000
     minimum_delay_ms: int = 10 * MINUTE_MS
     randomized_delay_ms: int = 50 * MINUTE_MS
-    local_processing_ms: int = 0
+    local_processing_ms: int = 100
     deterministic_timeout_ms: int = 5_000
     local_testing_mode: bool = False
     debug_mode_allowed: bool = True
     private_aggregation_allowed: bool = True
-    rules: Rules = Rules.SPECIFICATION
+    rules: Rules = Rules.CHROMIUM
+    error_reporting: bool = False
     merging: bool = True
     report_version: str = "1.0"
     coordinators: tuple[str, ...] = (AWS_COORDINATOR, GCP_COORDINATOR)
@@ -101,6 +102,11 @@ class Config:
         if self.default_coordinator not in self.coordinators:
             raise ConfigError(f"default_coordinator {self.default_coordinator!r} is not among the allowed coordinators")
 
+    @property
+    def all_or_nothing(self) -> bool:
+        """Whether a report is approved or denied as a whole, and error events do not exist."""
+        return self.rules is Rules.CHROMIUM and not self.error_reporting
+
     def max_contributions(self, api: Api, asked: int | None) -> int:
         """Return the number of contributions of a report (specification: determine the max contributions)."""
         if asked is None:
@@ -109,6 +115,11 @@ class Config:
 
 
 def chromium(**changes: object) -> Config:
-    """Return Chromium's behaviour where it differs from the specification: whole reports are approved or denied, and
-    a tenth of a second is added to report times so that they do not show how long budgeting took."""
-    return Config(**{"rules": Rules.CHROMIUM, "local_processing_ms": 100, **changes})  # type: ignore[arg-type]
+    """Return the shipped browser, which is the default: whole reports are approved or denied, and a tenth of a second
+    is added to report times so that they do not show how long budgeting took."""
+    return Config(**changes)  # type: ignore[arg-type]
+
+
+def specification(**changes: object) -> Config:
+    """Return the specification's behaviour where Chromium differs: each contribution is approved or denied."""
+    return Config(**{"rules": Rules.SPECIFICATION, "local_processing_ms": 0, **changes})  # type: ignore[arg-type]

@@ -23,6 +23,8 @@ INFO_HEADER = "Attribution-Reporting-Info"
 
 Registrar = Literal["web", "os"]
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_BLANK: Final = " \t\r\n"
+"""What HTTP removes around a value; Python's own notion of white space is wider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ def normalise_headers(headers: Mapping[str, str | bytes], *, navigation: bool = 
     for name, value in headers.items():
         text = value.decode(encoding, errors) if isinstance(value, bytes) else value
         key = name.lower()
-        out[key] = f"{out[key]}, {text.strip()}" if key in out else text.strip()
+        out[key] = f"{out[key]}, {text.strip(_BLANK)}" if key in out else text.strip(_BLANK)
     return out
 
 

@@ -83,13 +83,17 @@ class CacheEntry:
 
 @dataclass(slots=True, eq=False)
 class BatchingScope:
-    """Contributions that go into the same report unless their debug details differ."""
+    """Contributions that go into the same report unless their debug details differ.
+
+    ``debug`` is what the report of a scope without contributions shows.
+    """
 
     api: Api
     reporting_origin: str
     parameters: ReportParameters
     entries: list[CacheEntry] = field(default_factory=list)
     timed_out: bool = False
+    debug: DebugDetails = NO_DEBUG
 
     def by_debug_details(self, *, debug_mode_allowed: bool) -> dict[DebugDetails, list[CacheEntry]]:
         """Return the entries in groups, each to become a report, in order of appearance."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paa_client.config import Api, Rules
+from paa_client.config import Api
 from paa_client.reporting.budgets import Budgeter, BudgetRequest
 from paa_client.reporting.contributions import Cause, Contribution, ErrorEvent, RecordLoss
 from paa_client.reporting.scopes import CacheEntry
@@ -20,7 +20,7 @@ class Selection:
     ``record_loss`` is called with every contribution that is cut.
     """
 
-    rules: Rules
+    all_or_nothing: bool
     budgeter: Budgeter
     record_loss: RecordLoss
     site: str
@@ -34,7 +34,7 @@ class Selection:
 
     def select(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
         """Return the contributions of the report, after spending budget on them."""
-        return self._all_or_nothing(entries) if self.rules is Rules.CHROMIUM else self._one_by_one(entries)
+        return self._as_a_whole(entries) if self.all_or_nothing else self._one_by_one(entries)
 
     def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
         """The specification's report creation and scheduling steps, from "compile all unmerged contributions" on."""
@@ -65,7 +65,7 @@ class Selection:
         happened = [event for event in ErrorEvent if triggered[event]] if waiting else []
         return [entry.request for event in happened for entry in waiting if entry.event is event] + kept
 
-    def _all_or_nothing(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+    def _as_a_whole(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
         """Chromium without error reporting: merge as contributions arrive, up to the limit; then approve all or none.
 
         Contributions that wait for an error event do not exist in this browser. Merged contributions are in order of

@@ -15,7 +15,7 @@ from paa_client.errors import (
 from paa_client.reporting.contributions import INTERNAL_ERROR_EVENTS, Contribution, to_bigint, validate
 
 RESERVED = "reserved."
-UNCAUGHT_EXCEPTION = "uncaught-exception"
+UNCAUGHT_ERROR = "uncaught-error"
 
 
 class PrivateAggregation:
@@ -45,7 +45,7 @@ class PrivateAggregation:
         """Add ``value`` to ``bucket`` if the error event ``event`` happens (``contributeToHistogramOnEvent()``).
 
         Unknown events that start with ``reserved.`` are ignored, for forward compatibility; others throw.
-        ``reserved.uncaught-exception`` is the error-reporting explainer's.
+        ``reserved.uncaught-error`` is Chromium's name for what its explainer calls ``reserved.uncaught-exception``.
         """
         emit = self._live()
         made = self._validated(bucket, value, filtering_id, named_budget)
@@ -54,7 +54,7 @@ class PrivateAggregation:
         name = event.removeprefix(RESERVED)
         if name in INTERNAL_ERROR_EVENTS:
             emit(("contribute", made.bucket, made.value, made.filtering_id, named_budget, name))
-        elif name == UNCAUGHT_EXCEPTION:
+        elif name == UNCAUGHT_ERROR:
             emit(("contribute-on-exception", made.bucket, made.value, made.filtering_id, named_budget))
 
     def enable_debug_mode(self, *, debug_key: int | None = None) -> None:

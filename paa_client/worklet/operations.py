@@ -81,6 +81,7 @@ class OperationRun:
         if outcome.message is not None and not outcome.deadline_reached:
             for contribution in self._on_exception:
                 self._accept(contribution, ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR)
+        self._scope.debug = self._context.debug
         timeout_ms = self._scope.parameters.timeout_ms
         self._scope.timed_out = timeout_ms is not None and (
             outcome.deadline_reached or self._clock.now_ms() >= timeout_ms

@@ -189,18 +189,20 @@ def simulate(
     *,
     noised: Iterable[int] = (),
     real: Sequence[Text] = (),
+    deleted: Iterable[int] = (),
     trigger_delay_ms: int = 0,
 ) -> tuple[list[Text], ObservedDraws]:
     """Return the reports that ``ara_client.Browser`` sends for the same steps, and its draws.
 
     Sources in ``noised`` send the fake reports that ``real`` shows for them. A headless shell allows debug reports
-    without a cookie. ``trigger_delay_ms`` is added to the times of triggers.
+    without a cookie. Sources in ``deleted`` drew a fake report that was deleted before it was due.
+    ``trigger_delay_ms`` is added to the times of triggers.
     """
     config = VendorValues()
     draws = ObservedDraws(config)
     clock = ManualClock(played[0].times_ms[0] if played else 0)
     browser = Browser(clock=clock, bits=SecureBits(), config=config, keys=keys.public(clock), draws=draws)
-    fakes = _fake_reports(frozenset(noised), real)
+    fakes, unseen = fake_reports(frozenset(noised), real), frozenset(deleted)
     sent: list[OutgoingReport] = []
     for one in played:
         late_ms = 0 if one.step.kind in ("click", "view") else trigger_delay_ms
@@ -213,6 +215,8 @@ def simulate(
                 draws.fake_reports = [
                     (data, _window(source, due_s - time_ms // 1000)) for data, due_s in fakes[source.source_event_id]
                 ]
+                if source.source_event_id in unseen and source.trigger_data:
+                    draws.fake_reports = [(source.trigger_data[0], len(source.windows.ends_ms) - 1)]
             response = Response(url=f"https://{hop.host}/r", headers=_joined(hop.headers), debug_allowed=True)
             sent += browser.respond(exchange, response)
         sent += browser.finish(exchange)
@@ -259,7 +263,7 @@ def _registers(kind: Kind, hop: Hop) -> bool:
     return parsed is not None
 
 
-def _fake_reports(noised: frozenset[int], real: Iterable[Text]) -> dict[int, list[tuple[int, int]]]:
+def fake_reports(noised: frozenset[int], real: Iterable[Text]) -> dict[int, list[tuple[int, int]]]:
     """Return the trigger data and the due time in seconds of each fake report, by source event id."""
     found: dict[int, list[tuple[int, int]]] = {identity: [] for identity in noised}
     for report in real:

@@ -38,13 +38,12 @@ NOISE = '{}[]",:\\0123456789abcdefx-_;=?*()\té .E+<>&/\u2028\x7f'
 
 @dataclass(slots=True)
 class World:
-    """The sites of one run, and the counter that makes every source event id its own."""
+    """The sites of one run."""
 
     rng: random.Random
     publishers: list[str] = field(init=False)
     shops: list[str] = field(init=False)
     adtechs: list[str] = field(init=False)
-    sources: int = 0
 
     def __post_init__(self) -> None:
         self.publishers = [f"news{number}.example" for number in range(self.rng.choice([1, 2, 3]))]
@@ -104,12 +103,12 @@ class World:
         return self.rng.choice(choices) if self.rng.random() < share else None
 
     def _source(self) -> dict[str, Any]:
-        rng, self.sources = self.rng, self.sources + 1
+        rng = self.rng
         names = rng.sample(["a", "b", "c", "d"], rng.choice([0, 1, 2, 3]))
         sites = [f"https://{shop}" for shop in rng.sample(self.shops, rng.choice([1, 1, len(self.shops)]))]
         fields: dict[str, Any] = {
             "destination": sites[0] if len(sites) == 1 and rng.random() < 0.7 else sites,
-            "source_event_id": str(self.sources),
+            "source_event_id": str(rng.randrange(10**12)),
             "expiry": self._some("86400", 172801, 604800, 2592000, 1, "9999999999"),
             "priority": self._some("1", "-5", "9223372036854775807", share=0.2),
             "destination_limit_priority": self._some("1", "7", share=0.1),

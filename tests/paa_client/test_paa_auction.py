@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from paa_client import Auction, BaseValue, Bid, Browser, Config, InterestGroup, Score, Signal, chromium
+from paa_client import Auction, BaseValue, Bid, Browser, Config, InterestGroup, Score, Signal, chromium, specification
 from paa_client.auction.signals import MAX_BUCKET, MAX_VALUE, Measurements, RejectReason, resolve_signal
 from paa_client.config import GCP_COORDINATOR, Api, Rules
 from paa_client.errors import CallError, WorkletTypeError
@@ -23,7 +23,9 @@ BUYERS = ["https://one.example", "https://two.example", "https://three.example"]
 
 
 def make_browser(config: Config | None = None, bits: Any = None) -> Browser:
-    return Browser(clock=ManualClock(1_700_000_040_000), bits=bits or SeededBits("auction"), config=config)
+    return Browser(
+        clock=ManualClock(1_700_000_040_000), bits=bits or SeededBits("auction"), config=config or specification()
+    )
 
 
 def contents(browser: Browser) -> dict[str, list[tuple[int, int]]]:
@@ -407,7 +409,7 @@ def test_what_functions_return_never_throws_at_the_page(what: str, value: Any, d
             aggregation.contribute_to_histogram_on_event("reserved.always", bucket=signal, value=1)
         return Bid(bid=value if what == "bid" else 5, ad=value if what == "ad" else None)
 
-    config = Config(operation_deadline_ms=deadline_ms)
+    config = specification(operation_deadline_ms=deadline_ms)
     clock = ManualClock(1_700_000_040_000)
     browser = Browser(clock=clock, bits=SeededBits("impossible"), config=config)
     group = InterestGroup(owner="https://buyer.example", name="group", generate_bid=generate_bid)
@@ -432,7 +434,7 @@ def test_of_an_unknown_event_only_the_types_are_checked() -> None:
                 thrown.append(f"{event} {bucket} {value}")
         return 1
 
-    browser = Browser(clock=ManualClock(1_700_000_040_000), bits=SeededBits("unknown"))
+    browser = Browser(clock=ManualClock(1_700_000_040_000), bits=SeededBits("unknown"), config=specification())
     group = InterestGroup(owner="https://buyer.example", name="group", generate_bid=generate_bid)
     browser.run_ad_auction(
         Auction(seller="https://seller.example", score_ad=lambda aggregation, signals: 1, interest_groups=[group])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import Auction, Browser, Config, Contribution, InterestGroup
+from paa_client import Auction, Browser, Contribution, InterestGroup, specification
 from paa_client.config import Api, Rules
 from paa_client.errors import WorkletError
 from paa_client.origins import site_of
@@ -126,7 +126,7 @@ def test_named_budgets_are_fractions_of_both_windows_and_the_rest_is_for_the_unn
 
 def test_reservations_hold_for_one_run_and_more_than_the_whole_throws() -> None:
     clock = ManualClock()
-    browser = Browser(clock=clock, bits=SeededBits(1), config=Config(keep_losses=True))
+    browser = Browser(clock=clock, bits=SeededBits(1), config=specification(keep_losses=True))
     thrown: list[str] = []
 
     def throws(call: Any) -> None:
@@ -205,7 +205,7 @@ def random_operations(count: int, rules: Rules) -> None:
     """
     draws = np.random.Generator(np.random.PCG64(20240607 + count))
     clock = ManualClock(1_700_000_000_000)
-    config = Config(rules=rules, local_testing_mode=True)
+    config = specification(rules=rules, local_testing_mode=True)
     browser = Browser(clock=clock, bits=SeededBits(f"million {count} {rules}"), config=config)
 
     def contribute(storage: Any, aggregation: Any, values: list[int]) -> None:

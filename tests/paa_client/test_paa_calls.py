@@ -11,7 +11,7 @@ import pytest
 
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import Browser, Config
+from paa_client import Browser, specification
 from paa_client.config import Rules
 from paa_client.errors import (
     CallError,
@@ -194,7 +194,7 @@ def test_numbers_too_long_to_print_throw_what_shorter_ones_do(deadline_ms: int |
                 aggregation.contribute_to_histogram(bucket=7, value=1)
 
     browser = Browser(
-        clock=ManualClock(START_MS), bits=SeededBits("long"), config=Config(operation_deadline_ms=deadline_ms)
+        clock=ManualClock(START_MS), bits=SeededBits("long"), config=specification(operation_deadline_ms=deadline_ms)
     )
     browser.register(ORIGIN, "long", operation)
     browser.run(ORIGIN, "long")
@@ -229,7 +229,7 @@ def test_chromium_has_no_debug_mode_for_a_report_of_error_events_alone() -> None
 
     for rules, debug in ((Rules.CHROMIUM, False), (Rules.SPECIFICATION, True)):
         clock = ManualClock(START_MS)
-        browser = Browser(clock=clock, bits=SeededBits("debug"), config=Config(rules=rules))
+        browser = Browser(clock=clock, bits=SeededBits("debug"), config=specification(rules=rules))
         browser.register(ORIGIN, "one", operation)
         browser.run(ORIGIN, "one", context_id="c")
         clock.advance(3_600_000)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import Auction, Browser, Config, InterestGroup
+from paa_client import Auction, Browser, InterestGroup, specification
 from paa_client.reporting.contributions import Cause
 
 from .worklets import AMPLE_MS, ORIGIN, START_MS, Operation, browser_with, returns, secret_of
@@ -121,7 +121,7 @@ def test_what_a_runaway_loop_did_before_the_deadline_counts() -> None:
     def operation(storage: Any, aggregation: Any, data: Any) -> None:
         aggregation.contribute_to_histogram_on_event("reserved.contribution-timeout-reached", bucket=9, value=9)
         aggregation.contribute_to_histogram_on_event("reserved.report-success", bucket=8, value=8)
-        aggregation.contribute_to_histogram_on_event("reserved.uncaught-exception", bucket=7, value=7)
+        aggregation.contribute_to_histogram_on_event("reserved.uncaught-error", bucket=7, value=7)
         aggregation.contribute_to_histogram(bucket=1, value=1)
         storage.set("kept", "yes")
         while True:
@@ -242,7 +242,7 @@ def test_a_flag_of_any_type_reaches_the_storage_from_a_child_process() -> None:
         if list(storage.entries()) == [("a", "1"), ("b", "1")]:
             aggregation.contribute_to_histogram(bucket=1, value=1)
 
-    config = Config(operation_deadline_ms=AMPLE_MS)
+    config = specification(operation_deadline_ms=AMPLE_MS)
     browser = Browser(clock=ManualClock(START_MS), bits=SeededBits("flag"), config=config)
     for name, one in (("write", operation), ("read", read)):
         browser.register(ORIGIN, name, one)
@@ -258,7 +258,7 @@ def test_a_deadline_works_with_descriptors_of_any_number() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1_100), hard))
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_030)]
     try:
-        config = Config(operation_deadline_ms=AMPLE_MS)
+        config = specification(operation_deadline_ms=AMPLE_MS)
         browser = Browser(clock=ManualClock(START_MS), bits=SeededBits("many"), config=config)
         browser.register(
             ORIGIN, "one", lambda storage, aggregation, data: aggregation.contribute_to_histogram(bucket=1, value=1)

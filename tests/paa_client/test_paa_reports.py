@@ -10,7 +10,7 @@ import pytest
 
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from paa_client import Browser, Config, Contribution, chromium
+from paa_client import Browser, Config, Contribution, chromium, specification
 from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR, Api, Rules
 from paa_client.errors import ConfigError
 
@@ -32,7 +32,7 @@ def debug(storage: Any, aggregation: Any, data: Any) -> None:
 def make_browser(config: Config | None = None, **arguments: Any) -> tuple[Browser, ManualClock]:
     clock = ManualClock(START_MS)
     arguments.setdefault("bits", SeededBits("reports"))
-    browser = Browser(clock=clock, config=config, **arguments)
+    browser = Browser(clock=clock, config=config or specification(), **arguments)
     browser.register(ORIGIN, "contribute", contribute)
     browser.register(ORIGIN, "debug", debug)
     return browser, clock
@@ -88,7 +88,7 @@ def test_chromium_adds_a_tenth_of_a_second_and_local_testing_no_delay_at_all() -
     browser, _ = make_browser(chromium())
     browser.run(ORIGIN, "contribute", [(1, 1)], context_id="c")
     assert browser.next_report_time_ms() == START_MS + 5_100
-    browser, _ = make_browser(Config(local_testing_mode=True))
+    browser, _ = make_browser(specification(local_testing_mode=True))
     browser.run(ORIGIN, "contribute", [(1, 1)])
     assert browser.next_report_time_ms() == START_MS
 
@@ -172,7 +172,9 @@ def test_reports_need_the_keys_of_their_coordinator() -> None:
 def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool) -> None:
     clock = ManualClock(START_MS)
     pairs = wire.KeySet.create(SeededBits("debug"), clock)
-    browser, clock = make_browser(Config(debug_mode_allowed=allowed), keys={AWS_COORDINATOR: pairs.public(clock)})
+    browser, clock = make_browser(
+        specification(debug_mode_allowed=allowed), keys={AWS_COORDINATOR: pairs.public(clock)}
+    )
     browser.run(ORIGIN, "debug", 2**64 - 1)
     browser.run(ORIGIN, "debug", None)
     immediate = browser.send_due()
@@ -197,7 +199,7 @@ def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool) -
 def test_a_null_report_of_an_operation_that_contributed_nothing_is_not_a_debug_report(rules: Rules) -> None:
     """Chromium counts a contribution of 0 as nothing; the specification as something."""
     for values, zero_counts in (([], False), ([0], True)):
-        browser, clock = make_browser(Config(rules=rules))
+        browser, clock = make_browser(specification(rules=rules))
 
         def operation(storage: Any, aggregation: Any, data: list[int]) -> None:
             aggregation.enable_debug_mode()
@@ -212,7 +214,7 @@ def test_a_null_report_of_an_operation_that_contributed_nothing_is_not_a_debug_r
 
 
 def test_a_report_of_the_first_version_has_no_filtering_ids() -> None:
-    browser, clock = make_browser(Config(report_version="0.1"))
+    browser, clock = make_browser(specification(report_version="0.1"))
     browser.run(ORIGIN, "contribute", [(1, 1)], context_id="c")
     clock.advance(5_000)
     (delivery,) = browser.take_due()
@@ -289,11 +291,11 @@ def test_configurations_that_no_browser_has_are_refused() -> None:
     ]
     for arguments in bad:
         with pytest.raises(ConfigError):
-            Config(**arguments)
+            specification(**arguments)
 
 
 def test_journals_answer_what_was_cut_and_why() -> None:
-    browser, _ = make_browser(Config(keep_losses=True))
+    browser, _ = make_browser(specification(keep_losses=True))
     browser.run(ORIGIN, "contribute", [(1, 65_536), (2, 5), (3, 0)])
     counts = {cause.value: numbers for (_, _, cause), numbers in browser.journal.counts().items()}
     assert counts == {"ten-minute-budget": (1, 5), "zero-value": (1, 0)}

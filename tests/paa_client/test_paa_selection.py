@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import Browser, Config, chromium
+from paa_client import Browser, Config, chromium, specification
 from paa_client.config import Rules
 from paa_client.reporting.contributions import Cause
 
@@ -23,7 +23,7 @@ def run(
 ) -> tuple[list[list[tuple[int, int]]], Browser]:
     """Make the calls in one operation: (bucket, value) or (event, bucket, value); return the reports' contents."""
     if browser is None:
-        browser = Browser(clock=ManualClock(1_700_000_040_000), bits=SeededBits(1), config=config)
+        browser = Browser(clock=ManualClock(1_700_000_040_000), bits=SeededBits(1), config=config or specification())
 
         def operation(storage: Any, aggregation: Any, data: Calls) -> None:
             for call in data:
@@ -66,12 +66,12 @@ def test_chromium_approves_or_denies_the_whole_report_and_sorts_it() -> None:
 @pytest.mark.parametrize("rules", list(Rules))
 def test_the_first_distinct_keys_are_kept_and_later_values_of_them_count(rules: Rules) -> None:
     calls: Calls = [(bucket, 1) for bucket in range(25)] + [(0, 1), (24, 1), (19, 1)]
-    made, browser = run(calls, Config(rules=rules))
+    made, browser = run(calls, specification(rules=rules))
     assert made == [[(bucket, 2 if bucket in (0, 19) else 1) for bucket in range(20)]]
     assert browser.journal.count(cause=Cause.TOO_MANY) == 6
-    made, _ = run(calls, Config(rules=rules), max_contributions=3)
+    made, _ = run(calls, specification(rules=rules), max_contributions=3)
     assert made == [[(0, 2), (1, 1), (2, 1)]]
-    made, browser = run(calls, Config(rules=rules), max_contributions=5_000)
+    made, browser = run(calls, specification(rules=rules), max_contributions=5_000)
     assert len(made[0]) == 25
     assert browser.take_due() == [] and browser._queue[0][2].report.max_contributions == 1_000
 
@@ -98,16 +98,16 @@ ALL: Calls = [(f"reserved.{event}", 100 + number, 1) for number, event in revers
 @pytest.mark.parametrize(
     ("calls", "config", "arguments", "expected"),
     [
-        ([(1, 1)], Config(), {}, [(100, 1), (1, 1)]),
-        ([], Config(), {}, [(102, 1)]),
-        ([(1, 0)], Config(), {}, [(102, 1)]),
-        ([], Config(), {"context_id": "c"}, [(100, 1)]),
-        ([(1, BUDGET), (2, 1)], Config(), {}, [(104, 1)]),
-        ([(1, BUDGET + 1)], Config(), {}, [(102, 1), (104, 1)]),
-        ([(1, BUDGET - 1), (2, 2)], Config(), {}, [(104, 1), (1, BUDGET - 1)]),
-        ([(1, 1), (2, 1), (3, 1)], Config(), {"max_contributions": 2}, [(101, 1), (1, 1)]),
-        ([(1, 1)], Config(pending_report_limit=1), {}, [(103, 1), (1, 1)]),
-        ([(1, 1)], Config(pending_report_limit=2), {}, [(100, 1), (1, 1)]),
+        ([(1, 1)], specification(), {}, [(100, 1), (1, 1)]),
+        ([], specification(), {}, [(102, 1)]),
+        ([(1, 0)], specification(), {}, [(102, 1)]),
+        ([], specification(), {"context_id": "c"}, [(100, 1)]),
+        ([(1, BUDGET), (2, 1)], specification(), {}, [(104, 1)]),
+        ([(1, BUDGET + 1)], specification(), {}, [(102, 1), (104, 1)]),
+        ([(1, BUDGET - 1), (2, 2)], specification(), {}, [(104, 1), (1, BUDGET - 1)]),
+        ([(1, 1), (2, 1), (3, 1)], specification(), {"max_contributions": 2}, [(101, 1), (1, 1)]),
+        ([(1, 1)], specification(pending_report_limit=1), {}, [(103, 1), (1, 1)]),
+        ([(1, 1)], specification(pending_report_limit=2), {}, [(100, 1), (1, 1)]),
     ],
 )
 def test_error_events_are_measured_first(
@@ -131,20 +131,20 @@ def test_error_events_can_push_others_out_of_budget_and_room() -> None:
 
 def test_an_exception_has_its_own_event() -> None:
     def operation(storage: Any, aggregation: Any, data: bool) -> None:
-        aggregation.contribute_to_histogram_on_event("reserved.uncaught-exception", bucket=9, value=1)
+        aggregation.contribute_to_histogram_on_event("reserved.uncaught-error", bucket=9, value=1)
         aggregation.contribute_to_histogram(bucket=1, value=1)
         if data:
             raise ValueError
 
     for fails, expected in ((False, [(1, 1)]), (True, [(9, 1), (1, 1)])):
-        browser = Browser(clock=ManualClock(), bits=SeededBits(1))
+        browser = Browser(clock=ManualClock(), bits=SeededBits(1), config=specification())
         browser.register(ORIGIN, "operation", operation)
         browser.run(ORIGIN, "operation", fails)
         assert [(c.bucket, c.value) for c in browser._queue[0][2].report.contributions] == expected
 
 
 def test_a_report_over_the_pending_limit_is_dropped_and_counted() -> None:
-    made, browser = run([(1, 1)], Config(pending_report_limit=1))
+    made, browser = run([(1, 1)], specification(pending_report_limit=1))
     assert run([(2, 1)], browser=browser)[0] == made
     assert browser.journal.count(cause=Cause.PENDING_LIMIT) == 1
     browser._clock.advance(3_600_000)  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ def test_a_report_over_the_pending_limit_is_dropped_and_counted() -> None:
 
 
 def test_a_browser_without_private_aggregation_sends_nothing() -> None:
-    browser = Browser(clock=ManualClock(), bits=SeededBits(1), config=Config(private_aggregation_allowed=False))
+    browser = Browser(clock=ManualClock(), bits=SeededBits(1), config=specification(private_aggregation_allowed=False))
     browser.register(
         ORIGIN, "operation", lambda storage, aggregation, data: aggregation.contribute_to_histogram(bucket=1, value=1)
     )
@@ -192,7 +192,7 @@ def test_selection_is_what_a_naive_reading_selects(history: list[Calls], limit: 
             expected = sorted(kept.items()) if sum(kept.values()) <= left else []
         left -= sum(value for _, value in expected)
         made, browser = run(
-            calls, Config(rules=rules), browser=browser, max_contributions=limit, context_id="always a report"
+            calls, specification(rules=rules), browser=browser, max_contributions=limit, context_id="always a report"
         )
         assert made[-1] == expected
         assert browser.budget_used(ORIGIN)[0] == BUDGET - left

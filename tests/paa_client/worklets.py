@@ -7,7 +7,7 @@ from typing import Any
 
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import Browser, Config
+from paa_client import Browser, specification
 from paa_client.config import AWS_COORDINATOR
 
 ORIGIN = "https://ad.example"
@@ -29,7 +29,7 @@ def returns(storage: Any, aggregation: Any, data: Any) -> str:
 
 
 def browser_with(operation: Operation, secret: str, deadline_ms: int | None) -> Browser:
-    config = Config(operation_deadline_ms=deadline_ms, debug_mode_allowed=False)
+    config = specification(operation_deadline_ms=deadline_ms, debug_mode_allowed=False)
     keys = {AWS_COORDINATOR: KEYS.public(CLOCK)}
     browser = Browser(clock=ManualClock(START_MS), bits=SeededBits("same"), config=config, keys=keys)
     browser.storage(ORIGIN).set("secret", secret)
