@@ -32,6 +32,7 @@ def open_below(folder: int, name: str) -> int:
         return os.open(name, _FOLDER, dir_fd=folder)
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=folder)
+    sync_folder(folder)  # what is written below must not be lost with its folder
     return os.open(name, _FOLDER, dir_fd=folder)
 
 

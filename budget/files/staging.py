@@ -87,6 +87,18 @@ def file_digest(path: Path) -> FileDigest:
         return FileDigest(name=path.name, size=file.tell(), sha256=digest)
 
 
+def _remove_remains(folder: Path) -> None:
+    """Remove what a crash left of an attempt that ended: an empty folder, or one whose lock is gone already.
+
+    A running attempt makes its lock first and removes it last.
+    """
+    with suppress(OSError):
+        if _LOCK not in os.listdir(folder):
+            shutil.rmtree(folder / _FILES, ignore_errors=True)
+            (folder / _JOB).unlink(missing_ok=True)
+            folder.rmdir()
+
+
 class Attempt:
     """One attempt at one job; it holds a lock while it runs. Write files at ``path(name)``, then call ``seal``."""
 
@@ -111,8 +123,8 @@ class Attempt:
         A text is the URL of a folder that is not on this machine.
         """
         files = sorted((self.folder / _FILES).iterdir())
-        for file in files:
-            sync(file)
+        for file in (*files, self.folder / _JOB):
+            sync(file)  # the last one tells ``recover`` whose attempt this is
         for folder in (self.folder / _FILES, self.folder, self.folder.parent):
             sync(folder)  # the last one holds the attempt's name, which the manifest states
         if not files:
@@ -264,8 +276,7 @@ class Staging:
         for folder in sorted(self.folder.iterdir()):
             attempt = self._adopt(folder, wait=False)
             if attempt is None:
-                with suppress(OSError):
-                    folder.rmdir()  # an empty folder that a crash left
+                _remove_remains(folder)
                 continue
             try:
                 job = decode((folder / _JOB).read_bytes())

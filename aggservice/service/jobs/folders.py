@@ -10,7 +10,7 @@ import io
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -65,9 +65,9 @@ class Folder:
             for step in steps:
                 if create:
                     try:
-                        os.mkdir(step, 0o755, dir_fd=descriptor)
-                    except FileExistsError:
-                        pass
+                        with suppress(FileExistsError):
+                            os.mkdir(step, 0o755, dir_fd=descriptor)
+                        os.fsync(descriptor)  # a paid summary must not lose its folder in a power cut
                     except OSError as problem:
                         text = f"the folder {'/'.join(steps)!r} cannot be created: {problem.strerror}"
                         raise ResultWriteError(text) from problem
