@@ -1,7 +1,11 @@
 """The engine against bare opening: reports per second from Avro to a summary, over those of processes that only open.
 
 Both run on all cores. The engine reads Avro, judges, opens, decodes, drops repeated ids, sums over the domain, draws
-noise, stages an Avro summary and charges a fresh SQLite ledger. The rounds are interleaved and medians compared.
+noise, stages an Avro summary and charges a fresh SQLite ledger.
+
+What made single runs differ was the machine: a minute in which other processes had a core fell on one side only. So in
+each round half of the bare opens run before the engine and half after it, over files that were just read, and the
+median of the rounds' ratios counts. Each round states what share of the machine other processes had.
 """
 
 from __future__ import annotations
@@ -100,8 +104,8 @@ def prepare(folder: Path, reports: int, keys: int, workers: int) -> None:
         )
 
 
-def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> None:
-    """Open every ``parts``-th batch and nothing else.
+def _bare_opener(folder: str, half: int, part: int, parts: int, begin: Any, times: Any) -> None:
+    """Open every ``parts``-th batch of one half of the batches, and nothing else.
 
     Reading is not timed, but happens just before opening, so that reports are in the cache as they are in the engine.
     """
@@ -111,7 +115,7 @@ def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> 
     begin.wait()
     for path in sorted(Path(folder).glob("reports-*.avro")):
         for number, batch in enumerate(read_reports(path, rows=500)):
-            if number % parts != part:
+            if number % parts != part or number // parts % 2 != half:
                 continue
             rows = zip(batch.payloads, batch.key_ids, batch.shared_infos, strict=True)
             work = [(payload, keys[key_id.decode()], INFO_PREFIX + info) for payload, key_id, info in rows]
@@ -122,9 +126,30 @@ def _bare_opener(folder: str, part: int, parts: int, begin: Any, times: Any) -> 
     times.put(taken)
 
 
-def bare_seconds(folder: Path, workers: int) -> float:
-    """Return the time that the slowest of ``workers`` processes opens, when they share all reports."""
-    return float(max(at_once(_bare_opener, [(str(folder), part, workers) for part in range(workers)])))
+def bare_seconds(folder: Path, workers: int, half: int) -> float:
+    """Return the time that the slowest of ``workers`` processes opens, when they share one half of the reports."""
+    return float(max(at_once(_bare_opener, [(str(folder), half, part, workers) for part in range(workers)])))
+
+
+class Others:
+    """How much of the machine other processes use."""
+
+    def __init__(self) -> None:
+        self._start = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        import psutil
+
+        own = os.times()
+        everyone = psutil.cpu_times()
+        idle = everyone.idle + getattr(everyone, "iowait", 0.0)
+        return sum(everyone[:8]), idle, own.user + own.system + own.children_user + own.children_system
+
+    def share(self) -> float:
+        """Return the share of the machine's time since the beginning that processes other than ours had."""
+        total, idle, own = (now - then for now, then in zip(self._now(), self._start, strict=True))
+        return max(0.0, (total - idle - own) / total)
 
 
 def new_ledger(state: Path) -> Ledger:
@@ -232,8 +257,8 @@ def family_rss(process_id: int | None) -> int:
 def command(
     reports: Annotated[int, typer.Option(help="Number of sealed reports, of 20 contributions each.")] = 60_000,
     keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 100_000,
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians count.")] = 3,
-    full: Annotated[bool, typer.Option("--full", help="A million reports and a million keys.")] = False,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; the median counts.")] = 3,
+    full: Annotated[bool, typer.Option("--full", help="A million reports and a million keys, five rounds.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Keep the sealed reports in this folder.")] = None,
 ) -> None:
     """Avro to summary: reports per second over bare opens.
@@ -241,7 +266,7 @@ def command(
     Both use all cores, one process each.
     """
     if full:
-        reports, keys = 1_000_000, 1_000_000
+        reports, keys, rounds = 1_000_000, 1_000_000, max(rounds, 5)
     workers = min(2, os.cpu_count() or 1)
     with tempfile.TemporaryDirectory(prefix="aggservice-bench-") as scratch:
         inputs = folder or Path(scratch)
@@ -253,15 +278,24 @@ def command(
         ours: list[float] = []
         peak = 0
         for number in range(rounds):
-            bare.append(bare_seconds(inputs, workers))
+            others = Others()
+            for path in inputs.glob("*.avro"):
+                path.read_bytes()
+            first = bare_seconds(inputs, workers, 0)
             taken, _, seen = engine_seconds(inputs, workers)
+            bare.append(first + bare_seconds(inputs, workers, 1))
             ours.append(taken)
             peak = max(peak, seen)
-            print(f"round {number + 1}: bare {bare[-1]:.2f} s, engine {ours[-1]:.2f} s, peak RSS {seen / _GIB:.2f} GiB")
-    ratio = median(bare) / median(ours)
+            print(
+                f"round {number + 1}: {bare[-1] / taken:.3f}, bare {bare[-1]:.2f} s, engine {taken:.2f} s, peak RSS "
+                f"{seen / _GIB:.2f} GiB, other processes had {others.share():.0%} of the machine",
+                flush=True,
+            )
+    ratios = [one / two for one, two in zip(bare, ours, strict=True)]
     conclude(
-        ratio,
-        f"reports per second, Avro to a summary of {keys:,} keys, over bare opens per second, {workers} processes each",
+        median(ratios),
+        f"reports per second, Avro to a summary of {keys:,} keys, over bare opens per second, {workers} processes, "
+        f"median of {rounds} rounds from {min(ratios):.3f} to {max(ratios):.3f}",
         f"{reports / median(ours):,.0f} against {reports / median(bare):,.0f} per second; "
         f"peak RSS of all processes {peak / _GIB:.2f} GiB",
     )

@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Final
 
-from budget.audit.tally import Tally
+from budget.audit.tally import EVERY_KEY, Tally
 from budget.errors import BudgetError
 from budget.log.entries import (
     NO_ENTRY,
@@ -42,9 +42,13 @@ class DisagreementError(BudgetError):
 
 
 class LogReplay:
-    """The state of a replay: the end of the log after the entries added so far, and the balances they imply."""
+    """The state of a replay: the end of the log after the entries added so far, and the balances they imply.
 
-    def __init__(self) -> None:
+    Everything is checked, but only units in the range of keys ``span`` are added up.
+    """
+
+    def __init__(self, span: tuple[int, int] = EVERY_KEY) -> None:
+        self._span = span
         self.genesis: Genesis | None = None
         self.ledger_id = NO_ENTRY
         self.entries = 0
@@ -81,7 +85,7 @@ class LogReplay:
         entry = self._check_chain(raw)
         leaf = entry_hash(raw)
         if isinstance(entry, Genesis):
-            self.genesis, self.ledger_id, self._balances = entry, leaf, Tally(entry.filter.limit)
+            self.genesis, self.ledger_id, self._balances = entry, leaf, Tally(entry.filter.limit, self._span)
             if any(True for _ in parts):
                 raise DisagreementError(entry.seq, "units", "a genesis charges no units")
         else:
@@ -154,7 +158,6 @@ class LogReplay:
     def _charge(self, entry: ReleaseEntry | RecoveryEntry, parts: Iterable[bytes]) -> None:
         """Replay an entry's units part by part: order, count, digest and every unit's limit."""
         digest, seen, last = hashlib.sha256(), 0, b""
-        sign = -1 if isinstance(entry, RecoveryEntry) else 1
         for raw in parts:
             keys = columns(rows(raw))
             if not ascending(keys) or raw[:UNIT_BYTES] <= last:
@@ -162,13 +165,18 @@ class LogReplay:
             last = raw[-UNIT_BYTES:]
             digest.update(raw)
             seen += keys[0].size
-            bad = self.balances.charge(keys, entry.cost, sign)
-            if bad >= 0:
-                unit = raw[bad * UNIT_BYTES : (bad + 1) * UNIT_BYTES].hex()
-                raise DisagreementError(entry.seq, "budget", f"unit {unit} is charged beyond its limit")
+            charge_part(self.balances, entry, raw)
         if seen != entry.units.count or digest.digest() != entry.units.sha256:
             raise DisagreementError(entry.seq, "units", "the count or digest of the unit keys differs from the entry")
         self.units_charged += seen
+
+
+def charge_part(balances: Tally, entry: ReleaseEntry | RecoveryEntry, raw: bytes) -> None:
+    """Add what an entry charged to some of its units, or refunded; DisagreementError if a unit leaves its limit."""
+    bad = balances.charge(columns(rows(raw)), entry.cost, -1 if isinstance(entry, RecoveryEntry) else 1)
+    if bad >= 0:
+        unit = raw[bad * UNIT_BYTES : (bad + 1) * UNIT_BYTES].hex()
+        raise DisagreementError(entry.seq, "budget", f"unit {unit} is charged beyond its limit")
 
 
 class Evidence:

@@ -1,7 +1,7 @@
 """Balances computed from the log alone: a hash table over unit keys, independent of the stored balances.
 
 It exists for the audit, which must not trust the code that charges. It needs 50 to 100 bytes per unit and one or two
-memory accesses per charge.
+memory accesses per charge. The audit of a large database takes one range of keys after the other.
 """
 
 from __future__ import annotations
@@ -118,10 +118,25 @@ def look_up(slots: Slots, rows: Rows, keys: Columns, found: Indexes) -> np.int64
     return seen
 
 
-class Tally:
-    """The balances that a log implies. ``charge`` in order of the log; ``amounts`` to compare."""
+EVERY_KEY: Final = (0, 1 << 64)
+"""The range of all keys, by their first eight bytes as a number: from the first on, below the second."""
 
-    def __init__(self, limit: Spend) -> None:
+
+def within(keys: Columns, span: tuple[int, int]) -> slice:
+    """Return which of some ascending keys lie in a range."""
+    high = keys[0]
+    begin = 0 if span[0] == 0 else int(np.searchsorted(high, np.uint64(span[0])))
+    return slice(begin, high.size if span[1] >= 1 << 64 else int(np.searchsorted(high, np.uint64(span[1]))))
+
+
+class Tally:
+    """The balances that a log implies, for the units of one range of keys.
+
+    ``charge`` in order of the log; ``amounts`` to compare.
+    """
+
+    def __init__(self, limit: Spend, span: tuple[int, int] = EVERY_KEY) -> None:
+        self.span = span
         self._limit = np.array([limit.loss_micro, limit.delta_atto, limit.uses], dtype=np.int64)
         self._rows: Rows = np.zeros((_START, 5), dtype=np.uint64)
         self._slots: Slots = np.full(2 * _START, -1, dtype=np.int32)
@@ -142,11 +157,16 @@ class Tally:
             rehash(self._slots, self._rows, self.used)
 
     def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
-        """Charge every key (sign 1) or refund it (sign −1); return the first key that leaves [0, limit], or −1."""
-        self._reserve(keys[0].size)
+        """Charge every key of the range (sign 1) or refund it (sign −1).
+
+        Keys are ascending. Returns the first key that leaves [0, limit], or −1.
+        """
+        chosen = within(keys, self.span)
+        mine = (keys[0][chosen], keys[1][chosen], keys[2][chosen])
+        self._reserve(mine[0].size)
         step = sign * np.array([cost.loss_micro, cost.delta_atto, cost.uses], dtype=np.int64)
-        self.used, bad, _ = apply(self._slots, self._rows, self.used, keys, step, self._limit)
-        return bad
+        self.used, bad, _ = apply(self._slots, self._rows, self.used, mine, step, self._limit)
+        return bad + chosen.start if bad >= 0 else bad
 
     def amounts(self, keys: Columns) -> tuple[NDArray[np.bool_], Words, Words, Words]:
         """Return for each key whether the log charged it, and its loss, delta and uses (0 if not)."""

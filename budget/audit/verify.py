@@ -1,7 +1,7 @@
 """The audit: replay a log, compare it with the database and with kept evidence, and name the first disagreement.
 
 In a database, receipts, jobs, results, head and balances must be exactly what the log implies, so that the audit sees a
-change of any value in any column.
+change of any value in any column. Balances are compared a range of keys at a time, so that memory is bounded.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from budget.audit.replay import UNREADABLE, DisagreementError, Evidence, LogReplay, check_end
+from budget.audit.replay import UNREADABLE, DisagreementError, Evidence, LogReplay, charge_part, check_end
+from budget.audit.tally import EVERY_KEY, Tally, within
 from budget.files.staging import Manifest
-from budget.log.entries import Entry, ReleaseEntry
+from budget.log.entries import Entry, Genesis, ReleaseEntry, entry_from_bytes
 from budget.log.export import ExportedLog
 from budget.log.merkle import last_path
 from budget.log.proofs import Checkpoint, Receipt
@@ -25,6 +27,8 @@ from budget.stores.balances import BLOCK_MAX, RECORD, parse_block, record_keys
 from budget.units import UNIT_BYTES, UnitSet, ascending, contains, rows
 
 _BLOCKS_AT_ONCE: Final = 4096
+UNITS_AT_ONCE: Final = 30_000_000
+"""About how many units are compared in one pass over the log: 50 to 100 bytes of memory each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +71,9 @@ class AuditReport:
 class _Audit:
     """One run of an audit. A store that retries a transaction needs a new one."""
 
-    def __init__(self, evidence: Evidence, progress: Callable[[int], None]) -> None:
-        self.log = LogReplay()
+    def __init__(self, evidence: Evidence, progress: Callable[[int], None], span: tuple[int, int] = EVERY_KEY) -> None:
+        self.log = LogReplay(span)
+        self.known = 0
         self.compared = 0
         self.parts = 0
         self._evidence = evidence
@@ -96,7 +101,7 @@ class _Audit:
             releases=log.releases,
             recoveries=log.recoveries,
             units_charged=log.units_charged,
-            units_known=0 if log.genesis is None else log.balances.used,
+            units_known=self.known if self.known or log.genesis is None else log.balances.used,
             evidence=self.compared,
             ledger_id=log.ledger_id,
             public_key=b"" if log.genesis is None else log.genesis.public_key,
@@ -135,8 +140,8 @@ class _Audit:
         if present != expected:
             raise DisagreementError(None, "schema", f"the tables and indexes differ from schema version {version}")
 
-    def check_balances(self, transaction: Transaction) -> None:
-        """Compare every stored balance with the replay; name the first entry that charged a unit that differs."""
+    def check_balances(self, transaction: Transaction, balances: Tally) -> None:
+        """Compare every stored balance in a range of keys; name the first entry that charged a unit that differs."""
         seen, last = 0, b""
         for records in _blocks_at_once(transaction):
             keys = record_keys(records)
@@ -144,7 +149,11 @@ class _Audit:
             if not ascending(keys) or first <= last:
                 raise DisagreementError(None, "balances", f"the units from {first.hex()} on are not in ascending order")
             last = records[-1:].tobytes()[:UNIT_BYTES]
-            known, loss, delta, uses = self.log.balances.amounts(keys)
+            chosen = within(keys, balances.span)
+            records = records[chosen]
+            if not records.size:
+                continue
+            known, loss, delta, uses = balances.amounts((keys[0][chosen], keys[1][chosen], keys[2][chosen]))
             wrong = (
                 ~known
                 | (loss != records["loss"].astype(np.uint64))
@@ -157,9 +166,31 @@ class _Audit:
                 raise DisagreementError(_first_charge(transaction, units), "balances", text)
             seen += records.size
             self._progress(records.size)
-        if seen != self.log.balances.used:
-            text = f"the log charged {self.log.balances.used} units, but there are {seen} balances"
+        self.known += balances.used
+        if seen != balances.used:
+            text = f"the log charged {balances.used} units, but there are {seen} balances"
             raise DisagreementError(_first_without_balance(transaction, self.log.entries), "balances", text)
+
+    def check_range(self, transaction: Transaction, span: tuple[int, int]) -> None:
+        """Add up and compare the balances of another range of keys; entries and units have been checked already."""
+        assert self.log.genesis is not None
+        balances = Tally(self.log.genesis.filter.limit, span)
+        for row in transaction.entries(1):
+            entry = entry_from_bytes(bytes(row.header), self.log.genesis.filter.loss_name)
+            assert not isinstance(entry, Genesis)
+            for part in transaction.parts(row.seq):
+                first, last = (int.from_bytes(key[:8], "big") for key in (part.first_key, part.last_key))
+                if first < span[1] and span[0] <= last:
+                    charge_part(balances, entry, part.keys)
+        self.check_balances(transaction, balances)
+
+
+def _spans(transaction: Transaction) -> list[tuple[int, int]]:
+    """Divide all keys into ranges of about ``UNITS_AT_ONCE`` stored balances."""
+    blocks = transaction.block_index(bytes(UNIT_BYTES), b"\xff" * UNIT_BYTES)
+    every = max(1, UNITS_AT_ONCE // BLOCK_MAX)
+    cuts = sorted({int.from_bytes(key[:8], "big") for key in blocks[every::every] if isinstance(key, bytes)} - {0})
+    return list(pairwise([0, *cuts, 1 << 64]))
 
 
 def _keys(records: NDArray[np.void]) -> NDArray[np.uint8]:
@@ -256,7 +287,8 @@ def verify_store(
 
     def work(transaction: Transaction) -> None:
         nonlocal audit
-        audit = _Audit(evidence, progress)
+        first, *others = _spans(transaction)
+        audit = _Audit(evidence, progress, first)
         for row in transaction.entries():
             if row.seq != audit.log.entries or type(row.seq) is not int:
                 text = f"entry {row.seq} follows entry {audit.log.entries - 1}"
@@ -268,7 +300,9 @@ def verify_store(
                 _check_job(transaction, entry)
         audit.end()
         audit.check_tables(transaction)
-        audit.check_balances(transaction)
+        audit.check_balances(transaction, audit.log.balances)
+        for span in others:
+            audit.check_range(transaction, span)
 
     try:
         store.read("verify", work)

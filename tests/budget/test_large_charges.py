@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+import psycopg
 import pytest
 from numpy.typing import NDArray
 
@@ -92,12 +93,29 @@ def new_ledger(dsn: str, schema: str) -> Ledger:
     )
 
 
-def test_a_charge_of_many_parts_is_logged_and_audited(postgres_dsn: str, tmp_path: Path) -> None:
+def test_a_charge_of_many_parts_is_logged_and_audited(
+    postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = new_ledger(postgres_dsn, "many_parts")
     _, peak = charge(ledger, tmp_path, "many", 200_000, 1000)
+    charge(ledger, tmp_path, "more", 1000, 1010)
     assert peak < own_memory() + (64 << 20)
-    assert verify_store(ledger.store).ok
     assert ledger.remaining_of(1).least == ledger.remaining_of(1).most
+    whole = verify_store(ledger.store)
+    monkeypatch.setattr("budget.audit.verify.UNITS_AT_ONCE", 40_000)
+    assert verify_store(ledger.store) == whole
+    assert whole.ok and whole.units_known == 201_000
+    with psycopg.connect(postgres_dsn) as connection:
+        for position, seq in ((0, 1), (900, 1)):
+            connection.execute("SET search_path TO many_parts")
+            connection.execute(
+                "UPDATE balances SET records = set_byte(records, 27, get_byte(records, 27) # 1) WHERE first_key ="
+                " (SELECT first_key FROM balances ORDER BY first_key LIMIT 1 OFFSET %s)",
+                (position,),
+            )
+            connection.commit()
+            found = verify_store(ledger.store).disagreement
+            assert found is not None and (found.seq, found.what) == (seq, "balances")
     ledger.store.close()
 
 
