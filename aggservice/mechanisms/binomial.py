@@ -1,25 +1,26 @@
-"""Binomial masses, tails and shortfalls to eleven digits, far out and for up to 2⁵⁰ trials.
+"""Binomial masses, tails and shortfalls to eleven digits, for up to 2⁵⁰ trials and far from the mean.
 
 With X ~ Bin(n, p), m ≤ (n − 1)p and θ = (1 − p)/p, the sum over x ≤ m of (a + b(m − x))·P[X = x] is
 
     P[X = m]·(n − m)·∫₀¹ (1 − u)^(n−m−1) (1 + θu)^m (a + b·m·θu/(1 + θu)) du
 
-(Euler's integral of two hypergeometric series). a = 1, b = 0 is P[X ≤ m]; p = ½, a = t − m, b = 1 is E(t − X)₊. Every
-term is positive, so nothing cancels: the textbook form of the latter, t·P[X ≤ m] − (n/2)·P[X' ≤ m − 1], subtracts two
-numbers that agree in all but a 1/(z√n) of their size, z deviations out.
+(Euler's integral of two hypergeometric series). For a = 1 and b = 0 it is P[X ≤ m]; for p = ½, a = t − m and b = 1 it
+is the shortfall E(t − X)₊. All terms are positive, so no digits cancel. The textbook form of the shortfall,
+t·P[X ≤ m] − (n/2)·P[X' ≤ m − 1], subtracts two numbers whose relative difference is only 1/(z√n), z deviations from
+the mean.
 
-How much a float can be off (``RELATIVE_ERROR``, which the tests measure against mpmath):
+The relative error is below ``RELATIVE_ERROR``; the tests measure it against mpmath. It consists of:
 
-* The mean np is a fraction, and the distance from it is rounded once. So the exponent of the mass, a sum of two
-  non-negative terms computed to a few units in the last place, has a relative error of some 10⁻¹⁵; it is at most 745
-  where a float is not zero, and the mass is off by less than 10⁻¹¹ (by less than 10⁻¹³ at δ = 10⁻¹⁸). Stirling's series
-  is cut where its next term is below 10⁻¹⁶.
-* The variance above ``_FEW``: Gauss and Legendre's rule with 32 points on [0, L], where the exponent −ψ of the
-  integrand, concave and falling, has passed −42. Beyond L there is less than e^−42·L/42 (ψ is convex). On Bernstein's
-  ellipse ρ = 3 around the interval (as far as L/3 beyond its ends, and 2L/3 to its sides) the integrand is below e^25
-  times its largest value on it, so the rule errs by less than 10⁻¹⁸ of L times that value (2.4·e^25·3^−62), while
-  the integral is more than 1/42² of it.
-* Otherwise the series itself, at most some 300 terms until what is left is below 10⁻¹⁸.
+* The mass. The mean np is a fraction, and the distance from it is rounded once. The exponent of the mass is a sum of
+  two non-negative terms with a relative error of about 10⁻¹⁵. It is at most 745 if the mass is not 0 as a float, so
+  the mass has an error below 10⁻¹¹ (below 10⁻¹³ at δ = 10⁻¹⁸). Stirling's series ends before its first term below
+  10⁻¹⁶.
+* The integral, used if the variance is above ``_FEW``: the Gauss-Legendre rule with 32 points on [0, L]. L is where the
+  exponent −ψ of the integrand, which is concave and decreasing, has fallen below −42; beyond L there is less than
+  e^−42·L/42, because ψ is convex. On Bernstein's ellipse ρ = 3 around the interval (L/3 beyond its ends, 2L/3 to its
+  sides) the integrand is below e^25 times its maximum on the interval. So the rule has an error below 10⁻¹⁸·L times
+  that maximum (2.4·e^25·3^−62), and the integral is more than L/42² times it.
+* The series, used otherwise: at most about 300 terms, until the rest is below 10⁻¹⁸.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 RELATIVE_ERROR = 1e-11
-"""No mass, tail or shortfall below is further than this from the true one, relatively, unless it is under 10⁻³⁰⁰."""
+"""The largest relative error of a mass, tail or shortfall of this module that is above 10⁻³⁰⁰."""
 MOST_TRIALS = 2**50
-"""Up to here whole numbers, their halves and their sums are floats."""
+"""Up to this number, integers, their halves and their sums are exact as floats."""
 
 _FEW = 900.0
 _POINTS, _WEIGHTS = (np.ascontiguousarray(values) for values in np.polynomial.legendre.leggauss(32))
 _HALF_LOG_2PI = math.log(2 * math.pi) / 2
-#: ln x! − ((x + ½) ln x − x + ½ ln 2π) for x = 0…15; the entry of zero is not used.
+#: ln x! − ((x + ½) ln x − x + ½ ln 2π) for x = 0…15; the entry for 0 is not used.
 _STIRLING = np.array(
     [0.0] + [math.lgamma(x + 1) - (x + 0.5) * math.log(x) + x - _HALF_LOG_2PI for x in map(float, range(1, 16))]
 )
@@ -50,7 +51,7 @@ _STIRLING = np.array(
 
 @njit(cache=True)
 def _excess(y: float) -> float:
-    """Return y − ln(1 + y) for y > −1, without the cancellation near zero."""
+    """Return y − ln(1 + y) for y > −1, precise also near 0."""
     if abs(y) > 0.3:
         return y - math.log1p(y)
     r = y / (2 + y)
@@ -69,7 +70,7 @@ def _divergence(y: float) -> float:
 
 @njit(cache=True)
 def _stirling(x: float) -> float:
-    """Return ln x! less Stirling's formula, for whole x ≥ 1."""
+    """Return ln x! minus Stirling's formula, for integers x ≥ 1."""
     if x < 16:
         return float(_STIRLING[int(x)])
     s = 1 / (x * x)
@@ -93,7 +94,7 @@ def _log_mass(m: float, n: float, p: float, q: float, above: float) -> float:
 def _below(m: float, n: float, p: float, q: float, above: float, level: float, step: float) -> float:
     """Return the sum over x ≤ m of (level + step·(m − x))·P[Bin(n, p) = x].
 
-    For 0 ≤ m ≤ (n − 1)p; where the variance is at most ``_FEW``, for any m from 0 to n.
+    It needs 0 ≤ m ≤ (n − 1)p or, if the variance is at most ``_FEW``, 0 ≤ m ≤ n.
     """
     odds = q / p
     if n * p * q <= _FEW:
@@ -133,7 +134,7 @@ def _masses(first: float, count: int, n: float, p: float, q: float, whole: float
 
 @njit(cache=True)
 def _side(lower: bool, m: float, n: float, p: float, q: float, above: float) -> float:
-    """Return P[X ≤ m] or, not ``lower``, P[X > m]."""
+    """Return P[X ≤ m] if ``lower``, else P[X > m]."""
     if lower:
         return float(_below(m, n, p, q, above, 1.0, 0.0))
     return float(_below(n - m - 1, n, q, p, 1 - above, 1.0, 0.0))
@@ -141,7 +142,7 @@ def _side(lower: bool, m: float, n: float, p: float, q: float, above: float) -> 
 
 @njit(cache=True)
 def _tails(edges: Floats, n: float, p: float, q: float, whole: float, part: float) -> Floats:
-    """Return P[X < edge] and P[X ≥ edge], a row each, for whole edges; the smaller of the two has all its digits."""
+    """Return one row of P[X < edge] and one of P[X ≥ edge], for integer edges; the smaller of the two is precise."""
     tails = np.empty((2, edges.size))
     for i in range(edges.size):
         m = edges[i] - 1
@@ -151,9 +152,9 @@ def _tails(edges: Floats, n: float, p: float, q: float, whole: float, part: floa
         elif m >= n:
             tails[0, i], tails[1, i] = 1.0, 0.0
         else:
-            # The mirror image of X ≥ edge: at most n − m − 1 misses, whose mean is n − (whole + part). The integral
-            # needs the side of the mean that ``edge`` is on, where the variance is large and so either side is at most
-            # about a half; the series does not, and takes the smaller side.
+            # X ≥ edge means at most n − m − 1 misses, whose mean is n − (whole + part). The integral needs the side of
+            # the mean on which ``edge`` lies; there the variance is large, and either side is at most about ½. The
+            # series works on both sides, so it takes the smaller one.
             lower = above >= p
             side = _side(lower, m, n, p, q, above)
             if side > 0.5 and n * p * q <= _FEW:
@@ -168,7 +169,7 @@ def _tails(edges: Floats, n: float, p: float, q: float, whole: float, part: floa
 def shortfalls(threshold: Floats, deficit: Floats, trials: Floats) -> Floats:
     """Return E(t − X)₊ for X ~ Bin(trials, ½), for each threshold t ≤ trials/2.
 
-    The threshold is given twice, as t and as ``deficit`` = trials/2 − t: the smaller of the two is used, which has
+    The threshold is given twice, as t and as ``deficit`` = trials/2 − t. The smaller of the two is used, because it has
     more digits after the point.
     """
     expected = np.empty(threshold.size)
@@ -183,7 +184,7 @@ def shortfalls(threshold: Floats, deficit: Floats, trials: Floats) -> Floats:
             above = n / 2 - m
         else:
             odd = n % 2
-            above = odd / 2 + math.floor(d - odd / 2) + 1  # the least of …, ½ or 1, 3⁄2 or 2, … that exceeds d
+            above = odd / 2 + math.floor(d - odd / 2) + 1  # the least n/2 − m above d, for an integer m
             m = n / 2 - above
             level = above - d
         expected[i] = _below(m, n, 0.5, 0.5, above, level, 1.0) if m >= 0 else 0.0
@@ -192,7 +193,7 @@ def shortfalls(threshold: Floats, deficit: Floats, trials: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binomial:
-    """The law of the number of hits in ``trials`` ≤ 2⁵⁰ trials, each a hit with an exact ``chance`` between 0 and 1."""
+    """The law of the number of hits in ``trials`` ≤ 2⁵⁰ trials, with an exact ``chance`` of a hit between 0 and 1."""
 
     trials: int
     chance: Fraction
@@ -208,6 +209,6 @@ class Binomial:
         return masses
 
     def tails(self, edges: Floats) -> tuple[Floats, Floats]:
-        """Return P[X < edge] and P[X ≥ edge] for whole edges. ``RELATIVE_ERROR`` is of the smaller of the two."""
+        """Return P[X < edge] and P[X ≥ edge] for integer edges. ``RELATIVE_ERROR`` holds for the smaller of the two."""
         below, above = _tails(edges, *self._numbers())
         return below, above

@@ -1,16 +1,15 @@
 """Numerical privacy amplification by shuffling: a user hides among the clones that the others' randomizers make.
 
-The others' reports are decomposed: with some probability a report is a *clone*, drawn from a law that does not
-depend on its sender, and otherwise the adversary is told it. What remains is one user among a binomial number C of
-clones. For k-ary randomized response a clone is uniform over the k values and occurs with probability
-k/(e^ε₀ + k − 1) (Balle, Bell, Gascón and Nissim 2019; Feldman, McMillan and Talwar 2021). For *any* ε₀-LDP randomizer
-the binary case k = 2 is an upper bound: docs/shuffling.md has the argument (three lines of convex order), which also
-mends what the erratum of "Stronger Privacy Amplification by Shuffling" (2023) withdrew.
+Each report of the others is split into two cases. With some probability it is a *clone*, drawn from a law that does not
+depend on its sender; otherwise we assume that the adversary knows it. One user remains among C clones, and C is
+binomial. For k-ary randomized response, a clone is uniform over the k values and has probability k/(e^ε₀ + k − 1)
+(Balle, Bell, Gascón and Nissim 2019; Feldman, McMillan and Talwar 2021). For *any* ε₀-LDP randomizer, the binary case
+k = 2 is an upper bound. docs/shuffling.md has the proof; it also covers the general case that the erratum of "Stronger
+Privacy Amplification by Shuffling" (2023) withdrew.
 
-Everything here is an upper bound by construction: tails are added, not dropped; blocks of C use that more clones never
-reveal more; what a float rounds is rounded towards more δ (fewer clones, a higher threshold, heavier blocks); and the
-sum is inflated by 10⁻⁸, a thousand times what ``aggservice.mechanisms.binomial`` can lose, whatever the number of
-reports.
+Every step gives an upper bound on δ. Tails are added, not dropped. A block of values of C is replaced by its smallest
+value, because more clones never reveal more. Floats are rounded towards more δ: fewer clones, a higher threshold,
+heavier blocks. The sum is multiplied by 1 + 10⁻⁸, a thousand times the error of ``aggservice.mechanisms.binomial``.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from aggservice.mechanisms.binomial import MOST_TRIALS, RELATIVE_ERROR, Binomial
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.shuffling import check_shuffle, check_whole, closed_epsilon
 
-#: A thousand times ``RELATIVE_ERROR``, which one factor, a sum of some thousand positive terms and a constant or two
-#: cannot use up: the block's weight and the shortfall are off by that much each, and the rest by some 10⁻¹³.
+#: A thousand times ``RELATIVE_ERROR``. A block's weight and its shortfall have that error each; everything else, such
+#: as the sum of some thousand positive terms, has an error of about 10⁻¹³.
 _INFLATION = 1 + 1e-8
-#: A few units in the last place, more than the exponentials and hyperbolic tangents of an argument can be off.
+#: A few units in the last place: more than the error of an exponential or a hyperbolic tangent.
 _NUDGE = 2.0**-48
 _OUTER_BLOCKS = 512
-#: For more than two values: blocks of the number of clones, and of how many of them fall on the user's two values.
-#: Few reports are summed one by one; of many, blocks this fine cost a part in a thousand of epsilon.
+#: For more than two values: the number of blocks for the number of clones, and for how many of the clones have one of
+#: the user's two values. Up to ``_FEW_REPORTS`` reports each number is a block; beyond, blocks cost about 0.1 % of ε.
 _FEW_REPORTS = 4096
 _FEW_BLOCKS = (400, 2000)
 _MANY_BLOCKS = (96, 400)
 _NEGLIGIBLE = 1e-7
-#: With a larger ε₀ there is not one clone among 2⁵⁰ reports of 2⁵⁰ values, and exponentials leave the range of floats.
+#: For a larger ε₀, 2⁵⁰ reports over 2⁵⁰ values have no clone among them, and e^ε₀ would exceed the range of floats.
 _NO_CLONES = 300
 _EXACT_LIMIT = 4096
 _EXACT_EPSILON = 300
@@ -47,14 +46,13 @@ _DROPPED = 1e-150
 
 
 def _blocks(law: Binomial, negligible: float, most: int) -> tuple[Floats, Floats, Floats, float]:
-    """Cut the range of a binomial law into at most ``most`` blocks of consecutive values.
+    """Divide the range of a binomial law into at most ``most`` blocks of consecutive values.
 
-    Return the first value, the last value and the probability of each block, and the probability of what was left
-    out on both sides, which is at most ``negligible``. No probability is below the true one by more than
-    ``RELATIVE_ERROR`` of it.
+    Return the first value, the last value and the probability of each block, and the probability outside all blocks,
+    which is at most ``negligible``. A probability is too small by at most ``RELATIVE_ERROR``, relatively.
     """
     half = negligible / 2
-    # Chernoff's bound in Bernstein's form: this far from the mean, each side has less than half of what is negligible.
+    # Bernstein's form of Chernoff's bound: each tail beyond this width has less than half of ``negligible``.
     reach = -math.log(half)
     mean = law.trials * law.chance
     width = Fraction(reach / 3 + math.sqrt(reach**2 / 9 + 2 * float(mean * (1 - law.chance)) * reach))
@@ -67,7 +65,7 @@ def _blocks(law: Binomial, negligible: float, most: int) -> tuple[Floats, Floats
         return first, first, law.masses(low, high), outside
     edges = np.unique(np.floor(np.linspace(low, high + 1, most + 1)))
     below, above = law.tails(edges)
-    # A difference of two tails may lose all its digits; what it can have lost is added.
+    # A difference of two tails may lose all its digits: add the most that it can have lost.
     left = np.diff(below) + RELATIVE_ERROR * (below[1:] + below[:-1])
     right = -np.diff(above) + RELATIVE_ERROR * (above[1:] + above[:-1])
     weight = np.where(below[1:] < above[:-1], left, right)
@@ -75,17 +73,17 @@ def _blocks(law: Binomial, negligible: float, most: int) -> tuple[Floats, Floats
 
 
 def _gain(epsilon0: float, epsilon: float) -> float:
-    """Return e^ε₀ − e^ε without losing digits where the two are close."""
+    """Return e^ε₀ − e^ε, precise also if the two are close."""
     return -math.exp(epsilon0) * math.expm1(epsilon - epsilon0)
 
 
 def _given_items(items: Floats, epsilon0: float, epsilon: float, k: int, negligible: float, blocks: int) -> Floats:
     """Return the δ of one user among ``items − 1`` clones, for each entry of ``items``.
 
-    With M items uniform on k values, a of them at the user's first possible value and b at the second, it is
-    E[(aA + bB + cD)₊]·k/(M(e^ε₀ + k − 1)) with A = e^ε₀ − e^ε, B = 1 − e^(ε₀+ε), D = 1 − e^ε, c = M − a − b. Given
-    m = a + b, b is Bin(m, ½). In a block of m the largest m and a shift by the mean bound the expectation, because
-    a centred sum of more terms is larger in convex order.
+    Let M items be uniform on k values, of which a have the user's first possible value, b the second, and c = M − a − b
+    another one. Then δ = E[(aA + bB + cD)₊]·k/(M(e^ε₀ + k − 1)) with A = e^ε₀ − e^ε, B = 1 − e^(ε₀+ε) and D = 1 − e^ε.
+    Given m = a + b, b is Bin(m, ½). For a block of values of m, take the largest m and shift by the mean: this bounds
+    the expectation, because a centred sum of more terms is larger in convex order.
     """
     share = math.tanh(epsilon / 2) / math.tanh(epsilon0 / 2)  # −(A + B)/(A − B)
     # 2A/(A − B), which is 1 − share, from numbers that neither cancel nor overflow
@@ -110,7 +108,7 @@ def _given_items(items: Floats, epsilon0: float, epsilon: float, k: int, negligi
 
 
 def _clones(epsilon0: float, k: int) -> Fraction:
-    """Return the probability of a clone, k/(e^ε₀ + k − 1), a little too small: fewer clones never reveal less."""
+    """Return the probability of a clone, k/(e^ε₀ + k − 1), rounded down: fewer clones never reveal less."""
     total = math.exp(epsilon0) + k - 1
     others = math.expm1(epsilon0) / total
     if others < 0.5:
@@ -127,8 +125,8 @@ def _check_values(k: int) -> None:
 def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2) -> float:
     """Return an upper bound on the δ at ``epsilon`` of ``reports`` shuffled reports of one ε₀-LDP randomizer.
 
-    With ``k = 2`` it holds for every randomizer; with a larger k, for k-ary randomized response, and is then smaller.
-    Of more than 2⁵⁰ reports only 2⁵⁰ are counted on, which is safe: the others may as well be told.
+    With ``k = 2`` it holds for every randomizer; with a larger k, only for k-ary randomized response, and is smaller.
+    If there are more than 2⁵⁰ reports, only 2⁵⁰ count, which is safe: the bound holds even if the others are known.
     """
     check_shuffle(epsilon0, reports)
     _check_values(k)
@@ -153,11 +151,11 @@ def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2)
 
 
 def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) -> float:
-    """Return an ε, at most a part in 10⁹ above the smallest, with ``delta_at(ε) ≤ delta``; δ falls as ε grows.
+    """Return an ε with ``delta_at(ε) ≤ delta``, at most 10⁻⁹ above the smallest, relatively; δ decreases in ε.
 
-    ``highest`` must be known to be such an ε, and is returned where ``delta_at`` cannot show it. False position on
-    ln δ (the Illinois form: an end that stays has its height halved), with a bisection whenever three steps have not
-    halved the bracket. The end returned has been tried.
+    ``highest`` must be known to be such an ε; it is returned if ``delta_at`` cannot confirm it. The search is the
+    Illinois form of false position on ln δ, with a bisection if three steps did not halve the interval. ``delta_at``
+    was evaluated at the returned end.
     """
     target = math.log(delta)
     low, high = 0.0, highest
@@ -189,11 +187,11 @@ def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) 
     return high
 
 
-@lru_cache(maxsize=1024, typed=True)  # by type, for 1000.0 must not be given what 1000 has earned
+@lru_cache(maxsize=1024, typed=True)  # by type: 1000.0 must be refused even if 1000 is cached
 def shuffled_epsilon(epsilon0: float, reports: int, delta: float, *, k: int = 2) -> float:
     """Return an upper bound on the central ε at δ of ``reports`` shuffled reports of one ε₀-LDP randomizer.
 
-    It never exceeds ε₀ nor Theorem 7's closed bound, being the least of the three. ``k`` as in ``shuffled_delta``.
+    It is the least of this bound, ε₀ and Theorem 7's closed bound. ``k`` is as in ``shuffled_delta``.
     """
     check_shuffle(epsilon0, reports, delta)
     _check_values(k)
@@ -203,7 +201,7 @@ def shuffled_epsilon(epsilon0: float, reports: int, delta: float, *, k: int = 2)
 
 @njit(cache=True)
 def sums_of_two(probability: float, others: int) -> Floats:
-    """Return the law of Bin(m, 1−p) + Bin(others−m, p) for m = 0…others, a row each, without what is below 10⁻¹⁵⁰."""
+    """Return the law of Bin(m, 1−p) + Bin(others−m, p), one row per m = 0…others; factors below 10⁻¹⁵⁰ count as 0."""
     rows = np.zeros((others + 1, others + 1))
     log_factorial = np.zeros(others + 1)
     for i in range(1, others + 1):
@@ -235,8 +233,8 @@ def sums_of_two(probability: float, others: int) -> Floats:
 class ExactBinaryShuffle:
     """The exact privacy of shuffled binary randomized response, over every data set that the others can hold.
 
-    Time and memory grow with the square of the number of reports, which is limited to 4,096: it exists to check the
-    bounds, and the bounds to be used. A δ below about 10⁻¹⁴⁰ is not to be trusted.
+    Use it to check the bounds: time and memory grow with the square of the number of reports, at most 4,096. Do not
+    rely on a δ below about 10⁻¹⁴⁰.
     """
 
     def __init__(self, *, epsilon0: float, reports: int) -> None:
@@ -253,7 +251,7 @@ class ExactBinaryShuffle:
         self._before = np.hstack([zero, rows])
 
     def delta(self, epsilon: float) -> float:
-        """Return the exact δ at ``epsilon``: the worst over the others' values, in the worse direction."""
+        """Return the exact δ at ``epsilon``: the largest over the others' values and both directions."""
         if not epsilon >= 0:
             raise ParameterError(f"the central epsilon is a number at least 0, not {epsilon!r}")
         if epsilon >= self._epsilon0:
@@ -264,6 +262,6 @@ class ExactBinaryShuffle:
         return float(np.maximum(stay * self._at - move * self._before, 0).sum(axis=1).max())
 
     def epsilon(self, delta: float) -> float:
-        """Return the exact ε at ``delta``, to a part in 10⁹."""
+        """Return the exact ε at ``delta``, with a relative error of at most 10⁻⁹."""
         check_shuffle(self._epsilon0, 1, delta)
         return _smallest(self.delta, delta, self._epsilon0)

@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from aggservice.mechanisms.errors import ParameterError
 
-#: Comparisons give up here: two numbers that agree to this many bits are taken for a mistake in the formula.
+#: Numbers that agree to this many bits are not compared further: the formula is probably wrong.
 MAX_PRECISION = 1 << 13
 
 Bounds = tuple[int, int]
@@ -90,7 +90,7 @@ class Real:
                 if c > 0 or d < 0:
                     break
                 if working > MAX_PRECISION:
-                    raise ParameterError("division by a number that cannot be told from zero")
+                    raise ParameterError("the divisor is too close to 0 to divide by it: check the formula")
                 working *= 2
             low = min((n << precision) // m for n in (a, b) for m in (c, d))
             high = max(-((-n << precision) // m) for n in (a, b) for m in (c, d))
@@ -120,7 +120,7 @@ class Real:
             if a == b == c == d:
                 return 0
             precision *= 2
-        raise ParameterError(f"two numbers agree to {MAX_PRECISION} bits: are they the same expression?")
+        raise ParameterError(f"two numbers agree to {MAX_PRECISION} bits and cannot be compared: check the formula")
 
     def __ge__(self, other: Real | Fraction | int) -> bool:
         return self.compare(other) >= 0
@@ -133,7 +133,7 @@ class Real:
             if low == high:
                 return low
             working *= 2
-        raise ParameterError("a number cannot be told from a whole one")
+        raise ParameterError("a number is too close to an integer to round it down: check the formula")
 
     def __float__(self) -> float:
         """Return x within one unit in the last place."""

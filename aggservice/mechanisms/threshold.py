@@ -31,7 +31,7 @@ def discovery_threshold(*, epsilon_micro: int, delta_atto: int, l0: int, l1: int
     if not isinstance(delta_atto, int) or not 1 <= delta_atto <= ATTO:
         raise ParameterError(f"key discovery needs 0 < δ ≤ 1 in whole 10⁻¹⁸, not {delta_atto!r}")
     if not isinstance(l0, int) or not 1 <= l0 <= l1:
-        raise ParameterError(f"Λ₀ counts contributions of at least 1 each: it must lie in [1, Λ₁ = {l1}], not {l0!r}")
+        raise ParameterError(f"Λ₀ must be an integer from 1 to Λ₁ = {l1}, not {l0!r}: each contribution is at least 1")
     needed = Fraction(l0 * ATTO, delta_atto)
     rate = Fraction(epsilon_micro, MICRO * l1)
 

@@ -183,7 +183,7 @@ class _Run:
                 offer.score = Score(desirability=number, reject_reason=RejectReason(reason))
 
     def _choose(self, offers: Sequence[_Offer]) -> tuple[_Offer | None, _Offer | None]:
-        """Return the offer with the highest positive desirability and the one after it; ties fall at random."""
+        """Return the offer with the highest positive desirability and the next one; ties are broken at random."""
         remaining = [offer for offer in offers if 0 < offer.score.desirability < math.inf]
         chosen: list[_Offer | None] = []
         for _ in range(2):

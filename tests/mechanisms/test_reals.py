@@ -42,9 +42,9 @@ def test_rationals_compare_exactly(x: Fraction, y: Fraction) -> None:
 
 
 def test_what_cannot_be_decided_is_refused() -> None:
-    with pytest.raises(ParameterError, match="same expression"):
+    with pytest.raises(ParameterError, match="cannot be compared"):
         exp(1).compare(exp(1))
-    with pytest.raises(ParameterError, match="zero"):
+    with pytest.raises(ParameterError, match="too close to 0"):
         (Real.of(1) / (exp(1) - exp(1))).bounds(64)
 
 

@@ -97,7 +97,7 @@ def read_debug_summary(path: Path | BinaryIO) -> Iterator[BucketRows]:
 def _decode(block: Block, columns: int) -> Iterator[BucketRows]:
     # A row has at least one byte per field, which bounds the count; one byte can become 16, so parts are bounded too.
     if block.count * (1 + columns + (columns == 2)) > len(block.data):
-        raise block.error(0, f"{block.count} records cannot fit in {len(block.data)} bytes")
+        raise block.error(0, f"the block states {block.count} records, which its {len(block.data)} bytes cannot hold")
     data = np.frombuffer(block.data, dtype=np.uint8)
     at, left = 0, block.count
     while True:

@@ -163,7 +163,7 @@ def decode_item(data: bytes) -> Any:
 
 
 def _refuse_tag(decoder: cbor2.CBORDecoder) -> NoReturn:
-    raise cbor2.CBORDecodeError("no payload has a tag")
+    raise cbor2.CBORDecodeError("a payload must not have CBOR tags")
 
 
 class _NoTags(Mapping[int, Callable[..., Any]]):
