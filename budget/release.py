@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from aggservice.mechanisms import AmplificationBound, ParameterError, amplified_micro
 from budget.amounts import Delta, Epsilon, Rho
@@ -18,6 +18,7 @@ _NAME_MAX = 64
 _VALUE_MAX = 4096
 _PARAMETERS_MAX = 64
 _MECHANISMS_MAX = 16
+_DIGITS_MAX = 301
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,64 +167,51 @@ class Release:
 
 def release_to_plain(release: Release) -> dict[str, Any]:
     """Return the release as the plain values that go into a log entry."""
-    mechanisms: list[dict[str, str]] = []
-    for mechanism in release.mechanisms:
-        plain = {"name": mechanism.name}
-        if isinstance(mechanism, GaussianNoise):
-            plain |= {"rho": str(mechanism.rho), "delta": str(mechanism.delta)}
-        else:
-            plain["epsilon"] = str(mechanism.epsilon)
-            if isinstance(mechanism, LaplaceDiscovery | ShuffledReports):
-                plain["delta"] = str(mechanism.delta)
-            if isinstance(mechanism, OneUseNoise):
-                plain["max_value"] = str(mechanism.max_value)
-            if isinstance(mechanism, ShuffledReports):
-                plain |= {
-                    "local_epsilon": str(mechanism.local),
-                    "reports": str(mechanism.reports),
-                    "bound": mechanism.bound.value,
-                }
-        mechanisms.append(plain)
     return {
-        "mechanisms": mechanisms,
+        "mechanisms": [_mechanism_to_plain(one) for one in release.mechanisms],
         "unit": release.unit,
         "covers": dict(release.covers),
         "parameters": dict(release.parameters),
     }
 
 
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
+        raise FormatError(f"not a whole number: {text!r}")
+    return int(text)
+
+
+def _bound(text: str) -> AmplificationBound:
+    if text not in tuple(AmplificationBound):
+        raise FormatError(f"not a bound of amplification: {text!r}")
+    return AmplificationBound(text)
+
+
+_KINDS: Mapping[str, type[Mechanism]] = {kind.name: kind for kind in get_args(Mechanism)}
+#: How each field of a mechanism is read; ``local`` is written as local_epsilon.
+_FIELDS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "epsilon": ("epsilon", Epsilon.parse),
+    "delta": ("delta", Delta.parse),
+    "rho": ("rho", Rho.parse),
+    "local": ("local_epsilon", Epsilon.parse),
+    "reports": ("reports", _whole),
+    "max_value": ("max_value", _whole),
+    "bound": ("bound", _bound),
+}
+
+
+def _mechanism_to_plain(mechanism: Mechanism) -> dict[str, str]:
+    return {"name": mechanism.name} | {
+        _FIELDS[field.name][0]: str(getattr(mechanism, field.name)) for field in fields(mechanism)
+    }
+
+
 def _mechanism(plain: dict[str, str]) -> Mechanism:
-    match plain:
-        case {"name": "discrete_laplace", "epsilon": epsilon, **rest} if not rest:
-            return LaplaceNoise(epsilon=Epsilon.parse(epsilon))
-        case {"name": "truncated_discrete_laplace", "epsilon": epsilon, "delta": delta, **rest} if not rest:
-            return LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta))
-        case {"name": "discrete_gaussian", "rho": rho, "delta": delta, **rest} if not rest:
-            return GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
-        case {"name": "local_response", "epsilon": epsilon, **rest} if not rest:
-            return LocalReports(epsilon=Epsilon.parse(epsilon))
-        case {"name": "discrete_laplace_one_use", "epsilon": epsilon, "max_value": most, **rest} if not rest and (
-            most.isascii() and most.isdigit() and len(most) <= 10
-        ):
-            return OneUseNoise(epsilon=Epsilon.parse(epsilon), max_value=int(most))
-        case {
-            "name": "shuffled_local_response",
-            "epsilon": epsilon,
-            "delta": delta,
-            "local_epsilon": local,
-            "reports": reports,
-            "bound": bound,
-            **rest,
-        } if not rest and reports.isascii() and reports.isdigit() and bound in tuple(AmplificationBound):
-            return ShuffledReports(
-                epsilon=Epsilon.parse(epsilon),
-                delta=Delta.parse(delta),
-                local=Epsilon.parse(local),
-                reports=int(reports),
-                bound=AmplificationBound(bound),
-            )
-        case _:
-            raise FormatError(f"not a mechanism: {plain!r}")
+    kind = _KINDS.get(plain.get("name", ""))
+    read = {field.name: _FIELDS[field.name] for field in fields(kind)} if kind is not None else {}
+    if kind is None or plain.keys() != {"name", *(key for key, _ in read.values())}:
+        raise FormatError(f"not a mechanism: {plain!r}")
+    return kind(**{name: parse(plain[key]) for name, (key, parse) in read.items()})
 
 
 def release_from_plain(plain: dict[str, Any]) -> Release:

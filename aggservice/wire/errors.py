@@ -65,8 +65,6 @@ class PayloadFlaw(StrEnum):
 class PayloadError(WireError):
     """An opened payload is not a list of contributions; ``flaw`` says in what way."""
 
-    status = ReportStatus.REPORT_PARSING_ERROR
-
     def __init__(self, flaw: PayloadFlaw) -> None:
         super().__init__(f"the payload is malformed: {flaw.value}")
         self.flaw = flaw
@@ -89,8 +87,6 @@ class KeySetError(WireError):
 
 class ReportBodyError(WireError):
     """The JSON body of a report is not what a browser sends."""
-
-    status = ReportStatus.REPORT_PARSING_ERROR
 
 
 class AvroError(WireError):

@@ -180,18 +180,13 @@ def _new_runs(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[tuple[
             for number, cell in _started(request, tasks):
                 waiting.append((number, cell, pool.submit(source.outcome, number, cell)))
                 if len(waiting) > request.workers:
-                    yield _finished(*waiting.popleft())
-            while waiting:
-                yield _finished(*waiting.popleft())
+                    first, point, future = waiting.popleft()
+                    yield first, point, future.result()
+            for number, cell, future in waiting:
+                yield number, cell, future.result()
         finally:
             for _, _, future in waiting:
-                future.cancel()
-
-
-def _finished(
-    number: int, cell: ExperimentPoint, future: Future[MethodResult]
-) -> tuple[int, ExperimentPoint, MethodResult]:
-    return number, cell, future.result()
+                future.cancel()  # which leaves a finished one as it is
 
 
 def _started(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
