@@ -1,4 +1,4 @@
-"""Budgets of a fleet's device in its kernels: rows of ``ent``, searched from the newest on, and sites per action."""
+"""Budgets of a fleet's device in its kernels: columns of ``ent``, searched from the newest on, and sites per action."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def entry_key(kind, epoch, site):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def find(ent, base, count, key):  # type: ignore[no-untyped-def]
     for row in range(count - 1, base - 1, -1):
-        if ent[row, E_KEY] == key:
+        if ent[E_KEY, row] == key:
             return row
     return ABSENT
 
@@ -44,10 +44,10 @@ def find(ent, base, count, key):  # type: ignore[no-untyped-def]
 def deduct(ent, row, count, key, capacity, cost):  # type: ignore[no-untyped-def]
     """Take ``cost`` from a budget whose row is known; return the number of rows."""
     if row == ABSENT:
-        ent[count, E_KEY] = key
-        ent[count, E_LEFT] = capacity - cost
+        ent[E_KEY, count] = key
+        ent[E_LEFT, count] = capacity - cost
         return count + 1
-    ent[row, E_LEFT] -= cost
+    ent[E_LEFT, row] -= cost
     return count
 
 
@@ -76,15 +76,15 @@ def pay(own, shared, quota, epoch, first, stop, imp, site, action, rules, ent, b
     at_site = at_global = at_quota = ABSENT
     if rules[RUNS + SITE]:
         at_site = find(ent, base, count, entry_key(SITE, epoch, site))
-        if own > (rules[CAPACITY + SITE] if at_site == ABSENT else ent[at_site, E_LEFT]):
+        if own > (rules[CAPACITY + SITE] if at_site == ABSENT else ent[E_LEFT, at_site]):
             return SITE, count, acted
     if rules[RUNS + GLOBAL]:
         at_global = find(ent, base, count, entry_key(GLOBAL, epoch, 0))
-        if shared > (rules[CAPACITY + GLOBAL] if at_global == ABSENT else ent[at_global, E_LEFT]):
+        if shared > (rules[CAPACITY + GLOBAL] if at_global == ABSENT else ent[E_LEFT, at_global]):
             return GLOBAL, count, acted
     if rules[RUNS + CONVERSION_QUOTA]:
         at_quota = find(ent, base, count, entry_key(CONVERSION_QUOTA, epoch, site))
-        if shared > (rules[CAPACITY + CONVERSION_QUOTA] if at_quota == ABSENT else ent[at_quota, E_LEFT]):
+        if shared > (rules[CAPACITY + CONVERSION_QUOTA] if at_quota == ABSENT else ent[E_LEFT, at_quota]):
             return CONVERSION_QUOTA, count, acted
     distinct = 0
     if rules[RUNS + IMPRESSION_QUOTA]:
@@ -95,7 +95,7 @@ def pay(own, shared, quota, epoch, first, stop, imp, site, action, rules, ent, b
                 earlier -= 1
             if earlier < 0:
                 row = find(ent, base, count, entry_key(IMPRESSION_QUOTA, epoch, other))
-                if quota > (rules[CAPACITY + IMPRESSION_QUOTA] if row == ABSENT else ent[row, E_LEFT]):
+                if quota > (rules[CAPACITY + IMPRESSION_QUOTA] if row == ABSENT else ent[E_LEFT, row]):
                     return IMPRESSION_QUOTA, count, acted
                 room[SITES, distinct] = other
                 room[ROWS, distinct] = row

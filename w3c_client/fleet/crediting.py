@@ -59,10 +59,10 @@ def allocate(weights, first, count, value, words, word, top):  # type: ignore[no
 
 
 @njit(cache=True)
-def credit(kept, imp, asked, credit_offset, weights, words, sent, written, room, top):  # type: ignore[no-untyped-def]
+def credit(kept, imp, con, c, credit_offset, weights, words, sent, written, room, top):  # type: ignore[no-untyped-def]
     """Write the histogram of last-n-touch over the first ``kept`` matches; return its end and the sum inside it."""
-    first = credit_offset[asked[C_CREDIT]]
-    most = credit_offset[asked[C_CREDIT] + 1] - first
+    first = credit_offset[con[c, C_CREDIT]]
+    most = credit_offset[con[c, C_CREDIT] + 1] - first
     count = 0
     for match in range(kept):
         i = room[MATCHES, match]
@@ -81,13 +81,13 @@ def credit(kept, imp, asked, credit_offset, weights, words, sent, written, room,
             top[CREDITED, later] = top[CREDITED, later - 1]
         top[CREDITED, place] = i
     if count == 1:
-        top[AMOUNTS, 0] = asked[C_VALUE]
+        top[AMOUNTS, 0] = con[c, C_VALUE]
     else:
-        allocate(weights, first, count, asked[C_VALUE], words, asked[C_WORD], top)
+        allocate(weights, first, count, con[c, C_VALUE], words, con[c, C_WORD], top)
     start, inside = written, np.int64(0)
     for n in range(count):
         index, amount = imp[top[CREDITED, n], I_INDEX], top[AMOUNTS, n]
-        if amount == 0 or index >= asked[C_SIZE]:
+        if amount == 0 or index >= con[c, C_SIZE]:
             continue
         inside += amount
         for row in range(start, written):

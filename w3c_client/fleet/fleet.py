@@ -161,7 +161,7 @@ class Fleet:
         res = np.zeros((len(events[1]), layout.RES_WIDTH), dtype=np.int64)
         ends = np.empty((offset_ms.size, 2), dtype=np.int64)
         # The most that these devices can add; memory that is not written is not taken.
-        ent = np.empty((int((2 * (saved + charged) + cleared * reach).sum()), 2), dtype=np.int64)
+        ent = np.empty((2, int((2 * (saved + charged) + cleared * reach).sum())), dtype=np.int64)
         sent = np.empty((len(events[1]) * credits, 2), dtype=np.int64)
         room = np.empty((3, int(saved.max(initial=0))), dtype=np.int64)
         top = np.empty((3, credits), dtype=np.int64)
@@ -169,7 +169,7 @@ class Fleet:
         entries, written = run(
             firsts, *events, *self._tables, words, self._rules, offset_ms, res, ent, sent, ends, room, top, actions
         )
-        return res, ent[:entries].copy(), sent[:written].copy(), ends
+        return res, ent[:, :entries].copy(), sent[:written].copy(), ends
 
     def _impression_rows(self, given: ImpressionColumns) -> Ints:
         lifetimes_ms = np.minimum(given.lifetime_days, self.config.max_lookback_days) * DAY_MS
@@ -304,25 +304,27 @@ def _joined(blocks: list[tuple[Ints, ...]]) -> FleetConversions:
     for own_res, own_ent, own_sent, own_ends in blocks:
         own_ends[:, layout.D_ENTRIES] += entries
         own_res[:, layout.R_END] += written
-        entries, written = entries + len(own_ent), written + len(own_sent)
-    res, ent, sent, ends = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        entries, written = entries + own_ent.shape[1], written + len(own_sent)
+    parts = list(zip(*blocks, strict=True))
+    res, sent, ends = (np.concatenate(parts[number]) for number in (0, 2, 3))
+    ent = np.concatenate(parts[1], axis=1)
     starts = ends[:, layout.D_START]
     return FleetConversions(
         outcome=res[:, layout.R_OUTCOME].astype(np.int8),
         offset=np.concatenate((np.zeros(1, dtype=np.int64), res[:, layout.R_END])),
-        index=sent[:, layout.S_INDEX].copy(),
-        amount=sent[:, layout.S_AMOUNT].copy(),
-        outside=res[:, layout.R_OUTSIDE].copy(),
-        epochs_paid=res[:, layout.R_PAID].copy(),
-        epochs_refused=res[:, layout.R_UNPAID].copy(),
+        index=sent[:, layout.S_INDEX],
+        amount=sent[:, layout.S_AMOUNT],
+        outside=res[:, layout.R_OUTSIDE],
+        epochs_paid=res[:, layout.R_PAID],
+        epochs_refused=res[:, layout.R_UNPAID],
         refused=res[:, layout.R_REFUSED].astype(np.int8),
         single_epoch=res[:, layout.R_SINGLE].astype(np.bool_),
         budgets=BudgetColumns(
-            key=ent[:, layout.E_KEY].copy(),
-            left_micro=ent[:, layout.E_LEFT].copy(),
-            ends=ends[:, layout.D_ENTRIES].copy(),
+            key=ent[layout.E_KEY],
+            left_micro=ent[layout.E_LEFT],
+            ends=ends[:, layout.D_ENTRIES],
         ),
-        epoch_start_ms=starts.copy(),
+        epoch_start_ms=starts,
         has_epoch_start=starts != layout.NEVER,
     )
 

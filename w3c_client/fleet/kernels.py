@@ -1,9 +1,9 @@
 """Attribution over columns: the loops behind ``Fleet``, device by device.
 
 A row of ``imp``, ``con`` and ``clears`` is an impression, a conversion or a clear, in order of device and time, so that
-the impressions of a device are in order of epochs. Its budgets are the last rows of ``ent``, searched from the newest
-on. Plain loops without validation or randomness. Nothing overflows: ε in 10⁻⁶ is below 2³², twice a value below 2³²,
-weights add up to less than 2³⁰, epochs fit into 27 bits and sites into 32.
+the impressions of a device are in order of epochs. Its budgets are the last columns of ``ent``, searched from the
+newest on. Plain loops without validation or randomness. Nothing overflows: ε in 10⁻⁶ is below 2³², twice a value below
+2³², weights add up to less than 2³⁰, epochs fit into 27 bits and sites into 32.
 """
 
 from __future__ import annotations
@@ -91,38 +91,40 @@ def _listed(offset, items, number, item, gone):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _matches(seen, asked, offset, items, cleared):  # type: ignore[no-untyped-def]
+def _matches(imp, i, con, c, offset, items, cleared):  # type: ignore[no-untyped-def]
     """Return whether an impression within reach of time fits a conversion (specification, "common matching logic").
 
     List 0 is empty and allows any. With ``cleared`` the impression counts as it was saved.
     """
-    if seen[I_SITES] and not _listed(offset, items, seen[I_SITES], asked[C_SITE], 0 if cleared else seen[I_GONE]):
-        return False
-    if seen[I_CALLERS] and not _listed(
-        offset, items, seen[I_CALLERS], asked[C_CALLER], 0 if cleared else seen[I_GONE + 1]
+    if imp[i, I_SITES] and not _listed(
+        offset, items, imp[i, I_SITES], con[c, C_SITE], 0 if cleared else imp[i, I_GONE]
     ):
         return False
-    if asked[C_MATCH_VALUES] and not _listed(offset, items, asked[C_MATCH_VALUES], seen[I_MATCH_VALUE], 0):
+    if imp[i, I_CALLERS] and not _listed(
+        offset, items, imp[i, I_CALLERS], con[c, C_CALLER], 0 if cleared else imp[i, I_GONE + 1]
+    ):
         return False
-    if asked[C_SITES] and not _listed(offset, items, asked[C_SITES], seen[I_SITE], 0):
+    if con[c, C_MATCH_VALUES] and not _listed(offset, items, con[c, C_MATCH_VALUES], imp[i, I_MATCH_VALUE], 0):
         return False
-    return not asked[C_CALLERS] or _listed(offset, items, asked[C_CALLERS], seen[I_CALLER], 0)
+    if con[c, C_SITES] and not _listed(offset, items, con[c, C_SITES], imp[i, I_SITE], 0):
+        return False
+    return not con[c, C_CALLERS] or _listed(offset, items, con[c, C_CALLERS], imp[i, I_CALLER], 0)
 
 
 @njit(cache=True)
 def _convert(  # type: ignore[no-untyped-def]
-    asked, found, head, i, current, first, single, imp, list_offset, items, credit_offset, weights, words, rules,
+    con, c, res, head, i, current, first, single, imp, list_offset, items, credit_offset, weights, words, rules,
     ent, base, count, sent, written, room, top, actions, acted,
 ):  # fmt: skip
     """Do attribution for one conversion over the device's impressions ``head`` to ``i``; return the three counts."""
-    now, since = asked[C_TIME], asked[C_TIME] - asked[C_LOOKBACK]
-    site, action, whole = asked[C_SITE], asked[C_ACTION], asked[C_WHOLE]
+    now, since = con[c, C_TIME], con[c, C_TIME] - con[c, C_LOOKBACK]
+    site, action, whole = con[c, C_SITE], con[c, C_ACTION], con[c, C_WHOLE]
     matched, missed = 0, False
     for r in range(head, i):
         state = imp[r, I_STATE]
         if state == UNSAVED or imp[r, I_TIME] < since or imp[r, I_UNTIL] < now:
             continue
-        if not _matches(imp[r], asked, list_offset, items, state == GONE):
+        if not _matches(imp, r, con, c, list_offset, items, state == GONE):
             continue
         if state == GONE:
             missed = True
@@ -133,12 +135,12 @@ def _convert(  # type: ignore[no-untyped-def]
     inside = np.int64(0)
     if single:
         if matched and first <= current:
-            end, inside = credit(matched, imp, asked, credit_offset, weights, words, sent, written, room, top)
-            divisor = np.uint64(2 * asked[C_MAX_VALUE])
-            loss = np.uint64(asked[C_EPSILON]) * np.uint64(inside)
+            end, inside = credit(matched, imp, con, c, credit_offset, weights, words, sent, written, room, top)
+            divisor = np.uint64(2 * con[c, C_MAX_VALUE])
+            loss = np.uint64(con[c, C_EPSILON]) * np.uint64(inside)
             own = np.int64((loss + divisor - np.uint64(1)) // divisor)
             shared = own if rules[INDIVIDUAL] else whole
-            one_site = list_offset[asked[C_SITES] + 1] - list_offset[asked[C_SITES]] == 1
+            one_site = list_offset[con[c, C_SITES] + 1] - list_offset[con[c, C_SITES]] == 1
             quota = own if rules[INDIVIDUAL] and one_site else whole
             by, count, acted = pay(
                 own,
@@ -187,18 +189,18 @@ def _convert(  # type: ignore[no-untyped-def]
                     unpaid += 1
             at = stop
         if kept:
-            written, inside = credit(kept, imp, asked, credit_offset, weights, words, sent, written, room, top)
-    found[R_SINGLE] = single
-    found[R_PAID] = paid
-    found[R_UNPAID] = unpaid
-    found[R_REFUSED] = refused
-    found[R_OUTSIDE] = asked[C_VALUE] - inside if kept else 0
+            written, inside = credit(kept, imp, con, c, credit_offset, weights, words, sent, written, room, top)
+    res[c, R_SINGLE] = single
+    res[c, R_PAID] = paid
+    res[c, R_UNPAID] = unpaid
+    res[c, R_REFUSED] = refused
+    res[c, R_OUTSIDE] = con[c, C_VALUE] - inside if kept else 0
     if kept:
-        found[R_OUTCOME] = ATTRIBUTED
+        res[c, R_OUTCOME] = ATTRIBUTED
     elif refused:
-        found[R_OUTCOME] = REFUSED
+        res[c, R_OUTCOME] = REFUSED
     else:
-        found[R_OUTCOME] = CLEARED if missed else NO_MATCH
+        res[c, R_OUTCOME] = CLEARED if missed else NO_MATCH
     return count, written, acted
 
 
@@ -212,26 +214,27 @@ def _forget(site, from_, to, imp, ent, base, count):  # type: ignore[no-untyped-
         return base
     row = base
     while row < count:
-        key = ent[row, E_KEY]
+        key = ent[E_KEY, row]
         if key & 3 != GLOBAL and (key >> KIND_BITS) & ((1 << SITE_BITS) - 1) == site:
             count -= 1
-            ent[row] = ent[count]
+            ent[E_KEY, row] = ent[E_KEY, count]
+            ent[E_LEFT, row] = ent[E_LEFT, count]
         else:
             row += 1
     return count
 
 
 @njit(cache=True)
-def _strike(seen, column, number, site, offset, items):  # type: ignore[no-untyped-def]
+def _strike(imp, r, column, number, site, offset, items):  # type: ignore[no-untyped-def]
     """Take a site out of one list of an impression; return whether that leaves the list empty."""
     start = offset[number]
     left, found = 0, False
     for at in range(start, offset[number + 1]):
         bit = 1 << (at - start)
-        if seen[column] & bit:
+        if imp[r, column] & bit:
             continue
         if items[at] == site:
-            seen[column] |= bit
+            imp[r, column] |= bit
             found = True
         else:
             left += 1
@@ -243,8 +246,8 @@ def _clear_for_site(site, from_, to, imp, offset, items):  # type: ignore[no-unt
     for r in range(from_, to):
         if imp[r, I_STATE] == LIVE and (
             imp[r, I_CALLER] == site
-            or _strike(imp[r], I_GONE, imp[r, I_SITES], site, offset, items)
-            or _strike(imp[r], I_GONE + 1, imp[r, I_CALLERS], site, offset, items)
+            or _strike(imp, r, I_GONE, imp[r, I_SITES], site, offset, items)
+            or _strike(imp, r, I_GONE + 1, imp[r, I_CALLERS], site, offset, items)
         ):
             imp[r, I_STATE] = GONE
 
@@ -313,7 +316,7 @@ def run(  # type: ignore[no-untyped-def]
                     single = (at_c - con[c, C_LOOKBACK] - start) // epoch_ms == current
                     first = _first_epoch(at_c, start, last_clear, rules)
                     count, written, acted = _convert(
-                        con[c], res[c], head, i, current, first, single, imp, list_offset, items, credit_offset,
+                        con, c, res, head, i, current, first, single, imp, list_offset, items, credit_offset,
                         weights, words, rules, ent, base, count, sent, written, room, top, actions, acted,
                     )  # fmt: skip
                 else:
@@ -330,7 +333,7 @@ def run(  # type: ignore[no-untyped-def]
                     for epoch in range(_first_epoch(at_k, start, last_clear, rules), (at_k - start) // epoch_ms + 1):
                         key = entry_key(SITE, epoch, site)
                         row = find(ent, base, count, key)
-                        count = deduct(ent, row, count, key, 0, 0 if row == ABSENT else ent[row, E_LEFT])
+                        count = deduct(ent, row, count, key, 0, 0 if row == ABSENT else ent[E_LEFT, row])
                 else:
                     count = _forget(site if kind == FORGET_SITE else -1, i0, i, imp, ent, base, count)
                     acted = acted if kind == FORGET_SITE else 0

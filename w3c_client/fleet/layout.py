@@ -29,7 +29,7 @@ K_TIME, K_KIND, K_SITE = range(3)
 #: Columns of ``res``, what becomes of conversions.
 R_OUTCOME, R_END, R_OUTSIDE, R_PAID, R_UNPAID, R_REFUSED, R_SINGLE = range(7)
 RES_WIDTH: Final = 7
-#: Columns of ``ent`` (budgets), of ``sent`` (contributions) and of ``ends`` (devices).
+#: Rows of ``ent`` (budgets), columns of ``sent`` (contributions) and of ``ends`` (devices).
 E_KEY, E_LEFT = range(2)
 S_INDEX, S_AMOUNT = range(2)
 D_START, D_ENTRIES = range(2)
