@@ -33,6 +33,7 @@ from aggservice.campaign.service.sealing import (
     start_fork_server,
 )
 from aggservice.campaign.service.unsealed import UnsealedJobs, tally_job
+from aggservice.campaign.service.w3c_jobs import W3cJobs, w3c_sealing_tasks
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.stages.store import StageStore
@@ -42,6 +43,7 @@ from aggservice.client import Client, Credentials
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SystemClock
 from aggservice.service import embedded
+from aggservice.service.config.settings import Limits
 from aggservice.service.server import open_ledger
 from aggservice.wire import KeySet
 from budget import Ledger, write_log
@@ -105,6 +107,8 @@ def run_campaign(
         raise RunError(f"workers is {workers}: choose 1 or more")
     if unsealed and service is not None:
         raise RunError("a remote service takes sealed reports only: leave --unsealed out")
+    if unsealed and campaign.client.api == "w3c":
+        raise RunError("a run with W3C reports seals them: leave --unsealed out")
     prepare_output_folder(out, keeping=[*([ledger] if ledger is not None else []), *log_files(campaign)])
     if service is not None or ledger is not None:
         campaign = shift_to_end_now(campaign, SystemClock().now_ms())
@@ -244,11 +248,36 @@ def _sealed_jobs(
 ) -> Iterator[Jobs]:
     """Seal the reports to a service and yield what submits jobs to it, over files if the service can read them."""
     with _open_service(campaign, out, chain.bits, truth, workers, service, ledger) as (client, keys, clock, files):
-        with chain.watch.stage("seal", truth.collected.received) as sealed:
-            pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", chain.bits.child("sealing"))
-            seal_all(pieces, sealing_settings(campaign, keys), workers=workers, progress=sealed)
         prefix = "" if service is None and ledger is None else _new_prefix()
-        yield JobSubmitter(campaign, client, out, clock=clock, files=files, prefix=prefix)
+        yield seal_reports(
+            campaign, out, chain, truth, client, keys, workers=workers, clock=clock, files=files, prefix=prefix
+        )
+
+
+def seal_reports(
+    campaign: Campaign,
+    out: Path,
+    chain: Chain,
+    truth: Truth,
+    client: Client,
+    public_keys: str,
+    *,
+    workers: int,
+    clock: ManualClock | None,
+    files: bool,
+    prefix: str = "",
+) -> Jobs:
+    """Seal the reports into ``out`` and return what submits jobs over them."""
+    with chain.watch.stage("seal", truth.collected.received) as sealed:
+        rows, folder, bits = truth.collected.rows, out / "batches", chain.bits.child("sealing")
+        if campaign.client.api != "w3c":
+            pieces = sealing_tasks(truth.reports, rows, folder, bits)
+            seal_all(pieces, sealing_settings(campaign, public_keys), workers=workers, progress=sealed)
+            return JobSubmitter(campaign, client, out, clock=clock, files=files, prefix=prefix)
+        by_measure, counts = w3c_sealing_tasks(campaign, truth.reports, rows, folder, public_keys, bits)
+        for pieces, settings in by_measure:
+            seal_all(pieces, settings, workers=workers, progress=sealed)
+    return W3cJobs(campaign, client, out, counts, clock=clock, least=Limits().w3c_minimum_batch, prefix=prefix)
 
 
 @contextmanager

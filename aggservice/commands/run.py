@@ -24,6 +24,8 @@ from aggservice.campaign import (
     run_sweep,
     thanksgiving,
 )
+from aggservice.campaign.compare.page import NAMES, measures_of, write_comparison
+from aggservice.campaign.compare.run import ApiComparison, parse_apis, run_comparison
 from aggservice.campaign.output.metrics import QueryMetrics
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows, write_slices
 from aggservice.client import Credentials
@@ -57,6 +59,9 @@ def run(
     cache: Annotated[
         Path | None, typer.Option(help="With --sweep or --repetitions: keep finished stages in this folder.")
     ] = None,
+    compare: Annotated[
+        str, typer.Option(help="Run the campaign on several APIs through one service: ara,paa,w3c.")
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Run a campaign file and compare its results with the truth.
@@ -74,6 +79,8 @@ def run(
         other = RemoteService(address=service, credentials=credentials)
     name = file.resolve().parent.name if file.stem == "campaign" else file.stem
     if sweep or repetitions > 1 or populations > 1:
+        if compare:
+            refuse("a comparison is one run per API: leave --sweep, --repetitions and --populations out")
         if other is not None or ledger is not None:
             refuse("a sweep starts its own services and ledgers: leave --service and --ledger out")
         sweep_file(
@@ -89,6 +96,12 @@ def run(
             plots=plots,
             as_json=as_json,
         )
+        return
+    if compare:
+        if other is not None or ledger is not None or unsealed:
+            refuse("a comparison starts its own service: leave --service, --ledger and --unsealed out")
+        folder = out or Path(f"{name}-comparison")
+        compare_file(campaign, compare, folder, seed, workers=workers, plots=plots, as_json=as_json)
         return
     if cache is not None:
         refuse("--cache keeps the stages of a sweep: give --sweep, --repetitions or --populations too")
@@ -198,6 +211,54 @@ def sweep_file(
     if not sealed:
         console.print("Unsealed: reports skipped encryption; with the same seed, sealed runs release the same rows.")
     console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
+
+
+def compare_file(
+    campaign: Campaign, apis: str, out: Path, seed: str, *, workers: int, plots: bool, as_json: bool
+) -> None:
+    """Run a campaign on several APIs with a progress bar; print a table and say where the report is."""
+    with progress_bar(shown=not as_json, stages=True) as report:
+        compared = run_comparison(
+            campaign, out, parse_apis(apis), seed=seed or None, workers=workers or 1, progress=report, draw=plots
+        )
+    if plots:
+        write_comparison(compared)
+    if as_json:
+        typer.echo(json.dumps(compared.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
+    else:
+        show_comparison(compared, plots=plots)
+
+
+def show_comparison(compared: ApiComparison, *, plots: bool) -> None:
+    """Print the errors and losses of every API, and the path of the report."""
+    console = Console()
+    for query, measure, found in measures_of(compared):
+        table = Table(title=escape(f"{query}: {measure}"), title_justify="left")
+        for name in ("API", "jobs paid", "truth", "estimate", "bias", "intervals that hold", "error of a slice"):
+            table.add_column(name, justify="left" if name == "API" else "right")
+        for api, (one, figures, error) in found.items():
+            held = "–" if figures.coverage is None else f"{figures.coverage:.1%}"
+            table.add_row(
+                NAMES[api],
+                f"{one.paid} of {one.jobs}",
+                f"{figures.truth:,.0f}",
+                f"{figures.estimate:,.0f}",
+                f"{figures.bias:+,.0f}",
+                held,
+                "–" if error is None else f"{error:,.1f}",
+            )
+        console.print(table)
+        for api, (_, figures, _) in found.items():
+            fall = figures.waterfall
+            assert fall is not None
+            steps = "".join(f" + {step.conversions:,} {step.step}" for step in fall.steps if step.conversions)
+            console.print(
+                f"{NAMES[api]}: {fall.happened:,} happened = {fall.counted:,} counted{steps}", highlight=False
+            )
+    if not all(run.metrics.private for run in compared.runs.values()):
+        console.print("Not private: this run came from a seed.", style="yellow")
+    path = compared.report if plots else compared.out
+    console.print(f"Report: {path.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
 def show(result: RunResult, *, plots: bool = True) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from aggservice.campaign import RunResult, run_campaign
+from aggservice.campaign.compare.run import run_comparison
 from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.world.fates import Fate
 from small_examples import EXAMPLES, NAMES, smaller
 
 
@@ -17,7 +19,7 @@ def run_small(name: str, tmp_path: Path, *, draw: bool = False) -> RunResult:
     return result
 
 
-def test_there_are_seven_and_each_has_its_page() -> None:
+def test_there_are_eight_and_each_has_its_page() -> None:
     assert NAMES == [
         "event_level",
         "key_discovery",
@@ -25,6 +27,7 @@ def test_there_are_seven_and_each_has_its_page() -> None:
         "reach_and_frequency",
         "rolling_window",
         "thanksgiving",
+        "three_apis",
         "training_labels",
     ]
     for name in NAMES:
@@ -95,3 +98,11 @@ def test_late_reports(tmp_path: Path, policy: str) -> None:
     assert sum(one.waterfalls[0].happened for one in daily) == month.waterfalls[0].happened
     late = result.metrics.reports.late
     assert late > 0 if policy == "drop" else late < 5
+
+
+def test_three_apis_count_the_same_purchases(tmp_path: Path) -> None:
+    found = run_comparison(smaller("three_apis", 400), tmp_path / "three", seed="test three_apis", draw=False)
+    happened = {api: run.assessments[0].waterfalls[0].happened for api, run in found.runs.items()}
+    assert set(happened) == {"ara", "paa", "w3c"} and len(set(happened.values())) == 1
+    lost = found.runs["w3c"].assessments[0].waterfalls[0].conversions
+    assert lost[Fate.SITE_BUDGET] > 0 and all(one.adds_up for one in found.runs["w3c"].assessments[0].waterfalls)

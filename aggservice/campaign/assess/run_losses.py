@@ -203,7 +203,7 @@ def unit_name(campaign: Campaign, unit: int) -> str:
 
     ``private_aggregation`` stores the window in the low 32 bits and the device above them.
     """
-    if campaign.client.kind == "attribution":
+    if campaign.client.api == "ara":
         return f"source {unit}"
     device, window = divmod(unit, 1 << 32)
     return f"device {device}, window {window}"

@@ -137,11 +137,10 @@ class Assessment:
         }
 
 
-def noise_of(answer: JobResult) -> DiscreteLaplace:
+def noise_of(answer: JobResult, measure: int = 0) -> DiscreteLaplace:
     """Return the distribution of the noise on a declared key; a discovered key has the same, truncated at ±τ."""
-    assert answer.statement is not None
-    micro = Fraction(answer.statement.epsilon) * 10**6
-    return DiscreteLaplace(epsilon_micro=int(micro), sensitivity=answer.statement.l1)
+    statement = answer.statement_of(measure)
+    return DiscreteLaplace(epsilon_micro=int(Fraction(statement.epsilon) * 10**6), sensitivity=statement.l1)
 
 
 def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment:
@@ -191,16 +190,19 @@ class Comparison:
         self.released[places] = True
         self.metric[places] = answer.metrics
         of_rows = truth.slice_of[places]
-        self.terms = np.bincount(of_rows, minlength=slices)
+        draws = np.ones(places.size, dtype=np.int64) if answer.draws is None else answer.draws
+        self.terms = sums_at(of_rows, draws, slices)
         self.sent = sums_at(of_rows, truth.sent[places], slices)
         self.estimate = sums_at(of_rows, answer.metrics, slices)
-        noise = noise_of(answer)
-        assert answer.statement is not None
-        stated = answer.statement.interval_half_width
-        counts = np.unique(self.terms)
-        widths = [half_width(noise, _LEVEL, int(n)) if n > 1 else int(n) * stated for n in counts]
-        self.width = np.array(widths, dtype=np.int64)[np.searchsorted(counts, self.terms)]
-        self.deviation = float(noise.variance()) ** 0.5
+        self.width = np.zeros(slices, dtype=np.int64)
+        self.deviations = []
+        for place in range(len(campaign.measures)):
+            noise, stated = noise_of(answer, place), answer.statement_of(place).interval_half_width
+            mine = truth.slice_measure == place
+            counts = np.unique(self.terms[mine])
+            widths = [half_width(noise, _LEVEL, int(n)) if n > 1 else int(n) * stated for n in counts]
+            self.width[mine] = np.array(widths, dtype=np.int64)[np.searchsorted(counts, self.terms[mine])]
+            self.deviations.append(float(noise.variance()) ** 0.5)
         self.covered = np.abs(self.estimate - self.sent) <= self.width
         self.above_noise = self.sent > self.width
 
@@ -224,7 +226,7 @@ class Comparison:
                     measure=one.name,
                     covered=int(self.covered[mine].sum()),
                     above_noise=int(self.above_noise[mine].sum()),
-                    tau=query.tau or self.deviation / scale,
+                    tau=query.tau or self.deviations[place] / scale,
                     total=happened,
                     bias=float(self.sent[mine].sum() / scale) - happened,
                 )

@@ -25,6 +25,7 @@ from aggservice.campaign.world.logs import NAMES
 from aggservice.files.toml import Section, read_text, read_toml
 from aggservice.wire import is_reporting_origin
 from paa_client import Config as PaaConfig
+from w3c_client.sites import parse_site
 
 #: The deployed service refuses older reports.
 MAX_REPORT_AGE_DAYS = 90
@@ -137,8 +138,8 @@ def _check_together(top: Section, campaign: Campaign) -> None:
             top.section("population").refuse(
                 "days", f"is {population.days}", f"Shared Storage forgets after {limit} days: write at most {limit}"
             )
-        if client.form == "paper":
-            top.section("client").refuse("form", "is 'paper'", f"For {client.kind} write form = 'deployed'")
+    if client.api == "w3c":
+        _check_w3c(top, campaign)
     age_hours = population.days * 24 + campaign.collection.close_after_hours
     oldest = any(query.over == "all" for query in campaign.queries)
     if client.kind != "event-level" and oldest and age_hours > 24 * MAX_REPORT_AGE_DAYS:
@@ -164,3 +165,21 @@ def _check_together(top: Section, campaign: Campaign) -> None:
             )
         if query.over == "all" and campaign.batches > 10_000:
             top.sections("queries")[index].refuse("over", "has too many batches", "Write a larger batch_hours")
+
+
+def _check_w3c(top: Section, campaign: Campaign) -> None:
+    """Check what W3C browsers cannot do: origins that are not sites, discovery, and histograms without bounds."""
+    for key, origin in (
+        ("reporting_origin", campaign.reporting_origin),
+        *(("destinations", one) for one in campaign.population.destinations),
+    ):
+        if origin != f"https://{parse_site(origin.removeprefix('https://'))}":
+            section = top if key == "reporting_origin" else top.section("population")
+            section.refuse(
+                key, f"has {origin!r}", "W3C Attribution knows sites: write https:// and a registrable domain"
+            )
+    for index, query in enumerate(campaign.queries):
+        for key in ("discovery", "others_epsilon"):
+            if getattr(query, key) not in (False, "0"):
+                remedy = "W3C histograms have every index, and nothing else: leave it out"
+                top.sections("queries")[index].refuse(key, f"is {getattr(query, key)!r}", remedy)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import cast
 
-from aggservice.campaign.settings.campaign import ClientSettings, EventLevelSettings, Form, Kind
+from aggservice.campaign.file.w3c import parse_w3c
+from aggservice.campaign.settings.campaign import BrowserApi, ClientSettings, EventLevelSettings, Form, Kind
 from aggservice.files.toml import Section
 
 
@@ -13,6 +14,12 @@ def parse_client(section: Section) -> ClientSettings:
     """Read which browser runs. Only the paper's form can choose its caps; those of a deployed browser are fixed."""
     kind = section.choice("kind", ("attribution", "reach", "frequency", "event-level"), "attribution")
     form = section.choice("form", ("deployed", "paper"), "deployed")
+    natural = "paa" if kind in ("reach", "frequency") else "ara"
+    api = section.choice("api", ("ara", "paa", "w3c"), natural)
+    if kind != "attribution" and api != natural:
+        section.refuse("api", f"is {api!r}", f"For {kind} it is {natural!r}: leave it out")
+    if api != "ara" and form == "paper":
+        section.refuse("form", "is 'paper'", f"For {api if kind == 'attribution' else kind} write form = 'deployed'")
     paper = form == "paper"
     l1 = section.whole("l1", 65_536, least=1, most=65_536)
     # The service's noise fits Λ₁: a browser that sends more would break the guarantee.
@@ -26,6 +33,7 @@ def parse_client(section: Section) -> ClientSettings:
     client = ClientSettings(
         kind=cast(Kind, kind),
         form=cast(Form, form),
+        api=cast(BrowserApi, api),
         l1=l1,
         l0=l0,
         max_reports=section.whole("max_reports", 20, least=1, most=1000),
@@ -34,6 +42,7 @@ def parse_client(section: Section) -> ClientSettings:
         null_rate=section.exact("null_rate", Fraction(1, 20), above=Fraction(-1), most=Fraction(1)),
         cap=section.whole("cap", 1, least=1, most=l1),
         thresholds=_thresholds(section),
+        w3c=parse_w3c(section),
         event_level=event_level,
     )
     if client.null_rate < 0:

@@ -19,6 +19,7 @@ class ClientMetrics:
     """Which browser ran; an event-level browser has no Λ₁ and Λ₀."""
 
     kind: str
+    api: str
     form: str
     l1: int | None = None
     l0: int | None = None
@@ -162,7 +163,7 @@ def metrics_of(
         description=campaign.description,
         private=private,
         seed=seed,
-        client=ClientMetrics(kind=client.kind, form=client.form, l1=client.l1, l0=client.l0),
+        client=ClientMetrics(kind=client.kind, api=client.api, form=client.form, l1=client.l1, l0=client.l0),
         start_ms=campaign.population.start_ms,
         events=_event_counts(campaign, truth.events),
         reports=ReportCounts(
@@ -203,7 +204,7 @@ def event_metrics(
         description=campaign.description,
         private=private,
         seed=seed,
-        client=ClientMetrics(kind=campaign.client.kind, form="paper"),
+        client=ClientMetrics(kind=campaign.client.kind, api=campaign.client.api, form="paper"),
         start_ms=campaign.population.start_ms,
         events=_event_counts(campaign, events),
         reports=ReportCounts(

@@ -37,8 +37,8 @@ def number(value: float | None, digits: int = 0) -> str:
 def write_report(campaign: Campaign, metrics: Metrics, plots: Sequence[tuple[str, Path]], path: Path) -> None:
     """Write the report: estimates with their intervals, losses, and the budget that is left."""
     parts = [
-        f"<h1>{_text(campaign.name)}</h1>",
-        f'<p class="lead">{_text(campaign.description)}</p>',
+        f"<h1>{escaped(campaign.name)}</h1>",
+        f'<p class="lead">{escaped(campaign.description)}</p>',
         _tiles(metrics),
     ]
     if not metrics.private:
@@ -50,27 +50,32 @@ def write_report(campaign: Campaign, metrics: Metrics, plots: Sequence[tuple[str
         parts.append(_query(metrics, query))
     parts.append("<h2>Pictures</h2>")
     for caption, svg in plots:
-        parts.append(f"<figure>{_inline(svg)}<figcaption>{_text(caption)}</figcaption></figure>")
+        parts.append(f"<figure>{inline_svg(svg)}<figcaption>{escaped(caption)}</figcaption></figure>")
     parts.append(_ledger(metrics))
     parts.append(
         "<h2>How to read this</h2><p>Truth stands here because everything was simulated; nobody has it in "
         "production. An interval speaks of the contributions that browsers sent: what was capped, clipped, lost or "
         "late before that is bias, shown in the waterfall, and no interval covers it.</p>"
     )
-    page = (
+    path.write_text(html_page(campaign.name, "".join(parts)), encoding="utf-8")
+
+
+def html_page(title: str, body: str) -> str:
+    """Return a whole page in the style of all reports."""
+    return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>'
-        f'{_text(campaign.name)}</title><link rel="icon" href="data:,">'
+        f'{escaped(title)}</title><link rel="icon" href="data:,">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>\n'
-        f"<body>{''.join(parts)}</body></html>\n"
+        f"<body>{body}</body></html>\n"
     )
-    path.write_text(page, encoding="utf-8")
 
 
-def _text(value: object) -> str:
+def escaped(value: object) -> str:
+    """Return text for HTML."""
     return html.escape(str(value))
 
 
-def _inline(svg: Path) -> str:
+def inline_svg(svg: Path) -> str:
     """Return the ``<svg>`` element of a file, without the XML prologue."""
     text = svg.read_text(encoding="utf-8")
     body = text[text.index("<svg") :]
@@ -97,9 +102,9 @@ def _tiles(metrics: Metrics) -> str:
 def _query(metrics: Metrics, query: QueryMetrics) -> str:
     jobs = metrics.jobs_of(query.name)
     paid = [job for job in jobs if job.paid]
-    parts = [f"<h2>{_text(query.name)}</h2>"]
+    parts = [f"<h2>{escaped(query.name)}</h2>"]
     if query.statement:
-        parts.append(f'<p class="guarantee">{_text(query.statement)}</p>')
+        parts.append(f'<p class="guarantee">{escaped(query.statement)}</p>')
     if len(paid) < len(jobs):
         parts.append(
             f'<p class="note">{len(jobs) - len(paid)} of {len(jobs)} jobs were refused: '
@@ -107,7 +112,7 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
         )
     if paid:
         last = paid[-1]
-        which = "" if len(jobs) == 1 else f" (job {_text(last.job)}, the last of {len(jobs)})"
+        which = "" if len(jobs) == 1 else f" (job {escaped(last.job)}, the last of {len(jobs)})"
         parts.append(f"<p>The largest of {number(last.slice_count)} slices{which}:</p>")
         parts.append(_table(last))
         if last.discovery:
@@ -118,8 +123,8 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
                 f"{found.left_out_share:.1%} of the total was left out.</p>"
             )
     rows = "".join(
-        f"<tr><td>{_text(one.measure)}</td><td>{number(one.truth)}</td><td>{number(one.estimate)}</td>"
-        f"<td>{number(one.bias)}</td><td>{_percent(one.coverage)}</td><td>{_percent(one.above_noise)}</td>"
+        f"<tr><td>{escaped(one.measure)}</td><td>{number(one.truth)}</td><td>{number(one.estimate)}</td>"
+        f"<td>{number(one.bias)}</td><td>{percent(one.coverage)}</td><td>{percent(one.above_noise)}</td>"
         f"<td>{number(one.rmsre, 3)}</td></tr>"
         for one in query.measures
     )
@@ -140,7 +145,7 @@ def _path(measure: MeasureMetrics, found: Waterfall) -> str:
     ]
     rows.append(("counted", found.counted, found.counted_amount / scale))
     body = "".join(
-        f"<tr><td>{_text(name)}</td><td>{number(count)}</td><td>{number(amount)}</td></tr>"
+        f"<tr><td>{escaped(name)}</td><td>{number(count)}</td><td>{number(amount)}</td></tr>"
         for name, count, amount in rows
     )
     ending = "".join(
@@ -148,12 +153,13 @@ def _path(measure: MeasureMetrics, found: Waterfall) -> str:
         for name, value in (("noise", found.noise), ("estimate", found.estimate))
     )
     return (
-        f"<table><tr><th>From truth to estimate</th><th>count</th><th>{_text(measure.measure)}</th></tr>"
+        f"<table><tr><th>From truth to estimate</th><th>count</th><th>{escaped(measure.measure)}</th></tr>"
         f"{body}{ending}</table>"
     )
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """Return a share as a percentage; a dash for None."""
     return "–" if value is None else f"{value:.1%}"
 
 
@@ -162,9 +168,9 @@ def _table(job: Assessment) -> str:
     for row in job.slices:
         digits = 0 if abs(row.high - row.low) > 20 else 1
         rows.append(
-            f"<tr><td>{_text(row.label)}</td><td>{number(row.truth)}</td><td>{number(row.estimate, digits)}</td>"
+            f"<tr><td>{escaped(row.label)}</td><td>{number(row.truth)}</td><td>{number(row.estimate, digits)}</td>"
             f"<td>{number(row.low, digits)} to {number(row.high, digits)}</td>"
-            f"<td>{_percent(row.relative_error)}</td></tr>"
+            f"<td>{percent(row.relative_error)}</td></tr>"
         )
     return (
         "<table><tr><th>slice</th><th>truth</th><th>estimate</th><th>95 % interval</th><th>relative error</th></tr>"
@@ -180,7 +186,7 @@ def _ledger(metrics: Metrics) -> str:
     signs = (("ε", "epsilon"), ("δ", "delta"))
     left = ", ".join(f"{sign} = {last[name]}" for sign, name in signs if name in last)
     return (
-        f"<h2>What is left of the budget</h2><p>Each {_text(ledger.unit)} had ε = {_text(ledger.epsilon)} and "
-        f"δ = {_text(ledger.delta)}. After job {_text(last['job'])} the poorest of its units has {_text(left)} "
+        f"<h2>What is left of the budget</h2><p>Each {escaped(ledger.unit)} had ε = {escaped(ledger.epsilon)} and "
+        f"δ = {escaped(ledger.delta)}. After job {escaped(last['job'])} the poorest of its units has {escaped(left)} "
         "left. Anyone can audit the log <code>ledger/ledger.log</code> with <code>aggservice ledger verify</code>.</p>"
     )

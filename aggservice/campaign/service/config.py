@@ -12,10 +12,12 @@ from aggservice.service import ServiceConfig
 from aggservice.wire import Api, KeySet
 from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Sensitivity, Signer, Terms
 
+_APIS = {"ara": Api.ATTRIBUTION_REPORTING, "paa": Api.SHARED_STORAGE, "w3c": Api.W3C_ATTRIBUTION}
+
 
 def api_of(campaign: Campaign) -> Api:
     """Return the API whose reports the campaign sends."""
-    return Api.ATTRIBUTION_REPORTING if campaign.client.kind == "attribution" else Api.SHARED_STORAGE
+    return _APIS[campaign.client.api]
 
 
 def unit_of(campaign: Campaign) -> PrivacyUnit:
@@ -24,7 +26,9 @@ def unit_of(campaign: Campaign) -> PrivacyUnit:
 
 
 def sensitivities_of(campaign: Campaign) -> dict[Api, Sensitivity]:
-    """Return the bounds Λ₁ and Λ₀ of the campaign's API."""
+    """Return the bounds Λ₁ and Λ₀ of the campaign's API; a W3C report brings its own."""
+    if campaign.client.api == "w3c":
+        return {}
     return {api_of(campaign): Sensitivity(l1=campaign.client.l1, l0=campaign.client.l0)}
 
 

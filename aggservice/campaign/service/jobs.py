@@ -39,6 +39,8 @@ class Job:
 class JobResult:
     """What the service returned for a job: its rows with the header of its summary, or the error of a job that could
     not be paid for. It holds no true value.
+
+    ``statements`` has one statement per measure if they differ; ``draws`` the draws of noise in each row if not one.
     """
 
     job: Job
@@ -46,6 +48,8 @@ class JobResult:
     low: Words
     metrics: NDArray[np.int64]
     reply: SummaryHeader | ClientError
+    statements: tuple[Statement, ...] = ()
+    draws: NDArray[np.int64] | None = None
 
     @property
     def paid(self) -> bool:
@@ -56,6 +60,12 @@ class JobResult:
     def statement(self) -> Statement | None:
         """What the summary guarantees, if there is one."""
         return self.reply.statement if isinstance(self.reply, SummaryHeader) else None
+
+    def statement_of(self, measure: int) -> Statement:
+        """Return what the rows of a measure guarantee, in a job that was paid."""
+        statement = self.statements[measure] if self.statements else self.statement
+        assert statement is not None
+        return statement
 
 
 def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:

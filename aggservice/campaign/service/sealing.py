@@ -7,9 +7,9 @@ are made by writing contributions into copies of the null payload, which is alre
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,10 @@ _MARK = 0x7F7E7D7C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealingSettings:
-    """What all reports of a campaign have in common: the fields of ``shared_info`` and the service's keys."""
+    """What all reports of a campaign have in common: the fields of ``shared_info`` and the service's keys.
+
+    ``w3c`` holds the three numbers of W3C reports by their names in ``SharedInfo``.
+    """
 
     api: Api
     reporting_origin: str
@@ -56,6 +59,7 @@ class SealingSettings:
     slots: int
     public_keys: str
     through_json: bool = False
+    w3c: Mapping[str, int] = field(default_factory=dict)
 
 
 def sealing_settings(campaign: Campaign, public_keys: str) -> SealingSettings:
@@ -196,14 +200,16 @@ def _shared_info_parts(addressee: SealingSettings) -> tuple[list[tuple[str, str]
     """Return the text of ``shared_info`` around the report id and the time, per destination, as ``wire`` writes it."""
     heads, tail = [], ""
     nothing = "00000000-0000-0000-0000-000000000000"
-    attribution = addressee.api == Api.ATTRIBUTION_REPORTING
     for destination in addressee.destinations:
         text = SharedInfo(
             api=addressee.api,
             report_id=nothing,
             reporting_origin=addressee.reporting_origin,
             scheduled_report_time_s=_MARK,
-            attribution_destination=destination if attribution else None,
+            attribution_destination=destination if addressee.api.has_destination else None,
+            histogram_size=addressee.w3c.get("histogram_size"),
+            max_value=addressee.w3c.get("max_value"),
+            epsilon_micro=addressee.w3c.get("epsilon_micro"),
         ).serialise()
         before, _, rest = text.partition(nothing)
         middle, _, tail = rest.partition(str(_MARK))

@@ -11,12 +11,14 @@ from typing import Any, Literal
 from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.settings.key_layout import KeyLayout
 from aggservice.campaign.settings.log_tables import LogTables
+from aggservice.campaign.settings.w3c import W3cSettings
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
 
 Kind = Literal["attribution", "reach", "frequency", "event-level"]
 Form = Literal["deployed", "paper"]
+BrowserApi = Literal["ara", "paa", "w3c"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +83,13 @@ class EventLevelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Which browser runs: its API, its form, its caps Λ₁ and Λ₀, and (``deployed``) its reports per source."""
+    """Which browser runs: its API, its form, its caps Λ₁ and Λ₀, and (``deployed``) its reports per source.
+
+    ``api`` chooses the API that measures conversions; reach and frequency have "paa", event-level reports "ara".
+    """
 
     kind: Kind
+    api: BrowserApi
     form: Form
     l1: int
     l0: int
@@ -93,6 +99,7 @@ class ClientSettings:
     null_rate: Fraction
     cap: int
     thresholds: tuple[int, ...]
+    w3c: W3cSettings
     event_level: EventLevelSettings | None = None
 
 

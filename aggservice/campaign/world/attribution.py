@@ -42,6 +42,7 @@ class ReportColumns:
     """Reports before sealing, in columns. The contributions of row i are ``offset[i]`` to ``offset[i + 1]``.
 
     ``unit`` is the privacy unit of each report, below 0 for null reports; it is ground truth and is never sealed.
+    ``task`` is the task of each W3C report, which the page knows.
     """
 
     scheduled_ms: Ints
@@ -54,6 +55,7 @@ class ReportColumns:
     filtering_id: Words
     null: NDArray[np.bool_]
     unit: Ints | None = None
+    task: Ints | None = None
 
     def __len__(self) -> int:
         return self.scheduled_ms.size

@@ -14,11 +14,17 @@ from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.population import simulate
 from aggservice.campaign.world.private_aggregation import aggregate_privately
+from aggservice.campaign.world.private_conversions import convert_privately
+from aggservice.campaign.world.w3c_attribution import attribute_on_device
 from aggservice.mechanisms import Bits
+
+_BROWSERS = {"ara": attribute, "paa": convert_privately, "w3c": attribute_on_device}
 
 SIMULATE = Stage(name="simulate", reads=("population", "keys"))
 ATTRIBUTE = Stage(
-    name="attribute", reads=("keys", "filters", "measures", "client", "reporting_origin"), after=(SIMULATE,)
+    name="attribute",
+    reads=("population", "keys", "filters", "measures", "client", "reporting_origin"),
+    after=(SIMULATE,),
 )
 COLLECT = Stage(name="collect", reads=("population", "collection"), after=(ATTRIBUTE,))
 
@@ -45,8 +51,10 @@ def simulate_events(campaign: Campaign, chain: Chain) -> Events:
 
 def make_reports(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
     """Run the events through every browser of the campaign's kind; return the reports and the ground truth."""
-    made = attribute if campaign.client.kind == "attribution" else aggregate_privately
-    return made(campaign, events, bits)
+    client = campaign.client
+    if client.kind != "attribution":
+        return aggregate_privately(campaign, events, bits)
+    return _BROWSERS[client.api](campaign, events, bits)
 
 
 def simulate_reports(campaign: Campaign, chain: Chain) -> Truth:
