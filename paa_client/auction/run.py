@@ -85,6 +85,7 @@ class _Run:
         self._seller = serialize_origin(auction.seller)
         self._owners = [serialize_origin(group.owner) for group in auction.interest_groups]
         self._waiting: list[_Waiting] = []
+        self._contexts: list[WorkletContext] = []
         self._timeouts: dict[tuple[str, AuctionFunction], tuple[int, int]] = {}
         self._seller_parameters = host.report_parameters(
             Api.PROTECTED_AUDIENCE,
@@ -125,7 +126,10 @@ class _Run:
                 waiting.scope.entries.append(CacheEntry(made, waiting.context))
             else:
                 events.setdefault(waiting.event, []).append((made, waiting))
+        # In Chromium a function's contributions stay together, those that waited for an event too.
+        order = {id(context): place for place, context in enumerate(self._contexts)}
         for scope in self._scopes.values():
+            scope.entries.sort(key=lambda entry: order[id(entry.context)])
             self._host.process(scope)
         return None if winner is None else FencedFrame(partial(self._fire, events))
 
@@ -224,6 +228,7 @@ class _Run:
         parameters = self._seller_parameters if selling else self._buyer_parameters[bidder]
         scope = self._scope(origin, parameters)
         context = WorkletContext()
+        self._contexts.append(context)
 
         def work(emit: Emit) -> object:
             aggregation = AuctionAggregation(
@@ -286,12 +291,14 @@ class _Run:
     ) -> Contribution | None:
         """Return the contribution with its signals filled in, or None where a signal has no value."""
         offer = next((offer for offer in offers if offer.bidder == waiting.bidder), None)
-        rejecting = waiting.function in (AuctionFunction.GENERATE_BID, AuctionFunction.SCORE_AD) and offer is not None
+        reason: RejectReason | None = None
+        if waiting.function in (AuctionFunction.GENERATE_BID, AuctionFunction.SCORE_AD):
+            reason = RejectReason.NOT_AVAILABLE if offer is None else offer.score.reject_reason
         measurements = replace(
             waiting.measurements,
             winning_bid=winner.bid.bid if winner is not None else 0.0,
             highest_scoring_other_bid=other.bid.bid if other is not None else 0.0,
-            reject_reason=offer.score.reject_reason if rejecting and offer is not None else None,
+            reject_reason=reason,
             participant=self._participant(waiting),
         )
         rules = self._host.config.rules

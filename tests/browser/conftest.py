@@ -11,7 +11,7 @@ import pytest
 from aggservice.client import Client
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service import Collector, embedded
-from aggservice.wire import KeySet
+from aggservice.wire import KeySet, ReportBatch, read_reports
 
 from ..service.collecting import collecting
 from .build import BuildUnavailable, chromium_program
@@ -52,6 +52,11 @@ def stack(build: Path, tmp_path: Path) -> Iterator[Stack]:
         Site(public_keys=client.public_keys().serialise().encode, collector=f"127.0.0.1:{port}") as site,
     ):
         yield Stack(site=site, client=client, keys=keys, collected=folder)
+
+
+def collected(folder: Path) -> list[ReportBatch]:
+    """Return what a collector wrote below a folder."""
+    return [batch for path in sorted(folder.rglob("*.avro")) for batch in read_reports(path)]
 
 
 class Counts:

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from aggservice.wire import KeySet
+from paa_client import Config
 
 from .attribution import RealBrowser, Step, fake_reports, simulate
+from .auctions import AuctionRun, run_real, run_simulated
 from .comparison import Comparison, Text, compare
 from .devtools import Chromium
+from .private_aggregation import RealWorklets, Run, SimulatedWorklets
 from .random_registrations import World
+from .random_worklets import Worklets
 from .site import Site
 
 T = TypeVar("T")
@@ -24,6 +28,7 @@ CLOCKS_MS = (20, -20, 60, -60, 200, -200)
 
 A limit of time that falls between them gives different reports: the steps are then tried with other times.
 """
+_REPORT_S = 4.0
 _NULL = "/.well-known/attribution-reporting/report-aggregate-attribution"
 
 
@@ -120,18 +125,72 @@ def fuzz_registrations(
         different, one = play_registrations(browser, site, keys, drawn)
         tally.add(one)
         if not different.same:
-
-            def differs(part: Sequence[Step]) -> bool:
-                return not play_registrations(browser, site, keys, part)[0].same
-
-            smaller = shrunk(drawn, differs)
-            lines = [f"seed {seed!r}, episode {number}:", str(different)]
-            if len(smaller) < len(drawn):
-                lines += ["the same with", *(f"    {step!r}," for step in smaller)]
-            else:
-                lines.append("this did not happen again with the same steps")
-            tally.differences.append("\n".join(lines))
+            tally.differences.append(
+                _reproduction(
+                    f"seed {seed!r}, episode {number}",
+                    different,
+                    drawn,
+                    lambda part: not play_registrations(browser, site, keys, part)[0].same,
+                )
+            )
     return tally
+
+
+def play_worklets(
+    browser: Chromium, site: Site, keys: KeySet, runs: Sequence[Run | AuctionRun], config: Config
+) -> Comparison:
+    """Run worklets and auctions in a fresh context and in ``paa_client``; return what differs.
+
+    One after another: a site's budget depends on their order. Errors that a page gets are compared as reports are.
+    """
+    real, simulated = RealWorklets(browser, site), SimulatedWorklets(keys, config)
+    errors: tuple[list[Text], list[Text]] = ([], [])
+    for run in runs:
+        simulated.tick()
+        if isinstance(run, AuctionRun):
+            answers = (run_real(browser, site, run, context=real.context), run_simulated(simulated, run))
+        else:
+            answers = (real.run(run), simulated.run(run))
+        for side, answer in zip(errors, answers, strict=True):
+            if answer not in (None, True, False) or answers[0] != answers[1]:
+                side.append(Text(text=f"{answer} for {run}", times_s=()))
+        real.wait(simulated.predicted, wait_s=_REPORT_S)
+    reports = real.finish(keys)
+    site.forget()
+    return compare([*reports, *errors[0]], [*simulated.finish(), *errors[1]])
+
+
+def fuzz_worklets(
+    browser: Chromium, site: Site, keys: KeySet, *, seed: str, runs: int, config: Config, episode: int = 50
+) -> Tally:
+    """Run random worklets, one in ten an auction, until ``runs`` are done; shrink what differs."""
+    tally = Tally()
+    for number in range(math.ceil(runs / episode)):
+        rng = random.Random(f"{seed} {number}")
+        worklets = Worklets(rng, on_event=config.error_reporting)
+        count = min(episode, runs - number * episode)
+        drawn = [worklets.auction() if rng.random() < 0.1 else run for run in worklets.runs(count)]
+        different = play_worklets(browser, site, keys, drawn, config)
+        tally.steps += count
+        tally.equal += different.equal
+        if not different.same:
+            tally.differences.append(
+                _reproduction(
+                    f"seed {seed!r}, episode {number}",
+                    different,
+                    drawn,
+                    lambda part: not play_worklets(browser, site, keys, part, config).same,
+                )
+            )
+    return tally
+
+
+def _reproduction(title: str, different: Comparison, drawn: Sequence[T], differs: Callable[[Sequence[T]], bool]) -> str:
+    """Return what differed and the fewest steps with which it differs again."""
+    smaller = shrunk(drawn, differs)
+    if len(smaller) == len(drawn):
+        return f"{title}:\n{different}\nthis did not happen again with the same steps"
+    return "\n".join([f"{title}:", str(different), "the same with", *(f"    {step!r}," for step in smaller)])
 
 
 def shrunk(items: Sequence[T], fails: Callable[[Sequence[T]], bool], *, attempts: int = 60) -> list[T]:

@@ -28,6 +28,7 @@ SCRIPT_HEADERS = (
     ("Access-Control-Allow-Origin", "*"),
     ("Shared-Storage-Cross-Origin-Worklet-Allowed", "?1"),
     ("Ad-Auction-Allowed", "?1"),
+    ("X-Allow-FLEDGE", "true"),
 )
 HOUR_MS = 3_600_000
 _REPORT_S = 8.0

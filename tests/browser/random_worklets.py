@@ -6,8 +6,10 @@ import math
 import random
 from collections.abc import Iterator
 
+from paa_client import Signal
 from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR
 
+from .auctions import AuctionRun, Buyer
 from .private_aggregation import Call, Run
 
 ODD = 0.08
@@ -23,6 +25,10 @@ EVENTS = [
     "reserved.pending-report-limit-reached", "reserved.insufficient-budget", "reserved.contribution-timeout-reached",
     "reserved.uncaught-error", "reserved.uncaught-exception", "reserved.of-the-future", "mine", "",
 ]  # fmt: skip
+
+
+AUCTION_EVENTS = ["reserved.win", "reserved.loss", "reserved.always", "reserved.of-the-future"]
+BASE_VALUES = ["winning-bid", "highest-scoring-other-bid", "bid-reject-reason", "participating-ig-count"]
 
 
 class Worklets:
@@ -88,3 +94,46 @@ class Worklets:
             event = rng.choice(EVENTS)
             return Call(name="contributeToHistogramOnEvent", event=event, fields=dict(fields), caught=caught)
         return Call(name="contributeToHistogram", fields=dict(fields), caught=caught)
+
+    def auction(self) -> AuctionRun:
+        """Return a random auction with new buyers; bids differ, because ties fall at random."""
+        rng = self._rng
+        bids = rng.sample([0.5, 1, 2.25, 3, 10, 1e6, 0, -1], rng.choice([1, 1, 2, 3]))
+        buyers = tuple(
+            Buyer(
+                host=f"b{rng.randrange(10**9)}.example",
+                bid=bid,
+                generate_bid=self._auction_calls(),
+                report_win=self._auction_calls(),
+            )
+            for bid in bids
+        )
+        return AuctionRun(
+            seller=rng.choice(self._hosts),
+            buyers=buyers,
+            score_ad=self._auction_calls(),
+            report_result=self._auction_calls(),
+        )
+
+    def _auction_calls(self) -> tuple[Call, ...]:
+        rng = self._rng
+        calls = [self._call() for _ in range(rng.choice([0, 1, 2]))]
+        for _ in range(rng.choice([0, 1, 2, 3])):
+            fields: dict[str, int | float | Signal] = {
+                "bucket": rng.choice([1, 2, 3]),
+                "value": rng.choice([1, 50, 700]),
+            }
+            for name in ("bucket", "value"):
+                if rng.random() < 0.3:
+                    offset = rng.choice([0, 5, 1000, -2])
+                    scale = rng.choice([1.0, 0.5, 2.75, 100.0, -1.0, 0.0])
+                    fields[name] = Signal(base_value=rng.choice(BASE_VALUES), scale=scale, offset=offset)
+            if rng.random() < 0.2:
+                fields["filteringId"] = rng.choice([0, 3, 255, 256])
+            event = rng.choice(AUCTION_EVENTS)
+            calls.append(
+                Call(name="contributeToHistogramOnEvent", event=event, fields=fields, caught=rng.random() < 0.8)
+            )
+        if rng.random() < 0.3:
+            calls.insert(rng.randrange(len(calls) + 1), self._debug())
+        return tuple(calls)

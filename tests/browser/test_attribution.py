@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from aggservice.client import JobParameters
-from aggservice.wire import AggregatableReport, ReportBatch, decode_payload, open_report, read_reports
+from aggservice.wire import AggregatableReport, decode_payload, open_report
 
 from .attribution import DEBUG_MODE, RealBrowser, simulate
 from .comparison import compare
-from .conftest import Counts, Stack
+from .conftest import Counts, Stack, collected
 from .devtools import Chromium
 from .differential import is_null
 from .scenario import ADTECH, DEBUG_TRUTH, STEPS, TRUTH
@@ -26,10 +25,6 @@ KINDS = {
     "debug/verbose": 9,
 }
 """How many reports of each kind the scenario must give, whatever chance adds."""
-
-
-def collected(folder: Path) -> list[ReportBatch]:
-    return [batch for path in sorted(folder.rglob("*.avro")) for batch in read_reports(path)]
 
 
 def cleartext_sums(stack: Stack, path: str) -> Counter[int]:

@@ -233,6 +233,36 @@ def test_any_signal_gives_a_number_in_range_or_none(
     assert result is None or 0 <= result <= largest
 
 
+def test_what_a_group_contributed_on_events_reaches_the_budget_before_its_report_of_the_win() -> None:
+    """As in Chromium 147: 700 of ``generateBid`` are approved, and then 65,536 of ``reportWin`` no longer fit."""
+
+    def generate(aggregation: Any) -> None:
+        aggregation.enable_debug_mode()
+        aggregation.contribute_to_histogram_on_event("reserved.always", bucket=1, value=700)
+
+    def report_win(aggregation: Any, signals: Any) -> None:
+        aggregation.contribute_to_histogram(bucket=2, value=65_536)
+
+    browser = make_browser(chromium())
+    group = bidder("https://buyer.example", 1.0, generate, report_win=report_win)
+    browser.run_ad_auction(Auction(seller="https://s.example", score_ad=score_by_bid, interest_groups=[group]))
+    assert contents(browser) == {"https://buyer.example": [(1, 700)]}
+
+
+def test_a_group_that_made_no_bid_was_not_rejected() -> None:
+    """As in Chromium 147, where its reject reason is 0."""
+    reason = Signal(base_value=BaseValue.BID_REJECT_REASON, offset=100)
+    browser = make_browser(chromium())
+    for bid in (None, 0.0, -1.0):
+        group = bidder(
+            "https://buyer.example",
+            bid,
+            lambda aggregation: aggregation.contribute_to_histogram_on_event("reserved.loss", bucket=reason, value=1),
+        )
+        browser.run_ad_auction(Auction(seller="https://s.example", score_ad=score_by_bid, interest_groups=[group]))
+    assert contents(browser) == {"https://buyer.example": [(100, 1)] * 3}
+
+
 def test_signals_without_a_number_are_dropped_and_counted() -> None:
     browser = make_browser(chromium())
 
