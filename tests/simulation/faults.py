@@ -139,4 +139,5 @@ SEEDED: dict[str, Callable[[Any], Any]] = {
     "rename not flushed": rename_not_flushed,
     "note not flushed": note_not_flushed,
     "folder not flushed": folder_not_flushed,
+    "commit unguarded": commit_unguarded,
 }

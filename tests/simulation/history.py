@@ -413,6 +413,13 @@ class History:
             paid = "charged, but" in how or (len(how) > 200 and how.isalnum())
             if paid != (job in releases):
                 self.violation(f"{job} was told as {how[:60]!r}, and the ledger has it {releases[job]} times")
+        rows = self.queue_server.write(
+            "look", lambda execute: execute("SELECT job_id, result FROM queue WHERE length(status) > 0")
+        )
+        for job, raw in rows:
+            how = aggregation_pb2.Job.FromString(raw).result_info.return_message
+            if job in releases and not ("charged, but" in how or "paid for" in how):
+                self.violation(f"{job} was recorded as {how[:60]!r}, and was charged")
         left = list((self.disk.root / "state" / "staging").iterdir())
         if left:
             self.violation(f"{len(left)} staged attempts are left")
