@@ -300,6 +300,7 @@ class Service:
     async def stop(self, grace_s: float = _GRACE_S) -> None:
         """Refuse new calls, let running ones end, cancel jobs that are not committed, and close everything."""
         await self._health.enter_graceful_shutdown()
+        self.dispatcher.rest()
         await self._server.stop(grace_s)
         self.runner.stop()
         await self.dispatcher.stop()

@@ -22,6 +22,7 @@ from aggservice.service.errors import (
     NoSuchJobError,
     PathRefusedError,
     RememberedError,
+    RetriesExhaustedError,
     StalledError,
     UnauthenticatedError,
 )
@@ -43,6 +44,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (JobIdTakenError, code_pb2.ALREADY_EXISTS),
     (CancelledError, code_pb2.CANCELLED),
     (WorkerLostError, code_pb2.UNAVAILABLE),
+    (RetriesExhaustedError, code_pb2.UNAVAILABLE),
 )
 _BY_RETURN_CODE = {
     ReturnCode.INVALID_JOB: code_pb2.INVALID_ARGUMENT,

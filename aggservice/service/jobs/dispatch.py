@@ -89,6 +89,7 @@ class Dispatcher:
         self._asking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: WeakValueDictionary[tuple[str, str], asyncio.Event] = WeakValueDictionary()
+        self._taking = True
         self._stopping = False
 
     async def start(self) -> None:
@@ -99,8 +100,12 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Look for jobs to take up, soon."""
-        if not self._stopping:
+        if self._taking:
             self._spawn(self._look())
+
+    def rest(self) -> None:
+        """Take up no more jobs; those that run go on."""
+        self._taking = False
 
     def reports_read(self, row: QueuedJob) -> int | None:
         """Return how many reports of a job this service has opened; None if it does not run the job."""
@@ -143,6 +148,7 @@ class Dispatcher:
 
     async def stop(self) -> None:
         """End every job that has not been committed, and give it back to the queue."""
+        self.rest()
         self._stopping = True
         for running in self._running.values():
             running.end()
@@ -197,7 +203,7 @@ class Dispatcher:
         asking = True
         try:
             async with self._runner.slots.take(caller, queued=True):
-                claimed = await self._claim(caller)
+                claimed = await self._claim(caller) if self._taking else None
                 self._asking[caller] -= 1
                 asking = False
                 if claimed is None:
