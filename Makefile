@@ -3,18 +3,27 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEMO_READY := $(VENV)/.demo-ready
 PACKAGES := aggservice ara_client paa_client ldp_client w3c_client budget
 
 .PHONY: setup demo test test-browser check bench soak mutants clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt build_rpc.py $(wildcard proto/aggservice/v1/*.proto)
+SOURCES := pyproject.toml constraints.txt build_rpc.py $(wildcard proto/aggservice/v1/*.proto)
+
+$(READY): $(SOURCES)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	@touch $(DEMO_READY) $@
+
+# The demo needs a third of what the tests need.
+$(DEMO_READY): $(SOURCES)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots]'
 	@touch $@
 
-demo: setup
+demo: $(DEMO_READY)
 	@$(BIN)/aggservice demo
 
 check: setup

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,6 +124,18 @@ class Summary(SummaryHeader):
         """Return the metrics by bucket, as Python numbers."""
         keys = zip(self.high.tolist(), self.low.tolist(), strict=True)
         return {high << 64 | low: metric for (high, low), metric in zip(keys, self.metrics.tolist(), strict=True)}
+
+    def to_arrow(self) -> Any:
+        """Return a pyarrow table of ``bucket`` (16 bytes, big-endian) and ``metric``; pandas and Polars read it.
+
+        It needs ``pip install 'aggservice[parquet]'``.
+        """
+        import pyarrow as pa
+
+        both = np.empty((len(self), 2), dtype=">u8")
+        both[:, 0], both[:, 1] = self.high, self.low
+        buckets = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(self), [None, pa.py_buffer(both.tobytes())])
+        return pa.table({"bucket": buckets, "metric": self.metrics})
 
     def result_digest(self) -> bytes:
         """Return SHA-256 over the result as the ledger keeps it; the receipt's entry must name this digest."""

@@ -31,6 +31,8 @@ COMMANDS = {
     "ledger": ("aggservice.commands.ledger_audit:ledger", "Read, dry-run and audit the privacy budget."),
     "keys": ("aggservice.commands.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
     "convert": ("aggservice.commands.convert:convert", "Convert buckets, reports, domains and summaries."),
+    "noise": ("aggservice.commands.noise:noise", "Say how much noise an ε adds, and what a small error needs."),
+    "new": ("aggservice.commands.new:new", "Write a commented file to start from."),
     "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
     "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),
     "attack": ("aggservice.commands.attack:attack", "Attack on-device budgets: what is left for other sites."),

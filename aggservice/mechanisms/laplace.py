@@ -7,7 +7,7 @@ mass outside the common support (Lemma A.1; ``aggservice.mechanisms.threshold`` 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -35,14 +35,34 @@ def check_laplace(epsilon_micro: int, sensitivity: int) -> None:
             raise ParameterError(f"{name} must be a whole number from 1 to {limit}, not {value!r}")
 
 
+def micro_of(epsilon: str) -> int:
+    """Return ε from decimal text in millionths; refuse more than six decimal places.
+
+    >>> micro_of("10"), micro_of("0.25")
+    (10000000, 250000)
+    """
+    try:
+        found = Fraction(epsilon) * MICRO if isinstance(epsilon, str) else Fraction(1, 2)
+    except (ValueError, ZeroDivisionError):
+        found = Fraction(1, 2)
+    if found.denominator != 1:
+        raise ParameterError(f"ε must be decimal text with at most six places, such as '0.5', not {epsilon!r}")
+    return int(found)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Laplace(SymmetricNoise):
-    """What both forms have: ε = epsilon_micro·10⁻⁶ and L1 sensitivity Λ₁."""
+    """What both forms have: ε = epsilon_micro·10⁻⁶, or given as decimal text ``epsilon``, and L1 sensitivity Λ₁."""
 
-    epsilon_micro: int
+    epsilon_micro: int = 0
     sensitivity: int
+    epsilon: InitVar[str | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, epsilon: str | None) -> None:
+        if epsilon is not None:
+            if self.epsilon_micro:
+                raise ParameterError("give epsilon or epsilon_micro, not both")
+            object.__setattr__(self, "epsilon_micro", micro_of(epsilon))
         check_laplace(self.epsilon_micro, self.sensitivity)
 
     @property
@@ -56,7 +76,7 @@ class DiscreteLaplace(_Laplace):
     """Discrete Laplace noise for ε = epsilon_micro·10⁻⁶ and L1 sensitivity Λ₁.
 
     >>> from aggservice.mechanisms import SeededBits
-    >>> noise = DiscreteLaplace(epsilon_micro=10_000_000, sensitivity=65_536)
+    >>> noise = DiscreteLaplace(epsilon="10", sensitivity=65_536)
     >>> noise.sample(SeededBits("example"), 3).dtype
     dtype('int64')
     >>> round(float(noise.variance()) ** 0.5)
@@ -89,8 +109,8 @@ class TruncatedDiscreteLaplace(_Laplace):
 
     tau: int
 
-    def __post_init__(self) -> None:
-        _Laplace.__post_init__(self)
+    def __post_init__(self, epsilon: str | None) -> None:
+        _Laplace.__post_init__(self, epsilon)
         if not isinstance(self.tau, int) or not 0 <= self.tau < _UNBOUNDED:
             raise ParameterError(f"τ must be a whole number from 0 to 2^63 - 2, not {self.tau!r}")
 
