@@ -206,7 +206,7 @@ def _draw_causes(axis: Any, rows: Sequence[Row], label: str) -> None:
 def draw_cookie_monster(rows: Sequence[Row], stem: Path) -> Path:
     """Draw average and largest spend as groups of bars."""
     plt = pyplot()
-    figure, axes = plt.subplots(2, 2, figsize=(10, 7), squeeze=False)
+    figure, axes = plt.subplots(2, 2, figsize=(10, 7), squeeze=False, layout="constrained")
     titles = {"participation": "share of devices per query", "impressions_per_day": "impressions per device and day"}
     for column, (panel, title) in enumerate(titles.items()):
         for line, value in enumerate(("average", "largest")):
@@ -220,7 +220,7 @@ def draw_cookie_monster(rows: Sequence[Row], stem: Path) -> Path:
                 ylabel=f"{value} ε spent per device-epoch",
                 yscale="log" if value == "average" else "linear",
             )
-            axis.legend(fontsize=8)
+    axes[0][0].legend(fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.02), ncols=3)
     return save(plt, figure, stem)
 
 
