@@ -6,18 +6,24 @@ message) it hands control back, and is resumed after a drawn delay, or ends ther
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import random
 import selectors
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Killed(BaseException):
     """The process that runs this code was killed: nothing that it does from here on has an effect."""
+
+
+def _closed_lock() -> _thread.LockType:
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    return lock
 
 
 class _Jump(selectors.BaseSelector):
@@ -62,15 +68,41 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Nothing to wake: there is one thread at a time."""
 
 
+class _Worker:
+    """A thread that runs one fiber after the other; threads are kept, because starting one takes long."""
+
+    idle: ClassVar[list[_Worker]] = []
+
+    def __init__(self) -> None:
+        self._lock = _closed_lock()
+        self._fiber: Fiber | None = None
+        _thread.start_new_thread(self._work, ())
+
+    def begin(self, fiber: Fiber) -> None:
+        """Let the thread run a fiber to its first point."""
+        self._fiber = fiber
+        self._lock.release()
+
+    def _work(self) -> None:
+        while True:
+            self._lock.acquire()
+            assert self._fiber is not None
+            self._fiber.run()
+            self.idle.append(self)
+            self._fiber.back.release()
+
+
 class Fiber:
     """A blocking call of one process, run on a thread that is only ever alone."""
 
     def __init__(self, scheduler: Scheduler, process: Process, call: Callable[[], Any], future: Future[Any]) -> None:
         self.process = process
+        self.back = _closed_lock()
         self._scheduler = scheduler
         self._call = call
         self._future = future
-        self._go, self._back = threading.Semaphore(0), threading.Semaphore(0)
+        self._go = _closed_lock()
+        self._begun = False
         self._outcome: tuple[Any, BaseException | None] | None = None
 
     def resume(self) -> None:
@@ -78,8 +110,12 @@ class Fiber:
         if self._outcome is not None:
             return
         self._scheduler.current, before = self, self._scheduler.current
-        self._go.release()
-        self._back.acquire()
+        if self._begun:
+            self._go.release()
+        else:
+            self._begun = True
+            (_Worker.idle.pop() if _Worker.idle else _Worker()).begin(self)
+        self.back.acquire()
         self._scheduler.current = before
         if self._outcome is not None:
             self.process.fibers.pop(self, None)
@@ -93,19 +129,17 @@ class Fiber:
     def wait(self, delay_s: float) -> None:
         """Hand control back for some time. Called inside the fiber."""
         self._scheduler.loop.call_later(delay_s, self.resume)
-        self._back.release()
+        self.back.release()
         self._go.acquire()
 
     def run(self) -> None:
         """Run the call; the body of the thread."""
-        self._go.acquire()
         try:
             if not self.process.alive:
                 raise Killed
             self._outcome = (self._call(), None)
         except BaseException as problem:
             self._outcome = (None, problem)
-        self._back.release()
 
 
 class Process:
@@ -198,6 +232,5 @@ class FiberExecutor(Executor):
         future: Future[Any] = Future()
         fiber = Fiber(self._scheduler, self._process, lambda: call(*args, **kwargs), future)
         self._process.fibers[fiber] = None
-        threading.Thread(target=fiber.run, daemon=True).start()
         self._scheduler.loop.call_later(self._scheduler.random.uniform(0.0, 0.005), fiber.resume)
         return future
