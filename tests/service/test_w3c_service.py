@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from aggservice.client import AttributionTask, Client, ClientError, JobParameters
+from aggservice.commands import app
 from aggservice.engine import PrivacyUnit, ledger_terms
 from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.service import ServiceConfig, embedded
@@ -201,15 +204,19 @@ def test_a_ledger_of_shared_ids_still_charges_each_w3c_report(maker: Maker, tmp_
         assert client.verify_ledger().ok
 
 
-def test_a_job_over_files(maker: Maker, tmp_path: Path) -> None:
-    _, reports = measured(maker, 20)
+def over_files(folder: Path, reports: list[AggregatableReport]) -> ServiceConfig:
+    """Write the reports where a service reads them, and return its configuration."""
     for name in ("in", "out"):
-        (tmp_path / name).mkdir()
+        (folder / name).mkdir()
+    write_reports(folder / "in" / "reports.avro", [ReportBatch.of(reports)])
     config = ServiceConfig(
-        state=tmp_path / "state", listen="127.0.0.1:0", input_folder=tmp_path / "in", output_folder=tmp_path / "out"
+        state=folder / "state", listen="127.0.0.1:0", input_folder=folder / "in", output_folder=folder / "out"
     )
-    config = replace(config, limits=replace(config.limits, processes=0))
-    write_reports(tmp_path / "in" / "reports.avro", [ReportBatch.of(reports)])
+    return replace(config, limits=replace(config.limits, processes=0))
+
+
+def test_a_job_over_files(maker: Maker, tmp_path: Path) -> None:
+    config = over_files(tmp_path, measured(maker, 20)[1])
     paths = {"input_data_blob_prefix": "reports.avro", "output_data_blob_prefix": "summary.avro"}
     with embedded(config, keys=maker.keys, clock=maker.clock) as service, Client(service.address) as client:
         client.create_job("files", ASKED, **paths)
@@ -220,6 +227,25 @@ def test_a_job_over_files(maker: Maker, tmp_path: Path) -> None:
         client.create_job("again", ASKED, **{**paths, "output_data_blob_prefix": "again.avro"})
         with pytest.raises(ClientError, match="can be used once"):
             client.watch_job("again")
+
+
+def test_the_command_names_a_task_whole_or_not_at_all(maker: Maker, tmp_path: Path) -> None:
+    config = over_files(tmp_path, measured(maker, 20)[1])
+    with embedded(config, keys=maker.keys, clock=maker.clock) as service:
+        given = ["job", "create", "--service", service.address, "first", "--attribution-report-to", COLLECTOR]
+        given += ["--input-data-blob-prefix", "reports.avro", "--output-data-blob-prefix", "out.avro"]
+        given += ["--epsilon", "1", "--watch", "--json", "--conversion-site", SITE, "--histogram-size", str(SIZE)]
+        half = CliRunner().invoke(app, given)
+        assert half.exit_code == 2 and "belong together" in half.output
+        whole = CliRunner().invoke(app, [*given, "--max-value", str(MOST)])
+        assert whole.exit_code == 0, whole.output
+        shown = json.loads(whole.output)
+        assert shown["parameters"]["attribution_task"] == {
+            "conversion_site": SITE,
+            "histogram_size": SIZE,
+            "max_value": MOST,
+        }
+        assert shown["summary"]["row_count"] == SIZE
 
 
 @pytest.mark.parametrize(
