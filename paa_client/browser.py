@@ -197,20 +197,20 @@ class Browser:
     ) -> ReportParameters:
         """Check and return what a page decides about a report (obtain the pre-specified report parameters).
 
-        Of several errors the page gets the one that Chromium finds first: types, the coordinator, then ranges.
+        Of several errors the page gets the one that Chromium finds first: types, context ID, coordinator, then ranges.
         """
         filtering_id_max_bytes = _whole(filtering_id_max_bytes, "filtering_id_max_bytes")
         if max_contributions is not None:
             max_contributions = _whole(max_contributions, "max_contributions")
+        if context_id is not None:
+            if not isinstance(context_id, str) or code_units(context_id) > MAX_CONTEXT_ID_LENGTH:
+                raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
+            context_id = context_id.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         coordinator = self.config.default_coordinator
         if aggregation_coordinator_origin is not None:
             coordinator = serialize_origin(aggregation_coordinator_origin)
             if coordinator not in self.config.coordinators:
                 raise CallError("DataError", f"{coordinator} is not an allowed aggregation coordinator")
-        if context_id is not None:
-            if not isinstance(context_id, str) or code_units(context_id) > MAX_CONTEXT_ID_LENGTH:
-                raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
-            context_id = context_id.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         if not 1 <= filtering_id_max_bytes <= MAX_FILTERING_ID_MAX_BYTES:
             raise CallError("DataError", f"filtering_id_max_bytes is 1 to {MAX_FILTERING_ID_MAX_BYTES}")
         if max_contributions == 0:

@@ -234,3 +234,22 @@ def test_chromium_has_no_debug_mode_for_a_report_of_error_events_alone() -> None
         browser.run(ORIGIN, "one", context_id="c")
         clock.advance(3_600_000)
         assert {due.report.debug.enabled for due in browser.take_due()} == {debug}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (
+            {"context_id": "x" * 65, "aggregation_coordinator_origin": "no URL", "filtering_id_max_bytes": -1},
+            "TypeError",
+        ),
+        ({"context_id": "x" * 65, "aggregation_coordinator_origin": "no URL"}, "DataError"),
+        ({"aggregation_coordinator_origin": "no URL", "filtering_id_max_bytes": 0}, "SyntaxError"),
+        ({"aggregation_coordinator_origin": "https://other.example", "max_contributions": 0}, "DataError"),
+    ],
+)
+def test_of_several_errors_a_page_gets_the_one_that_chromium_finds_first(arguments: dict[str, Any], name: str) -> None:
+    browser = browser_with(returns, "", None)
+    with pytest.raises(CallError) as caught:
+        browser.run(ORIGIN, "operation", **arguments)
+    assert caught.value.name == name
