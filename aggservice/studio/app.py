@@ -77,6 +77,7 @@ def build_studio(shelf: Shelf, access: Access) -> Starlette:
         "shelf": listing,
         "campaign": tune.campaign,
         "result": runs.result,
+        "comparison": runs.comparison,
         "ledger": ledgers.overview,
         "ledger/entries": ledgers.entries,
         "ledger/unit": ledgers.unit,

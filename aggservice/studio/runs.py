@@ -56,6 +56,7 @@ class Runs:
             "out": str(out),
             "seed": given.text("seed", "", most=200),
             "draw": find_spec("matplotlib") is not None,
+            "compare": given.flag("compare"),
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "aggservice.studio.worker"],
@@ -95,6 +96,12 @@ class Runs:
             "transcript": _read_json(folder / "transcript.json"),
             "ledger": self._shelf.id_of(ledger) if ledger.is_file() else None,
         }
+
+    def comparison(self, given: Given) -> dict[str, Any]:
+        """Return ``comparison.json``: one campaign on several APIs, and the run of each."""
+        folder = self._shelf.path(given.text("comparison"), Kind.COMPARISON)
+        found = _read_json(folder / "comparison.json")
+        return found | {"runs": {api: self._shelf.id_of(folder / api) for api in found["apis"]}}
 
     def _free_folder(self, number: int, name: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:60] or "campaign"

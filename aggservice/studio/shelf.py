@@ -33,6 +33,7 @@ class Kind(StrEnum):
 
     CAMPAIGN = "campaign"
     RUN = "run"
+    COMPARISON = "comparison"
     LEDGER = "ledger"
     SCENARIO = "scenario"
 
@@ -109,8 +110,9 @@ def _walk(top: Path) -> Iterator[tuple[Kind, Path]]:
         seen += len(files)
         if seen > _MAX_SEEN:
             return
-        if here != top and _kind_of(here) is Kind.RUN:
-            yield Kind.RUN, here
+        folder = None if here == top else _kind_of(here)
+        if folder is not None:
+            yield folder, here
         for name in sorted(files):
             path = here / name
             kind = None if path.is_symlink() else _kind_of(path)
@@ -122,6 +124,8 @@ def _kind_of(path: Path) -> Kind | None:
     """Return what a path is, judged by its name and first bytes."""
     try:
         if path.is_dir():
+            if (path / "comparison.json").is_file():
+                return Kind.COMPARISON
             return Kind.RUN if (path / "metrics.json").is_file() else None
         match path.suffix:
             case ".toml" if path.stat().st_size <= _MAX_TEXT_BYTES:

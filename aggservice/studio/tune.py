@@ -29,7 +29,7 @@ from aggservice.campaign.assess.expected import (
 )
 from aggservice.campaign.service.jobs import Job, jobs_of
 from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.truth import Truth, simulate_reports
+from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import SeededBits
 from aggservice.studio.errors import StudioError
 from aggservice.studio.given import Given
@@ -59,7 +59,7 @@ class Tune:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._lock = Lock()
-        self._truth: tuple[str, Truth] | None = None
+        self._chain = Chain(SeededBits("studio"), identity="studio")
         self._sums: tuple[str, list[tuple[Job, list[SliceSums]]]] | None = None
 
     def campaign(self, given: Given) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class Tune:
         return self._shelf.folders[0]
 
     def _job_sums(self, campaign: Campaign) -> list[tuple[Job, list[SliceSums]]]:
-        """Return the sums of every job; the simulation and the sums are kept for the next move."""
+        """Return the sums of every job; simulated stages and sums are kept for the next move."""
         document = dict(campaign.document)
         queries = [
             {name: value for name, value in dict(query).items() if name not in ("epsilon", "delta", "tau")}
@@ -122,11 +122,9 @@ class Tune:
         ]
         for part in ("service", "draw", "name", "description"):
             document.pop(part, None)
-        world = json.dumps(document, default=str, sort_keys=True)
-        asked = json.dumps([world, queries], default=str, sort_keys=True)
-        if self._truth is None or self._truth[0] != world:
-            self._truth = (world, simulate_reports(campaign, Chain(SeededBits("studio"))))
-        truth = self._truth[1]
+        asked = json.dumps([document, queries], default=str, sort_keys=True)
+        truth = simulate_reports(campaign, self._chain)
+        self._chain.store.forget_unused()
         jobs = jobs_of(campaign, truth.collected.closes_ms)
         if self._sums is None or self._sums[0] != asked:
             self._sums = (asked, [(job, slice_sums(campaign, truth, job)) for job in jobs])

@@ -33,6 +33,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
     from aggservice.campaign import CampaignError, parse_campaign, run_campaign
+    from aggservice.campaign.compare.run import run_comparison
 
     latest, at = "", 0.0
 
@@ -45,7 +46,8 @@ def main() -> None:
 
     try:
         campaign = parse_campaign(asked["toml"], folder=Path(asked["folder"]))
-        run_campaign(campaign, Path(asked["out"]), seed=asked["seed"] or None, progress=progress, draw=asked["draw"])
+        run = run_comparison if asked["compare"] else run_campaign
+        run(campaign, Path(asked["out"]), seed=asked["seed"] or None, progress=progress, draw=asked["draw"])
     except CampaignError as problem:
         _say(failed=str(problem))
     else:

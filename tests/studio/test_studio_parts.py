@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -16,13 +17,14 @@ import pytest
 from aggservice.campaign import load_campaign, parse_campaign
 from aggservice.campaign.assess.expected import expected_errors, noise_of_query, slice_sums
 from aggservice.campaign.service.jobs import jobs_of
+from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import SeededBits
 from aggservice.studio.tune import edited
 from budget import open_store, verify_store
 from w3c_client.scenarios.cases import load_scenarios
 
-from .conftest import RunningStudio
+from .conftest import EXAMPLES, RunningStudio
 
 ANALYSES = ("small.toml", "late_reports/campaign.toml", "thanksgiving/campaign.toml")
 
@@ -47,7 +49,7 @@ def test_expected_errors_are_those_of_the_exact_law(studio: RunningStudio) -> No
     """The page's figure is the root of the mean of bias² + variance over slices, from the library's own noise."""
     campaign = load_campaign(studio.folder / "small.toml")
     found = studio.post("tune", toml=(studio.folder / "small.toml").read_text(encoding="utf-8"))
-    truth = simulate_reports(campaign, SeededBits("studio"))
+    truth = simulate_reports(campaign, Chain(SeededBits("studio")))
     (job,) = jobs_of(campaign, truth.collected.closes_ms)
     noise = noise_of_query(campaign, job.query)
     for shown, sums in zip(found["queries"][0]["measures"], slice_sums(campaign, truth, job), strict=True):
@@ -62,7 +64,7 @@ def test_expected_errors_meet_200_draws_of_the_noise(shelf_folder: Path, name: s
     """The mean of 200 runs' mean squares lies within 6 of its stated standard deviations (false alarm below 10⁻⁶)."""
     campaign = load_campaign(shelf_folder / name)
     campaign = replace(campaign, population=replace(campaign.population, size=min(campaign.population.size, 3_000)))
-    truth = simulate_reports(campaign, SeededBits("tolerance"))
+    truth = simulate_reports(campaign, Chain(SeededBits("tolerance")))
     job = jobs_of(campaign, truth.collected.closes_ms)[0]
     noise, bits = noise_of_query(campaign, job.query), SeededBits(f"draws {name}")
     for sums in slice_sums(campaign, truth, job):
@@ -88,6 +90,16 @@ def test_a_run_goes_on_in_the_background_and_leaves_what_it_found(studio: Runnin
     folder = studio.folder / started["run"].removeprefix("0/")
     assert result["metrics"] == json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
     assert result["ledger"] == f"{started['run']}/ledger/ledger.sqlite"
+
+
+def test_one_campaign_runs_on_three_apis(studio: RunningStudio) -> None:
+    toml = (EXAMPLES / "three_apis" / "campaign.toml").read_text(encoding="utf-8")
+    started = studio.post("runs", toml=re.sub(r"size = [0-9_]+", "size = 300", toml), seed="three", compare=True)
+    assert studio.follow(started["feed"])[-1] == {"state": "finished"}
+    found = studio.get(f"comparison?comparison={started['run']}")
+    assert list(found["runs"]) == ["ara", "paa", "w3c"]
+    for api, run in found["runs"].items():
+        assert studio.get(f"result?run={run}")["metrics"]["queries"] == found["apis"][api]["queries"]
 
 
 def test_a_cancelled_run_leaves_nothing(studio: RunningStudio) -> None:

@@ -7,7 +7,7 @@ import { csv, download, el, field, more, number, percent, plain, problem, say, s
 export async function show(root) {
   const campaigns = [["demo", "the demo campaign (Thanksgiving shoes)"], ...(await items("campaign", true)).map((item) => [item.id, item.name])];
   const results = el("div", { class: "columns" });
-  const [picker, second] = [el("span"), el("span")];
+  const [picker, second, compared] = [el("span"), el("span"), el("span")];
   const refresh = async (chosen) => {
     const runs = (await items("run", true)).map((item) => [item.id, item.name]);
     const open = (slot) => async (event) => { await result(slot, event.target.value); };
@@ -17,26 +17,35 @@ export async function show(root) {
     picker.replaceChildren(field("Show the run", pick));
     second.replaceChildren(field("Beside it", other));
     results.replaceChildren(...panels);
-    if (chosen) await result(panels[0], chosen);
+    const sets = (await items("comparison")).map((item) => [item.id, item.name]);
+    compared.replaceChildren(sets.length ? field("Or one campaign on several APIs", select([["", "choose a comparison"], ...sets], "", async (event) => {
+      if (!event.target.value) { results.replaceChildren(...panels); return; }
+      const found = await get("comparison", { comparison: event.target.value });
+      const slots = Object.entries(found.runs).map(([api, run]) => [el("section", { class: "panel", "aria-label": api }), api, run]);
+      results.replaceChildren(...slots.map(([slot]) => slot));
+      for (const [slot, api, run] of slots) { await result(slot, run); slot.prepend(el("h2", {}, `On ${api.toUpperCase()}`)); }
+    })) : "");
+    if (chosen && runs.some(([id]) => id === chosen)) await result(panels[0], chosen);
   };
   const wanted = location.hash.split("/").slice(1).join("/");
   const choice = select(campaigns, campaigns.some(([id]) => id === wanted) ? wanted : "demo");
   const seed = el("input", { placeholder: "none: private noise", size: 18 });
   const places = (await folders()).map((name, index) => [String(index), name]);
   const folder = select(places, "0");
+  const three = el("input", { type: "checkbox" });
   const live = el("div", { "aria-live": "polite" });
   const button = el("button", { type: "button", id: "run-start", onclick: async () => {
     try {
       const campaign = await get("campaign", { campaign: choice.value });
-      await start(live, { toml: campaign.toml, folder: Number(folder.value), seed: seed.value, ...(choice.value === "demo" ? {} : { campaign: choice.value }) }, refresh);
+      await start(live, { toml: campaign.toml, folder: Number(folder.value), seed: seed.value, compare: three.checked, ...(choice.value === "demo" ? {} : { campaign: choice.value }) }, refresh);
     } catch (error) { live.replaceChildren(problem(error)); }
   } }, "Run");
   root.append(
     el("h1", {}, "Run"),
     el("p", { class: "lead" }, "A campaign runs through browsers, encryption, service and ledger; the truth stands beside what the service released, because everything is simulated."),
-    el("div", { class: "row" }, field("Campaign", choice), field("Seed (makes it repeatable, and not private)", seed), field("Write to", folder), button),
+    el("div", { class: "row" }, field("Campaign", choice), field("Seed (makes it repeatable, and not private)", seed), field("Write to", folder), field("On ARA, PAA and W3C", three), button),
     live,
-    el("div", { class: "row" }, picker, second),
+    el("div", { class: "row" }, picker, second, compared),
     results,
   );
   await refresh();
