@@ -1,0 +1,194 @@
+"""Games against one release: declared keys, discovery, the others total, Gaussian noise, repeated and late reports.
+
+Units are tried many at a time: unit i alone contributes to key 2i, and the noise of each key is its own, so that every
+key is a trial. Keys of the second world are those that nobody contributed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aggservice.audit.bounds import Samples, gaussian_epsilon
+from aggservice.audit.games.game import Game, Played
+from aggservice.audit.target import L1, Attacked, Target
+from aggservice.mechanisms import Bits, DiscreteLaplace, SeededBits
+from aggservice.wire import AggregatableReport, Contribution
+from budget import EpsilonDeltaFilter, ZcdpFilter
+
+Metrics = NDArray[np.int64]
+_DISCOVERY = EpsilonDeltaFilter.parse(delta="0.5")
+_LIFT = 4
+"""Reports of other units on each discovered key, which lift it above 2τ."""
+
+
+def worlds(features: dict[str, Metrics], units: int) -> tuple[Samples, Samples]:
+    """Divide columns over keys 0, 2, 4, …: the first ``units`` of them had a unit, the others had none."""
+    return {name: column[:units] for name, column in features.items()}, {
+        name: column[units:] for name, column in features.items()
+    }
+
+
+def pairs(metrics: Metrics, **more: Metrics) -> dict[str, Metrics]:
+    """Return the metric of each even key, and its difference from the odd key beside it, which nobody ever uses.
+
+    Two keys that share their noise show the true sum in that difference.
+    """
+    return {"metric": metrics[::2], "difference of two keys": metrics[::2] - metrics[1::2], **more}
+
+
+def together(answers: Sequence[Metrics], moved: Sequence[int] | None = None) -> dict[str, Metrics]:
+    """Return features of several answers about the same keys, which a unit moved by ``moved`` each (Λ₁).
+
+    The logarithm of the likelihood ratio of Laplace noise is a metric cut to [0, Λ₁], up to a factor and a constant.
+    """
+    moves = moved or [L1] * len(answers)
+    clipped = [np.clip(one, 0, most)[::2] for one, most in zip(answers, moves, strict=True)]
+    return pairs(sum(answers[1:], answers[0]), **{"likelihood ratio": sum(clipped[1:], clipped[0])})
+
+
+def guesses(job: str, metrics: Metrics, epsilon_micro: int) -> dict[str, Metrics]:
+    """Return what is left of metrics after subtracting noise that somebody could compute from the public job id."""
+    law = DiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=L1)
+    sources: dict[str, Bits] = {"job id": SeededBits(job), "job id and label": SeededBits(job).child("noise")}
+    return {
+        f"noise guessed from the {name}": (metrics - law.sample(bits, metrics.size))[::2]
+        for name, bits in sources.items()
+    }
+
+
+def declared(target: Target, scale: int) -> list[Played]:
+    units = 26_000 * scale
+    with target.open() as attacked:
+        reports, job = attacked.units(units, every=2), attacked.new_job()
+        sent = [*reports, *attacked.nulls(100)]
+        metrics = attacked.metrics(attacked.ask(attacked.parameters("1"), sent, 4 * units, job=job))
+        first, second = worlds(pairs(metrics, **guesses(job, metrics, 1_000_000)), units)
+        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+
+
+def repeated(target: Target, scale: int) -> list[Played]:
+    units = 3_000 * scale
+    with target.open() as attacked:
+        reports = attacked.units(units, every=2)
+        metrics = attacked.metrics(attacked.ask(attacked.parameters("1"), [*reports, *reports, *reports], 4 * units))
+        first, second = worlds(pairs(metrics), units)
+        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+
+
+def late(target: Target, scale: int) -> list[Played]:
+    """A first job without the units, a second one with them: only the second is theirs to pay."""
+    units = 3_000 * scale
+    with target.open() as attacked:
+        reports, others = attacked.units(units, every=2), attacked.nulls(100)
+        before = attacked.metrics(attacked.ask(attacked.parameters("1"), others, 4 * units))
+        after = attacked.metrics(attacked.ask(attacked.parameters("1"), [*others, *reports], 4 * units))
+        first, second = worlds(pairs(after, gain=(after - before)[::2]), units)
+        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+
+
+def _shown(attacked: Attacked, reports: Sequence[AggregatableReport], keys: int, mask: int | None) -> Metrics:
+    """Return the metrics of keys 0 to ``keys`` - 1 under discovery; -1 for those that are not shown."""
+    summary = attacked.ask(attacked.parameters("4", discovery_delta="0.05", key_mask=mask), reports)
+    attacked.metrics(summary)
+    shown = np.full(keys, -1, dtype=np.int64)
+    assert summary is not None
+    for key, metric in summary.to_dict().items():
+        if key < keys:
+            shown[key] = metric
+    return shown
+
+
+def discovery(target: Target, scale: int, *, mask: int | None = None, share: int = 1) -> list[Played]:
+    """Keys lifted above 2τ by others, with and without the unit; and keys that a unit has alone, or that nobody has."""
+    units, alone = 1_200 * scale // share, 3_000 * scale // share
+    with target.open(_DISCOVERY, l0=1) as attacked:
+        lifting = [
+            attacked.report([Contribution(bucket=key, value=L1)]) for key in range(2 * units) for _ in range(_LIFT)
+        ]
+        reports = attacked.units(units)
+        lonely = [attacked.report([Contribution(bucket=2 * units + at, value=L1)]) for at in range(alone)]
+        shown = _shown(attacked, [*lifting, *reports, *lonely], 2 * units + 2 * alone, mask)
+        epsilon, _, delta = attacked.charged(reports)
+        first, second = worlds({"metric": shown[: 2 * units]}, units)
+        rest = shown[2 * units :]
+        return [
+            Played(first=first, second=second, epsilon=epsilon, delta=delta, name="lifted keys"),
+            Played(
+                first={"shown": rest[:alone]}, second={"shown": rest[alone:]}, epsilon=epsilon, delta=delta,
+                name="lone keys",
+            ),
+        ]  # fmt: skip
+
+
+def masked(target: Target, scale: int) -> list[Played]:
+    """The same with a mask that allows all of these keys, and lifted keys outside a mask, which are never shown."""
+    units = 150 * scale
+    allowed = discovery(target, scale, mask=(1 << 32) - 1, share=4)
+    with target.open(_DISCOVERY, l0=1) as attacked:
+        reports = [
+            attacked.report([Contribution(bucket=key, value=L1)]) for key in range(units) for _ in range(_LIFT + 1)
+        ]
+        shown = _shown(attacked, reports, 2 * units, 1 << 40)
+        epsilon, _, delta = attacked.charged(reports)
+    first, second = worlds({"shown": shown}, units)
+    return [*allowed, Played(first=first, second=second, epsilon=epsilon, delta=delta, name="outside the mask")]
+
+
+def others(target: Target, scale: int) -> list[Played]:
+    """The total of what is left out, one job per trial: the unit's report holds a contribution, or is null."""
+    jobs = 260 * scale
+    sums: tuple[list[int], list[int]] = ([], [])
+    charged = 0.0
+    with target.open() as attacked:
+        asked = attacked.parameters("0.01", others_epsilon="2")
+        for world, seen in enumerate(sums):
+            for _ in range(jobs):
+                report = attacked.report([] if world else [Contribution(bucket=7, value=L1)])
+                summary = attacked.ask(asked, [report], 1)
+                attacked.metrics(summary)
+                assert summary is not None
+                seen.append(summary.others or 0)
+                charged = charged or attacked.charged([report])[0]
+    first, second = ({"others": np.array(seen, dtype=np.int64)} for seen in sums)
+    return [Played(first=first, second=second, epsilon=charged)]
+
+
+def gaussian(target: Target, scale: int) -> list[Played]:
+    """Gaussian noise at ρ = ½, compared at δ = 0.1 with the exact curve of the ρ that was charged."""
+    units, delta = 6_000 * scale, 0.1
+    with target.open(ZcdpFilter(rho_micro=10_000_000)) as attacked:
+        reports = attacked.units(units, every=2)
+        metrics = attacked.metrics(attacked.ask(attacked.parameters(rho="0.5"), reports, 4 * units))
+        first, second = worlds(pairs(metrics), units)
+        epsilon = gaussian_epsilon(attacked.charged(reports)[1], delta)
+        return [Played(first=first, second=second, epsilon=epsilon, delta=delta)]
+
+
+GAMES = (
+    Game(
+        name="declared keys",
+        exposes="noise of a wrong scale, shared between keys or guessed from the job id",
+        play=declared,
+    ),
+    Game(
+        name="discovery",
+        exposes="wrong noise or threshold of discovered keys, δ not charged",
+        play=discovery,
+        parts=2,
+        own=True,
+    ),
+    Game(
+        name="discovery with mask",
+        exposes="the same under a mask, keys shown outside it",
+        play=masked,
+        parts=3,
+        own=True,
+    ),
+    Game(name="others total", exposes="a total with too little noise, or that nobody pays for", play=others),
+    Game(name="Gaussian noise", exposes="a variance below that of the ρ charged", play=gaussian, own=True),
+    Game(name="late reports", exposes="noise used twice, so that the difference of two jobs is exact", play=late),
+    Game(name="repeated report ids", exposes="reports that count as often as they are sent", play=repeated),
+)

@@ -1,0 +1,80 @@
+"""Lower bounds on ε: limits are Clopper and Pearson's, a bound is rarely above the truth, and events are found."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from aggservice.audit.bounds import (
+    choose_event,
+    gaussian_epsilon,
+    limited_epsilon,
+    lower_bound,
+    lower_limit,
+    upper_limit,
+)
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 10), (1, 10), (10, 10), (37, 100), (5000, 10_000)])
+@pytest.mark.parametrize("alpha", [0.05, 1e-6])
+def test_limits_are_those_of_the_binomial_law(hits: int, trials: int, alpha: float) -> None:
+    """At the lower limit, so many hits or more have probability α; at the upper one, so many or fewer."""
+    low, high = lower_limit(hits, trials, alpha), upper_limit(hits, trials, alpha)
+    assert low <= hits / trials <= high
+    if hits:
+        assert binom.sf(hits - 1, trials, low) == pytest.approx(alpha, rel=1e-6)
+    if hits < trials:
+        assert binom.cdf(hits, trials, high) == pytest.approx(alpha, rel=1e-6)
+
+
+def test_a_bound_exceeds_the_truth_no_more_often_than_it_says() -> None:
+    """Randomized response of ε = 1 at α = 0.05, exactly: Σ over all counts of two worlds of 60 trials."""
+    truth = math.e / (math.e + 1)
+    wrong = sum(
+        binom.pmf(p, 60, truth) * binom.pmf(q, 60, 1 - truth)
+        for p in range(61)
+        for q in range(61)
+        if limited_epsilon((p, 60), (q, 60), 0.0, 0.05) > 1
+    )
+    assert 0 < wrong <= 0.05
+
+
+def test_an_event_is_found_in_any_feature_and_direction() -> None:
+    """Independent of chance: a feature that differs by certainty, hidden among others that say nothing."""
+    rng = np.random.default_rng(1)
+    same = rng.integers(0, 1 << 20, 2000)
+    worlds = [{"noise": same, "tell": np.full(2000, tell)} for tell in (4, 7)]
+    event = choose_event(worlds[0], worlds[1], 0.0, 1e-6)
+    assert event.feature == "tell"
+    first, second = (event.count(world)[0] for world in worlds)
+    assert {first, second} == {0, 2000}
+
+
+@pytest.mark.parametrize("shift", [65_536, -65_536])
+def test_laplace_noise_shows_most_of_its_epsilon(shift: int) -> None:
+    """Both signs; the bound is above 1 with probability at most 10⁻⁶, and below 0.8 with one below 10⁻⁹."""
+    rng = np.random.default_rng()
+    first, second = ({"metric": np.rint(rng.laplace(0, 65_536, 60_000)).astype(np.int64) + move} for move in (shift, 0))
+    assert 0.8 < lower_bound(first, second, delta=0.0, alpha=1e-6).epsilon <= 1
+
+
+def test_delta_is_taken_off() -> None:
+    """Shown in one world of a thousand, never in the other: nothing at δ = 0.01, much at δ = 0."""
+    first, second = {"shown": np.arange(100_000) % 200 == 0}, {"shown": np.zeros(100_000, dtype=np.int64)}
+    first = {"shown": first["shown"].astype(np.int64)}
+    assert lower_bound(first, second, delta=0.01, alpha=1e-6).epsilon == 0
+    assert lower_bound(first, second, delta=0.0, alpha=1e-6).epsilon > 1
+
+
+def test_gaussian_noise_has_the_curve_of_dp_accounting() -> None:
+    from dp_accounting.pld import privacy_loss_distribution
+
+    for rho in (0.05, 0.5, 2.0):
+        law = privacy_loss_distribution.from_gaussian_mechanism(
+            (1 / (2 * rho)) ** 0.5, value_discretization_interval=1e-4
+        )
+        for delta in (0.1, 1e-5):
+            assert gaussian_epsilon(rho, delta) == pytest.approx(law.get_epsilon_for_delta(delta), abs=3e-4)
