@@ -1,8 +1,8 @@
 """Lower bounds on ε from samples of two worlds: an event chosen on one half, confidence intervals on the other.
 
 If a mechanism is (ε, δ)-DP then P[S] ≤ e^ε·Q[S] + δ for every event S, so ε ≥ ln((P[S] − δ)/Q[S]). Clopper and
-Pearson's exact intervals bound both probabilities. The event may be chosen in any way from the first half of the
-samples: the second half has not seen it, so one interval per world is enough.
+Pearson's exact intervals bound both probabilities. The event may be chosen in any way from one half of the samples,
+every other one: the rest has not seen it, so one interval per world is enough.
 """
 
 from __future__ import annotations
@@ -94,10 +94,11 @@ def choose_event(first: Samples, second: Samples, delta: float, alpha: float) ->
 
 def lower_bound(first: Samples, second: Samples, *, delta: float, alpha: float) -> LowerBound:
     """Return a lower bound on ε that is wrong with probability at most α; trials of a world must be independent."""
-    halves = [{name: np.array_split(values, 2) for name, values in world.items()} for world in (first, second)]
-    early, late = ([{name: parts[at] for name, parts in world.items()} for world in halves] for at in (0, 1))
-    event = choose_event(early[0], early[1], delta, alpha)
-    p, q = (event.count(world) for world in (reversed(late) if event.in_second else late))
+    even, odd = (
+        [{name: values[at::2] for name, values in world.items()} for world in (first, second)] for at in (0, 1)
+    )
+    event = choose_event(even[0], even[1], delta, alpha)
+    p, q = (event.count(world) for world in (reversed(odd) if event.in_second else odd))
     return LowerBound(
         epsilon=limited_epsilon(p, q, delta, alpha), feature=event.feature, hits=(p[0], q[0]), trials=(p[1], q[1])
     )

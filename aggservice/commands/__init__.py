@@ -34,7 +34,7 @@ COMMANDS = {
     "noise": ("aggservice.commands.noise:noise", "Say how much noise an ε adds, and what a small error needs."),
     "new": ("aggservice.commands.new:new", "Write a commented file to start from."),
     "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
-    "audit": ("aggservice.commands.audit:audit", "Attack a service with neighbour games: lower bounds on ε."),
+    "audit": ("aggservice.commands.audit:audit", "Attack a service with neighbour games."),
     "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),
     "attack": ("aggservice.commands.attack:attack", "Attack on-device budgets: what is left for other sites."),
     "figure": ("aggservice.commands.attack:figure", "Make a figure about on-device budgets, as data and as a plot."),

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from aggservice.audit.games.devices import null_reports
 from aggservice.audit.output import draw, table, to_plain
 from aggservice.audit.run import GAMES, AuditReport, PathResult, chosen_games, play_game, run_audit
-from aggservice.audit.target import Remote
+from aggservice.audit.target import Remote, Target
 from aggservice.commands import app
 from aggservice.engine import ReleasePlan
-from aggservice.mechanisms import DiscreteLaplace
+from aggservice.mechanisms import DiscreteLaplace, SecureBits, SystemClock
 from aggservice.service import embedded
 from budget import EpsilonDeltaFilter, Spend
 
@@ -42,6 +43,10 @@ def test_devices_keep_within_what_they_promise(name: str) -> None:
     results = play(name)
     assert len(results) == next(game.parts for game in GAMES if game.name == name)
     assert not any(one.alarm for one in results.values())
+    if name == "null reports":
+        assert results[""].bound.trials == (125, 125)
+        (played,) = null_reports(Target(bits=SecureBits(), clock=SystemClock()), 1)
+        assert {int(one) for one in played.first["reports"]} == {1} == {int(one) for one in played.second["reports"]}
     if name == "event-level response":
         assert results["fleet"].bound.epsilon >= 0.8
 

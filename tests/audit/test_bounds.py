@@ -62,8 +62,8 @@ def test_laplace_noise_shows_most_of_its_epsilon(shift: int) -> None:
 
 
 def test_delta_is_taken_off() -> None:
-    """Shown in one world of a thousand, never in the other: nothing at δ = 0.01, much at δ = 0."""
-    first, second = {"shown": np.arange(100_000) % 200 == 0}, {"shown": np.zeros(100_000, dtype=np.int64)}
+    """Shown once in 201 trials of one world, never in the other: nothing at δ = 0.01, much at δ = 0."""
+    first, second = {"shown": np.arange(100_000) % 201 == 0}, {"shown": np.zeros(100_000, dtype=np.int64)}
     first = {"shown": first["shown"].astype(np.int64)}
     assert lower_bound(first, second, delta=0.01, alpha=1e-6).epsilon == 0
     assert lower_bound(first, second, delta=0.0, alpha=1e-6).epsilon > 1

@@ -21,7 +21,7 @@ from aggservice.wire import Contribution, PublicKeySet
 from ara_client import Browser, Request, Response, VendorValues
 from ara_client.event_noise.response import TRUTHFUL, draw_states
 from ara_client.model import Source, SummaryClient
-from ara_client.reports import AggregatableAttributionReport, EventLevelReport
+from ara_client.reports import AggregatableAttributionReport, EventLevelReport, OutgoingReport
 from paa_client import Browser as StorageBrowser
 from paa_client import Config, PaaSrClient
 
@@ -45,8 +45,9 @@ def _click(browser: Browser, **fields: Any) -> None:
     browser.register(request, Response(url=_REPORTER, headers={_SOURCE: json.dumps(source)}))
 
 
-def _buy(browser: Browser, **fields: Any) -> None:
-    browser.register(Request(context=_SHOP), Response(url=_REPORTER, headers={_TRIGGER: json.dumps(fields)}))
+def _buy(browser: Browser, **fields: Any) -> list[OutgoingReport]:
+    """Register a trigger; return the reports that are sent at once."""
+    return browser.register(Request(context=_SHOP), Response(url=_REPORTER, headers={_TRIGGER: json.dumps(fields)}))
 
 
 def _value(value: int, key: str = "a", filtering_id: int = 0, **more: Any) -> dict[str, Any]:
@@ -197,10 +198,11 @@ def null_reports(target: Target, scale: int) -> list[Played]:
             if attributed:
                 _click(browser)
             clock.advance(1000)
-            _buy(browser, trigger_context_id="c", aggregatable_source_registration_time="exclude", **_value(5))
-            sent = [one for one in browser.advance(_NOW_MS + _DAY_MS) if isinstance(one, AggregatableAttributionReport)]
-            number[at] = len(sent)
-            size[at] = sum(len(one.to_json()) for one in sent)
+            asked = {"trigger_context_id": "c", "aggregatable_source_registration_time": "exclude"}
+            sent = [*_buy(browser, **asked, **_value(5)), *browser.advance(_NOW_MS + _DAY_MS)]
+            aggregatable = [one for one in sent if isinstance(one, AggregatableAttributionReport)]
+            number[at] = len(aggregatable)
+            size[at] = sum(len(one.to_json()) for one in aggregatable)
         features.append({"reports": number, "bytes": size})
     return [Played(first=features[0], second=features[1], epsilon=0.0)]
 
