@@ -33,6 +33,7 @@ COMMANDS = {
     "convert": ("aggservice.commands.convert:convert", "Convert buckets, reports, domains and summaries."),
     "noise": ("aggservice.commands.noise:noise", "Say how much noise an ε adds, and what a small error needs."),
     "new": ("aggservice.commands.new:new", "Write a commented file to start from."),
+    "optimise": ("aggservice.commands.requery:optimise", "Propose scales, clipping bounds and ε with less error."),
     "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
     "audit": ("aggservice.commands.audit:audit", "Attack a service with neighbour games."),
     "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),

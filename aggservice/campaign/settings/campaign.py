@@ -23,11 +23,15 @@ BrowserApi = Literal["ara", "paa", "w3c"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """A log of sources and triggers that replaces the simulated population; ``shift_ms`` is added to all its times."""
+    """A log of sources and triggers that replaces the simulated population; ``shift_ms`` is added to all its times.
+
+    ``half`` 0 or 1 leaves out the devices of the other half, so that one half can choose and the other judge.
+    """
 
     tables: LogTables
     columns: Mapping[str, str] = field(default_factory=dict)
     shift_ms: int = 0
+    half: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

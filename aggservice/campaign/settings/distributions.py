@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from aggservice.campaign.errors import CampaignError, RunError
 from aggservice.mechanisms import Bits
@@ -34,6 +34,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
     }
 )
 _POISSON_LIMIT = 10_000
+_FEW = 100_000
 _LARGEST_COUNT = 2.0**53
 """Above this a float cannot hold every whole number."""
 
@@ -99,7 +100,7 @@ class Distribution:
             return -np.log1p(-unit) * given["mean"]
         if self.name == "pareto":
             return given["least"] * (1 - unit) ** (-1 / given["alpha"])
-        normal = np.asarray(ndtri(np.maximum(unit, 2.0**-54)), dtype=np.float64)
+        normal = normal_quantiles(np.maximum(unit, 2.0**-54))
         if self.name == "normal":
             return given["mean"] + given["deviation"] * normal
         return given["median"] * np.exp(given["sigma"] * normal)
@@ -110,6 +111,18 @@ class Distribution:
         if not (largest := float(drawn.max(initial=0))) <= _LARGEST_COUNT:
             raise RunError(f"{self.name} with {dict(self.parameters)} drew {largest:.3g}: choose a lighter tail")
         return drawn.astype(np.int64)
+
+
+def normal_quantiles(unit: Floats) -> Floats:
+    """Return the quantiles of the standard normal law, to 15 digits.
+
+    A few are computed by the standard library, because importing SciPy takes longer than that.
+    """
+    if unit.size <= _FEW:
+        return np.fromiter(map(NormalDist().inv_cdf, unit.tolist()), dtype=np.float64, count=unit.size)
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(unit), dtype=np.float64)
 
 
 def uniform(bits: Bits, size: int) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,10 @@ def events_of_log(campaign: Campaign) -> Events:
     columns = []
     for table in log.tables.both:
         time = np.array(times_of(table), dtype=np.int64) + log.shift_ms
-        rows = np.flatnonzero((time >= start) & (time < end))
+        inside = (time >= start) & (time < end)
+        if log.half is not None:
+            inside &= np.array([_half(one) == log.half for one in names_of(table, "device")], dtype=np.bool_)
+        rows = np.flatnonzero(inside)
         rows = rows[np.argsort(time[rows], kind="stable")]
         owner = np.array([devices[one] for one in names_of(table, "device")], dtype=np.int64)
         columns.append((rows, time, owner))
@@ -89,6 +93,11 @@ def events_of_log(campaign: Campaign) -> Events:
         codes=_codes(campaign, table, rows, "conversion"),
     )
     return Events(impressions=impressions, conversions=conversions, devices=len(devices))
+
+
+def _half(device: str) -> int:
+    """Return the half of a device: a hash of its name, so that it is the same in every table and every run."""
+    return sha256(device.encode()).digest()[0] & 1
 
 
 def _numbers(table: LogTable, name: str, size: int, default: int) -> Ints:

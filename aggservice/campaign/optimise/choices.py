@@ -1,0 +1,111 @@
+"""What ``optimise`` may choose: the scale and clipping bound of each measure, the cap of a device, ε per query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from aggservice.campaign.settings.campaign import Campaign, Query
+
+_EPSILON_STEP = Fraction(1, 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Values of everything that may be chosen. ``scales`` and ``most`` are per measure, ``epsilons`` per query."""
+
+    scales: tuple[int, ...]
+    most: tuple[int, ...]
+    cap: int
+    epsilons: tuple[str, ...]
+
+    @classmethod
+    def of(cls, campaign: Campaign) -> Choice:
+        """Return what the campaign's file has chosen; a scale that is not whole is rounded."""
+        return cls(
+            scales=tuple(max(1, round(one.scale)) for one in campaign.measures),
+            most=tuple(one.most for one in campaign.measures),
+            cap=campaign.client.cap,
+            epsilons=tuple(query.epsilon for query in campaign.queries),
+        )
+
+    def fits(self, campaign: Campaign) -> bool:
+        """Whether every contribution fits into the budget of a source."""
+        l1 = campaign.client.l1
+        return all(
+            scale >= 1 and most >= 1 and scale * most <= l1 for scale, most in zip(self.scales, self.most, strict=True)
+        ) and (1 <= self.cap <= l1)
+
+    def changes(self, campaign: Campaign) -> dict[tuple[str, ...], Any]:
+        """Return the fields of the campaign file that differ from it, by their path; arrays by index."""
+        now, found = Choice.of(campaign), dict[tuple[str, ...], Any]()
+        if campaign.client.kind in ("reach", "frequency"):
+            if self.cap != now.cap:
+                found["client", "cap"] = self.cap
+        else:
+            for place, measure in enumerate(campaign.measures):
+                if Fraction(self.scales[place]) != measure.scale:
+                    found["measures", str(place), "scale"] = self.scales[place]
+                if self.most[place] != measure.most:
+                    found["measures", str(place), "most"] = self.most[place]
+        for place, query in enumerate(campaign.queries):
+            if Fraction(self.epsilons[place]) != Fraction(query.epsilon):
+                found["queries", str(place), "epsilon"] = self.epsilons[place]
+        return found
+
+    def apply(self, campaign: Campaign) -> Campaign:
+        """Return the campaign with these choices; its document stays as it is."""
+        client = replace(campaign.client, cap=self.cap)
+        measures = tuple(
+            replace(one, scale=Fraction(scale), most=most)
+            for one, scale, most in zip(campaign.measures, self.scales, self.most, strict=True)
+        )
+        if client.kind in ("reach", "frequency"):
+            measures = (replace(campaign.measures[0], scale=Fraction(client.l1 // self.cap)),)
+        queries = tuple(
+            replace(query, epsilon=epsilon) for query, epsilon in zip(campaign.queries, self.epsilons, strict=True)
+        )
+        return replace(campaign, client=client, measures=measures, queries=queries)
+
+
+def set_field(document: Any, campaign: Campaign, path: tuple[str, ...], value: Any) -> None:
+    """Set a field of a campaign's document; measures that the file leaves to their default are written out."""
+    if path[0] == "measures" and "measures" not in document:
+        one = campaign.measures[0]
+        document["measures"] = [{"name": one.name, "of": one.of, "scale": int(one.scale)}]
+    table = document
+    for part in path[:-1]:
+        table = table[int(part)] if part.isdigit() else table.setdefault(part, {})
+    table[path[-1]] = value
+
+
+def jobs_per_batch(query: Query) -> int:
+    """Return how many jobs of a query charge a report, at most."""
+    return query.repeat * (query.window if query.over == "rolling" else 1)
+
+
+def split_epsilon(campaign: Campaign, noise: Mapping[str, float]) -> tuple[str, ...]:
+    """Return ε per query that minimises the sum of ``noise``, at the same total ε per report.
+
+    ``noise`` is the part of the squared error that each query's noise owns, at the campaign's own ε; it goes with
+    1/ε², so the best ε is proportional to the cube root of noise · ε² / jobs (Lagrange). A query without noise, such
+    as one that cannot be paid for, keeps its ε.
+    """
+    chosen = [query for query in campaign.queries if noise.get(query.name, 0.0) > 0]
+    total = sum(jobs_per_batch(query) * Fraction(query.epsilon) for query in chosen)
+    weight = {
+        query.name: (noise[query.name] * float(Fraction(query.epsilon)) ** 2 / jobs_per_batch(query)) ** (1 / 3)
+        for query in chosen
+    }
+    whole = sum(jobs_per_batch(query) * weight[query.name] for query in chosen)
+    found = []
+    for query in campaign.queries:
+        if query.name not in weight:
+            found.append(query.epsilon)
+            continue
+        share = Fraction(weight[query.name] / whole) * total
+        rounded = min(max(share // _EPSILON_STEP * _EPSILON_STEP, _EPSILON_STEP), Fraction(64))
+        found.append(f"{float(rounded):.3f}".rstrip("0").rstrip("."))
+    return tuple(found)
