@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.estimates.hierarchy import Tree, least_squares, without_negatives
+from aggservice.campaign.estimates.levels import best_shares, level_variances, separate_shares, sums_of_leaves
 from aggservice.mechanisms import DiscreteLaplace, SecureBits
 
 Floats = NDArray[np.float64]
@@ -153,3 +157,49 @@ def test_what_is_refused() -> None:
             least_squares(tree, np.ones(6), variances)
     with pytest.raises(CampaignError, match="6 nodes"):
         least_squares(tree, np.ones(5), np.ones(6))
+
+
+@pytest.mark.parametrize(("branching", "shares"), [([2, 3, 4], [0.1, 0.2, 0.3, 0.4]), ([5, 2], [0.0, 0.5, 0.5])])
+def test_variances_of_levels_are_those_of_the_tree(branching: list[int], shares: list[float]) -> None:
+    tree = Tree.regular(branching)
+    depth = np.zeros(len(tree), dtype=np.int64)
+    for v in range(1, len(tree)):
+        depth[v] = depth[tree.parent[v]] + 1
+    own = np.array([2 / share**2 if share else np.inf for share in shares])[depth]
+    found = least_squares(tree, np.zeros(len(tree)), own).variances
+    for level, variance in enumerate(level_variances(branching, shares)):
+        np.testing.assert_allclose(found[depth == level], variance, rtol=1e-12)
+
+
+def test_best_shares_beat_others() -> None:
+    draws = np.random.default_rng(8)
+    branching, weights = [2, 2, 10], [0.1, 0.4, 0.2, 0.3]
+    best = best_shares(branching, weights)
+    least = np.dot(weights, level_variances(branching, best))
+    for shares in draws.dirichlet(np.ones(4), 2000):
+        assert np.dot(weights, level_variances(branching, shares.tolist())) >= least * (1 - 1e-6)
+    apart = separate_shares(weights)
+    cost = sum(weight / share**2 for weight, share in zip(weights, apart, strict=True))
+    for shares in draws.dirichlet(np.ones(4), 2000):
+        assert sum(weight / share**2 for weight, share in zip(weights, shares, strict=True)) >= cost
+    with pytest.raises(CampaignError, match="one share"):
+        level_variances([2], [0.5, 0.0])
+    with pytest.raises(CampaignError, match="one weight"):
+        best_shares([2], [0.0, 0.0])
+
+
+def test_the_table_of_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "hierarchies.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (binary|10-ary), depth (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) ", page, re.M)
+    assert len(rows) == 6
+    for kind, depth, *figures in rows:
+        branching = [2 if kind == "binary" else 10] * int(depth)
+        levels = len(branching) + 1
+        uniform = [1 / levels] * levels
+        found = (
+            sums_of_leaves(branching),
+            [2 * levels**2] * levels,
+            level_variances(branching, uniform),
+            level_variances(branching, best_shares(branching, uniform)),
+        )
+        assert figures == [f"{(sum(one) / levels) ** 0.5:.2f}" for one in found]
