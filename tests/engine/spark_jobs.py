@@ -249,6 +249,7 @@ def random_job(folder: Path, seed: int, *, reports: int = 60, kind: str | None =
     if kind in ("others", "mask"):
         request = replace(request, others=Epsilon.parse("3"))
     size = sum(path.stat().st_size for path in folder.glob("reports*"))
+    domain = sum(path.stat().st_size for path in folder.glob("domain*")) // 17
     poor = random.integers(0, 12) == 0
     return Job(
         folder=folder,
@@ -257,13 +258,18 @@ def random_job(folder: Path, seed: int, *, reports: int = 60, kind: str | None =
         unit=PrivacyUnit.SHARED_ID if kind == "shared" else PrivacyUnit.REPORT,
         filter=ZcdpFilter.parse(rho="0.1" if poor else "2") if gaussian else _filter(poor=bool(poor)),
         rows_per_shard=int(random.integers(1, 12)),
-        partition_rows=1 + size // 64 // int(random.integers(1, 4)),
-        partition_bytes=1 + size // int(random.integers(1, 4)),
+        partition_rows=1 + (domain if kind not in ("discovery", "mask", "debug") else size // 64) // parts_of(random),
+        partition_bytes=1 + size // parts_of(random),
     )
 
 
 def _filter(*, poor: bool) -> EpsilonDeltaFilter:
     return EpsilonDeltaFilter.parse(epsilon="1" if poor else "64", delta="0.00001")
+
+
+def parts_of(random: np.random.Generator) -> int:
+    """Return into how many partitions something is divided."""
+    return int(random.integers(1, 4))
 
 
 def threshold_of(random: np.random.Generator) -> Fraction:

@@ -36,10 +36,17 @@ class Partitions:
     keys: int
 
     @classmethod
-    def of(cls, settings: SparkSettings, *, domain_bytes: int, report_bytes: int, slots: int) -> Partitions:
-        """Return the partitions of a job; an input that is not small gets at least one of each kind per task slot."""
+    def of(
+        cls, settings: SparkSettings, *, domain_bytes: int, report_bytes: int, discovers: bool, slots: int
+    ) -> Partitions:
+        """Return the partitions of a job; an input that is not small gets at least one of each kind per task slot.
+
+        A job that discovers keys may find one in every contribution.
+        """
         least = 1 if domain_bytes + report_bytes < _SMALL_INPUT_BYTES else slots
-        rows = max(domain_bytes // DOMAIN_ROW_BYTES, report_bytes // _CONTRIBUTION_BYTES)
+        rows = domain_bytes // DOMAIN_ROW_BYTES
+        if discovers:
+            rows = max(rows, report_bytes // _CONTRIBUTION_BYTES)
         return cls(
             ids=max(least, -(-report_bytes // settings.partition_bytes)),
             keys=max(least, -(-rows // settings.partition_rows)),

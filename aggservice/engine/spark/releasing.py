@@ -69,20 +69,25 @@ class _Summed:
         # Another salt than the partitions': keys of one partition have similar hashes under theirs.
         self._salt = plan.opening.salt ^ 0x14057B7EF767814F
         self._sums = KeySums(salt=self._salt, discover=plan.discovers, mask=plan.mask)
-        self._repeated: list[RepeatedBlob] = []
+        self._repeated: KeySums | None = None
         self._seen: dict[int, bytes] = {}
 
     def take(self, blob: Blob) -> None:
         """Take in a blob."""
         if isinstance(blob, DomainBlob) and self._order is None:
             self._domain.append(blob)
-        elif isinstance(blob, SumBlob):
+        elif isinstance(blob, SumBlob) and self._repeated is None:
             self._declare()
             _add(self._sums, blob.high, blob.low, blob.sums)
             if blob.fingerprint:
                 self._seen[blob.split] = blob.fingerprint
         elif isinstance(blob, RepeatedBlob):
-            self._repeated.append(blob)
+            self._declare()
+            if self._repeated is None:
+                columns = self._sums.columns()
+                self._repeated = KeySums(salt=self._salt, expected=len(columns))
+                self._repeated.declare(columns.high, columns.low)
+            _add(self._repeated, blob.high, blob.low, blob.sums)
         else:
             raise EngineError("a partition of keys got a blob of another kind, or out of order")
 
@@ -113,12 +118,9 @@ class _Summed:
             raise EngineError("a report file changed while the job ran")
         assert self._order is not None
         columns = self._sums.columns()
-        if not self._repeated:
+        again = self._repeated
+        if again is None:
             return self._order, columns
-        again = KeySums(salt=self._salt, expected=len(columns))
-        again.declare(columns.high, columns.low)
-        for blob in self._repeated:
-            _add(again, blob.high, blob.low, blob.sums)
         sums = columns.sums - again.sums
         kept = np.flatnonzero((sums > 0) | (np.arange(sums.size) < columns.declared))
         return self._order, SumColumns(

@@ -137,6 +137,7 @@ class ClusterSession(Session):
                 domain_bytes=sum(file.size for file in self._domain)
                 + (0 if task is None else task.histogram_size * DOMAIN_ROW_BYTES),
                 report_bytes=sum(file.size for file in self._reports),
+                discovers=self._discovers,
                 slots=self._cluster.slots,
             ),
             salt=self._bits.child("key salt").word(),
