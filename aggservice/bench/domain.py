@@ -97,14 +97,14 @@ def command(
             plain = in_process(_group, (reports, keys, False))[0][0]
             threaded = in_process(_group, (reports, keys, True))[0][0]
             theirs.append(min(plain, threaded))
-            taken, released, seen = engine_seconds(inputs, 2, cleartext=True)
+            taken, released, used = engine_seconds(inputs, 2, cleartext=True)
             if released != keys:
                 raise RuntimeError(f"the job released {released} rows of {keys}")
             ours.append(taken)
-            peak = max(peak, seen)
+            peak = max(peak, used.peak)
             print(
                 f"round {number + 1}: group_by {plain:.2f} s plain, {threaded:.2f} s threaded; "
-                f"engine {taken:.2f} s, peak RSS {seen / _GIB:.2f} GiB",
+                f"engine {taken:.2f} s, peak RSS {used.peak / _GIB:.2f} GiB",
                 flush=True,
             )
     conclude(

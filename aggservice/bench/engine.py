@@ -15,6 +15,7 @@ import os
 import shutil
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -211,47 +212,59 @@ def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
     session.finish()
 
 
-def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, int]:
-    """Run ``work`` in a new process; return its result and the peak RSS of the process with its children."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What a process used with its descendants: peak RSS, and seconds of CPU since it was ready."""
+
+    peak: int
+    cpu_s: float
+
+
+def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, Used]:
+    """Run ``work`` in a new process; return its result and what the process used with its children."""
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     child = context.Process(target=work, args=(*arguments, out))
     child.start()
-    peak = 0
+    peak, cpu_s, before = 0, 0.0, 0.0
     result: Any = "ready"
     while result == "ready":
         while out.empty() and child.is_alive():
-            peak = max(peak, family_rss(child.pid))
+            memory, cpu_s = family_use(child.pid)
+            peak = max(peak, memory)
             time.sleep(0.05)
         result = out.get(timeout=60)
+        before = cpu_s if result == "ready" else before
     child.join()
-    return result, peak
+    return result, Used(peak=peak, cpu_s=cpu_s - before)
 
 
-def engine_seconds(folder: Path, workers: int, *, cleartext: bool = False) -> tuple[float, int, int]:
-    """Return how long the engine takes over a folder, the rows it released, and the peak RSS of its processes."""
-    (taken, rows, errors), peak = in_process(engine_job, (str(folder), workers, cleartext))
+def engine_seconds(folder: Path, workers: int, *, cleartext: bool = False) -> tuple[float, int, Used]:
+    """Return how long the engine takes over a folder, the rows it released, and what its processes used."""
+    (taken, rows, errors), used = in_process(engine_job, (str(folder), workers, cleartext))
     if errors or not rows:
         raise RuntimeError(f"the engine's job failed: {rows} rows, errors {errors}")
-    return taken, rows, peak
+    return taken, rows, used
 
 
-def family_rss(process_id: int | None) -> int:
-    """Return the resident memory of a process and its descendants together; shared pages count for each."""
+def family_use(process_id: int | None) -> tuple[int, float]:
+    """Return the resident memory and the CPU seconds of a process and its descendants; shared pages count for each."""
     import psutil
 
-    total = 0
+    memory, cpu_s = 0, 0.0
     try:
         first = psutil.Process(process_id)
         family = [first, *first.children(recursive=True)]
     except psutil.Error:
-        return 0
+        return memory, cpu_s
     for one in family:
         try:
-            total += int(one.memory_info().rss)
+            times = one.cpu_times()
+            memory += int(one.memory_info().rss)
+            cpu_s += times.user + times.system
         except psutil.Error:
             continue
-    return total
+    return memory, cpu_s
 
 
 def command(
@@ -282,13 +295,13 @@ def command(
             for path in inputs.glob("*.avro"):
                 path.read_bytes()
             first = bare_seconds(inputs, workers, 0)
-            taken, _, seen = engine_seconds(inputs, workers)
+            taken, _, used = engine_seconds(inputs, workers)
             bare.append(first + bare_seconds(inputs, workers, 1))
             ours.append(taken)
-            peak = max(peak, seen)
+            peak = max(peak, used.peak)
             print(
                 f"round {number + 1}: {bare[-1] / taken:.3f}, bare {bare[-1]:.2f} s, engine {taken:.2f} s, peak RSS "
-                f"{seen / _GIB:.2f} GiB, other processes had {others.share():.0%} of the machine",
+                f"{used.peak / _GIB:.2f} GiB, other processes had {others.share():.0%} of the machine",
                 flush=True,
             )
     ratios = [one / two for one, two in zip(bare, ours, strict=True)]

@@ -1,7 +1,8 @@
 """The Spark engine against the local one: the same sealed files, two executors against two worker processes.
 
-The rounds are interleaved and medians compared; joining the cluster and a first small job, which loads and compiles the
-kernels in each executor, are left out and printed. ``--full`` also runs a job in the clear over 50 million keys.
+The rounds are interleaved and the median of their ratios counts. Joining the cluster and a first small job, which loads
+and compiles the kernels in each executor, are left out and printed. ``--full`` also runs a job in the clear over 50
+million keys.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import typer
 
 from aggservice.bench import conclude
 from aggservice.bench.domain import write_clear_reports, write_domain
-from aggservice.bench.engine import NOW_MS, engine_seconds, in_process, new_ledger, prepare, timed_job
+from aggservice.bench.engine import NOW_MS, Others, Used, engine_seconds, in_process, new_ledger, prepare, timed_job
 from aggservice.engine import InlineOpener, LocalEngine
 from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.settings import SparkSettings
@@ -78,12 +79,12 @@ def _warm(engine: SparkEngine, inputs: Path, folder: Path, cleartext: bool) -> N
         timed_job(engine, folder, folder / f"warm-{number}.avro", cleartext=cleartext, name=f"warm-{number}")
 
 
-def spark_seconds(folder: Path, *, cleartext: bool = False) -> tuple[float, int, int, float]:
-    """Return how long the Spark engine takes over a folder, its rows, the peak RSS of all processes, and its start."""
-    (taken, rows, errors, started), peak = in_process(spark_job, (str(folder), cleartext))
+def spark_seconds(folder: Path, *, cleartext: bool = False) -> tuple[float, int, Used, float]:
+    """Return how long the Spark engine takes over a folder, its rows, what its processes used, and its start-up."""
+    (taken, rows, errors, started), used = in_process(spark_job, (str(folder), cleartext))
     if errors or not rows:
         raise RuntimeError(f"the job on Spark failed: {rows} rows, errors {errors}")
-    return taken, rows, peak, started
+    return taken, rows, used, started
 
 
 def _clear_part(folder: str, part: int) -> None:
@@ -100,13 +101,13 @@ def _clear(folder: Path) -> None:
         with multiprocessing.get_context("spawn").Pool(EXECUTORS) as pool:
             pool.starmap(_clear_part, [(str(folder), part) for part in range(CLEAR_FILES)])
         write_domain(folder, CLEAR_KEYS)
-    taken, rows, peak, started = spark_seconds(folder, cleartext=True)
+    taken, rows, used, started = spark_seconds(folder, cleartext=True)
     if rows != CLEAR_KEYS:
         raise RuntimeError(f"the job released {rows} rows of {CLEAR_KEYS}")
     total = CLEAR_KEYS + CLEAR_REPORTS * 10
     print(
         f"in the clear: {CLEAR_REPORTS * 10:,} contributions into {CLEAR_KEYS:,} keys in {taken:.1f} s with charge: "
-        f"{total / taken:,.0f} rows per second; peak RSS of all processes {peak / _GIB:.2f} GiB, executors "
+        f"{total / taken:,.0f} rows per second; peak RSS of all processes {used.peak / _GIB:.2f} GiB, executors "
         f"{EXECUTOR_MEMORY} each; start-up {started:.1f} s",
         flush=True,
     )
@@ -115,7 +116,7 @@ def _clear(folder: Path) -> None:
 def command(
     reports: Annotated[int, typer.Option(help="Number of sealed reports, of 20 contributions each.")] = 60_000,
     keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 100_000,
-    rounds: Annotated[int, typer.Option(help="Interleaved rounds; medians count.")] = 3,
+    rounds: Annotated[int, typer.Option(help="Interleaved rounds; the median counts.")] = 3,
     full: Annotated[bool, typer.Option("--full", help="A million reports; then 50 million keys in the clear.")] = False,
     folder: Annotated[Path | None, typer.Option(help="Keep the reports in this folder for the next run.")] = None,
 ) -> None:
@@ -135,21 +136,24 @@ def command(
         there: list[float] = []
         peak = 0
         for number in range(rounds):
-            here.append(engine_seconds(inputs, EXECUTORS)[0])
-            taken, rows, seen, started = spark_seconds(inputs)
+            others = Others()
+            local_s, _, local_used = engine_seconds(inputs, EXECUTORS)
+            spark_s, rows, spark_used, started = spark_seconds(inputs)
             if rows != keys:
                 raise RuntimeError(f"the job released {rows} rows of {keys}")
-            there.append(taken)
-            peak = max(peak, seen)
+            here.append(local_s)
+            there.append(spark_s)
+            peak = max(peak, spark_used.peak)
             print(
-                f"round {number + 1}: local {here[-1]:.2f} s; Spark {taken:.2f} s after a start-up of {started:.1f} s, "
-                f"peak RSS {seen / _GIB:.2f} GiB",
+                f"round {number + 1}: {local_s / spark_s:.3f}, local {local_s:.2f} s ({local_used.cpu_s:.1f} s CPU), "
+                f"Spark {spark_s:.2f} s ({spark_used.cpu_s:.1f} s CPU) after a start-up of {started:.1f} s, peak RSS "
+                f"{spark_used.peak / _GIB:.2f} GiB; other processes had {others.share():.0%} of the machine",
                 flush=True,
             )
         if full:
             _clear((folder or Path(scratch)) / "clear")
     conclude(
-        median(here) / median(there),
+        median(one / two for one, two in zip(here, there, strict=True)),
         f"reports per second of the Spark engine on {EXECUTORS} executors over the local engine on as many "
         f"processes, sealed reports into {keys:,} keys",
         f"{reports / median(there):,.0f} against {reports / median(here):,.0f} per second; without the start-up of "

@@ -126,7 +126,7 @@ def main():
             JobParameters(attribution_report_to=ORIGIN, epsilon="10"),
             input_data_blob_prefix="reports",
             output_domain_blob_prefix="domain",
-            output_data_blob_prefix="monday",
+            output_data_blob_prefix="monday.avro",
         )
         client.watch_job("monday")
         rows = [row for path in sorted((folder / "summaries").glob("monday*.avro")) for row in read_summary(path)]

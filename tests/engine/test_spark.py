@@ -5,10 +5,13 @@ One test runs every check, so that a whole run starts one small cluster, in one 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,12 +95,10 @@ def check_same_answers(cluster: Cluster, folder: Path, seed: int) -> str:
     return ours.header.return_code.value
 
 
-def check_many(cluster: Cluster, folder: Path, count: int) -> dict[str, int]:
-    endings: dict[str, int] = {}
-    for seed in range(count):
-        ending = check_same_answers(cluster, folder / str(seed), seed)
-        endings[ending] = endings.get(ending, 0) + 1
-    return endings
+def check_many(cluster: Cluster, folder: Path, count: int) -> Counter[str]:
+    """Compare that many jobs, several at once: they share the cluster."""
+    with ThreadPoolExecutor(4) as pool:
+        return Counter(pool.map(lambda seed: check_same_answers(cluster, folder / str(seed), seed), range(count)))
 
 
 def part_written(trial: Trial) -> Callable[[], bool]:
@@ -174,5 +175,15 @@ def test_a_killed_driver_releases_nothing_twice_at_20_random_moments(tmp_path: P
 def test_spark_gives_the_answers_of_the_local_engine_for_200_jobs(tmp_path: Path) -> None:
     with small_cluster(tmp_path) as cluster:
         endings = check_many(cluster, tmp_path, 200)
-    print(f"200 random jobs, {len(KINDS)} kinds, two executors against the local engine: the same; {endings}")
+    print(f"200 random jobs, {len(KINDS)} kinds, two executors against the local engine: the same; {dict(endings)}")
     assert sum(endings.values()) == 200 and len(endings) >= 4
+
+
+@pytest.mark.soak
+def test_the_example_of_a_standalone_cluster_runs() -> None:
+    pytest.importorskip("pgserver", reason="pgserver is not installed: no PostgreSQL to test against")
+    script = Path(__file__).resolve().parents[2] / "examples" / "scale" / "standalone.py"
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    print(done.stdout)
+    assert "summary: 50 keys" in done.stdout and "audit: ok" in done.stdout
