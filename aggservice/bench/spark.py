@@ -114,7 +114,7 @@ def _clear(folder: Path) -> None:
 
 
 def command(
-    reports: Annotated[int, typer.Option(help="Number of sealed reports, of 20 contributions each.")] = 60_000,
+    reports: Annotated[int, typer.Option(help="Number of sealed reports, of 20 contributions each.")] = 150_000,
     keys: Annotated[int, typer.Option(help="Keys of the domain.")] = 100_000,
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; the median counts.")] = 3,
     full: Annotated[bool, typer.Option("--full", help="A million reports; then 50 million keys in the clear.")] = False,
