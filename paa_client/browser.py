@@ -14,7 +14,7 @@ from aggservice import wire
 from aggservice.mechanisms import Bits, Clock
 from paa_client.auction.participants import Auction
 from paa_client.auction.run import FencedFrame, run_auction
-from paa_client.config import Api, Config
+from paa_client.config import Api, Config, Rules
 from paa_client.errors import CallError, ConfigError
 from paa_client.journal import Journal
 from paa_client.origins import serialize_origin, site_of
@@ -237,7 +237,10 @@ class Browser:
             return
         groups = scope.by_debug_details(debug_mode_allowed=self.config.debug_mode_allowed)
         alone = scope.debug if self.config.debug_mode_allowed and self.config.error_reporting else NO_DEBUG
-        for debug, entries in (groups or {alone: []}).items():
+        made = list((groups or {alone: []}).items())
+        if self.config.rules is Rules.CHROMIUM:
+            made.sort(key=lambda group: group[0].order)
+        for debug, entries in made:
             self._schedule(scope, entries, debug)
 
     def record_loss(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:

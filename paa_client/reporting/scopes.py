@@ -19,6 +19,11 @@ class DebugDetails:
     enabled: bool = False
     key: int | None = None
 
+    @property
+    def order(self) -> tuple[bool, bool, int]:
+        """The place of its report among those of one scope in Chromium: no debug mode, no key, then by key."""
+        return (self.enabled, self.key is not None, self.key or 0)
+
 
 NO_DEBUG = DebugDetails()
 

@@ -233,20 +233,25 @@ def test_any_signal_gives_a_number_in_range_or_none(
     assert result is None or 0 <= result <= largest
 
 
-def test_what_a_group_contributed_on_events_reaches_the_budget_before_its_report_of_the_win() -> None:
-    """As in Chromium 147: 700 of ``generateBid`` are approved, and then 65,536 of ``reportWin`` no longer fit."""
+@pytest.mark.parametrize(("key", "approved"), [(9, (1, 700)), (None, (2, 65_536))])
+def test_reports_of_one_scope_reach_the_budget_in_order_of_their_debug_details(
+    key: int | None, approved: tuple[int, int]
+) -> None:
+    """As in Chromium 147: first without debug mode, then without a key, then by key; what comes later may not fit."""
 
     def generate(aggregation: Any) -> None:
         aggregation.enable_debug_mode()
         aggregation.contribute_to_histogram_on_event("reserved.always", bucket=1, value=700)
 
     def report_win(aggregation: Any, signals: Any) -> None:
+        if key is not None:
+            aggregation.enable_debug_mode(debug_key=key)
         aggregation.contribute_to_histogram(bucket=2, value=65_536)
 
     browser = make_browser(chromium())
     group = bidder("https://buyer.example", 1.0, generate, report_win=report_win)
     browser.run_ad_auction(Auction(seller="https://s.example", score_ad=score_by_bid, interest_groups=[group]))
-    assert contents(browser) == {"https://buyer.example": [(1, 700)]}
+    assert contents(browser) == {"https://buyer.example": [approved]}
 
 
 def test_a_group_that_made_no_bid_was_not_rejected() -> None:
