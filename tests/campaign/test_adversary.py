@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 
 from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss
+from aggservice.campaign.assess.transcript import transcript_to_plain
 from aggservice.campaign.requery.adversary import (
     AddSource,
     AddTrigger,
     AdversaryQuery,
+    EventLevel,
     MechanismAnswer,
     Move,
     RunOperation,
@@ -28,6 +31,7 @@ from aggservice.client import Client
 from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits
 from aggservice.service import Limits, ServiceConfig, embedded
 from aggservice.wire import Api, KeySet
+from ara_client.model import TrigSpec
 from budget import Committed, Delta, Epsilon, EpsilonDeltaFilter, Ledger, Sensitivity, Terms, UnitSet
 from budget.units import UNIT_BYTES
 
@@ -100,6 +104,25 @@ def test_an_insistent_adversary_gets_exactly_epsilon_star() -> None:
     assert played.recorder.totals() == {"source 1": PrivacyLoss(played.limit.epsilon)}
     assert not played.recorder.units_over_limit(played.limit)
     assert all(one.lost == one.charged for one in played.recorder.compare(played.balances()))
+
+
+def test_a_source_with_both_kinds_of_reports_has_one_loss() -> None:
+    """ε = 2 by a summary and 1 by event-level reports; a source that converts nothing loses the latter too."""
+    played = mechanism()
+    events = EventLevel(epsilon=Epsilon.parse("1"), max_reports=1, specs=(TrigSpec(0, (0,), (1,)),))
+    silent, sold = (AddSource(device=device, key=1, event_level=events) for device in (0, 1))
+    query = AdversaryQuery(reports=(0,), epsilon=Epsilon.parse("2"), domain=(3,))
+    answer = played.respond(Move(events=(silent, sold, AddTrigger(device=1, key=2, value=100)), query=query))
+    assert len(answer.event_reports) <= 2
+    assert played.recorder.totals() == {"source 2": PrivacyLoss(Fraction(2))}
+    assert played.recorder.together() == {"source 1": PrivacyLoss(Fraction(1)), "source 2": PrivacyLoss(Fraction(3))}
+    comparisons = played.recorder.compare(played.balances())
+    assert not any(one.undercharged for one in comparisons)
+    plain = transcript_to_plain(played.recorder.rounds, comparisons, bounds=played.recorder.bounds, limit=played.limit)
+    assert [(one["unit"], one["together"]["epsilon_exact"]) for one in plain["losses"]] == [
+        ("source 2", "3"),
+        ("source 1", "1"),
+    ]
 
 
 def test_the_same_job_again_tells_nothing_new() -> None:
