@@ -65,6 +65,7 @@ class Client:
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", round(1000 * longest_wait_s)),
         ]
+        self._tls = credentials.root_certificates is not None
         if credentials.root_certificates is None:
             self._channel = grpc.insecure_channel(address, options=options)
         else:
@@ -95,7 +96,7 @@ class Client:
             try:
                 return call()
             except grpc.RpcError as problem:
-                error = error_of(problem)
+                error = error_of(problem, tls=self._tls)
                 if not error.may_retry or attempt + 1 == self._attempts:
                     raise error from problem
             time.sleep(wait)
@@ -146,7 +147,7 @@ class Client:
         try:
             return attempt()
         except grpc.RpcError as problem:
-            raise error_of(problem) from problem
+            raise error_of(problem, tls=self._tls) from problem
 
     def create_job(
         self,

@@ -13,6 +13,9 @@ from aggservice.rpc.v1 import common_pb2
 RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.ABORTED, grpc.StatusCode.RESOURCE_EXHAUSTED})
 
 
+_HUNG_UP = ("Socket closed", "Connection reset", "Broken pipe")
+
+
 class ClientError(Exception):
     """The service refused a call, or the call did not reach it.
 
@@ -57,8 +60,11 @@ def return_code_name(number: int) -> str:
     return known.name if known is not None else f"UNKNOWN_{number}"
 
 
-def error_of(problem: grpc.RpcError) -> ClientError:
-    """Return a gRPC error as a ``ClientError``, with the details that the service sent."""
+def error_of(problem: grpc.RpcError, *, tls: bool = True) -> ClientError:
+    """Return a gRPC error as a ``ClientError``, with the details that the service sent.
+
+    ``tls`` says whether the call went over TLS: a service with TLS hangs up on a client without it.
+    """
     code = problem.code() if hasattr(problem, "code") else grpc.StatusCode.UNKNOWN
     text = (problem.details() if hasattr(problem, "details") else None) or str(code)
     detail = common_pb2.ErrorDetail()
@@ -71,6 +77,11 @@ def error_of(problem: grpc.RpcError) -> ClientError:
             if packed.Is(common_pb2.ErrorDetail.DESCRIPTOR):
                 packed.Unpack(detail)
     if detail.return_code == common_pb2.ReturnCode.RETURN_CODE_UNSPECIFIED:
+        if not tls and code == grpc.StatusCode.UNAVAILABLE and any(one in text for one in _HUNG_UP):
+            text = f"the service closed the connection ({text}), as one with TLS does to a client without it"
+            return ClientError(
+                text, status=code, remedy="Give the root certificates of the service (--root-certificates)."
+            )
         return ClientError(text, status=code, remedy="Check the address, and that the service is running.")
     return error_from_detail(text, detail, code)
 

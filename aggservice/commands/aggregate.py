@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,8 @@ import typer
 
 from aggservice.commands.console import Json, open_with_bar, print_json, refuse
 from aggservice.engine import EngineSettings, InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
+from aggservice.engine.errors import TooManyBadReportsError
+from aggservice.engine.opening.counts import DESCRIPTIONS
 from aggservice.engine.release.debug import debug_avro_rows
 from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.release.output import summary_rows
@@ -59,16 +62,21 @@ def aggregate(
     """
     if domain_avro_file is None and not skip_domain:
         refuse("no output domain: give --domain_avro_file, or --skip_domain to release every key that occurs")
-    outcome = local_outcome(
-        input_data_avro_file,
-        None if skip_domain else domain_avro_file,
-        epsilon=epsilon,
-        noise=not no_noising,
-        l1=l1_sensitivity,
-        threshold_percentage=report_error_threshold_percentage,
-        filtering_ids=filtering_ids,
-        debug_only=debug_run,
-    )
+    try:
+        outcome = local_outcome(
+            input_data_avro_file,
+            None if skip_domain else domain_avro_file,
+            epsilon=epsilon,
+            noise=not no_noising,
+            l1=l1_sensitivity,
+            threshold_percentage=report_error_threshold_percentage,
+            filtering_ids=filtering_ids,
+            debug_only=debug_run,
+        )
+    except TooManyBadReportsError as problem:
+        if as_json:
+            print_json({"return_code": problem.code.value, "error_counts": problem.counts, "files": []})
+        refuse(str(problem), *_explained(problem.counts))
     written = write_outputs(output_directory, outcome, as_json=json_output, debug=debug_run, every_key=skip_domain)
     header = outcome.header
     if as_json:
@@ -88,6 +96,14 @@ def aggregate(
     for path in written:
         typer.echo(f"wrote {path}")
     typer.echo("Local test: cleartext reports, no keys, no ledger, no age limit. Nothing was charged or protected.")
+
+
+def _explained(counts: Mapping[str, int]) -> list[str]:
+    """Return a line for each counter of bad reports, with what it means and what to do about the usual one."""
+    found = [f"{name}: {count}. {DESCRIPTIONS.get(name, '')}".rstrip(". ") for name, count in counts.items()]
+    if "DEBUG_NOT_ENABLED" in counts:
+        found.append('Leave --debug_run out, or make reports with "debug_mode": "enabled" in their shared_info.')
+    return found
 
 
 class NoNoise:

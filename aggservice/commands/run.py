@@ -74,6 +74,8 @@ def run(
     """
     campaign = load_campaign(file)
     other = None
+    if not service and (token_file or root_certificates):
+        refuse("--token-file and --root-certificates are for another service: give its address with --service too")
     if service:
         credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
         other = RemoteService(address=service, credentials=credentials)

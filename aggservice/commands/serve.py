@@ -13,6 +13,7 @@ import typer
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service import Service, ServiceConfig, load_config, token_digest
 from aggservice.service import new_token as draw
+from aggservice.service.config.check import check_files
 from aggservice.service.log import silence_libraries
 
 
@@ -30,15 +31,17 @@ def serve(
         Path | None, typer.Option(help="Without --config: the folder that jobs over files read.")
     ] = None,
     output_folder: Annotated[Path | None, typer.Option(help="Without --config: the folder that they write.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the configuration and stop.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the configuration and the files that it names, and stop.")
+    ] = False,
     new_token: Annotated[
         bool, typer.Option("--new-token", help="Print a new bearer token and its hash for the configuration, and stop.")
     ] = False,
 ) -> None:
     """Run the aggregation service.
 
-    It serves gRPC, and HTTP for public keys and metrics. Without a configuration file it listens on loopback only,
-    without TLS or authentication, and keeps everything in --state.
+    It serves gRPC, and HTTP for public keys, metrics, createJob and getJob. Without a configuration file it listens on
+    loopback only, without TLS or authentication, and keeps everything in --state.
     """
     if new_token:
         token = draw(SecureBits())
@@ -57,6 +60,7 @@ def serve(
         )
         settings = replace(settings, limits=replace(settings.limits, processes=processes))
     if check:
+        check_files(settings)
         typer.echo("the configuration is good")
     else:
         asyncio.run(_run(settings))

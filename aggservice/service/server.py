@@ -26,7 +26,9 @@ from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.service.api.aggregation import AggregationServicer
 from aggservice.service.api.budget import BudgetServicer
 from aggservice.service.api.gate import Gate
+from aggservice.service.api.routes import job_routes
 from aggservice.service.config.callers import Register
+from aggservice.service.config.check import check_ports, open_port
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_secret
 from aggservice.service.errors import ConfigError
@@ -63,6 +65,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         store = SqliteStore(config.ledger_path or config.state / "ledger.sqlite")
     else:
         store = PostgresStore(_dsn(config))
+    publisher = ObjectPublisher(config.output_folder, *config.buckets.values())
     ledger = Ledger.open_or_create(
         store,
         filter=config.filter,
@@ -70,7 +73,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         clock=clock,
         bits=bits,
         terms=config.terms,
-        staging=Staging(config.state / "staging", bits, ObjectPublisher(config.output_folder)),
+        staging=Staging(config.state / "staging", bits, publisher),
     )
     ledger.recover_staged()
     return ledger
@@ -129,6 +132,7 @@ class Service:
         self.config = config
         self.clock = clock
         self.log = log or EventLog(clock)
+        check_ports(config)
         self.metrics = Metrics(workers_replaced=lambda: getattr(self.opener, "replaced", 0))
         try:
             self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
@@ -161,6 +165,7 @@ class Service:
             key_file = config.keys or config.state / "keys.json"
             self.engine = SparkEngine(local, replace(config.spark, keys=key_file.absolute()))
         self.register = Register(config.callers, clock)
+        self._gate = Gate(self.register, self.metrics, self.log)
         self._owner = _owner(bits)
         self.port = 0
         self.mtls_port = 0
@@ -177,7 +182,7 @@ class Service:
         )
         book = JobBook(self.clock, finished_kept=limits.finished_kept)
         self.runner = JobRunner(engine=self.engine, book=book, slots=slots, executor=executor, log=self.log)
-        places = Places(inputs=config.input_folder, outputs=config.output_folder)
+        places = Places(inputs=config.input_folder, outputs=config.output_folder, buckets=config.buckets)
         self.dispatcher = Dispatcher(
             runner=self.runner,
             queue=self.queue,
@@ -214,7 +219,7 @@ class Service:
         self._executor = ThreadPoolExecutor(max_workers=limits.jobs + 8, thread_name_prefix="job")
         self.arrange(self._executor)
         self._server = grpc.aio.server(
-            interceptors=[Gate(self.register, self.metrics, self.log)],
+            interceptors=[self._gate],
             options=[
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_metadata_size", 16 << 10),
@@ -233,7 +238,7 @@ class Service:
         try:
             listening = self._listen()
         except ConfigError:
-            self.queue.close()
+            self._close()
             raise
         await self._server.start()
         await self.dispatcher.start()
@@ -260,18 +265,17 @@ class Service:
             raise ConfigError(f"cannot listen on {config.listen}: check that the port is free") from problem
         if not config.http_listen:
             return None
-        host, _, port = config.http_listen.rpartition(":")
-        host = host.strip("[]")
-        try:
-            # Opened here, because uvicorn ends the whole program if a port is taken.
-            return socket.create_server((host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except (OSError, OverflowError) as problem:
-            raise ConfigError(f"cannot listen on {config.http_listen}: check that the port is free") from problem
+        return open_port(config.http_listen)  # here, because uvicorn ends the whole program if a port is taken
 
     async def _start_http(self, listening: socket.socket) -> None:
         tls = self.config.tls
         settings = uvicorn.Config(
-            build_app(keys=self.keys, metrics=self.metrics, register=self.register),
+            build_app(
+                keys=self.keys,
+                metrics=self.metrics,
+                register=self.register,
+                routes=job_routes(self.desk, self._gate, stall_s=self.config.limits.stall_s),
+            ),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -309,9 +313,13 @@ class Service:
         for task in self._background[1:]:
             await asyncio.wait([task])
         self._background[0].cancel()
-        await asyncio.get_running_loop().run_in_executor(None, self.engine.close)
-        await asyncio.get_running_loop().run_in_executor(None, self.opener.close)
+        await asyncio.get_running_loop().run_in_executor(None, self._close)
+        self.log.event("stopped")
+
+    def _close(self) -> None:
+        """End the workers, and close the engine, the queue and the ledger."""
+        self.engine.close()
+        self.opener.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.queue.close()
         self.ledger.store.close()
-        self.log.event("stopped")

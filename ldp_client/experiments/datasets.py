@@ -113,15 +113,22 @@ def _table(path: Path) -> NDArray[np.int64]:
     return np.array(lines, dtype=np.int64)
 
 
+def check_dataset(name: str, folder: Path | None) -> None:
+    """Refuse a data set that ``load_dataset`` would not find."""
+    if name not in NAMES:
+        raise DataError(f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a file")
+    if name in _FILES and (folder is None or not (folder / _FILES[name][0]).is_file()):
+        given = "which was not given" if folder is None else f"not {folder}"
+        raise DataError(f"{name} is read from {_FILES[name][0]}: give the folder that holds it (--data), {given}")
+
+
 def load_dataset(name: str, bits: Bits, folder: Path | None) -> Dataset:
     """Return a data set of the paper by name: Syn drawn from ``bits``, the others read from ``folder``."""
     if name == "Syn":
         return synthetic_dataset(bits)
-    if name not in _FILES:
-        raise DataError(f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a file")
+    check_dataset(name, folder)
+    assert folder is not None
     file, users, k = _FILES[name]
-    if folder is None or not (folder / file).is_file():
-        raise DataError(f"{name} is read from {file}: give the folder that holds it (--data), not {folder}")
     data = counters(folder / file, name)
     if (data.users, data.k, data.collections) != (users, k, _COLLECTIONS):
         raise DataError(

@@ -79,6 +79,8 @@ def test_another_service_is_asked_and_time_is_now(file: Path, tmp_path: Path) ->
         assert sum(entry.job_request_id.endswith("summary-all") for entry in entries) == 2
         assert client.verify_ledger().ok
     assert (tmp_path / "run1" / "summaries" / "summary-all" / "summary-1-of-1.avro").exists()
+    code, text = run(file, "--token-file", file)
+    assert code == 2 and "--service" in text
     code, text = run(file, "--out", tmp_path / "no", "--no-plots", "--service", "127.0.0.1:1")
     assert code == 2 and "Traceback" not in text
 

@@ -204,6 +204,16 @@ def test_intervals_are_students() -> None:
         mean=2.0, half=pytest.approx(4.302652729911275 / math.sqrt(3))
     )
     assert math.isnan(MeanInterval.over([1.0]).half)
+    assert str(MeanInterval.over([1.0])) == "1.000e+00"
+
+
+def test_missing_data_is_told_before_the_first_run(tmp_path: Path) -> None:
+    def told(*_: object) -> None:
+        raise AssertionError("a run has started")
+
+    request = FigureRequest(out=tmp_path, clock=ManualClock(0), progress=told)
+    with pytest.raises(DataError, match="--data"):
+        run_experiments(request)
 
 
 def test_cells_name_their_methods() -> None:

@@ -15,9 +15,11 @@ from aggservice.engine import ReleasePlan
 from aggservice.engine.release.noise import ExactNoise, release
 from aggservice.engine.tables.sums import KeySums
 from aggservice.mechanisms import DiscreteLaplace, SecureBits
-from aggservice.wire import read_summary
+from aggservice.wire import ReportBatch, read_summary, write_reports
 from aggservice.wire.avro.buckets import read_debug_summary
 from budget import Delta, Epsilon, Sensitivity
+
+from ..engine.conftest import Maker
 
 SAMPLE = "vectors/aggregation-service-sampledata"
 
@@ -79,6 +81,21 @@ def test_a_missing_file_or_domain_is_told_and_not_thrown(runner: CliRunner, tmp_
     for bad in ("0", "65", "nan", "1e-7"):
         result = runner.invoke(app, [*flags, "--skip_domain", "--epsilon", bad])
         assert result.exit_code == 2 and "epsilon" in result.output
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_refusal_shows_its_counters(runner: CliRunner, tmp_path: Path, flags: tuple[str, ...]) -> None:
+    maker = Maker()
+    write_reports(tmp_path / "reports.avro", [ReportBatch.of([maker.report({1: 1}), maker.report({1: 1})])])
+    arguments = ["--input_data_avro_file", str(tmp_path / "reports.avro"), "--output_directory", str(tmp_path / "out")]
+    result = runner.invoke(app, ["aggregate", *arguments, "--skip_domain", "--debug_run", *flags])
+    assert result.exit_code == 2
+    assert "DEBUG_NOT_ENABLED: 2" in result.stderr and '"debug_mode": "enabled"' in result.stderr
+    if flags:
+        found = json.loads(result.stdout)
+        assert found["return_code"] == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
+        assert found["error_counts"]["DEBUG_NOT_ENABLED"] == 2
+    assert not (tmp_path / "out").exists()
 
 
 def test_ten_thousand_repetitions_have_the_discrete_laplace_law(shared: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine.opening.coverage import BOUNDED_APIS
@@ -27,6 +30,7 @@ from budget import EpsilonDeltaFilter, ZcdpFilter
 from budget.errors import LedgerMismatchError, StoreError
 
 from ..engine.conftest import Maker
+from .authority import Authority
 
 CALLER = {"name": "adtech", "roles": ["adtech"], "tokens": [{"sha256": "0" * 64}]}
 TLS = {"certificate": "c.pem", "private_key": "k.pem"}
@@ -72,6 +76,10 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
         ({"state": "s", "callers": [{**CALLER, "reporting_sites": ["https://www.a.example"]}]}, "reporting_sites"),
         ({"state": "s", "callers": [{**CALLER, "reporting_sites": ["https://co.uk"]}]}, "reporting_sites"),
         ({"state": "s", "http_listen": "unix:/tmp/x"}, "http_listen"),
+        ({"state": "s", "listen": "127.0.0.1:99999"}, "127.0.0.1:99999 has no such port"),
+        ({"state": "s", "listen": "127.0.0.1:" + "9" * 5000}, "not an address"),
+        ({"state": "s", "buckets": {"a/b": "x"}}, "a/b"),
+        ({"state": "s", "buckets": {"a": "ftp://x"}}, "buckets.a"),
         ({"state": "s", "engine": "hadoop"}, "engine"),
         ({"state": "s", "engine": "spark"}, "spark.master"),
         ({"state": "s", "spark": {"master": "local[2]"}}, "engine"),
@@ -183,8 +191,6 @@ def test_a_token_is_good_until_it_expires() -> None:
 
 
 def test_a_service_that_would_be_exposed_does_not_start(tmp_path: Path) -> None:
-    from typer.testing import CliRunner
-
     path = tmp_path / "service.toml"
     path.write_text('state = "s"\nlisten = "0.0.0.0:50051"\n')
     from aggservice.commands import app as program
@@ -206,15 +212,45 @@ def test_what_the_service_cannot_use_is_told_by_name_when_it_starts(tmp_path: Pa
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = f"127.0.0.1:{other.getsockname()[1]}"
         for settings, word in (
-            ({"state": "s", "http_listen": taken}, "port is free"),
-            ({"state": "s", "http_listen": "127.0.0.1:99999"}, "99999"),
+            ({"state": "new", "listen": taken}, "port is free"),
+            ({"state": "new", "http_listen": taken}, "port is free"),
             ({"state": "file/below"}, "file"),
             ({"state": "s", "ledger": {"path": "nowhere/ledger.sqlite"}}, "nowhere"),
             ({"state": "s", "keys": "file/keys.json"}, "file"),
         ):
-            document = {**settings, "listen": "127.0.0.1:0", "limits": {"processes": 0}}
+            document = {"listen": "127.0.0.1:0", "limits": {"processes": 2}, **settings}
             with pytest.raises((ConfigError, StoreError), match=word), embedded(parse_config(document, tmp_path)):
                 pass
+    assert not (tmp_path / "new").exists()  # a taken port is found before anything is made or started
+    assert not multiprocessing.active_children()
+
+
+def test_a_check_reads_the_files_that_the_configuration_names(tmp_path: Path) -> None:
+    from aggservice.commands import app as program
+
+    certificate, key, _ = Authority().write_server(tmp_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    Authority().write_server(other)
+    path = tmp_path / "service.toml"
+
+    def checked(tls: str) -> Any:
+        path.write_text(f'state = "s"\n[tls]\n{tls}\n')
+        return CliRunner().invoke(program, ["serve", "--config", str(path), "--check"])
+
+    good = 'certificate = "server.pem"\nprivate_key = "server.key"'
+    assert checked(good).exit_code == 0
+    for tls, words in (
+        ('certificate = "none.pem"\nprivate_key = "server.key"', "none.pem"),
+        ('certificate = "server.pem"\nprivate_key = "other/server.key"', "fit together"),
+        (f'{good}\nclient_authority = "service.toml"', "client_authority"),
+    ):
+        result = checked(tls)
+        assert result.exit_code == 2 and words in result.output, result.output
+    key.chmod(0o644)
+    result = checked(good)
+    assert result.exit_code == 2 and "others can read" in result.output
+    assert certificate.exists() and not (tmp_path / "s").exists()
 
 
 def test_a_ledger_keeps_its_privacy_unit(tmp_path: Path) -> None:

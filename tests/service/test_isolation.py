@@ -133,6 +133,13 @@ def raw_call(channel: grpc.Channel, path: str, client_streams: bool, server_stre
     return grpc.StatusCode.OK
 
 
+def test_a_client_without_tls_is_told_that_the_service_has_it(world: World) -> None:
+    with Client(world.service.address.replace("127.0.0.1", "localhost"), attempts=1) as client:
+        with pytest.raises(ClientError, match="TLS") as caught:
+            client.public_keys()
+        assert "--root-certificates" in caught.value.remedy
+
+
 STRANGERS = {
     "/aggservice.v1.AggregationService/ListPublicKeys",
     "/grpc.health.v1.Health/Check",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -37,6 +39,14 @@ def _credentials(context: grpc.aio.ServicerContext) -> tuple[str | None, list[st
     for key in ("x509_common_name", "x509_subject_alternative_name"):
         names += [value.decode("utf-8", "replace") for value in context.auth_context().get(key, ())]
     return authorization, names
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """A call under way: whose it is, and the name of the status that it ends with."""
+
+    caller: Caller | None = None
+    ended: str = "OK"
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -86,46 +96,60 @@ class Gate(grpc.aio.ServerInterceptor):
 
         return called
 
-    async def _guard(self, method: str, context: grpc.aio.ServicerContext, body: Callable[[], Awaitable[Any]]) -> Any:
+    @contextmanager
+    def counted(self, method: str) -> Iterator[CallRecord]:
+        """Count and log a call, over gRPC or HTTP, when the block ends."""
         name = method.rpartition("/")[2]
         start = asyncio.get_running_loop().time()
-        caller: Caller | None = None
+        call = CallRecord()
         self._metrics.calls_in_flight.inc()
-        ended = "OK"
         try:
-            authorization, names = _credentials(context)
-            caller = self._register.find(authorization=authorization, certificate_names=names)
-            authorise(method, caller)
-            _CALLER.set(caller)
-            return await body()
-        except KNOWN_ERRORS as problem:
-            ended = grpc_code_name(status_of(problem).code)
-            await abort(context, without_frames(problem))
+            yield call
         except asyncio.CancelledError:
-            ended = "CANCELLED"
+            call.ended = "CANCELLED"
             raise
-        except NotImplementedError:  # a library's service does not offer this method
-            ended = "UNIMPLEMENTED"
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not offered here")
-        except grpc.aio.AbortError:
-            ended = "ABORTED"
-            raise
-        except Exception as problem:  # a fault of the service: log where it arose; the caller learns no details
-            ended = "INTERNAL"
-            self._log.fault("call_failed", problem, method=name)
-            await abort(context, without_frames(problem))
         finally:
             seconds = asyncio.get_running_loop().time() - start
             self._metrics.calls_in_flight.dec()
-            self._metrics.calls.labels(name, ended).inc()
+            self._metrics.calls.labels(name, call.ended).inc()
             self._metrics.call_seconds.labels(name).observe(seconds)
             self._log.event(
                 "call",
                 method=name,
-                caller=caller.name if caller else None,
-                status=ended,
+                caller=call.caller.name if call.caller else None,
+                status=call.ended,
                 seconds=round(seconds, 3),
             )
+
+    def admit(self, call: CallRecord, method: str, authorization: str | None, names: Iterable[str]) -> None:
+        """Authenticate and authorise a call; record whose it is."""
+        call.caller = self._register.find(authorization=authorization, certificate_names=names)
+        authorise(method, call.caller)
+        _CALLER.set(call.caller)
+
+    def fault(self, call: CallRecord, method: str, problem: Exception) -> None:
+        """Record a fault of the service: the log says where it arose; the caller learns no details."""
+        call.ended = "INTERNAL"
+        self._log.fault("call_failed", problem, method=method.rpartition("/")[2])
+
+    async def _guard(self, method: str, context: grpc.aio.ServicerContext, body: Callable[[], Awaitable[Any]]) -> Any:
+        with self.counted(method) as call:
+            try:
+                self.admit(call, method, *_credentials(context))
+                return await body()
+            except KNOWN_ERRORS as problem:
+                call.ended = grpc_code_name(status_of(problem).code)
+                await abort(context, without_frames(problem))
+            except NotImplementedError:  # a library's service does not offer this method
+                call.ended = "UNIMPLEMENTED"
+                name = method.rpartition("/")[2]
+                await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not offered here")
+            except grpc.aio.AbortError:
+                call.ended = "ABORTED"
+                raise
+            except Exception as problem:
+                self.fault(call, method, problem)
+                await abort(context, without_frames(problem))
 
 
 def grpc_code_name(code: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,10 @@ from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, 
 DAY_MS = 86_400_000
 REMOTE_SCHEMES = ("s3://", "gs://", "az://")
 """The beginnings of the URLs of object storage."""
+BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
+
+
+_PORT_DIGITS, _MOST_PORT = 5, 65_535
 
 
 class ConfigFileError(FileError, ConfigError):
@@ -72,7 +77,7 @@ class ServiceConfig:
     """Everything that a service needs to start. ``ledger`` is memory, sqlite or postgres (with a DSN file).
 
     With ``spark``, large jobs over files run on that cluster; its executors use the service's staging and key files.
-    ``input_folder`` and ``output_folder`` are folders, or URLs of prefixes in object storage.
+    ``input_folder``, ``output_folder`` and ``buckets`` (by name) are folders, or URLs of prefixes in object storage.
     """
 
     state: Path
@@ -89,6 +94,7 @@ class ServiceConfig:
     sensitivities: Mapping[Api, Sensitivity] = field(default_factory=dict)
     input_folder: Path | str | None = None
     output_folder: Path | str | None = None
+    buckets: Mapping[str, Path | str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     callers: tuple[Caller, ...] = ()
     reflection: bool = True
@@ -105,6 +111,8 @@ class ServiceConfig:
                 )
         if self.http_listen and self.http_listen.startswith("unix:"):
             raise ConfigError("http_listen is a unix socket: give a host and a port, such as 127.0.0.1:8080")
+        if self.listen_mtls:
+            is_loopback(self.listen_mtls)  # refuses what is not an address
         if self.listen_mtls and (self.tls is None or self.tls.client_authority is None or not self.callers):
             raise ConfigError("listen_mtls cannot work alone: give [tls] with client_authority, and [[callers]]")
         if any(caller.certificates for caller in self.callers) and not self.listen_mtls:
@@ -121,8 +129,10 @@ def is_loopback(address: str) -> bool:
     if address.startswith("unix:"):
         return True
     host, _, port = address.rpartition(":")
-    if not port.isdigit() or not host:
+    if not (port.isascii() and port.isdigit() and len(port) <= _PORT_DIGITS) or not host:
         raise ConfigError(f"{address!r} is not an address such as 127.0.0.1:50051")
+    if int(port) > _MOST_PORT:
+        raise ConfigError(f"{address} has no such port: give one of 0 to {_MOST_PORT}")
     if host == "localhost":
         return True
     try:
@@ -165,6 +175,7 @@ def _config_of(top: Section) -> ServiceConfig:
         sensitivities=_sensitivities(top.section("sensitivity")),
         input_folder=_root(folders, "input"),
         output_folder=_root(folders, "output"),
+        buckets=_buckets(top.section("buckets")),
         limits=_limits(top.section("limits")),
         callers=tuple(_caller(one) for one in top.sections("callers")),
         reflection=top.flag("reflection", True),
@@ -195,6 +206,16 @@ def _root(section: Section, key: str) -> Path | str | None:
     if not given.startswith(REMOTE_SCHEMES) or not given.partition("://")[2].strip("/"):
         section.refuse(key, f"is {given!r}, which is not a root", "Write a folder, or a URL such as s3://bucket/folder")
     return given.rstrip("/")
+
+
+def _buckets(section: Section) -> dict[str, Path | str]:
+    """Read the roots of buckets, by the names that callers give."""
+    for name in section.values:
+        if BUCKET_NAME.fullmatch(name) is None:
+            section.refuse(name, "is not the name of a bucket", "Use letters, digits, '.', '_' and '-'")
+    found = {name: root for name in section.values if (root := _root(section, name)) is not None}
+    section.done()
+    return found
 
 
 def _origins(section: Section, key: str) -> frozenset[str]:

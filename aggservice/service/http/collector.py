@@ -18,11 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NoReturn
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from aggservice.mechanisms import Clock
+from aggservice.service.http.bodies import BodyError, read_body
 from aggservice.wire import AggregatableReport, Api, ReportBatch, ReportWriter, SharedInfo, WireError
 from aggservice.wire.avro.container import whole_bytes
 from aggservice.wire.avro.schemas import REPORT
@@ -294,19 +295,10 @@ def collector_routes(collector: Collector) -> list[BaseRoute]:
         await done
 
     async def post(request: Request) -> Response:
-        body = b""
         try:
-            async with asyncio.timeout(_BODY_S):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > MAX_BODY_BYTES:
-                        return PlainTextResponse(
-                            f"the report body is larger than {MAX_BODY_BYTES} bytes\n", status_code=413
-                        )
-        except TimeoutError:
-            return PlainTextResponse(f"the report body did not arrive within {_BODY_S} seconds\n", status_code=408)
-        except ClientDisconnect:
-            return PlainTextResponse("", status_code=400)
+            body = await read_body(request, most=MAX_BODY_BYTES, within_s=_BODY_S, what="report body")
+        except BodyError as problem:
+            return PlainTextResponse(f"{problem}\n", status_code=problem.status)
         try:
             collector.receive(request.url.path, body)
         except WireError as problem:

@@ -45,19 +45,24 @@ class JobDesk:
         self._clock = clock
         self._limits = limits
 
-    async def create(self, caller: Caller, message: aggregation_pb2.CreateJobRequest) -> aggregation_pb2.Job:
+    async def create(
+        self, caller: Caller, message: aggregation_pb2.CreateJobRequest, *, again: bool = True
+    ) -> aggregation_pb2.Job:
         """Store a job over files and return it, or the one that the same request began before.
 
-        Once this returns, the job survives the service: some service ends it.
+        Without ``again``, an id that any job of the caller has is refused, as the deployed service does. Once this
+        returns, the job survives the service: some service ends it.
         """
         self._places.check()
         asked = AskedJob.of(message)
         asked.check_scope(caller)
         job_id = asked.request.job_request_id
         self._runner.book.check_free(caller.name, job_id)
+        if not again:
+            await self._check_new(caller.name, job_id)
         row = await self._runner.blocking(self._queue.find, caller.name, job_id)
         if row is not None and (row.state is not JobState.FINISHED or row.succeeded):
-            return self._same(row, asked)
+            return self._same(row, asked, again=again)
         paid = await self._runner.blocking(self._engine.find, scope_of(caller), asked.request)
         if paid is not None:
             return committed_message(job_id, paid, self._engine.ledger.filter)
@@ -72,7 +77,7 @@ class JobDesk:
         )
         stored, added = await self._runner.blocking(self._queue.add, new, self._room(caller))
         if not added:
-            return self._same(stored, asked)
+            return self._same(stored, asked, again=again)
         self._dispatcher.wake()
         return row_message(stored)
 
@@ -84,8 +89,18 @@ class JobDesk:
             of_caller=slots.queue_limit_per_caller + slots.free(caller.name),
         )
 
-    def _same(self, row: QueuedJob, asked: AskedJob) -> aggregation_pb2.Job:
-        """Return a stored job if it is of the same request; refuse the id otherwise."""
+    async def _check_new(self, caller: str, job_id: str) -> None:
+        """Refuse the id of any job of the caller, finished or not."""
+        try:
+            await self.find(caller, job_id)
+        except NoSuchJobError:
+            return
+        raise JobIdTakenError(f"you have a job {job_id!r}: use another id, or ask for that job")
+
+    def _same(self, row: QueuedJob, asked: AskedJob, *, again: bool) -> aggregation_pb2.Job:
+        """Return a stored job if it is of the same request; refuse the id otherwise, and always without ``again``."""
+        if not again:
+            raise JobIdTakenError(f"you have a job {row.job_id!r}: use another id, or ask for that job")
         if AskedJob.of(aggregation_pb2.CreateJobRequest.FromString(row.request)).request != asked.request:
             raise JobIdTakenError(f"job id {row.job_id!r} was used for another request")
         return self._message(row)

@@ -201,19 +201,19 @@ class RemoteFolder:
 
 
 class ObjectPublisher:
-    """Publishes staged files below a root in object storage, for ``budget``'s staging."""
+    """Publishes staged files below roots in object storage, for ``budget``'s staging."""
 
-    def __init__(self, root: Path | str | None) -> None:
-        """``root`` is the configured output, which may be a folder."""
-        self._root = root
+    def __init__(self, *roots: Path | str | None) -> None:
+        """``roots`` are the configured output and buckets, which may be folders."""
+        self._roots = [root for root in roots if isinstance(root, str)]
 
     def _folder(self, manifest: Manifest) -> RemoteFolder:
-        below = f"{self._root}/"
-        if not isinstance(self._root, str) or not f"{manifest.destination}/".startswith(below):
-            raise RemoteError(
-                "the result is paid for, but it goes to object storage that this service is not configured for any more"
-            )
-        return RemoteFolder(self._root, f"{manifest.destination}/".removeprefix(below).rstrip("/"))
+        for root in self._roots:
+            if f"{manifest.destination}/".startswith(f"{root}/"):
+                return RemoteFolder(root, f"{manifest.destination}/".removeprefix(f"{root}/").rstrip("/"))
+        raise RemoteError(
+            "the result is paid for, but it goes to object storage that this service is not configured for any more"
+        )
 
     def publish(self, manifest: Manifest, folder: Path) -> None:
         """Upload the files, then the manifest. May be called again."""

@@ -1,19 +1,25 @@
-"""Where jobs over files read and write: two roots, on disk or in object storage, and a folder per caller.
+"""Where jobs over files read and write: two roots and named buckets, on disk or in object
+storage, each with a folder per caller.
 
-A caller names a file by its path below their folder, or by its whole URL. Nothing else can be read, written or listed.
+A caller names a file by its path below their folder, by its whole URL, or as ``bucket://NAME/path`` below their folder
+in a bucket. Nothing else can be read, written or listed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from aggservice.engine import AvroShards
 from aggservice.service.config.callers import Caller
 from aggservice.service.errors import PathRefusedError
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.objects import ObjectFolder
+
+BUCKET: Final = "bucket://"
+"""The beginning of a path in a configured bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +79,36 @@ class Root:
 
 
 class Places:
-    """The roots for inputs and for outputs; None for a service without jobs over files."""
+    """The roots for inputs and for outputs, and the roots of buckets; a service without any has no jobs over files."""
 
-    def __init__(self, *, inputs: Path | str | None, outputs: Path | str | None) -> None:
+    def __init__(
+        self, *, inputs: Path | str | None, outputs: Path | str | None, buckets: Mapping[str, Path | str] | None = None
+    ) -> None:
         self._inputs = None if inputs is None else Root(inputs)
         self._outputs = None if outputs is None else Root(outputs)
+        self._buckets = {name: Root(location) for name, location in (buckets or {}).items()}
 
     def input(self, caller: Caller, name: str) -> Prefix:
         """Return the prefix of input files that a caller names."""
-        return self._given(self._inputs).find(caller, name)
+        return self._find(self._inputs, caller, name)
 
     def output(self, caller: Caller, name: str) -> Prefix:
         """Return the prefix of output files that a caller names."""
-        return self._given(self._outputs).find(caller, name)
+        return self._find(self._outputs, caller, name)
 
     def check(self) -> None:
-        """Refuse jobs over files on a service that has no folders."""
-        for root in (self._inputs, self._outputs):
-            self._given(root)
+        """Refuse jobs over files on a service that has neither folders nor buckets."""
+        if not self._buckets:
+            for root in (self._inputs, self._outputs):
+                self._given(root)
+
+    def _find(self, root: Root | None, caller: Caller, name: str) -> Prefix:
+        if not name.startswith(BUCKET):
+            return self._given(root).find(caller, name)
+        bucket, _, path = name.removeprefix(BUCKET).partition("/")
+        if bucket not in self._buckets:
+            raise PathRefusedError(f"this service has no bucket {bucket[:100]!r}: ask its operator for its name")
+        return self._buckets[bucket].find(caller, path)
 
     def _given(self, root: Root | None) -> Root:
         if root is None:

@@ -26,7 +26,7 @@ from scipy.stats import t as student
 
 from aggservice.mechanisms import SeededBits
 from ldp_client.errors import FigureError
-from ldp_client.experiments.datasets import NAMES, Dataset, load_dataset
+from ldp_client.experiments.datasets import NAMES, Dataset, check_dataset, load_dataset
 from ldp_client.experiments.figures.kinds import FigureRequest
 from ldp_client.experiments.figures.loloha import EPSILONS_MICRO, first_micro
 from ldp_client.experiments.run import MethodResult, run_method
@@ -101,7 +101,7 @@ class MeanInterval:
     half: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.3e} ± {self.half:.0e}"
+        return f"{self.mean:.3e}" if math.isnan(self.half) else f"{self.mean:.3e} ± {self.half:.0e}"
 
     @property
     def drawn_half(self) -> float:
@@ -146,6 +146,8 @@ def run_experiments(request: FigureRequest) -> Found:
     kept = _read(path, request.seed, size)
     wanted = [(number, cell) for number in range(max(runs.values())) for cell in cells if number < runs[cell]]
     missing = [(number, cell) for number, cell in wanted if (cell, number) not in kept]
+    for name in sorted({cell.dataset for _, cell in missing}):
+        check_dataset(name, request.data)
     for number, cell, outcome in _new_runs(request, missing):
         _append(path, (request.seed, size), cell, number, outcome)
         kept[cell, number] = outcome

@@ -1,0 +1,256 @@
+"""The JSON of the deployed service's createJob and getJob, to and from the messages of this one.
+
+Names and shapes are those of docs/api.md in privacysandbox/aggregation-service. Numbers are read as decimal text, so
+that an ε reaches the engine exactly as it was written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Any, Final, NoReturn
+
+from google.protobuf import timestamp_pb2
+from google.rpc import code_pb2
+
+from aggservice.engine import InvalidJobError, JobIdTakenError
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import common_pb2
+from aggservice.service.config.settings import BUCKET_NAME
+from aggservice.service.errors import NoSuchJobError
+from aggservice.service.jobs.places import BUCKET
+from aggservice.service.status import detail_of, status_of
+
+_JOB_ID = re.compile(r"[!-{}~]{1,128}", re.ASCII)
+_WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
+_MOST_PLACES: Final = 30
+_HTTP = {
+    code_pb2.INVALID_ARGUMENT: 400,
+    code_pb2.FAILED_PRECONDITION: 400,
+    code_pb2.UNAUTHENTICATED: 401,
+    code_pb2.PERMISSION_DENIED: 403,
+    code_pb2.NOT_FOUND: 404,
+    code_pb2.ALREADY_EXISTS: 409,
+    code_pb2.RESOURCE_EXHAUSTED: 429,
+    code_pb2.UNAVAILABLE: 503,
+    code_pb2.DEADLINE_EXCEEDED: 504,
+}
+"""The HTTP status of a google.rpc.Code; 500 for all others."""
+
+
+def _text(found: Any, name: str) -> str:
+    """Return a text that can be printed, and so be encoded."""
+    if not isinstance(found, str) or not found.isprintable():
+        raise InvalidJobError(f"{name} is of the wrong kind, or has characters that cannot be printed")
+    return found
+
+
+class _Fields:
+    """The members of a JSON object, taken one by one; ``done`` refuses those that are left."""
+
+    def __init__(self, found: Any, where: str) -> None:
+        if not isinstance(found, dict):
+            raise InvalidJobError(f"{where} is not a JSON object")
+        self._left = dict(found)
+        self._where = where
+
+    def take(self, name: str) -> Any:
+        """Return a member, or None."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str, *, required: bool = False) -> str:
+        """Return a text; empty if it is missing."""
+        found = self.take(name)
+        if required and not found:
+            raise InvalidJobError(f"{name} is missing from {self._where}")
+        return _text(found or "", name)
+
+    def amount(self, name: str) -> str:
+        """Return a number as decimal text, from a number or a text; empty if it is missing."""
+        found = self.take(name)
+        if isinstance(found, Decimal):
+            exponent = found.as_tuple().exponent
+            if not isinstance(exponent, int) or exponent < -_MOST_PLACES or found.adjusted() > _MOST_PLACES:
+                raise InvalidJobError(f"{name} is out of range")
+            return f"{found:f}"
+        return _text(found or "", name)
+
+    def whole(self, name: str) -> int:
+        """Return a whole number, from a number or a text; 0 if it is missing."""
+        found = self.amount(name)
+        if found and _WHOLE.fullmatch(found) is None:
+            raise InvalidJobError(f"{name} is not a whole number, 0 or more")
+        return int(found or "0")
+
+    def flag(self, name: str) -> bool:
+        """Return true or false, from either or from its text; false if it is missing."""
+        found = self.take(name)
+        known = {True: True, False: False, "true": True, "false": False, None: False, "": False}
+        if isinstance(found, bool | str | None) and found in known:
+            return known[found]
+        raise InvalidJobError(f"{name} is not true or false")
+
+    def done(self) -> None:
+        """Refuse members that nobody took: a misspelt debug_run would spend a budget."""
+        for name in self._left:
+            raise InvalidJobError(f"{self._where} has an unknown name {name[:100]!r}: check its spelling")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InvalidJobError("the request gives a name twice")
+    return found
+
+
+def _in_bucket(bucket: str, name: str, prefix: str) -> str:
+    """Return a prefix in a bucket as ``Places`` reads it."""
+    if BUCKET_NAME.fullmatch(bucket) is None:
+        raise InvalidJobError(f"{name} is not the name of a bucket: use letters, digits, '.', '_' and '-'")
+    return f"{BUCKET}{bucket}/{prefix}"
+
+
+def check_id(job_request_id: str) -> None:
+    """Refuse a job id with characters that the deployed service does not take."""
+    if _JOB_ID.fullmatch(job_request_id) is None:
+        raise InvalidJobError(
+            "job_request_id is missing, too long or has other characters: use 1 to 128 ASCII letters, digits and "
+            "punctuation, without '|' and spaces"
+        )
+
+
+def create_message(body: bytes) -> aggregation_pb2.CreateJobRequest:
+    """Return the message of a createJob body; InvalidJobError naming what is wrong with it."""
+    try:
+        document = json.loads(
+            body,
+            parse_float=Decimal,
+            parse_int=Decimal,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_members,
+        )
+    except (ValueError, ArithmeticError, RecursionError):
+        raise InvalidJobError("the request body is not valid JSON") from None
+    top = _Fields(document, "the request")
+    inner = _Fields(top.take("job_parameters"), "job_parameters")
+    message = aggregation_pb2.CreateJobRequest(
+        job_request_id=top.text("job_request_id"),
+        job_parameters=aggregation_pb2.JobParameters(
+            attribution_report_to=inner.text("attribution_report_to"),
+            reporting_site=inner.text("reporting_site"),
+            debug_privacy_epsilon=inner.amount("debug_privacy_epsilon"),
+            report_error_threshold_percentage=inner.amount("report_error_threshold_percentage"),
+            input_report_count=inner.whole("input_report_count"),
+            filtering_ids=inner.amount("filtering_ids"),
+            debug_run=inner.flag("debug_run"),
+        ),
+    )
+    check_id(message.job_request_id)
+    bucket = top.text("input_data_bucket_name", required=True)
+    many = top.take("input_data_blob_prefixes") or []
+    if not isinstance(many, list) or not all(_text(one, "input_data_blob_prefixes") for one in many):
+        raise InvalidJobError("input_data_blob_prefixes is not a list of prefixes")
+    single = top.text("input_data_blob_prefix", required=not many)
+    if single:
+        message.input_data_blob_prefix = _in_bucket(bucket, "input_data_bucket_name", single)
+    message.input_data_blob_prefixes.extend(_in_bucket(bucket, "input_data_bucket_name", one) for one in many)
+    message.output_data_blob_prefix = _in_bucket(
+        top.text("output_data_bucket_name", required=True),
+        "output_data_bucket_name",
+        top.text("output_data_blob_prefix", required=True),
+    )
+    domain, bucket = inner.text("output_domain_blob_prefix"), inner.text("output_domain_bucket_name")
+    if domain or bucket or not message.job_parameters.debug_run:
+        for name, given in (("output_domain_blob_prefix", domain), ("output_domain_bucket_name", bucket)):
+            if not given:
+                raise InvalidJobError(f"{name} is missing from job_parameters")
+        message.output_domain_blob_prefix = _in_bucket(bucket, "output_domain_bucket_name", domain)
+    top.text("postback_url")  # in the deployed message, where nothing uses it
+    top.done()
+    inner.done()
+    return message
+
+
+def _place(prefix: str, name: str) -> dict[str, str]:
+    """Return a prefix and its bucket under their names; a prefix given over gRPC may have no bucket."""
+    bucket, path = "", prefix
+    if prefix.startswith(BUCKET):
+        bucket, _, path = prefix.removeprefix(BUCKET).partition("/")
+    return {f"{name}_blob_prefix": path, f"{name}_bucket_name": bucket}
+
+
+def _times(found: Iterable[tuple[str, bool, timestamp_pb2.Timestamp]]) -> dict[str, str]:
+    return {name: time.ToJsonString() for name, known, time in found if known}
+
+
+def job_document(job: aggregation_pb2.Job) -> dict[str, Any]:
+    """Return a job as getJob shows it. A job that only the ledger knows has no request any more."""
+    asked, given = job.request, job.request.job_parameters
+    inputs = [asked.input_data_blob_prefix, *asked.input_data_blob_prefixes]
+    parameters: dict[str, Any] = _place(asked.output_domain_blob_prefix, "output_domain")
+    for name in ("attribution_report_to", "reporting_site", "filtering_ids"):
+        if getattr(given, name):
+            parameters[name] = getattr(given, name)
+    for name in ("debug_privacy_epsilon", "report_error_threshold_percentage"):
+        if getattr(given, name):
+            parameters[name] = float(getattr(given, name))
+    if given.input_report_count:
+        parameters["input_report_count"] = given.input_report_count
+    if given.debug_run:
+        parameters["debug_run"] = True
+    document: dict[str, Any] = {
+        "job_request_id": job.job_request_id,
+        "job_status": aggregation_pb2.Job.Status.Name(job.job_status),
+        **_times(
+            (name, job.HasField(name), getattr(job, name))
+            for name in ("request_received_at", "request_updated_at", "request_processing_started_at")
+        ),
+        **_place(next(filter(None, inputs), ""), "input_data"),
+        **_place(asked.output_data_blob_prefix, "output_data"),
+        "job_parameters": parameters,
+    }
+    if asked.input_data_blob_prefixes:
+        document["input_data_blob_prefix"] = ""
+        document["input_data_blob_prefixes"] = [
+            _place(one, "one")["one_blob_prefix"] for one in asked.input_data_blob_prefixes
+        ]
+    if job.HasField("result_info"):
+        info = job.result_info
+        document["result_info"] = {
+            "return_code": common_pb2.ReturnCode.Code.Name(info.return_code),
+            "return_message": info.return_message,
+            "finished_at": info.finished_at.ToJsonString(),
+            "error_summary": {
+                "error_counts": [
+                    {"category": one.category, "count": one.count, "description": one.description}
+                    for one in info.error_summary.error_counts
+                ],
+                "error_messages": [],
+            },
+        }
+    return document
+
+
+def error_document(problem: BaseException, job_request_id: str = "") -> tuple[int, dict[str, Any]]:
+    """Return the HTTP status of an error and its body, which follows Google's error model."""
+    status, detail = status_of(problem, job_request_id), detail_of(problem, job_request_id)
+    reason = common_pb2.ReturnCode.Code.Name(detail.return_code)
+    if isinstance(problem, JobIdTakenError):
+        reason = "DUPLICATE_JOB_KEY"
+    elif isinstance(problem, NoSuchJobError):
+        reason = "JOB_NOT_FOUND"
+    metadata = {"remedy": detail.remedy} | ({"job_request_id": job_request_id} if job_request_id else {})
+    return _HTTP.get(status.code, 500), {
+        "error": {
+            "code": status.code,
+            "message": status.message,
+            "status": code_pb2.Code.Name(status.code),
+            "details": [{"reason": reason, "domain": "aggservice", "metadata": metadata}],
+        }
+    }
