@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggservice.campaign import RunError, RunResult, parse_campaign, run_campaign
+from aggservice.campaign import CampaignError, RunError, RunResult, parse_campaign, run_campaign, run_sweep
+from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.optimise.search import optimise
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
 from aggservice.campaign.service.jobs import jobs_of
 from aggservice.campaign.service.payers import Payers
@@ -102,6 +104,27 @@ def test_every_example(name: str, tmp_path: Path) -> None:
     sealed, plain = both(smaller(name, 500), tmp_path)
     assert sealed.metrics == plain.metrics
     assert not list(plain.out.glob("batches/*"))
+
+
+def with_api(api: str) -> Campaign:
+    campaign = smaller("three_apis", 300)
+    client = {**campaign.document.get("client", {}), "api": api}
+    return campaign_of({**campaign.document, "client": client}, folder=campaign.folder)
+
+
+def test_conversions_through_private_aggregation(tmp_path: Path) -> None:
+    sealed, _ = both(with_api("paa"), tmp_path)
+    assert sealed.metrics.reports.in_batches > 0
+
+
+def test_w3c_reports_are_always_sealed(tmp_path: Path) -> None:
+    campaign = with_api("w3c")
+    with pytest.raises(RunError, match="leave --unsealed out"):
+        run_campaign(campaign, tmp_path / "run", unsealed=True)
+    with pytest.raises(RunError, match="sweep it with --sealed"):
+        run_sweep(campaign, [], tmp_path / "sweep")
+    with pytest.raises(CampaignError, match="divide their own budgets"):
+        optimise(campaign)
 
 
 @pytest.mark.parametrize("form", ["deployed", "paper"])

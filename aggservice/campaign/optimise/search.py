@@ -89,6 +89,8 @@ def optimise(
     test = Chain.seeded(f"{seed} judge", store=store)
     if campaign.client.kind == "event-level":
         raise CampaignError("event-level reports carry their noise already: there is no budget to divide")
+    if campaign.client.api == "w3c":
+        raise CampaignError("W3C browsers divide their own budgets: optimise the campaign with another API")
     rule = noise_lab(choosing, learn[0])
     taus = default_taus(rule.apply(choosing))
     search = _Search(choosing, learn, taus, progress)

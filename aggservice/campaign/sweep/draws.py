@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import JobTruth, job_truth
 from aggservice.campaign.assess.slices import Assessment, Comparison, DiscoveryScore, MeasureErrors, assess
+from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.event_run import release_events
 from aggservice.campaign.output.metrics import Metrics, metrics_of
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
@@ -134,6 +135,8 @@ def releases_of(
     campaign: Campaign, chain: Chain, truth: Truth, jobs: Sequence[Job], repetitions: int
 ) -> Iterator[list[JobResult]]:
     """Yield the answers of every job, release by release; each release has a ledger and noise of its own."""
+    if campaign.client.api == "w3c":
+        raise CampaignError("every run with W3C reports seals them: sweep it with --sealed, without repetitions")
     tallies = [tally_job(campaign, chain, truth, job) for job in jobs]
     by_name = {job.name: tally for job, tally in zip(jobs, tallies, strict=True)}
     payers = Payers.of(jobs, tallies)
