@@ -65,8 +65,9 @@ def limited_epsilon(p: tuple[int, int], q: tuple[int, int], delta: float, alpha:
 def choose_event(first: Samples, second: Samples, delta: float, alpha: float) -> Event:
     """Return the event with the largest bound on these samples.
 
-    Values are put into at most about 48 cells of similar weight; cells are taken in descending order of their ratio, so
-    that half-lines, single values and unions of them are all tried, for every feature and in both directions.
+    Values are put into about 48 cells of similar weight. Tried are half-lines, and unions of cells in descending order
+    of their ratio, for every feature and in both directions. Unions fit themselves to chance, so they must be better by
+    a tenth.
     """
     best: tuple[float, Event] | None = None
     for feature in first:
@@ -79,15 +80,16 @@ def choose_event(first: Samples, second: Samples, delta: float, alpha: float) ->
         ]
         for in_second in (False, True):
             p, q = counts[::-1] if in_second else counts
-            order = np.argsort(-(p + 0.5) / (q + 0.5), kind="stable")
-            for size in range(1, order.size):
-                chosen = order[:size]
-                hits = int(p[chosen].sum()), int(q[chosen].sum())
-                found = limited_epsilon((hits[0], int(p.sum())), (hits[1], int(q.sum())), delta, alpha)
-                if best is None or found > best[0]:
-                    cells = np.zeros(order.size, dtype=np.bool_)
-                    cells[chosen] = True
-                    best = found, Event(feature=feature, edges=edges, cells=cells, in_second=in_second)
+            rising, unions = np.arange(p.size), np.argsort(-(p + 0.5) / (q + 0.5), kind="stable")
+            for order, worth in ((rising, 1.0), (rising[::-1], 1.0), (unions, 0.9)):
+                hits = np.cumsum(p[order]), np.cumsum(q[order])
+                for size in range(1, order.size):
+                    inside = int(hits[0][size - 1]), int(hits[1][size - 1])
+                    found = limited_epsilon((inside[0], int(p.sum())), (inside[1], int(q.sum())), delta, alpha)
+                    if best is None or worth * found > best[0]:
+                        cells = np.zeros(order.size, dtype=np.bool_)
+                        cells[order[:size]] = True
+                        best = worth * found, Event(feature=feature, edges=edges, cells=cells, in_second=in_second)
     assert best is not None
     return best[1]
 
