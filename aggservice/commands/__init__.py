@@ -30,6 +30,7 @@ COMMANDS = {
     "aggregate": ("aggservice.commands.aggregate:aggregate", "Aggregate cleartext debug reports on this machine."),
     "ledger": ("aggservice.commands.ledger_audit:ledger", "Read, dry-run and audit the privacy budget."),
     "keys": ("aggservice.commands.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
+    "seal": ("aggservice.commands.convert:seal", "Seal cleartext reports to the public keys of a service."),
     "convert": ("aggservice.commands.convert:convert", "Convert buckets, reports, domains and summaries."),
     "noise": ("aggservice.commands.noise:noise", "Say how much noise an ε adds, and what a small error needs."),
     "new": ("aggservice.commands.new:new", "Write a commented file to start from."),

@@ -1,4 +1,4 @@
-"""``aggservice convert``: buckets, reports, domains and summaries, to and from Avro, JSON and text."""
+"""``aggservice convert``: buckets, reports, domains and summaries, to and from Avro, JSON and text; and ``seal``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ import typer
 
 from aggservice.commands.console import Json, open_with_bar, print_json
 from aggservice.files.atomic import whole_file
+from aggservice.mechanisms import SecureBits
 from aggservice.wire import (
     AggregatableReport,
     BucketRows,
     KeySet,
     OpenedBatch,
+    PublicKeySet,
     ReportBatch,
     ReportStatus,
+    Spans,
     WireError,
     decode_batch,
     open_batch,
@@ -42,6 +45,7 @@ from aggservice.wire.buckets import (
     bucket_to_hex,
     bucket_to_short_bytes,
 )
+from aggservice.wire.hpke.sealing import seal as seal_one
 
 convert = typer.Typer(help="Convert buckets, reports, domains and summaries.", no_args_is_help=True)
 
@@ -277,6 +281,45 @@ def summary(
                     out.write(json.dumps({"bucket": _write_bucket(number, form), "metric": metric}) + "\n")
                 count += len(rows)
     typer.echo(f"{count} rows written to {target}")
+
+
+def seal(
+    source: Annotated[Path, typer.Argument(help="Avro with cleartext payloads.", exists=True, dir_okay=False)],
+    target: Annotated[Path, typer.Argument(help="The Avro file to write; it is overwritten.", dir_okay=False)],
+    keys: Annotated[
+        Path, typer.Option(help="The public-key document of the service, or of `keys new --public`.", exists=True)
+    ],
+) -> None:
+    """Seal cleartext reports to the public keys of a service.
+
+    Input is what `aggservice aggregate` reads, such as debug cleartext payloads that `convert reports --cleartext`
+    wrote. A shared_info stays as it is, so that the privacy unit of a report stays the same.
+    """
+    public = PublicKeySet.parse(keys.read_text(encoding="utf-8"))
+    with open_with_bar(source) as stream, whole_file(target) as staged:
+        count = write_reports(staged, _sealed_batches(read_reports(stream), public))
+    typer.echo(f"{count} reports written to {target}")
+
+
+def _sealed_batches(batches: Iterator[ReportBatch], public: PublicKeySet) -> Iterator[ReportBatch]:
+    bits, first = SecureBits(), 1
+    for batch in batches:
+        _, status = decode_batch(OpenedBatch.of_cleartext(batch))
+        bad = np.flatnonzero(status != ReportStatus.OK)
+        if bad.size:
+            name = ReportStatus(int(status[bad[0]])).name
+            raise WireError(f"row {first + int(bad[0])} has no cleartext payload ({name}): it may be sealed already")
+        picked = [public.pick(bits) for _ in range(len(batch))]
+        payloads = [
+            seal_one(payload, shared_info=info, key=key.key, bits=bits)
+            for payload, info, key in zip(batch.payloads, batch.shared_infos, picked, strict=True)
+        ]
+        yield ReportBatch(
+            payloads=Spans.of(payloads),
+            key_ids=Spans.of([key.id.encode() for key in picked]),
+            shared_infos=batch.shared_infos,
+        )
+        first += len(batch)
 
 
 @contextmanager

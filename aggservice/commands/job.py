@@ -9,6 +9,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.console import Console
 
@@ -23,6 +24,17 @@ from aggservice.client import (
     Summary,
 )
 from aggservice.commands.console import Json, print_json, refuse
+from aggservice.commands.report_files import (
+    FilteringIds,
+    PrivacyUnit,
+    Reports,
+    place_words,
+    reports_of,
+    unit_batches,
+    without_units,
+)
+from aggservice.files.atomic import whole_file
+from aggservice.wire import ReportBatch, read_domain, read_reports, write_reports
 
 job = typer.Typer(help="Create, watch, cancel and read jobs of a running service.", no_args_is_help=True)
 
@@ -217,21 +229,89 @@ def summary(
     show_summary(found, as_json=as_json)
 
 
+class _Batches:
+    """The reports of several files, which can be read again if a stream is sent again."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[ReportBatch]:
+        for path in self._files:
+            yield from read_reports(path)
+
+
+@job.command()
+@connected
+def aggregate(
+    client: Client,
+    job_request_id: JobId,
+    files: Annotated[list[Path], typer.Argument(help="Avro files of sealed reports.", exists=True, dir_okay=False)],
+    domain: Annotated[
+        Path | None, typer.Option(help="The output domain, in Avro.", exists=True, dir_okay=False)
+    ] = None,
+    attribution_report_to: Annotated[str, typer.Option(help="The reporting origin of the reports.")] = "",
+    reporting_site: Annotated[str, typer.Option(help="Instead of --attribution-report-to: the reporting site.")] = "",
+    epsilon: Annotated[str, typer.Option(help="ε of the job; default: 10.")] = "",
+    discovery_delta: Annotated[str, typer.Option(help="Discover keys, at this δ.")] = "",
+    filtering_ids: Annotated[str, typer.Option(help="Filtering IDs, separated by commas.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Stream files of this machine to the service and print the summary."""
+    if domain is None and not discovery_delta:
+        refuse("the job names no keys: give --domain or --discovery-delta")
+    try:
+        ids = tuple(int(one) for one in filtering_ids.split(",")) if filtering_ids else ()
+    except ValueError:
+        refuse("give --filtering-ids as whole numbers separated by commas")
+    parts = [] if domain is None else list(read_domain(domain))
+    high, low = (np.concatenate([getattr(one, name) for one in parts] or [np.empty(0, np.uint64)]) for name in _HALVES)
+    parameters = JobParameters(
+        attribution_report_to=attribution_report_to,
+        reporting_site=reporting_site,
+        epsilon=epsilon,
+        discovery_delta=discovery_delta,
+        filtering_ids=ids,
+    )
+    show_summary(client.aggregate(job_request_id, parameters, _Batches(files), domain=(high, low)), as_json=as_json)
+
+
+_HALVES = ("key_high", "key_low")
+
+
 @job.command()
 @connected
 def unpaid(
     client: Client,
     job_request_id: JobId,
+    reports: Reports = None,
+    filtering_ids: FilteringIds = "0",
+    privacy_unit: PrivacyUnit = "report",
+    keep: Annotated[
+        Path | None, typer.Option(help="With --reports: write the other reports to this Avro file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List every privacy unit that could not pay for a refused job."""
+    """List every privacy unit that could not pay for a refused job.
+
+    With --reports also its reports, by id, file and row.
+    """
+    if keep is not None and not reports:
+        refuse("--keep writes the reports that can still pay: give their files with --reports")
     units = list(client.unpaid_units(job_request_id))
+    keys = [one.unit for one in units]
+    places = reports_of(unit_batches(reports or (), filtering_ids, privacy_unit), keys)
+    if keep is not None:
+        with whole_file(keep) as staged:
+            kept = write_reports(staged, without_units(unit_batches(reports or (), filtering_ids, privacy_unit), keys))
+        typer.echo(f"wrote {kept} reports that can pay to {keep}", err=True)
     if as_json:
-        print_json([asdict(one) for one in units])
+        print_json([asdict(one) | ({"reports": places.get(one.unit, [])} if reports else {}) for one in units])
         return
     for one in units:
         jobs = ", ".join(one.job_request_ids)
         typer.echo(f"{one.unit.hex()}  spent {one.spent.epsilon or one.spent.rho}, δ {one.spent.delta}, jobs: {jobs}")
+        for line in place_words(places.get(one.unit, ())):
+            typer.echo(f"  {line}")
 
 
 def _watched(client: Client, job_request_id: str, *, quiet: bool) -> Job:

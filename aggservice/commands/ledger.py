@@ -15,15 +15,9 @@ import typer
 from numpy.typing import NDArray
 
 from aggservice.commands.console import NO, Json, print_json, unit_count, utc
+from aggservice.commands.report_files import FilteringIds, PrivacyUnit, Reports, place_words, reports_of, unit_batches
 from aggservice.mechanisms import SystemClock
-from aggservice.wire import (
-    UNIT_BYTES,
-    ReportStatus,
-    parse_shared_info_batch,
-    read_reports,
-    report_units,
-    shared_id_units,
-)
+from aggservice.wire import UNIT_BYTES
 from budget import (
     Delta,
     Epsilon,
@@ -63,12 +57,6 @@ UnitsFile = Annotated[
     Path | None,
     typer.Option("--units", help="A file with one unit key per line.", exists=True, dir_okay=False),
 ]
-Reports = Annotated[
-    list[Path] | None,
-    typer.Option("--reports", help="Use the units of the reports in this Avro file; may be repeated.", exists=True),
-]
-FilteringIds = Annotated[str, typer.Option(help="With --reports: the job's filtering IDs, separated by commas.")]
-PrivacyUnit = Annotated[str, typer.Option(help="With --reports: the privacy unit, report or shared_id.")]
 
 
 def _moment(what: str, text: str | None) -> int | None:
@@ -105,17 +93,8 @@ def _gather(
     if file is not None:
         raw += b"".join(_unit(line) for line in file.read_text("ascii", errors="replace").splitlines() if line.strip())
     found = [np.frombuffer(raw, np.uint8).reshape(-1, 20)]
-    if privacy_unit not in ("report", "shared_id"):
-        raise typer.BadParameter("choose report or shared_id", param_hint="--privacy-unit")
-    derive = report_units if privacy_unit == "report" else shared_id_units
-    try:
-        ids = [int(one) for one in filtering_ids.split(",")]
-    except ValueError:
-        raise typer.BadParameter("give whole numbers separated by commas", param_hint="--filtering-ids") from None
-    for path in reports or ():
-        for batch in read_reports(path):
-            infos = parse_shared_info_batch(batch.shared_infos)
-            found.append(derive(infos, ids)[infos.status == ReportStatus.OK].reshape(-1, 20))
+    for one in unit_batches(reports or (), filtering_ids, privacy_unit):
+        found.append(one.units[one.good()].reshape(-1, 20))
     return np.concatenate(found)
 
 
@@ -226,7 +205,8 @@ def check(
 ) -> None:
     """Dry-run a job: say whether every unit can pay for it.
 
-    If not, lists units that cannot pay and what they lack; the exit code is 1. Nothing is charged.
+    If not, lists units that cannot pay and what they lack, with --reports also their reports by id, file and row; the
+    exit code is 1. Nothing is charged.
     """
     release = _release(epsilon, delta, rho)
     store, opened = reading(ledger, schema)
@@ -235,11 +215,17 @@ def check(
     if not len(keys):
         raise typer.BadParameter("there are no units to check: give --units FILE or --reports FILE")
     loss = opened.filter.loss_name
+    lacking = list(map(bytes, answer.lacking)) if out else [one.unit for one in answer.first]
+    places = reports_of(unit_batches(reports or (), filtering_ids, privacy_unit), lacking)
+
+    def plain_unit(one: Shortfall) -> dict[str, Any]:
+        return one.to_plain(loss) | ({"reports": places.get(one.unit, [])} if reports else {})
+
     if out is not None:
         with out.open("w", encoding="ascii") as lines, unit_count("explaining") as count:
             for start in range(0, answer.count, _PAGE):
                 page = opened.explain(caller=caller, release=release, units=answer.lacking, offset=start, limit=_PAGE)
-                lines.writelines(json.dumps(one.to_plain(loss)) + "\n" for one in page)
+                lines.writelines(json.dumps(plain_unit(one)) + "\n" for one in page)
                 count(len(page))
     store.close()
     plain = {
@@ -247,26 +233,27 @@ def check(
         "units": answer.total,
         "units_lacking": answer.count,
         "cost": _amounts(answer.asked, opened.filter),
-        "first": [one.to_plain(loss) for one in answer.first],
+        "first": [plain_unit(one) for one in answer.first],
     }
     if as_json:
         print_json(plain)
     else:
-        _show_check(answer.payable, plain, answer.first, loss)
+        _show_check(answer.payable, plain, answer.first)
     raise typer.Exit(0 if answer.payable else NO)
 
 
-def _show_check(payable: bool, plain: dict[str, Any], first: tuple[Shortfall, ...], loss: str) -> None:
+def _show_check(payable: bool, plain: dict[str, Any], first: tuple[Shortfall, ...]) -> None:
     if payable:
         typer.echo(f"would be paid: {plain['units']} units, each {_words(plain['cost'])}")
         return
     typer.echo(
         f"would be refused: {plain['units_lacking']} of {plain['units']} units cannot pay {_words(plain['cost'])}"
     )
-    for one in first:
-        said = one.to_plain(loss)
+    for one, said in zip(first, plain["first"], strict=True):
         jobs = ", ".join(use.job_id for use in one.jobs) or "no job of this caller"
         typer.echo(f"  {said['unit']}  spent {_words(said['spent'])} on {jobs}; lacks {_words(said['lacks'])}")
+        for line in place_words(said.get("reports", ())):
+            typer.echo(f"    {line}")
     rest = plain["units_lacking"] - len(first)
     if rest:
         typer.echo(f"  … and {rest} more: --out FILE writes them all")
