@@ -84,6 +84,10 @@ def run_real(browser: Chromium, site: Site, run: AuctionRun, *, context: str | N
         "decisionLogicURL": f"https://{run.seller}/decide.js",
         "interestGroupBuyers": owners,
         "resolveToConfig": True,
+        # The longest that Chromium allows: the default of 50 ms ends a bid on a busy machine.
+        "perBuyerTimeouts": {"*": 500},
+        "sellerTimeout": 500,
+        "reportingTimeout": 5000,
         "sellerSignals": {"score": _json(run.score_ad), "result": _json(run.report_result)},
         "auctionSignals": {owner: _json(buyer.report_win) for owner, buyer in zip(owners, run.buyers, strict=True)},
     }
