@@ -31,6 +31,8 @@ class AuctionFunction(StrEnum):
 class AuctionAggregation(PrivateAggregation):
     """``privateAggregation`` in one call of one of an auction's functions."""
 
+    _bad_key_counts = False
+
     def __init__(
         self, emit: Emit, function: AuctionFunction, *, filtering_id_max_bytes: int = 1, allowed: bool = True
     ) -> None:

@@ -24,6 +24,9 @@ class PrivateAggregation:
     Everything that is wrong with a call is thrown inside the worklet; nothing is thrown to the page.
     """
 
+    _bad_key_counts = True
+    """Whether a call of ``enableDebugMode`` with a key out of range uses up the one call, as in Chromium 147."""
+
     def __init__(self, emit: Emit, *, filtering_id_max_bytes: int = 1, allowed: bool = True) -> None:
         self._emit: Emit | None = emit
         self._max_bytes = filtering_id_max_bytes
@@ -60,15 +63,16 @@ class PrivateAggregation:
     def enable_debug_mode(self, *, debug_key: int | None = None) -> None:
         """Reveal this context's reports, with ``debug_key`` if given (``enableDebugMode()``); once per context."""
         emit = self._live()
-        if self._debug_enabled:
-            raise self._refused(WorkletDataError("enableDebugMode() may be called at most once"))
         if debug_key is not None:
             try:
                 debug_key = to_bigint(debug_key, "debug_key")
             except WorkletError as error:
                 raise self._refused(error) from None
-            if not 0 <= debug_key < 1 << 64:
-                raise self._refused(WorkletDataError("debug_key is negative or does not fit in 64 bits"))
+        if self._debug_enabled:
+            raise self._refused(WorkletDataError("enableDebugMode() may be called at most once"))
+        if debug_key is not None and not 0 <= debug_key < 1 << 64:
+            self._debug_enabled = self._bad_key_counts
+            raise self._refused(WorkletDataError("debug_key is negative or does not fit in 64 bits"))
         self._debug_enabled = True
         emit(("debug", debug_key))
 
