@@ -23,7 +23,7 @@ from aggservice.campaign.event_run import run_event_level
 from aggservice.campaign.output.metrics import Metrics, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
-from aggservice.campaign.service.config import api_of, local_engine, service_config
+from aggservice.campaign.service.config import api_of, drop_queue, local_engine, service_config
 from aggservice.campaign.service.jobs import JobResult, Jobs, JobSubmitter, jobs_of, write_domains
 from aggservice.campaign.service.sealing import (
     POOL_FROM_REPORTS,
@@ -342,6 +342,8 @@ def _open_service(
     ):
         yield client, keys.public(clock).serialise(), manual, True
         _export_log(running.ledger, out)
+    if ledger is None:
+        drop_queue(out)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -14,7 +14,7 @@ from aggservice.campaign.errors import CampaignError, RunError
 from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.output.metrics import metrics_of
 from aggservice.campaign.run import RunResult, log_files, seal_reports, write_json, write_outputs
-from aggservice.campaign.service.config import sensitivities_of, service_config
+from aggservice.campaign.service.config import drop_queue, sensitivities_of, service_config
 from aggservice.campaign.service.jobs import jobs_of, write_domains
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages.chain import Chain
@@ -108,6 +108,7 @@ def run_comparison(
         for api, one in variants.items():
             runs[api] = _run_one(one, out / api, seed, chain, client, public, clock, workers=workers, draw=draw)
         write_log(running.ledger.store, out / "ledger" / "ledger.log")
+    drop_queue(out)
     compared = ApiComparison(campaign=campaign, out=out, seed=seed, runs=runs)
     write_json(out / _MARKER, compared.to_plain())
     return compared

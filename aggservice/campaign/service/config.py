@@ -58,3 +58,9 @@ def memory_ledger(filter: Filter, terms: Terms, *, clock: Clock, bits: Bits, kin
 def local_engine(ledger: Ledger, *, clock: Clock, bits: Bits) -> LocalEngine:
     """Return the engine of a campaign's embedded service, without keys and without the service."""
     return LocalEngine(ledger=ledger, opener=InlineOpener(KeySet(())), clock=clock, bits=bits)
+
+
+def drop_queue(out: Path) -> None:
+    """Remove the job queue of a run's own service: it ended with the run, and it holds times of the real clock."""
+    for path in (out / "ledger").glob("jobs.sqlite*"):
+        path.unlink()
