@@ -214,7 +214,7 @@ def test_a_small_domain_of_many_rows_comes_in_parts() -> None:
         stream = io.BytesIO()
         writer = ContainerWriter(stream, BUCKET, codec="deflate")
         writer.write_block(count, bytes(many))
-        with pytest.raises(AvroError, match=r"malformed|cannot fit"):
+        with pytest.raises(AvroError, match=r"malformed|cannot hold"):
             list(read_domain(io.BytesIO(stream.getvalue())))
 
 
@@ -238,8 +238,8 @@ def _damaged() -> list[tuple[bytes, str]]:
         (good[:-1] + b"\x00", "sync marker"),
         (good + b"\x02", "truncated"),
         (header + encode_long(-1) + block[1:], "-1 records"),
-        (header + encode_long(2) + block[1:], "cannot fit|malformed"),
-        (header + encode_long(2**62) + block[1:], "cannot fit"),
+        (header + encode_long(2) + block[1:], "cannot hold|malformed"),
+        (header + encode_long(2**62) + block[1:], "cannot hold"),
         (header + encode_long(0) + block[1:], "malformed"),
         (header + encode_long(1) + encode_long(-5) + block[2:], "size of -5"),
         (header + encode_long(1) + encode_long(2**40), "size of"),
