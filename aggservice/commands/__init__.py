@@ -19,54 +19,75 @@ from typer.main import get_command, get_group
 
 from aggservice import __version__
 
-#: Per command: the module, the name in it of a function or a ``Typer``, and the line of help. A group whose commands
-#: are in two modules is taken from the module that completes it.
+#: Per command: the module below ``aggservice``, the name in it of a function or a ``Typer``, and the line of help. A
+#: group whose commands are in two modules is taken from the module that completes it.
 COMMANDS = {
-    "demo": ("aggservice.commands.run:demo", "Run the demo campaign, from ads to report: start here."),
-    "run": ("aggservice.commands.run:run", "Run a campaign file and compare its results with the truth."),
-    "serve": ("aggservice.commands.serve:serve", "Run the aggregation service."),
-    "collect": ("aggservice.commands.collect:collect", "Receive reports over HTTP and write them to Avro batches."),
-    "job": ("aggservice.commands.job:job", "Create, watch, cancel and read jobs of a running service."),
-    "aggregate": ("aggservice.commands.aggregate:aggregate", "Aggregate cleartext debug reports on this machine."),
-    "ledger": ("aggservice.commands.ledger_audit:ledger", "Read, dry-run and audit the privacy budget."),
-    "keys": ("aggservice.commands.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
-    "seal": ("aggservice.commands.convert:seal", "Seal cleartext reports to the public keys of a service."),
-    "convert": ("aggservice.commands.convert:convert", "Convert buckets, reports, domains and summaries."),
-    "noise": ("aggservice.commands.noise:noise", "Say how much noise an ε adds, and what a small error needs."),
-    "new": ("aggservice.commands.new:new", "Write a commented file to start from."),
-    "optimise": ("aggservice.commands.requery:optimise", "Propose scales, clipping bounds and ε with less error."),
-    "plan": ("aggservice.commands.requery:plan", "Split ε over overlapping queries to meet their targets."),
-    "audit": ("aggservice.commands.audit:audit", "Attack a service with neighbour games."),
-    "requery": ("aggservice.commands.requery:requery", "Run a requerying scenario and check it against the truth."),
-    "attack": ("aggservice.commands.attack:attack", "Attack on-device budgets: what is left for other sites."),
-    "figure": ("aggservice.commands.attack:figure", "Make a figure about on-device budgets, as data and as a plot."),
-    "ldp": ("aggservice.commands.ldp_track:ldp", "Run, compare and track longitudinal local-DP protocols."),
+    "demo": ("commands.campaigns.run:demo", "Run the demo campaign, from ads to report: start here."),
+    "run": ("commands.campaigns.run:run", "Run a campaign file and compare its results with the truth."),
+    "serve": ("commands.service.serve:serve", "Run the aggregation service."),
+    "collect": (
+        "commands.service.collect:collect",
+        "Receive reports over HTTP and write them to Avro batches.",
+    ),
+    "job": ("commands.service.job:job", "Create, watch, cancel and read jobs of a running service."),
+    "aggregate": (
+        "commands.service.aggregate:aggregate",
+        "Aggregate cleartext debug reports on this machine.",
+    ),
+    "ledger": ("commands.ledgers.audit:ledger", "Read, dry-run and audit the privacy budget."),
+    "keys": ("commands.service.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
+    "seal": ("commands.service.convert:seal", "Seal cleartext reports to the public keys of a service."),
+    "convert": ("commands.service.convert:convert", "Convert buckets, reports, domains and summaries."),
+    "noise": (
+        "commands.campaigns.noise:noise",
+        "Say how much noise an ε adds, and what a small error needs.",
+    ),
+    "new": ("commands.campaigns.new:new", "Write a commented file to start from."),
+    "optimise": (
+        "commands.campaigns.requery:optimise",
+        "Propose scales, clipping bounds and ε with less error.",
+    ),
+    "plan": ("commands.campaigns.requery:plan", "Split ε over overlapping queries to meet their targets."),
+    "audit": ("commands.audit:audit", "Attack a service with neighbour games."),
+    "requery": (
+        "commands.campaigns.requery:requery",
+        "Run a requerying scenario and check it against the truth.",
+    ),
+    "attack": (
+        "commands.campaigns.attack:attack",
+        "Attack on-device budgets: what is left for other sites.",
+    ),
+    "figure": (
+        "commands.campaigns.attack:figure",
+        "Make a figure about on-device budgets, as data and as a plot.",
+    ),
+    "ldp": ("commands.local_dp.track:ldp", "Run, compare and track longitudinal local-DP protocols."),
     "conformance": (
-        "aggservice.commands.conformance:conformance",
+        "commands.conformance:conformance",
         "Run test vectors that others wrote.",
     ),
-    "studio": ("aggservice.commands.studio:studio", "Open the web page: tune, run, follow, audit, touch budgets."),
-    "bench": ("aggservice.commands:bench", "Measure a part against a peer or a limit in the same run."),
+    "studio": ("commands.studio:studio", "Open the web page: tune, run, follow, audit, touch budgets."),
+    "bench": ("commands:bench", "Measure a part against a peer or a limit in the same run."),
 }
 
 BENCHMARKS = {
-    "ara": ("aggservice.bench.ara:command", "Attribution Reporting: Fleet over Browser, registrations per s."),
-    "campaign": ("aggservice.bench.campaign:command", "A whole run: bare seals and opens over its wall time."),
-    "domain": ("aggservice.bench.domain:command", "A large domain: rows per second over pyarrow's group_by."),
-    "engine": ("aggservice.bench.engine:command", "Avro to summary: reports per second over bare opens."),
-    "hierarchy": ("aggservice.bench.hierarchy:command", "Hierarchies: time of least squares over that of a plain sum."),
-    "ldp": ("aggservice.bench.ldp:command", "Local DP: our L-OSUE over multi-freq-ldpy's, reports per second."),
-    "ledger": ("aggservice.bench.ledger:command", "The ledger: time to open reports over time to charge them."),
-    "noise": ("aggservice.bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
-    "paa": ("aggservice.bench.paa:command", "Private Aggregation: Fleet over Browser, contributions per s."),
-    "spark": ("aggservice.bench.spark:command", "The Spark engine over the local one: reports per second."),
+    "ara": ("bench.ara:command", "Attribution Reporting: Fleet over Browser, registrations per s."),
+    "campaign": ("bench.campaign:command", "A whole run: bare seals and opens over its wall time."),
+    "domain": ("bench.domain:command", "A large domain: rows per second over pyarrow's group_by."),
+    "engine": ("bench.engine:command", "Avro to summary: reports per second over bare opens."),
+    "hierarchy": ("bench.hierarchy:command", "Hierarchies: time of least squares over that of a plain sum."),
+    "ldp": ("bench.ldp:command", "Local DP: our L-OSUE over multi-freq-ldpy's, reports per second."),
+    "ledger": ("bench.ledger:command", "The ledger: time to open reports over time to charge them."),
+    "noise": ("bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
+    "paa": ("bench.paa:command", "Private Aggregation: Fleet over Browser, contributions per s."),
+    "spark": ("bench.spark:command", "The Spark engine over the local one: reports per second."),
     "start": (
-        "aggservice.bench.start:command",
+        "bench.start:command",
         "Starting: CPU time of importing typer and rich over --help.",
     ),
-    "w3c": ("aggservice.bench.w3c:command", "W3C Attribution: Fleet over Browser, conversions per s."),
-    "study": ("aggservice.bench.study:command", "A study: time of separate unsealed runs over its own."),
-    "wire": ("aggservice.bench.wire:command", "Opening: bare HPKE opens over opening and decoding in batches."),
+    "w3c": ("bench.w3c:command", "W3C Attribution: Fleet over Browser, conversions per s."),
+    "study": ("bench.study:command", "A study: time of separate unsealed runs over its own."),
+    "wire": ("bench.wire:command", "Opening: bare HPKE opens over opening and decoding in batches."),
 }
 
 #: Errors whose message says what to do: they end the program with that message and code 2, without a traceback.
@@ -106,7 +127,7 @@ class LazyGroup(TyperGroup):
     def load(cls, name: str) -> Any:
         """Import a command."""
         module, _, attribute = cls.table[name][0].partition(":")
-        found = getattr(import_module(module), attribute)
+        found = getattr(import_module(f"aggservice.{module}"), attribute)
         if isinstance(found, typer.Typer):
             found.rich_markup_mode = None
             command: Any = get_group(found)

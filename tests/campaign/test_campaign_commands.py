@@ -149,7 +149,7 @@ def test_capping_and_discovery_print_their_bias(file: Path, tmp_path: Path) -> N
 
 
 def test_the_demo_runs_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggservice.commands.run.find_spec", lambda name: None)
+    monkeypatch.setattr("aggservice.commands.campaigns.run.find_spec", lambda name: None)
     found = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo"), "--seed", "a"])
     assert found.exit_code == 0 and "aggservice[plots]" in found.stderr
     assert "The ledger says" in found.stdout and not (tmp_path / "demo" / "report.html").exists()

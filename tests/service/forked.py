@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 from aggservice.client import Client, ClientError, JobParameters
-from aggservice.commands.serve import serve
+from aggservice.commands.service.serve import serve
 from aggservice.mechanisms import SystemClock
 from aggservice.service import load_config
 from aggservice.service.server import open_queue
@@ -24,7 +24,7 @@ from budget import open_store, verify_store
 from .program import EXACT_EPSILON, ORIGIN, free_port, reports_for
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["aggservice.commands.serve", "aggservice.engine", "psycopg", "grpc.aio"])
+_FORKS.set_forkserver_preload(["aggservice.commands.service.serve", "aggservice.engine", "psycopg", "grpc.aio"])
 REPORTS = 20
 ASKS = JobParameters(attribution_report_to=ORIGIN, epsilon=EXACT_EPSILON)
 CONFIG = """

@@ -103,7 +103,7 @@ def test_ten_thousand_repetitions_have_the_discrete_laplace_law(shared: Path) ->
 
     False-alarm rate: 10⁻⁶ in all, by exact binomial tails with Bonferroni over both keys, points and sides.
     """
-    from aggservice.commands.aggregate import local_outcome
+    from aggservice.commands.service.aggregate import local_outcome
 
     sample = shared / SAMPLE
     outcome = local_outcome(sample / "output_debug_reports.avro", sample / "output_domain.avro", noise=False)

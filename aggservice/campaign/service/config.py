@@ -62,5 +62,5 @@ def local_engine(ledger: Ledger, *, clock: Clock, bits: Bits) -> LocalEngine:
 
 def drop_queue(out: Path) -> None:
     """Remove the job queue of a run's own service: it ended with the run, and it holds times of the real clock."""
-    for path in (out / "ledger").glob("jobs.sqlite*"):
+    for path in (out / "ledger").glob("jobs.*"):
         path.unlink()

@@ -1,8 +1,7 @@
-"""Where jobs over files read and write: two roots and named buckets, on disk or in object
-storage, each with a folder per caller.
+"""Where jobs over files read and write: two roots and named buckets, on disk or in object storage.
 
-A caller names a file by its path below their folder, by its whole URL, or as ``bucket://NAME/path`` below their folder
-in a bucket. Nothing else can be read, written or listed.
+Each has a folder per caller. A caller names a file by its path below their folder, by its whole URL, or as
+``bucket://NAME/path`` below their folder in a bucket. Nothing else can be read, written or listed.
 """
 
 from __future__ import annotations

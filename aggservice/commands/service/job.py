@@ -24,7 +24,7 @@ from aggservice.client import (
     Summary,
 )
 from aggservice.commands.console import Json, print_json, refuse
-from aggservice.commands.report_files import (
+from aggservice.commands.service.report_files import (
     FilteringIds,
     PrivacyUnit,
     Reports,

@@ -1,6 +1,6 @@
 """``aggservice ledger``: read a ledger, dry-run a job against it, list its log or an exported one.
 
-``aggservice.commands.ledger_audit`` adds the commands that prove things to this group.
+``aggservice.commands.ledgers.audit`` adds the commands that prove things to this group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ import typer
 from numpy.typing import NDArray
 
 from aggservice.commands.console import NO, Json, print_json, unit_count, utc
-from aggservice.commands.report_files import FilteringIds, PrivacyUnit, Reports, place_words, reports_of, unit_batches
+from aggservice.commands.service.report_files import (
+    FilteringIds,
+    PrivacyUnit,
+    Reports,
+    place_words,
+    reports_of,
+    unit_batches,
+)
 from aggservice.mechanisms import SystemClock
 from aggservice.wire import UNIT_BYTES
 from budget import (

@@ -1,6 +1,6 @@
 """``aggservice ldp``: run longitudinal local-DP protocols on data, compare them, and make the papers' figures.
 
-``aggservice.commands.ldp_track`` adds ``track`` to this group. Figures are found by name in
+``aggservice.commands.local_dp.track`` adds ``track`` to this group. Figures are found by name in
 ``ldp_client.experiments.figures``.
 """
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from aggservice.commands.console import Json, progress_bar
-from aggservice.commands.ldp import First, Limit, Seed, Share, bits_for, first_micro, ldp, micro
+from aggservice.commands.local_dp.ldp import First, Limit, Seed, Share, bits_for, first_micro, ldp, micro
 from ldp_client import (
     BitwiseEverlasting,
     InnerProduct,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from aggservice.commands.console import NO, Json, print_json, unit_count
-from aggservice.commands.ledger import SCHEMA, Database, Place, Schema, hex_bytes, ledger, reading
+from aggservice.commands.ledgers.reading import SCHEMA, Database, Place, Schema, hex_bytes, ledger, reading
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SystemClock
 from budget import ExportedLog, Ledger, Receipt, Signer, open_store, verify_log, verify_store, write_log

@@ -1,0 +1,1 @@
+"""Commands that simulate: campaigns, requerying, attacks on device budgets, and what to know before a run."""

@@ -1,0 +1,1 @@
+"""Commands over a ledger or an exported log: reading and auditing."""

@@ -1,0 +1,1 @@
+"""Commands of longitudinal local DP: running protocols, and tracking."""
