@@ -1,0 +1,106 @@
+"""docs/paper.md: each row names a function that exists and a test or command that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggservice.commands import Program
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "paper.md"
+HEADER = "| item | what it says | function | shown by | number |"
+
+
+def rows(text: str) -> list[tuple[str, list[str]]]:
+    """Return (section, cells) of every row of every table with the page's header."""
+    found, section, inside = [], "", False
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line[3:]
+        inside = line == HEADER or (inside and line.startswith("|"))
+        if inside and line != HEADER and not line.startswith("| ---"):
+            found.append((section, [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]))
+    return found
+
+
+@lru_cache
+def functions_of(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def problem_with_function(name: str) -> str | None:
+    """Return what is wrong with ``module:name``, or None."""
+    module, _, attributes = name.partition(":")
+    if not attributes:
+        return f"{name} is not written as module:name"
+    try:
+        found: Any = import_module(module)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError) as error:
+        return f"{name}: {error}"
+    return None
+
+
+def problem_with_runnable(name: str) -> str | None:
+    """Return what is wrong with a test ``path::function`` or with a command ``aggservice …``, or None."""
+    if name.startswith("aggservice "):
+        words = [word for word in name.split()[1:] if not word.startswith("-")]
+        command: Any = Program.load(words[0]) if words[0] in Program.table else None
+        if command is not None and hasattr(command, "commands"):
+            command = command.commands.get(words[1]) if len(words) > 1 else None
+        return None if command is not None else f"there is no command {name}"
+    path, _, function = name.partition("::")
+    if not function.startswith("test_"):
+        return f"{name} is neither a command nor written as path::test_name"
+    if not (ROOT / path).is_file():
+        return f"there is no file {path}"
+    return None if function in functions_of(ROOT / path) else f"{path} has no {function}"
+
+
+def problems(text: str) -> list[str]:
+    """Return every fault of the page's tables."""
+    found = []
+    for section, cells in rows(text):
+        where = f"{section}, {cells[0]}"
+        if len(cells) != 5 or not all(cells):
+            found.append(f"{where}: a row has five cells")
+            continue
+        functions, runnables = (re.findall(r"`([^`]+)`", cell) for cell in cells[2:4])
+        if not functions or not runnables:
+            found.append(f"{where}: names no function, or nothing that runs")
+        told = [*map(problem_with_function, functions), *map(problem_with_runnable, runnables)]
+        found += [f"{where}: {one}" for one in told if one]
+    return found
+
+
+def test_every_row_names_something_that_exists() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert problems(text) == []
+    assert len(rows(text)) >= 24
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "told"),
+    [
+        ("`ara_client.model:outputs_of`", "`ara_client.model:outputs_off`", "outputs_off"),
+        ("`ara_client.model:outputs_of`", "`ara_client.models:outputs_of`", "ara_client.models"),
+        ("::test_figure_3_day_by_day`", "::test_figure_3_by_day`", "has no test_figure_3_by_day"),
+        ("tests/ara_client/test_states.py::", "tests/ara_client/test_state.py::", "no file"),
+        ("`aggservice demo`", "`aggservice demonstrate`", "no command"),
+        ("| 6 × 6 − 9 = 27 |", "| |", "five cells"),
+        ("`ara_client.model:outputs_of`", "outputs_of", "names no function"),
+    ],
+)
+def test_a_dangling_row_is_found(right: str, wrong: str, told: str) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert text.count(right) >= 1
+    assert any(told in one for one in problems(text.replace(right, wrong)))
