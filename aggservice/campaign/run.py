@@ -159,7 +159,8 @@ def write_outputs(
     if draw:
         with watch.stage("draw"):
             plots = draw_plots(campaign, metrics, out / "plots")
-            write_report(campaign, metrics, plots, out / "report.html")
+            made_ms = SystemClock().now_ms() if seed is None else None
+            write_report(campaign, metrics, plots, out / "report.html", made_ms=made_ms)
     timings = watch.to_plain()
     write_json(out / "timings.json", timings)
     return RunResult(

@@ -62,6 +62,7 @@ class MeasureErrors:
     ``rmse`` is the root mean square of estimate − truth, in natural units; ``rmsre`` that of
     (estimate − truth) / max(truth, ``tau``), where τ is the standard deviation of the noise unless the query sets it.
     ``bias`` is the sum that was sent minus the truth, in natural units: repeating the query does not average it away.
+    ``half_width`` is that of one key's stated interval, in natural units; None for event-level reports.
     """
 
     measure: str
@@ -75,6 +76,7 @@ class MeasureErrors:
     truth: float
     estimate: float
     bias: float
+    half_width: float | None = None
 
     @classmethod
     def over(cls, truth: Floats, estimate: Floats, *, tau: float, total: float, **given: Any) -> MeasureErrors:
@@ -229,6 +231,7 @@ class Comparison:
                     tau=query.tau or self.deviations[place] / scale,
                     total=happened,
                     bias=float(self.sent[mine].sum() / scale) - happened,
+                    half_width=self.answer.statement_of(place).interval_half_width / scale,
                 )
             )
         return tuple(found)

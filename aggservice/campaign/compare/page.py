@@ -8,7 +8,17 @@ from typing import Any
 
 from aggservice.campaign.compare.run import ApiComparison
 from aggservice.campaign.output.metrics import MeasureMetrics, QueryMetrics
-from aggservice.campaign.output.page import escaped, html_page, inline_svg, number, percent
+from aggservice.campaign.output.page import (
+    escaped,
+    guarantee,
+    html_page,
+    inline_svg,
+    not_private,
+    number,
+    percent,
+    scrolling,
+    table,
+)
 from aggservice.campaign.output.plots import BLUE, GREEN, ORANGE, pyplot, save
 from aggservice.campaign.run import RunResult
 
@@ -46,35 +56,51 @@ def write_comparison(compared: ApiComparison) -> Path:
         f"{escaped(', '.join(NAMES[api] for api in compared.runs))}, through one service.</p>",
     ]
     if not all(run.metrics.private for run in compared.runs.values()):
-        parts.append('<p class="note"><strong>Not private.</strong> This run was made from a seed.</p>')
+        parts.append(not_private("whoever knows the seed can remove the noise."))
     for query, measure, found in measures_of(compared):
         parts.append(f"<h2>{escaped(query)}: {escaped(measure)}</h2>")
-        parts.append(_errors(found))
+        parts.append(_errors(found, f"{query}: {measure}"))
         parts.append(_losses({api: one for api, (_, one, _) in found.items()}))
-    caption = "<figcaption>Error, and losses on the way.</figcaption>"
-    parts.append(f"<h2>Picture</h2><figure>{inline_svg(draw_comparison(compared))}{caption}</figure>")
+    drawn, caption = inline_svg(draw_comparison(compared)), "Error, and losses on the way."
+    parts.append(f"<h2>Picture</h2><figure>{scrolling(drawn, caption)}<figcaption>{caption}</figcaption></figure>")
     parts.append("<h2>What each promises</h2>")
     for api, run in compared.runs.items():
         texts = dict.fromkeys(query.statement for query in run.metrics.queries if query.statement)
-        parts += [f'<p class="guarantee"><b>{NAMES[api]}.</b> {escaped(text)}</p>' for text in texts]
+        named = f"<b>{NAMES[api]}.</b> "
+        parts += [guarantee(text, private=run.metrics.private, before=named) for text in texts]
     links = ", ".join(f'<a href="{api}/report.html">{NAMES[api]}</a>' for api in compared.runs)
     parts.append(f"<p>A report of each: {links}.</p>")
     compared.report.write_text(html_page(compared.campaign.name, "".join(parts)), encoding="utf-8")
     return compared.report
 
 
-def _errors(found: Found) -> str:
-    rows = "".join(
-        f"<tr><td>{NAMES[api]}</td><td>{query.paid} of {query.jobs}</td><td>{number(one.truth)}</td>"
-        f"<td>{number(one.estimate)}</td><td>{number(one.bias)}</td><td>{percent(one.coverage)}</td>"
-        f"<td>{percent(one.above_noise)}</td><td>{number(error, 1)}</td></tr>"
+def _errors(found: Found, label: str) -> str:
+    rows = [
+        [
+            NAMES[api],
+            f"{query.paid} of {query.jobs}",
+            number(one.truth),
+            number(one.truth + one.bias),
+            number(one.estimate),
+            number(one.bias),
+            percent(one.coverage),
+            percent(one.above_noise),
+            number(error, 1),
+        ]
         for api, (query, one, error) in found.items()
-    )
-    return (
-        "<table><tr><th>API</th><th>jobs paid</th><th>truth</th><th>estimate</th><th>bias</th>"
-        f"<th>intervals that hold</th><th>slices above the noise</th>"
-        f"<th>error of a slice (RMSE)</th></tr>{rows}</table>"
-    )
+    ]
+    heads = [
+        "API",
+        "jobs paid",
+        "truth",
+        "sent",
+        "estimate",
+        "bias (sent − truth)",
+        "intervals that hold what was sent",
+        "slices above the noise",
+        "error of a slice (RMSE)",
+    ]
+    return table(heads, rows, label)
 
 
 def _losses(found: dict[str, MeasureMetrics]) -> str:
@@ -82,16 +108,12 @@ def _losses(found: dict[str, MeasureMetrics]) -> str:
     falls = {api: one.waterfall for api, one in found.items() if one.waterfall is not None}
     names = [step.step for step in next(iter(falls.values())).steps]
     lost = {api: {step.step: step for step in fall.steps} for api, fall in falls.items()}
-    rows = [("happened", [number(fall.happened) for fall in falls.values()])]
+    rows = [["happened", *(number(fall.happened) for fall in falls.values())]]
     for name in names:
         if any(steps[name].conversions or steps[name].amount for steps in lost.values()):
-            rows.append((name, [number(steps[name].conversions) for steps in lost.values()]))
-    rows.append(("counted", [number(fall.counted) for fall in falls.values()]))
-    head = "".join(f"<th>{NAMES[api]}</th>" for api in falls)
-    body = "".join(
-        f"<tr><td>{escaped(name)}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>" for name, cells in rows
-    )
-    return f"<table><tr><th>Conversions</th>{head}</tr>{body}</table>"
+            rows.append([escaped(name), *(number(steps[name].conversions) for steps in lost.values())])
+    rows.append(["counted", *(number(fall.counted) for fall in falls.values())])
+    return table(["Conversions", *(NAMES[api] for api in falls)], rows, "Where conversions went")
 
 
 def draw_comparison(compared: ApiComparison) -> Path:

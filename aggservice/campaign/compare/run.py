@@ -72,7 +72,7 @@ def variant(campaign: Campaign, api: str) -> Campaign:
         raise CampaignError(f"{campaign.client.kind} has one API: compare a campaign of kind 'attribution'")
     client = {**campaign.document.get("client", {}), "api": api}
     document = {**campaign.document, "client": client}
-    return replace(campaign_of(document, folder=campaign.folder), seed=campaign.seed)
+    return replace(campaign_of(document, folder=campaign.folder, file=campaign.file), seed=campaign.seed)
 
 
 def run_comparison(

@@ -83,6 +83,7 @@ def _campaign(top: Section) -> Campaign:
         drawing=_drawing(top.section("draw")),
         document=top.values,
         folder=top.folder,
+        file=top.file,
     )
     _check_together(top, campaign)
     top.done()

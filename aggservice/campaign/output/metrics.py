@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from statistics import median
 from typing import Any
 
 from aggservice.campaign.assess.event_level import ConversionModel, EventReports
 from aggservice.campaign.assess.slices import Assessment, MeasureErrors
 from aggservice.campaign.assess.waterfall import Waterfall
-from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.truth import Truth
 
@@ -53,7 +54,9 @@ class ReportCounts:
 class MeasureMetrics:
     """The errors of one measure over the paid jobs of a query; None if no slice was released.
 
-    ``waterfall`` is the sum over all jobs of the query, and None for event-level reports.
+    ``truth``, ``estimate``, ``bias`` and ``waterfall`` are totals: sums over the jobs of the query, or, if these share
+    batches, those of one job (``QueryMetrics.totals_of``). Event-level reports have no waterfall. ``typical_error`` is
+    the median over jobs of their slices' median relative error.
     """
 
     measure: str
@@ -66,14 +69,24 @@ class MeasureMetrics:
     truth: float
     estimate: float
     bias: float
+    typical_error: float | None
+    half_width: float | None
     waterfall: Waterfall | None
 
     @classmethod
     def of(
-        cls, measure: str, scale: str, errors: Sequence[MeasureErrors], waterfall: Waterfall | None
+        cls,
+        measure: str,
+        scale: str,
+        errors: Sequence[MeasureErrors],
+        waterfall: Waterfall | None,
+        *,
+        totals: Sequence[MeasureErrors] | None = None,
     ) -> MeasureMetrics:
-        """Add up the errors of several jobs."""
+        """Add up the errors of several jobs; ``totals`` are those to add truth, estimate and bias of, if not all."""
         slices = sum(one.slices for one in errors)
+        added = errors if totals is None else totals
+        typical = [one.median_relative_error for one in errors if one.median_relative_error is not None]
         return cls(
             measure=measure,
             scale=scale,
@@ -82,22 +95,30 @@ class MeasureMetrics:
             above_noise=sum(one.above_noise for one in errors) / slices if slices else None,
             rmsre=(sum(one.rmsre**2 * one.slices for one in errors) / slices) ** 0.5 if slices else None,
             tau=errors[0].tau if errors else None,
-            truth=sum(one.truth for one in errors),
-            estimate=sum(one.estimate for one in errors),
-            bias=sum(one.bias for one in errors),
+            truth=sum(one.truth for one in added),
+            estimate=sum(one.estimate for one in added),
+            bias=sum(one.bias for one in added),
+            typical_error=median(typical) if typical else None,
+            half_width=errors[-1].half_width if errors else None,
             waterfall=waterfall,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
-    """One query: how many jobs it had, how many were paid for, its guarantee, and its errors by measure."""
+    """One query: how many jobs it had, how many were paid for, its guarantee, and its errors by measure.
+
+    ``totals_of`` names the job that the totals are of if jobs share batches (rolling windows, repetitions): adding
+    those up would count conversions several times. It is empty if totals add up all jobs.
+    """
 
     name: str
+    epsilon: str
     jobs: int
     paid: int
     statement: str
     measures: tuple[MeasureMetrics, ...]
+    totals_of: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +196,7 @@ def metrics_of(
             in_batches=collected.received,
         ),
         batches=tuple(int(rows.size) for rows in collected.rows),
-        queries=tuple(_query(campaign, query.name, found) for query in campaign.queries),
+        queries=tuple(_query(campaign, query, found) for query in campaign.queries),
         jobs=tuple(found),
         ledger=LedgerMetrics(
             epsilon=campaign.service.epsilon,
@@ -197,7 +218,8 @@ def event_metrics(
     model: ConversionModel,
 ) -> Metrics:
     """Return the metrics of an event-level campaign."""
-    errors, sent = found.figures[0], int(reports.sent.sum())
+    errors, sent, settings = found.figures[0], int(reports.sent.sum()), campaign.client.event_level
+    assert settings is not None
     measure = replace(MeasureMetrics.of(errors.measure, "1", [errors], None), rmsre=errors.rmsre)
     return Metrics(
         campaign=campaign.name,
@@ -214,7 +236,16 @@ def event_metrics(
             ads_with_random_reports=int((~reports.truthful).sum()),
         ),
         batches=(),
-        queries=(QueryMetrics(name=found.query, jobs=1, paid=1, statement=found.statement, measures=(measure,)),),
+        queries=(
+            QueryMetrics(
+                name=found.query,
+                epsilon=f"{float(settings.epsilon):g}",
+                jobs=1,
+                paid=1,
+                statement=found.statement,
+                measures=(measure,),
+            ),
+        ),
         jobs=(found,),
         ledger=LedgerMetrics(epsilon="0", delta="0", unit="ad"),
         model=model,
@@ -230,20 +261,33 @@ def _event_counts(campaign: Campaign, events: Events) -> EventCounts:
     )
 
 
-def _query(campaign: Campaign, name: str, found: Sequence[Assessment]) -> QueryMetrics:
-    """Add up the jobs of one query."""
-    jobs = [one for one in found if one.query == name]
+def _query(campaign: Campaign, query: Query, found: Sequence[Assessment]) -> QueryMetrics:
+    """Add up the jobs of one query; of jobs that share batches, only the last that was paid counts for totals."""
+    jobs = [one for one in found if one.query == query.name]
+    paid = [one for one in jobs if one.paid]
+    batches = [batch for one in jobs for batch in one.batches]
+    shared = len(set(batches)) < len(batches)
+    added = [(paid or jobs)[-1]] if shared else jobs
     measures = []
     for index, measure in enumerate(campaign.measures):
-        total = jobs[0].waterfalls[index]
-        for one in jobs[1:]:
+        total = added[0].waterfalls[index]
+        for one in added[1:]:
             total = total + one.waterfalls[index]
-        errors = [one.figures[index] for one in jobs if one.paid]
-        measures.append(MeasureMetrics.of(measure.name, str(measure.scale), errors, total))
+        measures.append(
+            MeasureMetrics.of(
+                measure.name,
+                str(measure.scale),
+                [one.figures[index] for one in paid],
+                total,
+                totals=[one.figures[index] for one in added if one.paid],
+            )
+        )
     return QueryMetrics(
-        name=name,
+        name=query.name,
+        epsilon=query.epsilon,
         jobs=len(jobs),
-        paid=sum(one.paid for one in jobs),
-        statement=next((one.statement for one in jobs if one.paid), ""),
+        paid=len(paid),
+        statement=next((one.statement for one in paid), ""),
         measures=tuple(measures),
+        totals_of=added[0].job if shared else "",
     )

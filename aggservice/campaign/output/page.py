@@ -4,53 +4,79 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 
+from aggservice import __version__
 from aggservice.campaign.assess.slices import Assessment
 from aggservice.campaign.assess.waterfall import Waterfall
 from aggservice.campaign.output.metrics import MeasureMetrics, Metrics, QueryMetrics
-from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.output.verdict import Verdict, verdicts_of
+from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a202c; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
+:root { color-scheme: light dark; --page: #fff; --ink: #1a202c; --soft: #4a5568; --line: #d5dbe4; --panel: #f7fafc;
+  --good: #1c6b3c; --good-panel: #f0fff4; --warn: #8a4b00; --warn-panel: #fff7ea; }
+@media (prefers-color-scheme: dark) { :root { --page: #12161d; --ink: #e8ecf2; --soft: #aab4c3; --line: #364152;
+  --panel: #1b212b; --good: #7fd0a0; --good-panel: #14241b; --warn: #efb368; --warn-panel: #2a2012; } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); max-width: 1080px;
+  margin: 2rem auto; padding: 0 1rem; overflow-wrap: break-word; }
 h1 { font-size: 1.9rem; margin: 0 0 .2rem; } h2 { margin-top: 2.2rem; font-size: 1.3rem; }
-p.lead { color: #4a5568; font-size: 1.1rem; margin-top: 0; }
+p.lead { color: var(--soft); font-size: 1.1rem; margin-top: 0; } a { color: inherit; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .1rem 1rem; margin: 1rem 0; }
+dt { color: var(--soft); } dd { margin: 0; min-width: 0; }
 .tiles { display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }
-.tile { background: #f7fafc; border: 1px solid #e2e8f0; border-radius: .5rem; padding: .6rem 1rem; min-width: 8.5rem; }
-.tile b { display: block; font-size: 1.35rem; } .tile span { color: #4a5568; font-size: .9rem; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; margin: .6rem 0; }
-th, td { padding: .35rem .6rem; border-bottom: 1px solid #e2e8f0; text-align: right; }
-th:first-child, td:first-child { text-align: left; } th { color: #4a5568; font-weight: 600; }
-.note { background: #fffaf0; border-left: 4px solid #dd6b20; padding: .6rem 1rem; }
-.guarantee { background: #f0fff4; border-left: 4px solid #2f855a; padding: .6rem 1rem; }
-figure { margin: 1.2rem 0; } figure svg { width: 100%; height: auto; } figcaption { color: #4a5568; font-size: .95rem; }
+.tile { background: var(--panel); border: 1px solid var(--line); border-radius: .5rem; padding: .6rem 1rem;
+  min-width: 8.5rem; }
+.tile b { display: block; font-size: 1.35rem; } .tile span { color: var(--soft); font-size: .9rem; }
+.scroll { overflow-x: auto; margin: .6rem 0; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; } th { color: var(--soft); font-weight: 600; }
+.note, .guarantee { border-left: 4px solid; padding: .6rem 1rem; margin: .8rem 0; }
+.note { background: var(--warn-panel); border-color: var(--warn); }
+.guarantee { background: var(--good-panel); border-color: var(--good); }
+.note strong { color: var(--warn); } .guarantee strong { color: var(--good); }
+.small { color: var(--soft); font-size: .95rem; }
+figure { margin: 1.2rem 0; } figure svg { width: 100%; min-width: 40rem; height: auto; background: #fff; }
+figcaption { color: var(--soft); font-size: .95rem; }
 """
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Return a number with thousands separators; a dash for None."""
-    return "–" if value is None else f"{value:,.{digits}f}"
+    """Return a number with thousands separators, never −0; a dash for None."""
+    return "–" if value is None else f"{value:z,.{digits}f}"
 
 
-def write_report(campaign: Campaign, metrics: Metrics, plots: Sequence[tuple[str, Path]], path: Path) -> None:
-    """Write the report: estimates with their intervals, losses, and the budget that is left."""
+def write_report(
+    campaign: Campaign,
+    metrics: Metrics,
+    plots: Sequence[tuple[str, Path]],
+    path: Path,
+    *,
+    made_ms: int | None = None,
+) -> None:
+    """Write the report: verdicts, estimates with their intervals, losses, and the budget that is left.
+
+    ``made_ms`` is the time to print; a run from a seed has none, so that it gives the same bytes again.
+    """
+    verdicts = verdicts_of(metrics, Path(campaign.file).name)
     parts = [
         f"<h1>{escaped(campaign.name)}</h1>",
         f'<p class="lead">{escaped(campaign.description)}</p>',
-        _tiles(metrics),
+        *map(_verdict, verdicts),
     ]
     if not metrics.private:
-        parts.append(
-            '<p class="note"><strong>Not private.</strong> This run was made from a seed so that it can be repeated; '
-            "whoever knows the seed can remove the noise.</p>"
-        )
+        parts.append(not_private("whoever knows the seed can remove the noise."))
+    parts += [_facts(campaign, metrics, made_ms), _tiles(metrics)]
     for query in metrics.queries:
         parts.append(_query(metrics, query))
     parts.append("<h2>Pictures</h2>")
     for caption, svg in plots:
-        parts.append(f"<figure>{inline_svg(svg)}<figcaption>{escaped(caption)}</figcaption></figure>")
+        parts.append(
+            f"<figure>{scrolling(inline_svg(svg), caption)}<figcaption>{escaped(caption)}</figcaption></figure>"
+        )
     parts.append(_ledger(metrics))
     parts.append(
         "<h2>How to read this</h2><p>Truth stands here because everything was simulated; nobody has it in "
@@ -66,13 +92,40 @@ def html_page(title: str, body: str) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>'
         f'{escaped(title)}</title><link rel="icon" href="data:,">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>\n'
-        f"<body>{body}</body></html>\n"
+        f"<body><main>{body}</main></body></html>\n"
     )
 
 
 def escaped(value: object) -> str:
     """Return text for HTML."""
     return html.escape(str(value))
+
+
+def percent(value: float | None) -> str:
+    """Return a share as a percentage; a dash for None."""
+    return "–" if value is None else f"{value:z.1%}"
+
+
+def scrolling(inner: str, label: str) -> str:
+    """Return a box that scrolls what is wider than the page; keyboards reach it too."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(label)}">{inner}</div>'
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
+    """Return a table that scrolls; cells are HTML already."""
+    head = "".join(f'<th scope="col">{escaped(one)}</th>' for one in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    return scrolling(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>", label)
+
+
+def not_private(why: str) -> str:
+    """Return the warning of a run from a seed."""
+    return f'<p class="note"><strong>Not private.</strong> This run was made from a seed: {escaped(why)}</p>'
+
+
+def guarantee(text: str, *, private: bool, before: str = "") -> str:
+    """Return a statement in a green box, or in that of a warning if it promises nothing; ``before`` is HTML."""
+    return f'<p class="{"guarantee" if private else "note"}">{before}{escaped(text)}</p>'
 
 
 def inline_svg(svg: Path) -> str:
@@ -84,6 +137,38 @@ def inline_svg(svg: Path) -> str:
     for before in ('id="', 'href="#', "url(#"):
         body = body.replace(before, f"{before}{stem}-")
     return body
+
+
+def _verdict(found: Verdict) -> str:
+    hints = "".join(f"<li>{escaped(hint)}</li>" for hint in found.hints)
+    change = f"<br>What to change:</p><ul>{hints}</ul>" if hints else "</p>"
+    return (
+        f'<div class="{"guarantee" if found.level == "good" else "note"}"><p style="margin: 0">'
+        f"<strong>{escaped(found.query)}: {escaped(found.level)}.</strong> {escaped(found.text)}{change}</div>"
+    )
+
+
+def _facts(campaign: Campaign, metrics: Metrics, made_ms: int | None) -> str:
+    """Return where the page comes from: file, times, version and privacy parameters."""
+    start = metrics.start_ms
+    ledger, unit = metrics.ledger, escaped(metrics.ledger.unit)
+    spent = ", ".join(f"{escaped(query.epsilon)} ({escaped(query.name)})" for query in metrics.queries)
+    total = (
+        f"; a {unit} has ε = {escaped(ledger.epsilon)}, δ = {escaped(ledger.delta)} in all" if metrics.batches else ""
+    )
+    made = f"made from the seed “{escaped(metrics.seed)}”, without a date" if made_ms is None else _day(made_ms)
+    facts = [
+        ("Campaign file", escaped("/".join(Path(campaign.file).parts[-2:]))),
+        ("Date", made),
+        ("Simulated time", f"{_day(start)} to {_day(start + campaign.population.days * DAY_MS)}"),
+        ("Privacy", f"ε per job and {unit} = {spent}{total}"),
+        ("Program", f"aggservice {escaped(__version__)}"),
+    ]
+    return f"<dl>{''.join(f'<dt>{name}</dt><dd>{value}</dd>' for name, value in facts)}</dl>"
+
+
+def _day(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, tz=UTC).strftime("%Y-%m-%d")
 
 
 def _tiles(metrics: Metrics) -> str:
@@ -104,7 +189,8 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
     paid = [job for job in jobs if job.paid]
     parts = [f"<h2>{escaped(query.name)}</h2>"]
     if query.statement:
-        parts.append(f'<p class="guarantee">{escaped(query.statement)}</p>')
+        parts.append(guarantee(query.statement, private=metrics.private))
+        parts.append(_units(query))
     if len(paid) < len(jobs):
         parts.append(
             f'<p class="note">{len(jobs) - len(paid)} of {len(jobs)} jobs were refused: '
@@ -114,7 +200,7 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
         last = paid[-1]
         which = "" if len(jobs) == 1 else f" (job {escaped(last.job)}, the last of {len(jobs)})"
         parts.append(f"<p>The largest of {number(last.slice_count)} slices{which}:</p>")
-        parts.append(_table(last))
+        parts.append(_slices(query, last))
         if last.discovery:
             found = last.discovery
             parts.append(
@@ -122,60 +208,99 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
                 f"conversions (recall {number(found.recall, 3)}, precision {number(found.precision, 3)}); "
                 f"{found.left_out_share:.1%} of the total was left out.</p>"
             )
-    rows = "".join(
-        f"<tr><td>{escaped(one.measure)}</td><td>{number(one.truth)}</td><td>{number(one.estimate)}</td>"
-        f"<td>{number(one.bias)}</td><td>{percent(one.coverage)}</td><td>{percent(one.above_noise)}</td>"
-        f"<td>{number(one.rmsre, 3)}</td></tr>"
+    if query.totals_of:
+        parts.append(
+            f"<p>The {query.jobs} jobs share batches, so that their totals do not add up: truth, sent, estimate, bias "
+            f"and the steps below are those of job {escaped(query.totals_of)}. The other columns cover all jobs.</p>"
+        )
+    rows = [
+        [
+            escaped(one.measure),
+            number(one.truth),
+            number(one.truth + one.bias),
+            number(one.estimate),
+            number(one.bias),
+            percent(one.coverage),
+            percent(one.above_noise),
+            number(one.rmsre, 3),
+        ]
         for one in query.measures
-    )
-    parts.append(
-        "<table><tr><th>In all</th><th>truth</th><th>estimate</th><th>bias</th><th>intervals that hold</th>"
-        f"<th>slices above the noise</th><th>RMSRE</th></tr>{rows}</table>"
-    )
-    parts += [_path(one, one.waterfall) for one in query.measures if one.waterfall is not None]
+    ]
+    heads = [
+        f"Job {query.totals_of}" if query.totals_of else "In all",
+        "truth",
+        "sent",
+        "estimate",
+        "bias (sent − truth)",
+        "intervals that hold what was sent",
+        "slices above the noise",
+        "RMSRE",
+    ]
+    parts.append(table(heads, rows, f"Totals of {query.name}"))
+    parts += [_path(query, one, one.waterfall) for one in query.measures if one.waterfall is not None]
     return "".join(parts)
 
 
-def _path(measure: MeasureMetrics, found: Waterfall) -> str:
-    """Return the steps from the truth to the estimate of one measure."""
-    scale = float(Fraction(measure.scale))
-    rows = [("happened", found.happened, found.happened_amount / scale)]
-    rows += [
-        (step.step, -step.conversions, -step.amount / scale) for step in found.steps if step.conversions or step.amount
+def _units(query: QueryMetrics) -> str:
+    """Return the statement's interval in the units of the tables; event-level reports have none."""
+    widths = [
+        f"±{number(one.half_width, 0 if one.half_width > 20 else 1)} {escaped(one.measure)} "
+        f"(± {number(one.half_width * float(Fraction(one.scale)))} divided by the scale {escaped(one.scale)})"
+        for one in query.measures
+        if one.half_width is not None
     ]
-    rows.append(("counted", found.counted, found.counted_amount / scale))
-    body = "".join(
-        f"<tr><td>{escaped(name)}</td><td>{number(count)}</td><td>{number(amount)}</td></tr>"
-        for name, count, amount in rows
-    )
-    ending = "".join(
-        f"<tr><td>{name}</td><td></td><td>{number(value / scale)}</td></tr>"
-        for name, value in (("noise", found.noise), ("estimate", found.estimate))
-    )
+    if not widths:
+        return ""
     return (
-        f"<table><tr><th>From truth to estimate</th><th>count</th><th>{escaped(measure.measure)}</th></tr>"
-        f"{body}{ending}</table>"
+        '<p class="small">The statement counts in contribution units. In the units of the tables below, the 95 % '
+        f"interval of one key is {' and '.join(widths)}.</p>"
     )
 
 
-def percent(value: float | None) -> str:
-    """Return a share as a percentage; a dash for None."""
-    return "–" if value is None else f"{value:.1%}"
-
-
-def _table(job: Assessment) -> str:
+def _slices(query: QueryMetrics, job: Assessment) -> str:
+    """Return the table of the largest slices, and how to read its intervals."""
+    scales = {one.measure: float(Fraction(one.scale)) for one in query.measures}
     rows = []
+    outside = 0
     for row in job.slices:
         digits = 0 if abs(row.high - row.low) > 20 else 1
+        missed = not row.low <= row.truth <= row.high
+        outside += missed
         rows.append(
-            f"<tr><td>{escaped(row.label)}</td><td>{number(row.truth)}</td><td>{number(row.estimate, digits)}</td>"
-            f"<td>{number(row.low, digits)} to {number(row.high, digits)}</td>"
-            f"<td>{percent(row.relative_error)}</td></tr>"
+            [
+                escaped(row.label),
+                number(row.truth) + ("*" if missed else ""),
+                number(row.sent / scales[row.measure], digits),
+                number(row.estimate, digits),
+                f"{number(row.low, digits)} to {number(row.high, digits)}",
+                percent(row.relative_error),
+            ]
         )
-    return (
-        "<table><tr><th>slice</th><th>truth</th><th>estimate</th><th>95 % interval</th><th>relative error</th></tr>"
-        f"{''.join(rows)}</table>"
+    heads = ["slice", "truth", "sent", "estimate", "95 % interval of what was sent", "relative error"]
+    note = (
+        "The interval is about what was <em>sent</em>: in 95 of 100 summaries it holds that. The truth may lie "
+        "outside, because conversions that were capped, clipped, lost or late were never sent."
     )
+    if outside:
+        note += f" * marks {outside} of {len(rows)} truths outside."
+    return table(heads, rows, f"The largest slices of {query.name}") + f'<p class="small">{note}</p>'
+
+
+def _path(query: QueryMetrics, measure: MeasureMetrics, found: Waterfall) -> str:
+    """Return the steps from the truth to the estimate of one measure."""
+    scale = float(Fraction(measure.scale))
+    rows = [["happened", number(found.happened), number(found.happened_amount / scale)]]
+    rows += [
+        [escaped(step.step), number(-step.conversions), number(-step.amount / scale)]
+        for step in found.steps
+        if step.conversions or step.amount
+    ]
+    rows.append(["counted", number(found.counted), number(found.counted_amount / scale)])
+    rows += [
+        [name, "", number(value / scale)] for name, value in (("noise", found.noise), ("estimate", found.estimate))
+    ]
+    label = f"From truth to estimate of {measure.measure}, {query.name}"
+    return table(["From truth to estimate", "count", measure.measure], rows, label)
 
 
 def _ledger(metrics: Metrics) -> str:

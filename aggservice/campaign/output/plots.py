@@ -152,7 +152,9 @@ def _waterfall(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str
         axes.set_xlabel("devices" if campaign.client.kind in ("reach", "frequency") else "conversions")
         axes.set_title(f"{query.name}: where they went")
         caption = "Each loss is counted where it happens; the steps add up exactly to what happened."
-        if query.jobs > 1:
+        if query.totals_of:
+            caption += f" Job {query.totals_of}: the {query.jobs} jobs share batches, and are not added up."
+        elif query.jobs > 1:
             caption += f" Sum over the {query.jobs} jobs of this query."
         drawn.append((f"waterfall-{_safe(query.name)}", caption, figure))
     return drawn

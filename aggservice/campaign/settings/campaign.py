@@ -169,7 +169,7 @@ class PlotSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """A campaign. ``document`` is the TOML it was read from; a sweep changes it and reads it again."""
+    """A campaign. ``document`` is the TOML of ``file`` that it was read from; a sweep changes it and reads it again."""
 
     name: str
     description: str
@@ -186,6 +186,7 @@ class Campaign:
     drawing: PlotSettings
     document: Mapping[str, Any]
     folder: Path
+    file: str
 
     @property
     def batch_ms(self) -> int:

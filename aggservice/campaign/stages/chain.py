@@ -19,7 +19,7 @@ from aggservice.mechanisms import Bits, SecureBits, SeededBits
 
 T = TypeVar("T")
 
-_FORMAT = 1
+_FORMAT = 2
 """Part of every digest: raise it when a stage computes something else from the same inputs."""
 
 

@@ -245,7 +245,7 @@ def show_comparison(compared: ApiComparison, *, plots: bool) -> None:
                 f"{one.paid} of {one.jobs}",
                 f"{figures.truth:,.0f}",
                 f"{figures.estimate:,.0f}",
-                f"{figures.bias:+,.0f}",
+                f"{figures.bias:+z,.0f}",
                 held,
                 "–" if error is None else f"{error:,.1f}",
             )
@@ -295,8 +295,8 @@ def show(result: RunResult, *, plots: bool = True) -> None:
             table.add_row(
                 escape(row.label),
                 f"{row.truth:,.0f}",
-                f"{row.estimate:,.{digits}f}",
-                f"{row.low:,.{digits}f} to {row.high:,.{digits}f}",
+                f"{row.estimate:z,.{digits}f}",
+                f"{row.low:z,.{digits}f} to {row.high:z,.{digits}f}",
             )
         console.print(table)
         _losses(console, query)
@@ -325,14 +325,16 @@ def _losses(console: Any, query: QueryMetrics) -> None:
     if found is None:
         return
     steps = ", ".join(f"{step.conversions:,} {step.step}" for step in found.steps if step.conversions)
+    of = f"Job {query.totals_of} (jobs share batches and are not added up): " if query.totals_of else ""
     console.print(
-        f"{found.happened:,} happened = {found.counted:,} counted" + (f" + {steps}" if steps else ""),
+        f"{of}{found.happened:,} happened = {found.counted:,} counted" + (f" + {steps}" if steps else ""),
         highlight=False,
+        markup=False,
     )
     for one in query.measures:
         if one.bias and one.truth:
             console.print(
-                f"Bias of {one.measure}: {one.bias:+,.1f} ({one.bias / one.truth:+.2%} of the truth), "
+                f"Bias of {one.measure}: {one.bias:+z,.1f} ({one.bias / one.truth:+z.2%} of the truth), "
                 "which no interval covers: capped, clipped, rounded, lost, late or left out.",
                 highlight=False,
                 markup=False,
