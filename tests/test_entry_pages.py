@@ -15,6 +15,7 @@ PAGES = (
     "docs/README.md",
     "docs/bibliography.md",
     "docs/glossary.md",
+    "docs/paper.md",
     "docs/tutorial.md",
     "examples/README.md",
 )

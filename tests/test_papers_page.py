@@ -1,8 +1,9 @@
-"""docs/paper.md: each row names a function that exists and a test or command that exists."""
+"""docs/paper.md: each row names a function that exists and a test or command that exists; its examples run."""
 
 from __future__ import annotations
 
 import ast
+import doctest
 import re
 from functools import lru_cache
 from importlib import import_module
@@ -15,6 +16,7 @@ from aggservice.commands import Program
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "paper.md"
+SECTION = "Privacy Sandbox reports"
 HEADER = "| item | what it says | function | shown by | number |"
 
 
@@ -75,17 +77,71 @@ def problems(text: str) -> list[str]:
             found.append(f"{where}: a row has five cells")
             continue
         functions, runnables = (re.findall(r"`([^`]+)`", cell) for cell in cells[2:4])
-        if not functions or not runnables:
+        pages = re.findall(r"\]\(([\w.]+)\)", cells[2])
+        if not (functions or pages) or not runnables:
             found.append(f"{where}: names no function, or nothing that runs")
         told = [*map(problem_with_function, functions), *map(problem_with_runnable, runnables)]
+        told += [None if (PAGE.parent / page).is_file() else f"there is no page {page}" for page in pages]
         found += [f"{where}: {one}" for one in told if one]
     return found
+
+
+def test_the_examples_run() -> None:
+    failed, tried = doctest.testfile(str(PAGE), module_relative=False)
+    assert failed == 0
+    assert tried > 100
 
 
 def test_every_row_names_something_that_exists() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert problems(text) == []
-    assert len(rows(text)) >= 24
+    assert len(rows(text)) >= 80
+
+
+SANDBOX = {
+    "Algorithm": "1 2 3 4 5 6 7 8 9",
+    "Definition": "3.1 3.2 3.4 3.5 3.6 4.1 4.8 4.10 B.1",
+    "Theorem": "4.2 4.3 4.5 5.1",
+    "Corollary": "4.4 4.6 5.3",
+    "Lemma": "4.9 4.11 A.1 B.2",
+    "Fact": "3.3 4.7 5.2",
+    "Remark": "2.1 2.2 2.3 3.7",
+    "Figure": "1 2 3",
+    "Table": "1 2",
+    "Equation": "(1)",
+}
+"""Every numbered item of the Privacy Sandbox paper."""
+
+
+def test_every_item_of_the_privacy_sandbox_paper_has_a_row() -> None:
+    wanted = {f"{kind} {number}" for kind, numbers in SANDBOX.items() for number in numbers.split()}
+    found = [cells[0] for section, cells in rows(PAGE.read_text(encoding="utf-8")) if section == SECTION]
+    assert wanted - set(found) == set()
+    assert len(wanted) == 42
+
+
+def test_the_glossary_has_the_terms_of_table_2() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = " ".join(re.findall(r"^\| \*\*(.+?)\*\* \|", text, re.MULTILINE)).lower().replace("-", " ")
+    for term in [
+        "ad",
+        "ad tech",
+        "advertiser",
+        "aggregatable report",
+        "ara",
+        "attribution",
+        "conversion",
+        "impression",
+        "key discovery",
+        "paa",
+        "publisher",
+        "requerying",
+        "shared storage",
+        "source",
+        "summary report",
+        "trigger",
+    ]:
+        assert re.search(rf"\b{term}\b", terms), term
 
 
 @pytest.mark.parametrize(
@@ -98,6 +154,7 @@ def test_every_row_names_something_that_exists() -> None:
         ("`aggservice demo`", "`aggservice demonstrate`", "no command"),
         ("| 6 × 6 − 9 = 27 |", "| |", "five cells"),
         ("`ara_client.model:outputs_of`", "outputs_of", "names no function"),
+        ("[glossary](glossary.md)", "[glossary](glossaries.md)", "no page"),
     ],
 )
 def test_a_dangling_row_is_found(right: str, wrong: str, told: str) -> None:
