@@ -84,7 +84,7 @@ def summary(
 ) -> values.Summary:
     """Put a summary together from the messages of a stream; messages of progress are skipped."""
     header: common_pb2.SummaryHeader | None = None
-    buckets, metrics, unnoised, annotations, shuffled = [], [], [], [], []
+    buckets, metrics, unnoised, annotations, shuffled, sealed = [], [], [], [], [], []
     for message in parts:
         part = message.WhichOneof("part")
         if part == "header":
@@ -96,6 +96,8 @@ def summary(
             annotations.append(message.rows.annotations)
         elif part == "shuffled":
             shuffled.append(message.shuffled.reports)
+        elif part == "sealed":
+            sealed.append(message.sealed.document)
     if header is None:
         raise ClientError("the service ended the stream without a summary: ask again with the same job id")
     both = np.frombuffer(b"".join(buckets), dtype=">u8").reshape(-1, 2)
@@ -110,6 +112,7 @@ def summary(
         unnoised=np.concatenate(unnoised) if header.debug_run and unnoised else None,
         annotations=np.frombuffer(b"".join(annotations), dtype=np.uint8) if header.debug_run else None,
         reports=tuple(reports[at : at + width] for at in range(0, len(reports), width)),
+        sealed=b"".join(sealed),
         **_header_fields(header),
     )
 

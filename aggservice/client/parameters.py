@@ -39,7 +39,8 @@ class JobParameters:
     Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` asks for Laplace noise, ``rho`` for
     Gaussian noise. ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` the total
     of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead. With
-    ``attribution_task`` it aggregates W3C reports, each for the only time.
+    ``attribution_task`` it aggregates W3C reports, each for the only time. ``output_public_key`` (32 bytes) seals the
+    summary to that X25519 key; ``Summary.opened`` and ``aggservice job open-summary`` open it.
     """
 
     attribution_report_to: str = ""
@@ -55,6 +56,7 @@ class JobParameters:
     debug_run: bool = False
     shuffle: ShuffleParameters | None = None
     attribution_task: AttributionTask | None = None
+    output_public_key: bytes = b""
 
     def message(self, job_request_id: str) -> aggregation_pb2.JobParameters:
         """Return the message for a job id; raise ``ClientError`` for a number that does not fit into it."""
@@ -75,6 +77,7 @@ class JobParameters:
             input_report_count=self.input_report_count,
             filtering_ids=",".join(map(str, self.filtering_ids)),
             debug_run=self.debug_run,
+            output_public_key=self.output_public_key,
         )
         if self.epsilon:
             message.privacy_params.laplace_dp_params.job_epsilon = self.epsilon

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.client.parameters import JobParameters
+from aggservice.wire import KeySet
+from aggservice.wire.hpke.summaries import STREAM_NAME, histogram_columns, open_document, open_totals
 
 
 class JobStatus(StrEnum):
@@ -86,7 +88,10 @@ class Statement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryHeader:
-    """Everything that the service says about a summary, without its rows. ``files`` names those of a job over files."""
+    """Everything that the service says about a summary, without its rows. ``files`` names those of a job over files.
+
+    ``output_public_key`` is the key that rows and ``sealed_totals`` are sealed to; empty if they are not.
+    """
 
     job_request_id: str
     return_code: str
@@ -102,12 +107,15 @@ class SummaryHeader:
     files: tuple[str, ...]
     repeated: bool
     result_head: bytes
+    output_public_key: bytes
+    sealed_totals: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Summary(SummaryHeader):
     """The summary of a job. ``high``, ``low`` and ``metrics`` are columns with one row per bucket; they are empty for
-    a job over files. A shuffle has ``reports`` instead, in random order.
+    a job over files. A shuffle has ``reports`` instead, in random order. Of a sealed summary there is only the
+    document ``sealed`` until it is ``opened``.
     """
 
     high: NDArray[np.uint64]
@@ -116,6 +124,25 @@ class Summary(SummaryHeader):
     unnoised: NDArray[np.int64] | None
     annotations: NDArray[np.uint8] | None
     reports: tuple[bytes, ...] = ()
+    sealed: bytes = b""
+
+    def opened(self, keys: KeySet) -> Summary:
+        """Return a sealed summary with its rows or reports and its totals; ``WireError`` if ``keys`` do not open it.
+
+        Of a job over files only the totals are here: ``aggservice job open-summary`` opens its files.
+        """
+        job, found = self.job_request_id, self
+        if self.sealed_totals:
+            undeclared, others = open_totals(self.sealed_totals, keys, job_request_id=job)
+            found = replace(found, undeclared=undeclared, others=others)
+        if not self.sealed:
+            return found
+        body = open_document(self.sealed, keys, job_request_id=job, name=STREAM_NAME)
+        if self.statement.shuffle is not None:
+            width = self.statement.shuffle.report_bytes
+            return replace(found, reports=tuple(body[at : at + width] for at in range(0, len(body), width)))
+        high, low, metrics = histogram_columns(body)
+        return replace(found, high=high, low=low, metrics=metrics)
 
     def __len__(self) -> int:
         return self.metrics.size
@@ -138,7 +165,12 @@ class Summary(SummaryHeader):
         return pa.table({"bucket": buckets, "metric": self.metrics})
 
     def result_digest(self) -> bytes:
-        """Return SHA-256 over the result as the ledger keeps it; the receipt's entry must name this digest."""
+        """Return SHA-256 over the result as the ledger keeps it; the receipt's entry must name this digest.
+
+        A sealed result is kept as it was sealed: opened or not, its digest is over the sealed document.
+        """
+        if self.sealed:
+            return hashlib.sha256(self.result_head + self.sealed).digest()
         both = np.empty((len(self), 2), dtype=">u8")
         both[:, 0], both[:, 1] = self.high, self.low
         if self.statement.shuffle is not None:

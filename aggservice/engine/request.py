@@ -12,6 +12,8 @@ from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.shuffle.plan import ShuffleRequest
 from aggservice.engine.tables.sums import KeyMask
+from aggservice.wire.errors import KeySetError
+from aggservice.wire.hpke.summaries import check_output_key
 from budget import AmountError, Delta, Epsilon, Rho
 
 DEFAULT_EPSILON = "10"
@@ -40,6 +42,8 @@ class JobRequest:
 
     ``task`` makes it a job over W3C Attribution.
 
+    ``output_key`` is an X25519 public key that the result is sealed to (docs/wire.md).
+
     ``source`` holds the paths of a job over files, and is empty for a stream. It belongs to the request: the same job
     id with other files is another request.
     """
@@ -57,6 +61,7 @@ class JobRequest:
     source: tuple[str, ...] = ()
     shuffle: ShuffleRequest | None = None
     task: AttributionTask | None = None
+    output_key: bytes | None = None
 
     def __post_init__(self) -> None:
         check_job_id(self.job_request_id)
@@ -80,6 +85,12 @@ class JobRequest:
             raise InvalidJobError("a filtering ID is out of range: use whole numbers from 0 to 2^64 - 1")
         if not len(self.filtering_ids) <= MAX_FILTERING_IDS:
             raise InvalidJobError(f"the job has too many filtering IDs: give at most {MAX_FILTERING_IDS}")
+        if self.output_key is not None:
+            check_key(self.output_key)
+            if self.debug_run:
+                raise InvalidJobError(
+                    "a debug run is not sealed, because it shows true values for debugging: leave output_public_key out"
+                )
         if self.task is not None:
             if isinstance(self.noise, Rho) or self.discovery is not None or self.others is not None:
                 raise InvalidJobError(
@@ -123,6 +134,8 @@ class JobRequest:
             plain["shuffle"] = self.shuffle.to_plain()
         if self.task is not None:
             plain["attribution_task"] = self.task.to_plain()
+        if self.output_key is not None:
+            plain["output_public_key"] = self.output_key.hex()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"aggservice job request v1\0" + text.encode()).digest()
 
@@ -135,6 +148,14 @@ def check_job_id(job_request_id: str) -> None:
         raise InvalidJobError(
             "job_request_id has characters that are not printable ASCII: use letters, digits and punctuation"
         )
+
+
+def check_key(raw: bytes) -> bytes:
+    """Return an output key; InvalidJobError if it is not an X25519 public key that protects what it seals."""
+    try:
+        return check_output_key(raw)
+    except KeySetError as problem:
+        raise InvalidJobError(f"output_public_key: {problem}") from problem
 
 
 def parse_noise(*, epsilon: str = "", rho: str = "") -> Epsilon | Rho:

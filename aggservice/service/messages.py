@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 from collections.abc import Iterable, Iterator
 
@@ -25,7 +26,7 @@ from budget import Filter, Spend
 from budget.amounts import decimal_text
 
 ROWS_PER_MESSAGE = 1 << 16
-_SHUFFLED_BYTES = 1 << 20
+_PART_BYTES = 1 << 20
 _KEY_BYTES = 16
 _MICRO_PLACES, _ATTO_PLACES = 6, 18
 _UNBOUNDED_USES = 2**32 - 1
@@ -84,6 +85,7 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         source=source,
         shuffle=shuffle,
         task=task,
+        output_key=parameters.output_public_key or None,
     )
 
 
@@ -170,13 +172,15 @@ def header_message(
         others=header.others,
         undeclared=header.undeclared,
         repeated=repeated,
+        output_public_key=base64.b64decode(header.output_public_key),
+        sealed_totals=base64.b64decode(header.sealed_totals),
     )
     if receipted is None:
         return message
     message.receipt = receipted.committed.receipt
     message.ledger_entry = receipted.committed.entry.seq
     message.statement.cost.CopyFrom(amount(receipted.committed.entry.cost, chosen))
-    if receipted.rows is not None or receipted.shuffled is not None:
+    if any(one is not None for one in (receipted.rows, receipted.shuffled, receipted.sealed)):
         message.result_head = result_head(header)
     if receipted.remaining is not None:
         least = receipted.remaining.least
@@ -202,8 +206,14 @@ def rows_message(rows: Rows) -> common_pb2.SummaryRows:
 
 def shuffled_messages(rows: ShuffledRows, first: int = 0) -> Iterator[common_pb2.ShuffledReports]:
     """Yield the reports of a shuffle from ``first`` on, in messages of bounded size."""
-    for page in rows.pages(max(1, _SHUFFLED_BYTES // rows.width), first):
+    for page in rows.pages(max(1, _PART_BYTES // rows.width), first):
         yield common_pb2.ShuffledReports(reports=page.reports.tobytes())
+
+
+def sealed_messages(document: bytes) -> Iterator[common_pb2.SealedPart]:
+    """Yield a sealed document in messages of bounded size."""
+    for at in range(0, len(document), _PART_BYTES):
+        yield common_pb2.SealedPart(document=document[at : at + _PART_BYTES])
 
 
 def shared_info_batch(texts: Iterable[str]) -> Spans:

@@ -52,6 +52,12 @@ class DecryptionError(WireError):
         )
 
 
+class SealedSummaryError(WireError):
+    """A sealed summary cannot be opened: it is truncated, altered, or sealed to another key."""
+
+    status = ReportStatus.DECRYPTION_ERROR
+
+
 class PayloadFlaw(StrEnum):
     """What is wrong with an opened payload."""
 

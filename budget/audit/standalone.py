@@ -20,8 +20,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 MAGIC = b"aggservice-log-1\n"
-MICRO, ATTO, UNIT_BYTES = 10**6, 10**18, 20
-UNBOUNDED = 2**32 - 1
+MICRO, ATTO, UNBOUNDED, UNIT_BYTES = 10**6, 10**18, 2**32 - 1, 20
 LOCAL, SHUFFLED, ONE_USE = "local_response", "shuffled_local_response", "discrete_laplace_one_use"
 FIELDS = {
     "discrete_laplace": {"epsilon"},
@@ -363,15 +362,16 @@ def summary_digest(path: str) -> str:
         plain = json.loads(raw)
         parts = [int(one["bucket"], 16).to_bytes(16, "big") for one in plain["facts"]]
         parts += [one["metric"].to_bytes(8, "big", signed=True) for one in plain["facts"]]
-        raw = b"".join([bytes.fromhex(plain["result_head"]), *parts, *map(bytes.fromhex, plain["reports"])])
+        texts = [*plain["reports"], plain.get("sealed", "")]  # hexadecimal; a sealed summary has no facts here
+        raw = b"".join([bytes.fromhex(plain["result_head"]), *parts, *map(bytes.fromhex, texts)])
     return hashlib.sha256(raw).hexdigest()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("log", help="the exported log (aggservice ledger export)")
-    for option, text in (("checkpoint", "a checkpoint"), ("receipt", "a receipt"), ("summary", "a summary")):
-        parser.add_argument(f"--{option}", action="append", default=[], help=f"{text} kept elsewhere; may be repeated")
+    for option in ("checkpoint", "receipt", "summary"):
+        parser.add_argument(f"--{option}", action="append", default=[], help=f"a {option} kept elsewhere; repeatable")
     parser.add_argument("--public-key", help="the ledger's public key, if known: 64 hex digits")
     asked = parser.parse_args()
     try:

@@ -73,6 +73,7 @@ def test_every_module_is_in_a_table() -> None:
     assert {name.removeprefix("aggservice.commands.") for name in modules - named} == {
         "console",
         "service.report_files",
+        "service.sealed",
         "local_dp.ldp",  # completed by local_dp.track
         "ledgers.reading",  # completed by ledgers.audit
     }

@@ -54,7 +54,7 @@ from budget import (
 from .conftest import NOW_MS, ORIGIN, Maker
 
 SCOPE = Scope(caller="adtech")
-KINDS = ("declared", "discovery", "mask", "others", "filtering", "gaussian", "shared", "debug")
+KINDS = ("declared", "discovery", "mask", "others", "filtering", "gaussian", "shared", "debug", "sealed")
 BOUNDS = {api: Sensitivity(l1=40, l0=20) for api in Api}
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
@@ -246,7 +246,9 @@ def random_job(folder: Path, seed: int, *, reports: int = 60, kind: str | None =
     if kind in ("discovery", "mask", "debug"):
         mask = KeyMask.of((1 << 61) - 1) if kind == "mask" else KeyMask()
         request = replace(request, discovery=Discovery(delta=Delta.parse("0.000001"), mask=mask))
-    if kind in ("others", "mask"):
+    if kind == "sealed":
+        request = replace(request, output_key=maker.keys.pairs[0].public.key.public_bytes_raw())
+    if kind in ("others", "mask", "sealed"):
         request = replace(request, others=Epsilon.parse("3"))
     size = sum(path.stat().st_size for path in folder.glob("reports*"))
     domain = sum(path.stat().st_size for path in folder.glob("domain*")) // 17

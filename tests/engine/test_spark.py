@@ -5,6 +5,7 @@ One test runs every check, so that a whole run starts one small cluster, in one 
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ import pytest
 
 from aggservice.engine import EngineError, Outcome
 from aggservice.engine.spark.cluster import Cluster
+from aggservice.wire.hpke.summaries import open_document
 from budget import MemoryStore, PostgresStore
 
 from .spark_faults import (
@@ -34,7 +36,7 @@ from .spark_faults import (
     sqlite,
     true_sums,
 )
-from .spark_jobs import KINDS, missing, random_job, small_cluster
+from .spark_jobs import KINDS, Job, missing, random_job, small_cluster
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
 
@@ -83,6 +85,8 @@ def check_same_answers(cluster: Cluster, folder: Path, seed: int) -> str:
     assert isinstance(ours, Outcome) and isinstance(theirs, Outcome)
     assert ours.header == theirs.header, seed
     assert files_of(folder / "a") == files_of(folder / "b"), seed
+    if job.request.output_key is not None:
+        check_sealed(job, folder / "b")
     if ours.rows is not None:
         for name in ("high", "low", "metrics", "unnoised", "annotations"):
             assert getattr(ours.rows, name).tolist() == getattr(theirs.rows, name).tolist(), (seed, name)
@@ -93,6 +97,14 @@ def check_same_answers(cluster: Cluster, folder: Path, seed: int) -> str:
         assert mine.result.files == other.result.files
         assert ours.receipted.remaining == theirs.receipted.remaining
     return ours.header.return_code.value
+
+
+def check_sealed(job: Job, folder: Path) -> None:
+    """Open every shard with the key that the job named; none is left in the clear."""
+    sealed = [path for path in folder.iterdir() if path.suffix == ".sealed"]
+    assert len(sealed) == len(list(folder.iterdir())) - 1, "all but the statement"
+    rows = sum(len(open_document(path.read_bytes(), job.maker.keys, name=path.name)) // 24 for path in sealed)
+    assert rows == json.loads((folder / "summary-statement.json").read_text())["row_count"] > 0
 
 
 def check_many(cluster: Cluster, folder: Path, count: int) -> Counter[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import urllib.error
@@ -16,9 +17,11 @@ import numpy as np
 import pytest
 
 from aggservice.client import Client, Credentials
+from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service import Caller, EmbeddedService, Limits, Role, ServiceConfig, embedded, token_digest
 from aggservice.service.config.callers import Token
-from aggservice.wire import BucketRows, ReportBatch, read_summary, write_buckets, write_reports
+from aggservice.wire import BucketRows, KeySet, ReportBatch, read_summary, write_buckets, write_reports
+from aggservice.wire.hpke.summaries import open_document
 from budget import EpsilonDeltaFilter
 
 MINE, THEIRS = "https://adtech.example", "https://rival.example"
@@ -283,3 +286,20 @@ def test_callers_are_as_isolated_as_over_grpc(world: World) -> None:
             assert error(world.create(body, token="rival")) == (403, "PERMISSION_DENIED", "PERMISSION_ERROR"), prefix
     # A web page that reaches the listener through a browser is refused.
     assert error(world.create(asks("x"), Origin="https://page.example"))[0] == 403
+
+
+def test_a_summary_sealed_to_its_caller(world: World) -> None:
+    keys = KeySet.create(SecureBits(), SystemClock())
+    text = base64.b64encode(keys.pairs[0].public.key.public_bytes_raw()).decode()
+    body = asks("sealed", parameters={"output_public_key": text})
+    assert world.create(body) == (202, {})
+    found = world.finished("sealed")
+    assert found["result_info"]["return_code"] == "SUCCESS" and found["job_parameters"]["output_public_key"] == text
+    raw = (world.roots / "summaries" / "adtech" / "out" / "sealed-1-of-1.avro.sealed").read_bytes()
+    assert len(open_document(raw, keys, job_request_id="sealed")) == 2 * 24
+    for bad in ("AAAA", base64.b64encode(bytes(32)).decode(), "?", 5):
+        answer = world.create(asks("bad", parameters={"output_public_key": bad}))
+        assert error(answer) == (400, "INVALID_ARGUMENT", "INVALID_JOB")
+        assert "output_public_key" in answer[1]["error"]["message"]
+    debug = asks("bad", "day2.avro", parameters={"output_public_key": text, "debug_run": True})
+    assert "debug run" in world.create(debug)[1]["error"]["message"]

@@ -9,5 +9,5 @@ from pathlib import Path
 def test_the_examples_of_the_page_run() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "wire.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     exec(compile("\n".join(blocks), "docs/wire.md", "exec"), {})  # noqa: S102

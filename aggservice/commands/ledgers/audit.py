@@ -82,6 +82,7 @@ def _summary_digest(path: Path) -> str:
         keys = [int(fact["bucket"], 16).to_bytes(16, "big") for fact in plain["facts"]]
         metrics = [fact["metric"].to_bytes(8, "big", signed=True) for fact in plain["facts"]]
         body = [bytes.fromhex(plain["result_head"]), *keys, *metrics, *map(bytes.fromhex, plain["reports"])]
+        body.append(bytes.fromhex(plain.get("sealed", "")))
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as problem:
         raise FormatError(f"{path} is not what 'job summary --json' prints: {problem!r}") from problem
     return hashlib.sha256(b"".join(body)).hexdigest()

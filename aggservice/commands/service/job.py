@@ -33,8 +33,9 @@ from aggservice.commands.service.report_files import (
     unit_batches,
     without_units,
 )
+from aggservice.commands.service.sealed import OpenWith, OutputPublicKey, open_shard, opened, output_key
 from aggservice.files.atomic import whole_file
-from aggservice.wire import ReportBatch, read_domain, read_reports, write_reports
+from aggservice.wire import ReportBatch, read_domain, read_key_set, read_reports, write_reports
 
 job = typer.Typer(help="Create, watch, cancel and read jobs of a running service.", no_args_is_help=True)
 
@@ -130,6 +131,7 @@ def create(
     ] = "",
     histogram_size: Annotated[int, typer.Option(help="Size of the histogram of W3C reports.")] = 0,
     max_value: Annotated[int, typer.Option(help="Maximum value of W3C reports.")] = 0,
+    output_public_key: OutputPublicKey = None,
     watch_it: Annotated[bool, typer.Option("--watch", help="Wait until the job has finished.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -165,6 +167,7 @@ def create(
         )
         if conversion_site
         else None,
+        output_public_key=output_key(output_public_key),
     )
     begun = client.create_job(
         job_request_id,
@@ -220,10 +223,11 @@ def summary(
     client: Client,
     job_request_id: JobId,
     receipt: Annotated[Path | None, typer.Option(help="Write the signed receipt to this file.")] = None,
+    keys: OpenWith = None,
     as_json: Json = False,
 ) -> None:
     """Print the summary of a finished job, with its privacy guarantee."""
-    found = client.summary(job_request_id)
+    found = opened(client.summary(job_request_id), keys)
     if receipt is not None:
         receipt.write_bytes(found.receipt)
     show_summary(found, as_json=as_json)
@@ -254,6 +258,8 @@ def aggregate(
     epsilon: Annotated[str, typer.Option(help="ε of the job; default: 10.")] = "",
     discovery_delta: Annotated[str, typer.Option(help="Discover keys, at this δ.")] = "",
     filtering_ids: Annotated[str, typer.Option(help="Filtering IDs, separated by commas.")] = "",
+    output_public_key: OutputPublicKey = None,
+    keys: OpenWith = None,
     as_json: Json = False,
 ) -> None:
     """Stream files of this machine to the service and print the summary."""
@@ -271,8 +277,10 @@ def aggregate(
         epsilon=epsilon,
         discovery_delta=discovery_delta,
         filtering_ids=ids,
+        output_public_key=output_key(output_public_key),
     )
-    show_summary(client.aggregate(job_request_id, parameters, _Batches(files), domain=(high, low)), as_json=as_json)
+    found = client.aggregate(job_request_id, parameters, _Batches(files), domain=(high, low))
+    show_summary(opened(found, keys), as_json=as_json)
 
 
 _HALVES = ("key_high", "key_low")
@@ -312,6 +320,26 @@ def unpaid(
         typer.echo(f"{one.unit.hex()}  spent {one.spent.epsilon or one.spent.rho}, δ {one.spent.delta}, jobs: {jobs}")
         for line in place_words(places.get(one.unit, ())):
             typer.echo(f"  {line}")
+
+
+@job.command()
+def open_summary(
+    keys: Annotated[Path, typer.Argument(help="The private keys: the file that keys new made.", exists=True)],
+    files: Annotated[list[Path], typer.Argument(help="Sealed files of a job.", exists=True, dir_okay=False)],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for the Avro files; default: beside each file.", file_okay=False)
+    ] = None,
+) -> None:
+    """Open files that a job sealed to your public key, into Avro files.
+
+    Needs no service. The files of a job end in .avro.sealed or .sealed.
+    """
+    private = read_key_set(keys)
+    if output is not None:
+        output.mkdir(parents=True, exist_ok=True)
+    for path in files:
+        target, rows = open_shard(path, private, output)
+        typer.echo(f"{target}: {rows:,} rows")
 
 
 def _watched(client: Client, job_request_id: str, *, quiet: bool) -> Job:
@@ -354,6 +382,9 @@ def summary_to_plain(found: Summary) -> dict[str, Any]:
         "files": list(found.files),
         "facts": [{"bucket": hex(bucket), "metric": metric} for bucket, metric in found.to_dict().items()],
         "reports": [report.hex() for report in found.reports],
+        "output_public_key": found.output_public_key.hex(),
+        "sealed_totals": found.sealed_totals.hex(),
+        "sealed": "" if len(found) or found.reports else found.sealed.hex(),
     }
 
 
@@ -373,6 +404,8 @@ def show_summary(found: Summary, *, as_json: bool) -> None:
         typer.echo(f"others  {found.others}")
     for name in found.files:
         typer.echo(name)
+    if found.output_public_key and not found.files and not len(found) and not found.reports:
+        typer.echo(f"{found.row_count:,} rows, sealed: read them with --keys and your private keys")
     typer.echo(found.statement.text)
     left = ", ".join(f"{name} {value}" for name, value in found.statement.remaining.items())
     if left:

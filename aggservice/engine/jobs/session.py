@@ -7,6 +7,7 @@ failure is paid for.
 
 from __future__ import annotations
 
+import base64
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from aggservice.engine.shuffle.plan import ShufflePlan, ShuffleSettings
 from aggservice.engine.shuffle.rows import ShuffledRows
 from aggservice.mechanisms import Bits, Clock
 from aggservice.wire import Api, Randomizer, ReportBatch
+from aggservice.wire.hpke.summaries import SummarySealer
 from aggservice.wire.report.device_tokens import TokenCheck
 from budget import Ledger, Sensitivity
 
@@ -85,7 +87,7 @@ class EngineParts:
 class Outcome:
     """A finished job: its header, its rows (None if they are in files), and the ledger's record of it.
 
-    A shuffle has ``shuffled`` reports in place of rows.
+    A shuffle has ``shuffled`` reports in place of rows, and a sealed result its document.
     """
 
     header: ResultHeader
@@ -93,13 +95,21 @@ class Outcome:
     receipted: Receipted | None
     repeated: bool = False
     shuffled: ShuffledRows | None = None
+    sealed: bytes | None = None
 
     @classmethod
     def of(cls, paid: Receipted) -> Outcome:
         """Return the outcome of a job that the ledger has; PaidFailureError if its summary was lost."""
         if paid.header.failed:
             raise PaidFailureError(paid.header.return_code)
-        return cls(header=paid.header, rows=paid.rows, shuffled=paid.shuffled, receipted=paid, repeated=paid.repeated)
+        return cls(
+            header=paid.header,
+            rows=paid.rows,
+            shuffled=paid.shuffled,
+            sealed=paid.sealed,
+            receipted=paid,
+            repeated=paid.repeated,
+        )
 
 
 class Session(ABC):
@@ -123,9 +133,16 @@ class Session(ABC):
         self._parts = parts
         self._scope = scope
         self._request = request
-        self._destination = destination
         self._submitted = 0
         self._bits = parts.bits.child(f"job {scope.caller} {request.job_request_id}")
+        self._destination = destination
+        if request.output_key is not None:
+            sealer = SummarySealer(
+                output_public_key=request.output_key,
+                job_request_id=request.job_request_id,
+                bits=self._bits.child("sealing"),
+            )
+            self._destination = replace(destination, sealer=sealer)
         self._counts = ReportCounts(
             threshold_percent=request.error_threshold_percent, announced=request.input_report_count
         )
@@ -218,6 +235,7 @@ class Session(ABC):
             row_count=row_count,
             finished_ms=self._parts.clock.now_ms(),
             debug_run=self._request.debug_run,
+            output_public_key=base64.b64encode(self._request.output_key or b"").decode(),
         )
 
     def _planned(self, covers: Mapping[Api, int], content: bytes) -> tuple[ReleasePlan, ResultHeader, Charge]:

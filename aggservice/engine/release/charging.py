@@ -20,7 +20,14 @@ from aggservice.engine.errors import (
 )
 from aggservice.engine.release.noise import ReleasePlan
 from aggservice.engine.release.output import AvroShards, Destination, StagedRows
-from aggservice.engine.release.result import ResultHeader, Rows, decode_result, encode_failure, encode_result
+from aggservice.engine.release.result import (
+    ResultHeader,
+    Rows,
+    decode_result,
+    encode_failure,
+    encode_result,
+    seal_totals,
+)
 from aggservice.engine.request import JobRequest
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.rows import ShuffledRows
@@ -43,7 +50,8 @@ _TRIES = 2
 class Receipted:
     """A result that the ledger has: the entry that paid, its signed receipt, and what its units have left.
 
-    ``rows`` are a summary's and ``shuffled`` a shuffle's; both are None when they are in files.
+    ``rows`` are a summary's and ``shuffled`` a shuffle's; ``sealed`` is the document of either, if the job gave a key.
+    All are None when they are in files.
     """
 
     header: ResultHeader
@@ -52,6 +60,7 @@ class Receipted:
     remaining: Remaining | None
     repeated: bool
     shuffled: ShuffledRows | None = None
+    sealed: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,7 @@ class Charge:
     def release(self) -> Release:
         """What is logged: mechanisms, what pays, the APIs covered, and what else an auditor should know."""
         ids = ",".join(map(str, self.request.filtering_ids))
+        key = self.request.output_key
         return Release(
             mechanisms=self.plan.mechanisms(),
             unit=REPORT_UNIT
@@ -83,6 +93,7 @@ class Charge:
                 **self.plan.parameters(),
                 "filtering_ids": ids if len(ids) <= 4000 else f"{len(self.request.filtering_ids)} ids",
                 "scope": self.request.attribution_report_to or self.request.reporting_site or "",
+                **({} if key is None else {"output_public_key": key.hex()}),
             },
         )
 
@@ -111,6 +122,7 @@ class Charge:
         attempt = stage_for(self.ledger, self.job, destination, declared)
         try:
             header, rows = make()
+            header = seal_totals(header, destination.sealer)
         except Exception as problem:
             if attempt is not None:
                 attempt.discard()
@@ -130,9 +142,10 @@ class Charge:
             remaining = self.ledger.remaining(paying)
             if committed.repeated:
                 return _receipted(self.ledger, committed, remaining)
+            released = decode_result(result)[1] if isinstance(result, bytes) and destination.sealer else rows
             return _with_rows(
                 replace(header, files=_files(destination, rows)),
-                None if committed.manifest or not isinstance(rows, Rows | ShuffledRows) else rows,
+                None if committed.manifest or not isinstance(released, Rows | ShuffledRows | bytes) else released,
                 committed,
                 remaining,
                 repeated=False,
@@ -153,7 +166,7 @@ class Charge:
                 raise ResultWriteError("rows that are in files cannot be kept in the ledger")
             if len(rows) > MOST_ROWS_IN_LEDGER:
                 raise ResultWriteError("declared and discovered keys together are too many to keep in the ledger")
-            encoded = encode_result(header, rows)
+            encoded = encode_result(header, rows, destination.sealer)
             if len(encoded) > RESULT_MAX_BYTES:
                 raise ResultWriteError("the result has more bytes than the ledger keeps")
             return encoded
@@ -237,16 +250,20 @@ def _files(destination: Destination, rows: Rows | ShuffledRows | StagedRows) -> 
 
 def _with_rows(
     header: ResultHeader,
-    rows: Rows | ShuffledRows | None,
+    rows: Rows | ShuffledRows | bytes | None,
     committed: Committed,
     remaining: Remaining | None,
     *,
     repeated: bool,
 ) -> Receipted:
-    shuffled = rows if isinstance(rows, ShuffledRows) else None
-    summed = None if isinstance(rows, ShuffledRows) else rows
     return Receipted(
-        header=header, rows=summed, shuffled=shuffled, committed=committed, remaining=remaining, repeated=repeated
+        header=header,
+        rows=rows if isinstance(rows, Rows) else None,
+        shuffled=rows if isinstance(rows, ShuffledRows) else None,
+        sealed=rows if isinstance(rows, bytes) else None,
+        committed=committed,
+        remaining=remaining,
+        repeated=repeated,
     )
 
 

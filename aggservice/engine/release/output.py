@@ -1,4 +1,7 @@
-"""Where a summary goes: into the ledger itself, or into Avro shards that appear once the job is paid for."""
+"""Where a summary goes: into the ledger itself, or into Avro shards that appear once the job is paid for.
+
+With a sealer, rows are sealed to the caller's key before they are kept, once: what the ledger digests is sealed.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,16 @@ from pathlib import Path
 from typing import Protocol
 
 from aggservice.engine.errors import ResultWriteError
-from aggservice.engine.release.result import ResultHeader, Rows
+from aggservice.engine.release.result import ResultHeader, Rows, sealed_rows
 from aggservice.engine.shuffle.rows import ShuffledRows
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.shards import shard_name
 from aggservice.wire.avro.shuffled import write_shuffled
+from aggservice.wire.hpke.summaries import ROW_BYTES, SEALED_SUFFIX, SummarySealer
 
 ROWS_PER_SHARD = 4_000_000
 """About 100 MB of Avro, the deployed service's shard size."""
-_ROW_BYTES = 4
+_AVRO_ROW_BYTES = 4
 
 
 class Stage(Protocol):
@@ -32,13 +36,15 @@ class StagedRows(Protocol):
     def __len__(self) -> int:
         """How many rows there are."""
 
-    def write_shards(self, paths: Sequence[Path], rows_per_shard: int) -> None:
-        """Write the shards; may be called again."""
+    def write_shards(self, paths: Sequence[Path], rows_per_shard: int, sealer: SummarySealer | None) -> None:
+        """Write the shards, each by ``write_shard``; may be called again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InLedger:
     """Keep the rows in the ledger, beside the entry that paid for them."""
+
+    sealer: SummarySealer | None = None
 
 
 class Remote(Protocol):
@@ -54,12 +60,13 @@ class Remote(Protocol):
 class AvroShards:
     """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and its ``.avro`` moves to their end.
 
-    With ``remote``, the files appear there, and ``prefix`` is a name.
+    With ``remote``, the files appear there, and ``prefix`` is a name. Sealed files also end in ``.sealed``.
     """
 
     prefix: Path
     rows_per_shard: int = ROWS_PER_SHARD
     remote: Remote | None = None
+    sealer: SummarySealer | None = None
 
     @property
     def folder(self) -> Path | str:
@@ -79,24 +86,23 @@ class AvroShards:
     def names(self, row_count: int) -> tuple[str, ...]:
         """Return the names of the shards of that many rows; there is at least one."""
         total = max(1, -(-row_count // self.rows_per_shard))
-        return tuple(shard_name(self.prefix.name, shard, total) for shard in range(1, total + 1))
+        suffix = "" if self.sealer is None else SEALED_SUFFIX
+        return tuple(shard_name(self.prefix.name, shard, total) + suffix for shard in range(1, total + 1))
 
     def least_bytes(self, row_count: int) -> int:
         """Return how many bytes that many rows take at least: lengths, a bucket and a metric each."""
-        return row_count * _ROW_BYTES
+        return row_count * (_AVRO_ROW_BYTES if self.sealer is None else ROW_BYTES)
 
     def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows | StagedRows) -> None:
         """Write every shard and the header into the stage."""
         paths = [stage.path(name) for name in self.names(len(rows))]
         try:
-            if isinstance(rows, ShuffledRows):
-                for path, shard in zip(paths, list(rows.pages(self.rows_per_shard)) or [rows], strict=True):
-                    write_shuffled(path, shard.to_list())
-            elif isinstance(rows, Rows):
-                for path, page in zip(paths, self.pages(rows), strict=True):
-                    write_buckets(path, summary_rows(page))
+            if isinstance(rows, Rows | ShuffledRows):
+                pages: list[Rows | ShuffledRows] = [*rows.pages(self.rows_per_shard)] or [rows]
+                for path, page in zip(paths, pages, strict=True):
+                    write_shard(path, page, name=path.name, sealer=self.sealer)
             else:
-                rows.write_shards(paths, self.rows_per_shard)
+                rows.write_shards(paths, self.rows_per_shard, self.sealer)
             stage.path(self.header_name).write_bytes(header.to_bytes())
         except OSError as problem:
             raise ResultWriteError(f"the summary could not be staged: {problem.strerror}") from problem
@@ -107,6 +113,17 @@ class AvroShards:
 
 
 Destination = InLedger | AvroShards
+
+
+def write_shard(path: Path, rows: Rows | ShuffledRows, *, name: str, sealer: SummarySealer | None) -> None:
+    """Write the shard ``name`` at ``path``: as Avro, or sealed."""
+    if sealer is not None:
+        with path.open("wb") as file:
+            file.writelines(sealed_rows(sealer, name, rows))
+    elif isinstance(rows, ShuffledRows):
+        write_shuffled(path, rows.to_list())
+    else:
+        write_buckets(path, summary_rows(rows))
 
 
 def summary_rows(rows: Rows) -> BucketRows:

@@ -2,14 +2,16 @@
 
 ``b"aggr1\\n"``, four bytes of the header's length, the header as canonical JSON, then the rows: all buckets (16 bytes
 each, big-endian), then all metrics (8 bytes each, big-endian, two's complement). A shuffle's result begins with
-``b"aggs1\\n"`` and has the reports, one after the other, for its rows. A paid failure is ``b"aggf1\\n"`` and JSON.
+``b"aggs1\\n"`` and has the reports, one after the other, for its rows. A paid failure is ``b"aggf1\\n"`` and JSON. If
+the header names an ``output_public_key``, a sealed document (docs/wire.md) stands in place of the rows.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,15 +20,19 @@ from numpy.typing import NDArray
 from aggservice.engine.errors import EngineError, ReturnCode
 from aggservice.engine.release.statement import Statement
 from aggservice.engine.shuffle.rows import SHUFFLED_MAGIC, ShuffledRows
+from aggservice.wire.hpke.summaries import STREAM_NAME, SealedKind, SummarySealer, histogram_columns
 
 _MAGIC, _FAILED_MAGIC = b"aggr1\n", b"aggf1\n"
 _LENGTH_BYTES = 4
-_BUCKET_BYTES, _METRIC_BYTES = 16, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultHeader:
-    """What a finished job reports beside its rows. ``files`` is empty for a result kept in the ledger."""
+    """What a finished job reports beside its rows. ``files`` is empty for a result kept in the ledger.
+
+    A sealed result has ``output_public_key``, and ``sealed_totals`` in place of ``others`` and ``undeclared``; both
+    are base64.
+    """
 
     job_request_id: str
     return_code: ReturnCode
@@ -38,6 +44,8 @@ class ResultHeader:
     undeclared: int | None = None
     debug_run: bool = False
     files: tuple[str, ...] = ()
+    output_public_key: str = ""
+    sealed_totals: str = ""
 
     @property
     def failed(self) -> bool:
@@ -46,7 +54,7 @@ class ResultHeader:
 
     def to_bytes(self) -> bytes:
         """Return the header as canonical JSON: sorted keys, no spaces."""
-        plain = {
+        plain: dict[str, Any] = {
             "job_request_id": self.job_request_id,
             "return_code": self.return_code.value,
             "error_counts": dict(self.error_counts),
@@ -58,6 +66,8 @@ class ResultHeader:
             "debug_run": self.debug_run,
             "files": list(self.files),
         }
+        if self.output_public_key:
+            plain |= {"output_public_key": self.output_public_key, "sealed_totals": self.sealed_totals}
         return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
     @classmethod
@@ -124,11 +134,31 @@ class Rows:
         return {high << 64 | low: metric for (high, low), metric in zip(keys, self.metrics.tolist(), strict=True)}
 
 
-def encode_result(header: ResultHeader, rows: Rows | ShuffledRows) -> bytes:
-    """Return a whole result as bytes."""
+def encode_result(header: ResultHeader, rows: Rows | ShuffledRows, sealer: SummarySealer | None = None) -> bytes:
+    """Return a whole result as bytes, its rows sealed if there is a sealer."""
+    if sealer is not None:
+        return result_head(header) + b"".join(sealed_rows(sealer, STREAM_NAME, rows))
+    return result_head(header) + _body(rows)
+
+
+def _body(rows: Rows | ShuffledRows) -> bytes:
     if isinstance(rows, ShuffledRows):
-        return result_head(header) + rows.reports.tobytes()
-    return result_head(header) + rows.buckets() + rows.metrics.astype(">i8").tobytes()
+        return rows.reports.tobytes()
+    return rows.buckets() + rows.metrics.astype(">i8").tobytes()
+
+
+def sealed_rows(sealer: SummarySealer, name: str, rows: Rows | ShuffledRows) -> Iterator[bytes]:
+    """Yield the sealed document of some rows, piece by piece."""
+    kind = SealedKind.SHUFFLE if isinstance(rows, ShuffledRows) else SealedKind.HISTOGRAM
+    return sealer.document(name, kind, rows=len(rows), body=_body(rows))
+
+
+def seal_totals(header: ResultHeader, sealer: SummarySealer | None) -> ResultHeader:
+    """Return the header with its two totals sealed, if there is a sealer and the job asked for them."""
+    if sealer is None or header.others is None or header.undeclared is None:
+        return header
+    document = sealer.totals(header.undeclared, header.others)
+    return replace(header, others=None, undeclared=None, sealed_totals=base64.b64encode(document).decode())
 
 
 def encode_failure(header: ResultHeader) -> bytes:
@@ -157,8 +187,8 @@ def result_head(header: ResultHeader) -> bytes:
     return magic + len(raw).to_bytes(_LENGTH_BYTES, "big") + raw
 
 
-def decode_result(raw: bytes) -> tuple[ResultHeader, Rows | ShuffledRows]:
-    """Return header and rows of ``encode_result``; the rows are views of ``raw``."""
+def decode_result(raw: bytes) -> tuple[ResultHeader, Rows | ShuffledRows | bytes]:
+    """Return header and rows of ``encode_result``; sealed rows are the bytes of their document."""
     if raw.startswith(_FAILED_MAGIC):
         none = np.empty(0, dtype=np.uint64)
         return _decode_failure(raw), Rows(high=none, low=none, metrics=np.empty(0, dtype=np.int64))
@@ -167,13 +197,10 @@ def decode_result(raw: bytes) -> tuple[ResultHeader, Rows | ShuffledRows]:
         raise EngineError("the ledger holds a result that this version cannot read")
     end = start + int.from_bytes(raw[len(_MAGIC) : start], "big")
     header = ResultHeader.from_bytes(raw[start:end])
+    if header.output_public_key:
+        return header, raw[end:]
     if header.statement.shuffle is not None:
         reports = np.frombuffer(raw, dtype=np.uint8, offset=end)
         return header, ShuffledRows(reports=reports.reshape(-1, header.statement.shuffle.report_bytes))
-    count = (len(raw) - end) // (_BUCKET_BYTES + _METRIC_BYTES)
-    buckets = np.frombuffer(raw, dtype=">u8", count=2 * count, offset=end).reshape(-1, 2)
-    metrics = np.frombuffer(raw, dtype=">i8", count=count, offset=end + count * _BUCKET_BYTES)
-    rows = Rows(
-        high=buckets[:, 0].astype(np.uint64), low=buckets[:, 1].astype(np.uint64), metrics=metrics.astype(np.int64)
-    )
-    return header, rows
+    high, low, metrics = histogram_columns(memoryview(raw)[end:])
+    return header, Rows(high=high, low=low, metrics=metrics)

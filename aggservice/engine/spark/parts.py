@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.release.output import summary_rows
+from aggservice.engine.release.output import write_shard
 from aggservice.engine.release.result import Rows
 from aggservice.engine.spark.blobs import PartReceipt
 from aggservice.engine.spark.scratch import check_size, mapped_column, new_name
-from aggservice.wire import write_buckets
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
+from aggservice.wire.hpke.summaries import SummarySealer
 
 _WORD = 8
 
-Tasks = Callable[[Callable[[tuple[int, int]], str], Sequence[tuple[int, int]]], list[str]]
+Tasks = Callable[[Callable[[tuple[int, int, str]], str], Sequence[tuple[int, int, str]]], list[str]]
 """Runs a function over items in executors and returns what it returned, in order."""
 
 
@@ -79,13 +79,13 @@ class PartRows:
     def _parts(self) -> list[_Part]:
         return [_Part.of(self._folder, receipt, debug_run=self._debug_run) for receipt in self._receipts]
 
-    def write_shards(self, paths: Sequence[Path], rows_per_shard: int) -> None:
+    def write_shards(self, paths: Sequence[Path], rows_per_shard: int, sealer: SummarySealer | None = None) -> None:
         """Write the shards: those of declared keys only in executors, the others here."""
         whole = self.declared // rows_per_shard
         cuts = _cuts([part.order() for part in self._parts()], self.declared, rows_per_shard)
         if whole > 1:
-            work = partial(write_shard, self._folder, self._receipts)
-            names = self._tasks(work, [(cuts[shard], cuts[shard + 1]) for shard in range(whole)])
+            work = partial(write_declared, self._folder, self._receipts, sealer)
+            names = self._tasks(work, [(cuts[shard], cuts[shard + 1], paths[shard].name) for shard in range(whole)])
             for name, path in zip(names, paths, strict=False):
                 (Path(self._folder) / name).replace(path)
         else:
@@ -93,7 +93,7 @@ class PartRows:
         rest = self._rows(cuts[whole], 1 << 64)
         pages = list(rest.pages(rows_per_shard)) or ([rest] if not whole else [])
         for path, page in zip(paths[whole:], pages, strict=True):
-            write_buckets(path, summary_rows(page))
+            write_shard(path, page, name=path.name, sealer=sealer)
 
     def rows(self) -> Rows:
         """Return all rows, in memory; those of a debug run with true sums and annotations."""
@@ -147,14 +147,18 @@ def declared_columns(parts: Sequence[_Part], low: int, high: int) -> list[NDArra
     return [np.concatenate(columns)[ordered] for columns in zip(*found, strict=True)]
 
 
-def write_shard(folder: str, receipts: Sequence[PartReceipt], bounds: tuple[int, int]) -> str:
+def write_declared(
+    folder: str, receipts: Sequence[PartReceipt], sealer: SummarySealer | None, shard: tuple[int, int, str]
+) -> str:
     """Write the declared keys of a range of ordinals as a shard, in an executor; return its name in ``folder``.
 
-    The rows are what the parts hold: a task that runs again writes the same bytes under another name.
+    ``shard`` has the range and the name that the shard gets later. The rows are what the parts hold: a task that runs
+    again writes the same rows under another name.
     """
+    low_bound, high_bound, published = shard
     parts = [_Part.of(folder, receipt, debug_run=False) for receipt in receipts]
-    high, low, metrics = declared_columns(parts, *bounds)
+    high, low, metrics = declared_columns(parts, low_bound, high_bound)
     rows = Rows(high=high.view(np.uint64), low=low.view(np.uint64), metrics=metrics.view(np.int64))
     name = new_name("shard")
-    write_buckets(Path(folder) / name, summary_rows(rows))
+    write_shard(Path(folder) / name, rows, name=published, sealer=sealer)
     return name

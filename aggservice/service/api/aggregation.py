@@ -42,6 +42,7 @@ from aggservice.service.messages import (
     outcome_header,
     request_of,
     rows_message,
+    sealed_messages,
     shuffled_messages,
 )
 
@@ -98,7 +99,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             record = self._runner.book.open(caller.name, request, asked)
             outcome = await self._stream(context, caller, record)
         header = outcome_header(outcome, self._engine.ledger.filter)
-        await self._send(context, aggregation_pb2.AggregateResponse, header, outcome.rows, outcome.shuffled)
+        await self._send(
+            context, aggregation_pb2.AggregateResponse, header, outcome.rows, outcome.shuffled, outcome.sealed
+        )
 
     async def _send(
         self,
@@ -107,9 +110,13 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         header: common_pb2.SummaryHeader,
         rows: Rows | None,
         shuffled: ShuffledRows | None,
+        sealed: bytes | None,
         first: int = 0,
     ) -> None:
-        """Write a summary in messages of ``kind``: its header, then its rows or reports from ``first`` on."""
+        """Write a summary in messages of ``kind``: its header, then its rows or reports from ``first`` on.
+
+        Sealed rows are written whole.
+        """
         await self._write(context, kind(header=header))
         if rows is not None:
             for page in rows.pages(ROWS_PER_MESSAGE, first):
@@ -117,6 +124,9 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         if shuffled is not None:
             for part in shuffled_messages(shuffled, first):
                 await self._write(context, kind(shuffled=part))
+        if sealed is not None:
+            for piece in sealed_messages(sealed):
+                await self._write(context, kind(sealed=piece))
 
     async def _stream(self, context: grpc.aio.ServicerContext, caller: Caller, record: JobRecord) -> Outcome:
         """Run the engine over a stream, and record in the book how it ended, also after an error."""
@@ -230,8 +240,10 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
             header, rows = header_message(found.header, found, self._engine.ledger.filter, repeated=True), found.rows
         else:
             header, rows = await self._desk.unpaid_summary(caller.name, request.job_request_id)
-        shuffled = None if found is None else found.shuffled
-        await self._send(context, aggregation_pb2.SummaryChunk, header, rows, shuffled, request.first_row)
+        shuffled, sealed = (None, None) if found is None else (found.shuffled, found.sealed)
+        if sealed is not None and request.first_row:
+            raise InvalidJobError("a sealed summary is sent whole: give first_row 0")
+        await self._send(context, aggregation_pb2.SummaryChunk, header, rows, shuffled, sealed, request.first_row)
 
     async def ListPublicKeys(
         self, request: aggregation_pb2.ListPublicKeysRequest, context: grpc.aio.ServicerContext

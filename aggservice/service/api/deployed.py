@@ -6,6 +6,7 @@ that an ε reaches the engine exactly as it was written.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterable
@@ -22,6 +23,8 @@ from aggservice.service.config.settings import BUCKET_NAME
 from aggservice.service.errors import NoSuchJobError
 from aggservice.service.jobs.places import BUCKET
 from aggservice.service.status import detail_of, status_of
+from aggservice.wire.errors import KeySetError
+from aggservice.wire.hpke.summaries import parse_output_key
 
 _JOB_ID = re.compile(r"[!-{}~]{1,128}", re.ASCII)
 _WHOLE = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -116,6 +119,14 @@ def _in_bucket(bucket: str, name: str, prefix: str) -> str:
     return f"{BUCKET}{bucket}/{prefix}"
 
 
+def _output_key(text: str) -> bytes:
+    """Return the bytes of a public key in base64; none if it is missing."""
+    try:
+        return parse_output_key(text) if text else b""
+    except KeySetError as problem:
+        raise InvalidJobError(f"output_public_key: {problem}") from None
+
+
 def check_id(job_request_id: str) -> None:
     """Refuse a job id with characters that the deployed service does not take."""
     if _JOB_ID.fullmatch(job_request_id) is None:
@@ -149,6 +160,7 @@ def create_message(body: bytes) -> aggregation_pb2.CreateJobRequest:
             input_report_count=inner.whole("input_report_count"),
             filtering_ids=inner.amount("filtering_ids"),
             debug_run=inner.flag("debug_run"),
+            output_public_key=_output_key(inner.text("output_public_key")),
         ),
     )
     check_id(message.job_request_id)
@@ -204,6 +216,8 @@ def job_document(job: aggregation_pb2.Job) -> dict[str, Any]:
         parameters["input_report_count"] = given.input_report_count
     if given.debug_run:
         parameters["debug_run"] = True
+    if given.output_public_key:
+        parameters["output_public_key"] = base64.b64encode(given.output_public_key).decode()
     document: dict[str, Any] = {
         "job_request_id": job.job_request_id,
         "job_status": aggregation_pb2.Job.Status.Name(job.job_status),

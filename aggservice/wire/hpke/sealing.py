@@ -41,15 +41,19 @@ def seal(
     gives 32 bytes of key material, so that a seeded run seals to the same bytes every time, and protects nothing.
     A key of small order, for which anyone could open the payload, raises ``KeySetError``.
     """
-    info = hpke_info(shared_info, unversioned=unversioned)
+    return seal_bound(plaintext, info=hpke_info(shared_info, unversioned=unversioned), key=key, bits=bits)
+
+
+def seal_bound(plaintext: bytes | memoryview, *, info: bytes, key: X25519PublicKey, bits: Bits | None) -> bytes:
+    """Return ``plaintext`` sealed to ``key`` under any ``info``; ``bits`` are as for ``seal``."""
     ephemeral = None if bits is None or bits.private else derive_private_key(bits.read(KEY_BYTES))
     try:
         if ephemeral is None:
-            return SUITE.encrypt(plaintext, key, info)
+            return SUITE.encrypt(bytes(plaintext), key, info)
         sender = BaseSender(key, info, ephemeral)
     except ValueError:
         raise KeySetError("the public key is a point of small order (RFC 7748, section 6.1): use another key") from None
-    return sender.encapsulated + sender.seal(plaintext)
+    return sender.encapsulated + sender.seal(bytes(plaintext))
 
 
 def open_sealed(sealed: bytes, *, shared_info: str | bytes, key: X25519PrivateKey, unversioned: bool = False) -> bytes:
