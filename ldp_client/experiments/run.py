@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from aggservice.mechanisms import Bits
 from ldp_client.estimation.steps import MICRO
 from ldp_client.estimation.support import Estimate, Floats
+from ldp_client.experiments.change_detection import ChangeDetector
 from ldp_client.experiments.datasets import Dataset
-from ldp_client.protocols.bitflip import BitFlipColumns, BitFlipFleet
+from ldp_client.protocols.bitflip import BitFlipFleet
 from ldp_client.protocols.interface import FrequencyProtocol
 
 
@@ -85,30 +86,6 @@ def _loss(protocol: FrequencyProtocol, memoized: NDArray[np.int64], collections:
 def expected_mse(protocol: FrequencyProtocol, truth: Floats, users: int) -> float:
     """Return the mean of the exact variances: the expected error of one collection."""
     return float(np.mean(protocol.support.variance(users, truth)))
-
-
-class ChangeDetector:
-    """Finds the users for whom every change of bucket showed as a changed report (Table 2)."""
-
-    def __init__(self, users: int) -> None:
-        self._all_seen = np.ones(users, dtype=np.bool_)
-        self._changed = np.zeros(users, dtype=np.bool_)
-        self._cells: NDArray[np.int64] | None = None
-        self._rows: NDArray[np.uint64] | None = None
-
-    def add_collection(self, cells: NDArray[np.int64], columns: BitFlipColumns) -> None:
-        """Add one collection: the true buckets and the reports."""
-        if self._cells is not None and self._rows is not None:
-            moved = cells != self._cells
-            shown = (columns.rows != self._rows).any(axis=1)
-            self._changed |= moved
-            self._all_seen &= shown | ~moved
-        self._cells, self._rows = cells, columns.rows
-
-    def detected(self) -> float:
-        """Return, of the users who changed, the share for whom every change showed."""
-        changed = int(self._changed.sum())
-        return float(np.sum(self._all_seen & self._changed)) / changed if changed else math.nan
 
 
 def _distinct(cells: NDArray[np.int64], size: int) -> NDArray[np.int64]:

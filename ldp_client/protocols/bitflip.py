@@ -8,13 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aggservice.mechanisms import Bits, exp, uniform_below_batch
-from ldp_client.checks import as_list, check_columns, check_words, is_count
+from ldp_client.checks import as_list, check_columns, check_words, is_count, short_text
 from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import Chain, check_size, epsilon, symmetric
 from ldp_client.estimation.support import Estimate, Support
@@ -35,6 +35,10 @@ from ldp_client.sampling.packed import Words, bits_of, count_bits, one_hot, rows
 
 #: The memo key of a bucket outside the sample.
 OUTSIDE = -1
+
+#: What an answer is memoized for: ``pattern``, the d true bits (all buckets outside the sample share one answer), as
+#: Table 1's min(d + 1, b) needs; or ``bucket``, each bucket its own answer, as in the runs behind the printed Table 2.
+Memo = Literal["pattern", "bucket"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +66,7 @@ class BitFlip(Described):
     buckets: int
     sampled: int
     epsilon_permanent_micro: int
+    memo: Memo = "pattern"
     chain: Chain = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,8 +75,22 @@ class BitFlip(Described):
         check_size(self.sampled, "the number of sampled bits d", least=1)
         if not self.sampled <= self.buckets <= self.k:
             raise ProtocolError(f"d ≤ b ≤ k must hold, not d = {self.sampled}, b = {self.buckets}, k = {self.k}")
+        if self.memo not in get_args(Memo):
+            raise ProtocolError(
+                f"dBitFlipPM memoizes by {' or '.join(map(repr, get_args(Memo)))}, not {short_text(self.memo)}"
+            )
         step = symmetric(exp(epsilon(self.epsilon_permanent_micro) / 2))
         object.__setattr__(self, "chain", Chain(permanent=step))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the kind and the parameters; ``memo`` only if it is not "pattern", which saved states omit."""
+        named = Described.describe(self)
+        return named if self.memo == "bucket" else {name: named[name] for name in named if name != "memo"}
+
+    @property
+    def answers(self) -> int:
+        """The most answers that a device memoizes: min(d + 1, b) by pattern, b by bucket."""
+        return self.buckets if self.memo == "bucket" else min(self.sampled + 1, self.buckets)
 
     @property
     def cells(self) -> int:
@@ -88,12 +107,13 @@ class BitFlip(Described):
     def privacy(self) -> Privacy:
         """Every report of a bucket is the same, so ε₁ = ε∞; over all values min(d + 1, b)·ε∞ (Table 1).
 
-        With one sampled bit, only that bit differs between two values, so that the true ε is ε∞/2.
+        By bucket, it is b·ε∞: every bucket outside the sample has an answer of its own. With one sampled bit, only
+        that bit differs between two values, so that the true ε is ε∞/2.
         """
         unary = self.chain.first_unary()
         one = unary / 2 if self.sampled == 1 else unary
         asked = float(epsilon(self.epsilon_permanent_micro))
-        return Privacy(asked=asked, first=one, permanent=one, worst_case=min(self.sampled + 1, self.buckets) * asked)
+        return Privacy(asked=asked, first=one, permanent=one, worst_case=self.answers * asked)
 
     def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bucket of each value."""
@@ -116,11 +136,15 @@ class BitFlip(Described):
             client = self.client(bits, [memo_int(b, self.buckets, "a bucket") for b in stored["sampled"]])
             memo = {}
             for key, row in stored["answers"].items():
-                index = OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "an index in the sample")
-                memo[index] = memo_row(row, self.sampled)
+                memo[self._saved_key(key)] = memo_row(row, self.sampled)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StateError(f"this is not a saved client of dBitFlipPM: {error}") from error
         return BitFlipClient(self, as_draws(bits), client.sampled, memo)
+
+    def _saved_key(self, key: str) -> int:
+        if self.memo == "bucket":
+            return memo_int(key, self.buckets, "a bucket")
+        return OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "an index in the sample")
 
     def fleet(self, users: int, bits: Bits) -> BitFlipFleet:
         """Return ``users`` new devices in columns."""
@@ -184,7 +208,7 @@ class BitFlip(Described):
 
 
 class BitFlipClient(Device[BitFlip, int, bytes]):
-    """One device: it memoizes one row of d bits per sampled bucket, and one for all other buckets."""
+    """One device: it memoizes a row of d bits per pattern (sampled bucket, or none of them), or per bucket."""
 
     def __init__(self, protocol: BitFlip, draws: Draws, sampled: tuple[int, ...], memo: dict[int, bytes]) -> None:
         super().__init__(protocol, draws, memo)
@@ -194,7 +218,8 @@ class BitFlipClient(Device[BitFlip, int, bytes]):
         """Return the memoized row of the bucket of ``value``, drawing it at its first use."""
         bucket = check_value(value, self.protocol.k) * self.protocol.buckets // self.protocol.k
         index = self.sampled.index(bucket) if bucket in self.sampled else OUTSIDE
-        return BitFlipReport(sampled=self.sampled, bits=self._kept(index, lambda: self._permanent(index)))
+        key = bucket if self.protocol.memo == "bucket" else index
+        return BitFlipReport(sampled=self.sampled, bits=self._kept(key, lambda: self._permanent(index)))
 
     def _saved(self) -> dict[str, Any]:
         return {"sampled": list(self.sampled), "answers": super()._saved()}
@@ -207,15 +232,18 @@ class BitFlipFleet(MemoizingColumns[BitFlip]):
     """Many devices in columns."""
 
     def __init__(self, protocol: BitFlip, users: int, bits: Bits) -> None:
-        super().__init__(protocol, users, bits, span=protocol.sampled + 1, width=words_of(protocol.sampled))
+        span = protocol.buckets if protocol.memo == "bucket" else protocol.sampled + 1
+        super().__init__(protocol, users, bits, span=span, width=words_of(protocol.sampled))
         self._coins = LaneCoins(protocol.chain.permanent)
         self._sampled = sample_batch(bits, users, protocol.buckets, protocol.sampled)
 
     def report(self, values: ArrayLike) -> BitFlipColumns:
         """Return one collection's reports."""
         d = self.protocol.sampled
-        index = self.sampled_indexes(check_values(values, self.protocol.k, self.users))
-        rows = self._memo.get(index + 1, lambda fresh: self._coins.flip(self._bits, one_hot(index[fresh], d), d))
+        checked = check_values(values, self.protocol.k, self.users)
+        index = self.sampled_indexes(checked)
+        keys = self.protocol.cell(checked) if self.protocol.memo == "bucket" else index + 1
+        rows = self._memo.get(keys, lambda fresh: self._coins.flip(self._bits, one_hot(index[fresh], d), d))
         return BitFlipColumns(sampled=self._sampled, rows=rows)
 
     def sampled_indexes(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -253,6 +281,6 @@ def sample_batch(bits: Bits, users: int, buckets: int, sampled: int) -> NDArray[
     return chosen
 
 
-def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int) -> BitFlip:
-    """Return dBitFlipPM with b = ``buckets`` and d = ``sampled``."""
-    return BitFlip(k=k, buckets=buckets, sampled=sampled, epsilon_permanent_micro=epsilon_permanent_micro)
+def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int, memo: Memo = "pattern") -> BitFlip:
+    """Return dBitFlipPM with b = ``buckets`` and d = ``sampled``; ``memo`` says what an answer is memoized for."""
+    return BitFlip(k=k, buckets=buckets, sampled=sampled, epsilon_permanent_micro=epsilon_permanent_micro, memo=memo)

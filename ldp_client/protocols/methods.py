@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from ldp_client.errors import ProtocolError
-from ldp_client.protocols.bitflip import bit_flip
+from ldp_client.protocols.bitflip import Memo, bit_flip
 from ldp_client.protocols.direct import l_grr, randomized_response
 from ldp_client.protocols.hashed import binary_hashing, loloha, optimal_hashing
 from ldp_client.protocols.interface import FrequencyProtocol
@@ -17,10 +17,13 @@ PAPER_METHODS = ("RAPPOR", "L-OSUE", "L-GRR", "1BitFlipPM", "bBitFlipPM", "BiLOL
 #: The paper's methods with the calibration that meets ε₁ exactly.
 EXACT_METHODS = ("OLOLOHA-exact", "L-GRR-exact")
 
+#: 1BitFlipPM with an answer per bucket, as in the runs behind the paper's Table 2.
+BUCKET_METHODS = ("1BitFlipPM-bucket",)
+
 #: One report per value, no memory.
 ONE_SHOT_METHODS = ("GRR", "SUE", "OUE", "BLH", "OLH")
 
-METHODS = (*PAPER_METHODS, *EXACT_METHODS, *ONE_SHOT_METHODS)
+METHODS = (*PAPER_METHODS, *EXACT_METHODS, *BUCKET_METHODS, *ONE_SHOT_METHODS)
 
 
 class _Pair(TypedDict):
@@ -30,7 +33,7 @@ class _Pair(TypedDict):
 
 def has_second_step(name: str) -> bool:
     """Return whether a method's error depends on ε₁ as well as on ε∞."""
-    return name in METHODS and name not in (*ONE_SHOT_METHODS, "1BitFlipPM", "bBitFlipPM")
+    return name in METHODS and name not in (*ONE_SHOT_METHODS, *BUCKET_METHODS, "1BitFlipPM", "bBitFlipPM")
 
 
 def build(
@@ -48,8 +51,9 @@ def build(
             return l_grr(k=k, **pair)
         case "L-GRR-exact":
             return l_grr(k=k, **pair, calibration="exact")
-        case "1BitFlipPM":
-            return bit_flip(k=k, buckets=b, sampled=1, epsilon_permanent_micro=epsilon_permanent_micro)
+        case "1BitFlipPM" | "1BitFlipPM-bucket":
+            memo: Memo = "bucket" if name in BUCKET_METHODS else "pattern"
+            return bit_flip(k=k, buckets=b, sampled=1, epsilon_permanent_micro=epsilon_permanent_micro, memo=memo)
         case "bBitFlipPM":
             return bit_flip(k=k, buckets=b, sampled=b, epsilon_permanent_micro=epsilon_permanent_micro)
         case "BiLOLOHA":

@@ -52,7 +52,7 @@ def test_a_memoized_answer_is_never_drawn_again(name: str) -> None:
         client.report(5)
     assert json.loads(client.save())["memo"] == before
     assert client.memoized == 1
-    if name.endswith("BitFlipPM"):
+    if "BitFlipPM" in name:
         frozen = protocol.restore(client.save(), ForbiddenBits())
         assert frozen.report(5) == client.report(5)  # no second step: the report itself is what is memoized
         with pytest.raises(RandomnessForbiddenError):
@@ -91,6 +91,8 @@ def test_a_state_of_another_protocol_is_refused(name: str) -> None:
         ("1BitFlipPM", {"sampled": [0], "answers": {"1": "00"}}),
         ("1BitFlipPM", {"sampled": [0], "answers": {"0": "02"}}),
         ("1BitFlipPM", {"answers": {}}),
+        ("1BitFlipPM-bucket", {"sampled": [0], "answers": {"6": "00"}}),
+        ("1BitFlipPM-bucket", {"sampled": [0], "answers": {"-1": "00"}}),
         ("L-GRR", []),
     ],
 )
@@ -142,9 +144,10 @@ def test_a_fleet_counts_its_memoized_answers(name: str) -> None:
     assert once.tolist() == [0 if name in ("GRR", "SUE", "OUE", "BLH", "OLH") else 1] * 50
     for v in range(12):
         fleet.report(np.full(50, v))
-    most = {"BiLOLOHA": 2, "1BitFlipPM": 2, "bBitFlipPM": 6}.get(name, getattr(protocol, "g", 12))
+    flips = {"1BitFlipPM": 2, "1BitFlipPM-bucket": 6, "bBitFlipPM": 6}
+    most = {"BiLOLOHA": 2, **flips}.get(name, getattr(protocol, "g", 12))
     assert (fleet.memoized() <= (0 if once[0] == 0 else most)).all()
-    if name in ("1BitFlipPM", "bBitFlipPM", "RAPPOR", "L-OSUE", "L-GRR"):
+    if name in (*flips, "RAPPOR", "L-OSUE", "L-GRR"):
         assert (fleet.memoized() == most).all()
 
 
@@ -163,6 +166,8 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ReportError, match="words"):
         unary.estimate(np.zeros((3, 2), np.uint64))
     flips = bit_flip(k=12, buckets=6, sampled=2, epsilon_permanent_micro=2)
+    with pytest.raises(ProtocolError, match="'pattern' or 'bucket', not 'value'"):
+        bit_flip(k=12, buckets=6, sampled=2, epsilon_permanent_micro=2, memo="value")  # type: ignore[arg-type]
     with pytest.raises(ReportError, match="different buckets"):
         flips.client(SeededBits(1), [1, 1])
     with pytest.raises(ReportError, match="once each, in order"):

@@ -59,7 +59,7 @@ def test_compare_orders_methods_by_error() -> None:
     assert [row["method"] for row in found["methods"]] == ["bBitFlipPM", "OLOLOHA", "L-GRR"]
     assert all(row["mse_half_95"] >= 0 for row in found["methods"])
     text = ldp(*arguments, "--runs", "1")
-    assert text.count("\n") == 3 + 9
+    assert text.count("\n") == 3 + 10
     assert " – " in text
 
 

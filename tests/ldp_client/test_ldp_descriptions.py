@@ -15,6 +15,7 @@ METHODS = {
     "L-OSUE": {"kind": "L-OSUE", "k": 6, **PAIR},
     "L-GRR": {"kind": "L-GRR", "k": 6, **PAIR, **PAPER},
     "1BitFlipPM": {**FLIP, "sampled": 1},
+    "1BitFlipPM-bucket": {**FLIP, "sampled": 1, "memo": "bucket"},
     "bBitFlipPM": {**FLIP, "sampled": 6},
     "BiLOLOHA": {"kind": "LOLOHA", "k": 6, "g": 2, **PAIR, **PAPER},
     "OLOLOHA": {"kind": "LOLOHA", "k": 6, "g": 3, **PAIR, **PAPER},

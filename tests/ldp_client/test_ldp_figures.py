@@ -15,11 +15,12 @@ import pytest
 from aggservice.mechanisms import Clock, ManualClock, SecureBits, SeededBits
 from ldp_client import build
 from ldp_client.errors import DataError, FigureError
+from ldp_client.experiments.change_detection import ChangeDetector
 from ldp_client.experiments.datasets import Dataset, counters, load_dataset, synthetic_dataset
 from ldp_client.experiments.figures import all_figures, find_figure
 from ldp_client.experiments.figures.kinds import FigureRequest
 from ldp_client.experiments.figures.loloha_experiments import ExperimentPoint, MeanInterval, grid, run_experiments
-from ldp_client.experiments.run import ChangeDetector, run_method
+from ldp_client.experiments.run import run_method
 from ldp_client.protocols.methods import PAPER_METHODS
 
 

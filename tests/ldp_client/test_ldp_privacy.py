@@ -140,8 +140,10 @@ def test_the_papers_l_grr_is_far_below_the_epsilon_asked_for() -> None:
 
 @pytest.mark.parametrize("micro", [500_000, 2_000_000])
 @pytest.mark.parametrize(("buckets", "d"), [(b, d) for b in (2, 3, 4) for d in range(1, b + 1)])
-def test_bit_flip_clients_keep_their_epsilon(buckets: int, d: int, micro: int) -> None:
-    protocol = bit_flip(k=2 * buckets, buckets=buckets, sampled=d, epsilon_permanent_micro=micro)
+@pytest.mark.parametrize("memo", ["pattern", "bucket"])
+def test_bit_flip_clients_keep_their_epsilon(buckets: int, d: int, micro: int, memo: Any) -> None:
+    protocol = bit_flip(k=2 * buckets, buckets=buckets, sampled=d, epsilon_permanent_micro=micro, memo=memo)
+    answers = buckets if memo == "bucket" else min(d + 1, buckets)
     losses = []
     for sampled in itertools.combinations(range(buckets), d):
         found = [reports(protocol, (sampled,), v, 2) for v in range(2 * buckets)]
@@ -150,11 +152,11 @@ def test_bit_flip_clients_keep_their_epsilon(buckets: int, d: int, micro: int) -
         client = protocol.client(SecureBits(), sampled)
         for v in range(2 * buckets):
             client.report(v)
-        assert client.memoized == min(d + 1, buckets)
+        assert client.memoized == answers
     assert protocol.privacy.permanent == pytest.approx(max(losses), abs=1e-12)
     assert protocol.privacy.first == protocol.privacy.permanent <= micro / MICRO + 1e-12
     assert (d == 1) == (max(losses) < micro / MICRO - 1e-9)
-    assert protocol.privacy.worst_case == pytest.approx(min(d + 1, buckets) * micro / MICRO)
+    assert protocol.privacy.worst_case == pytest.approx(answers * micro / MICRO)
 
 
 @pytest.mark.parametrize("micro", [500_000, 2_000_000])

@@ -26,7 +26,7 @@ from ldp_client.experiments.figures import all_figures, find_figure
 from ldp_client.experiments.figures.kinds import FigureRequest, write_table
 from ldp_client.experiments.figures.loloha_experiments import MeanInterval
 from ldp_client.experiments.run import MethodResult
-from ldp_client.protocols.methods import EXACT_METHODS, PAPER_METHODS
+from ldp_client.protocols.methods import METHODS, ONE_SHOT_METHODS
 
 ldp = typer.Typer(
     name="ldp",
@@ -98,7 +98,7 @@ def load_dataset(name: str, bits: Bits, folder: Path | None, users: int | None, 
 
 @ldp.command("run")
 def run_command(
-    method: Annotated[str, typer.Argument(help="RAPPOR, L-OSUE, L-GRR, 1BitFlipPM, bBitFlipPM, BiLOLOHA, OLOLOHA, …")],
+    method: Annotated[str, typer.Argument(help=f"One of {', '.join(METHODS)}.")],
     dataset: DatasetName = "Syn",
     data: DataFolder = None,
     epsilon: Limit = "2",
@@ -244,7 +244,8 @@ def compare(
     once = first_micro(limit, alpha, first)
     bits = bits_for(seed)
     table = load_dataset(dataset, bits, data, users, collections)
-    names = [*PAPER_METHODS, *EXACT_METHODS] if methods is None else [name.strip() for name in methods.split(",")]
+    longitudinal = [name for name in METHODS if name not in ONE_SHOT_METHODS]
+    names = longitudinal if methods is None else [name.strip() for name in methods.split(",")]
     protocols = {
         name: build(name, k=table.k, epsilon_permanent_micro=limit, epsilon_first_micro=once, buckets=table.buckets)
         for name in names
@@ -275,13 +276,13 @@ def compare(
         return
     size = result["dataset"]
     typer.echo(f"{size['name']}: {size['users']} users, {size['values']} values, {size['collections']} collections")
-    head = f"{'method':<14} {'MSE':>10} {'± 95 %':>9} {'V*':>10} {'ε₁ true':>8} {'ε∞':>6} {'worst':>8} {'spent':>8}"
+    head = f"{'method':<18} {'MSE':>10} {'± 95 %':>9} {'V*':>10} {'ε₁ true':>8} {'ε∞':>6} {'worst':>8} {'spent':>8}"
     typer.echo(f"{runs} runs\n{head}")
     for row in rows:
         half = "–" if row["mse_half_95"] is None else f"{row['mse_half_95']:.1e}"
         worst = "∞" if row["epsilon_worst_case"] is None else f"{row['epsilon_worst_case']:.6g}"
         typer.echo(
-            f"{row['method']:<14} {row['mse']:>10.3e} {half:>9} {row['approximate_variance']:>10.3e} "
+            f"{row['method']:<18} {row['mse']:>10.3e} {half:>9} {row['approximate_variance']:>10.3e} "
             f"{row['epsilon_first']:>8.4f} {row['epsilon_permanent']:>6.3g} {worst:>8} "
             f"{row['epsilon_average_loss']:>8.4g}"
         )
