@@ -9,18 +9,19 @@ from fractions import Fraction
 from aggservice.mechanisms import exp
 from ldp_client.checks import short_text
 from ldp_client.errors import ProtocolError
-from ldp_client.estimation.steps import Calibration
+from ldp_client.estimation.steps import Calibration, check_pair
 
 #: Bits after the point: e^(4·64) has 370 bits before it, and the least ε is a millionth.
 _PRECISION = 512
 
 
 def printed_range(permanent: Fraction, first: Fraction) -> int:
-    """Return g of Eq. 6: the optimum of V* over real numbers, rounded to the nearest integer.
+    """Return g of Eq. 6: the optimum of V* over real numbers, rounded to the nearest integer; ε∞ is at most 64.
 
     >>> [printed_range(Fraction(half, 2), Fraction(6, 10) * Fraction(half, 2)) for half in range(1, 11)]
     [2, 2, 3, 3, 4, 5, 7, 9, 12, 17]
     """
+    check_pair(permanent, first)
     a, b = (Fraction(exp(each).floor(_PRECISION), 1 << _PRECISION) for each in (permanent, first))
     # For ε near 0 the sum is 0 up to rounding, with either sign; for a large ε the root almost equals a².
     square = a**4 - 14 * a**2 + 12 * a * b * (1 - a * b) + 12 * a**3 * b + 1
@@ -47,6 +48,7 @@ def variance_over_reports(g: int, permanent: Fraction, first: Fraction, calibrat
 
 def best_range(permanent: Fraction, first: Fraction, calibration: Calibration) -> int:
     """Return the g ≥ 2 of least V*. V* decreases and then increases with g, so the search is O(log g)."""
+    check_pair(permanent, first)
 
     def rises(g: int) -> bool:
         here = variance_over_reports(g, permanent, first, calibration)

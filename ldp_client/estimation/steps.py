@@ -85,6 +85,16 @@ def epsilon_pair(permanent_micro: int, first_micro: int) -> tuple[Fraction, Frac
     return permanent, first
 
 
+def check_pair(permanent: Fraction, first: Fraction) -> None:
+    """Refuse (ε∞, ε₁) unless 0 < ε₁ < ε∞ ≤ 64, with at least a millionth between them: the numerics end there."""
+    step, most = Fraction(1, MICRO), _LARGEST_MICRO // MICRO
+    if not (step <= first and first + step <= permanent <= most):
+        raise ProtocolError(
+            f"ε₁ and ε∞ must satisfy 0.000001 ≤ ε₁ ≤ ε∞ − 0.000001 and ε∞ ≤ {most}, not "
+            f"ε₁ = {short_text(first)} and ε∞ = {short_text(permanent)}"
+        )
+
+
 def check_size(size: int, what: str, least: int = 2, most: int = (1 << 32) - 1) -> None:
     """Refuse a number of values, hash values, buckets, … unless it is an integer in [least, most]."""
     if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:

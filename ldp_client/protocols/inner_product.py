@@ -239,7 +239,8 @@ class PairFleet(DeviceColumns[InnerProduct]):
 def for_everlasting(*, bits: int, stored: int, epsilon_total: float, delta: float) -> InnerProduct:
     """Return the mechanism that is (ε, δ)-everlasting with L stored pairs, for ε < 1.
 
-    ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which can only add privacy.
+    ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which can only add privacy. Advanced composition
+    gives (ε, δ) only if ε ≤ 4 ln(1/δ), which the paper does not state; whatever else composes to more is refused too.
     """
     _check_guarantee(epsilon_total, delta)
     check_size(stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
@@ -247,7 +248,7 @@ def for_everlasting(*, bits: int, stored: int, epsilon_total: float, delta: floa
     micro = math.floor(pair * MICRO)
     if micro < 1:
         raise ProtocolError(f"{stored} stored pairs leave ε' = {pair:.3g} for each, less than a millionth")
-    return InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro)
+    return _guaranteed(InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro), epsilon_total, delta)
 
 
 def for_accuracy(
@@ -281,7 +282,7 @@ def for_accuracy(
             f"an accuracy of {alpha:.3g} takes ε' = {micro / MICRO:.3g}, which ({epsilon_total:.3g}, {delta:.3g}) "
             "does not pay for even once: request less accuracy, or use more users"
         )
-    return InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro)
+    return _guaranteed(InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro), epsilon_total, delta)
 
 
 def _spread(bits: int, users: int, beta: float) -> float:
@@ -295,3 +296,19 @@ def _check_guarantee(epsilon_total: float, delta: float) -> None:
         raise ProtocolError(f"everlasting privacy is proved for 0 < ε < 1, not {short_text(epsilon_total)}")
     if not is_chance(delta):
         raise ProtocolError(f"δ must lie strictly between 0 and 1, not {short_text(delta)}")
+    if not epsilon_total <= -4 * math.log(delta):
+        raise ProtocolError(
+            f"section 7's ε' needs ε ≤ 4 ln(1/δ) = {-4 * math.log(delta):.3g} for δ = {short_text(delta)}, not "
+            f"ε = {short_text(epsilon_total)}: give a smaller δ or ε"
+        )
+
+
+def _guaranteed(protocol: InnerProduct, epsilon_total: float, delta: float) -> InnerProduct:
+    """Return the mechanism; ProtocolError if its pairs compose to more than the ε asked for."""
+    found = protocol.everlasting(delta).gamma
+    if not found <= epsilon_total:
+        raise ProtocolError(
+            f"{protocol.stored} stored pairs of ε' = {protocol.epsilon_pair:.3g} compose to ε = {found:.3g} at "
+            f"δ = {short_text(delta)}, above the {short_text(epsilon_total)} asked for: give a smaller δ"
+        )
+    return protocol

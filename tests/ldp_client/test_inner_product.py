@@ -96,6 +96,18 @@ def test_the_everlasting_guarantee_is_met() -> None:
     assert protocol.everlasting(0).gamma == pytest.approx(100 * protocol.epsilon_pair)
 
 
+@given(st.integers(1, 400), st.floats(0.01, 0.999), st.floats(1e-9, 0.999))
+def test_what_is_returned_meets_the_guarantee_or_is_refused(stored: int, epsilon_total: float, delta: float) -> None:
+    """δ near 1 is where the printed ε' composes to more than ε; at δ ≤ ½ nothing is refused."""
+    try:
+        protocol = for_everlasting(bits=8, stored=stored, epsilon_total=epsilon_total, delta=delta)
+    except ProtocolError:
+        assert delta > 0.5
+        return
+    assert min(stored * protocol.epsilon_pair, advanced_epsilon(protocol.epsilon_pair, stored, delta)) <= epsilon_total
+    assert epsilon_total <= 4 * math.log(1 / delta)
+
+
 def test_a_stored_pair_is_as_private_as_it_says() -> None:
     protocol = InnerProduct(bits=2, stored=1, epsilon_pair_micro=650_000)
 
@@ -139,6 +151,12 @@ def test_impossible_demands_are_refused() -> None:
     for bad in (1.0, math.nan, 0.0):
         with pytest.raises(ProtocolError):
             for_everlasting(bits=4, stored=2, epsilon_total=bad, delta=1e-6)
+    with pytest.raises(ProtocolError, match=r"4 ln\(1/δ\) = 0\.421"):
+        for_everlasting(bits=4, stored=2, epsilon_total=0.9, delta=0.9)
+    with pytest.raises(ProtocolError, match=r"4 ln\(1/δ\)"):
+        for_accuracy(bits=4, users=10**9, epsilon_total=0.9, delta=0.9, alpha=0.2, beta=0.1)
+    with pytest.raises(ProtocolError, match=r"compose to ε = 0\.948"):  # within 4 ln(1/δ) = 0.9003, and still too much
+        for_everlasting(bits=4, stored=2, epsilon_total=0.9, delta=0.7984)
     with pytest.raises(ProtocolError, match="millionth"):
         for_everlasting(bits=4, stored=10**9, epsilon_total=0.01, delta=1e-6)
     with pytest.raises(ProtocolError):

@@ -157,6 +157,14 @@ def test_eq_6_holds_where_floats_cancel(permanent: str, first: str, g: int) -> N
     assert printed_range(Fraction(permanent), Fraction(first)) == expected == g
 
 
+@pytest.mark.parametrize("pair", [("1e9", "1"), ("65", "1"), ("2", "2"), ("1", "2"), ("1", "0"), ("1e-9", "1e-10")])
+def test_a_g_that_cannot_be_computed_is_refused(pair: tuple[str, str]) -> None:
+    permanent, first = map(Fraction, pair)
+    for search in (printed_range, lambda *given: best_range(*given, "exact")):
+        with pytest.raises(ProtocolError, match="ε∞ ≤ 64"):
+            search(permanent, first)
+
+
 def test_small_epsilons_are_stated_to_all_their_digits() -> None:
     """A ratio of 1 + 2·10⁻¹⁵ has one digit left in a float. Against 100 digits of mpmath, to 10⁻¹²."""
     for k, permanent, first in (
