@@ -24,7 +24,7 @@ from aggservice.campaign.output.metrics import Metrics, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
 from aggservice.campaign.service.config import api_of, drop_queue, local_engine, service_config
-from aggservice.campaign.service.jobs import JobResult, Jobs, JobSubmitter, jobs_of, write_domains
+from aggservice.campaign.service.jobs import JobResult, Jobs, JobSubmitter, add_up, jobs_of, windows_of, write_domains
 from aggservice.campaign.service.sealing import (
     POOL_FROM_REPORTS,
     seal_all,
@@ -136,8 +136,9 @@ def run_campaign(
     with watch.stage("losses"):
         path = None if service is not None else ledger or out / "ledger" / "ledger.sqlite"
         write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
-    with watch.stage("assess", len(answers)):
-        found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in answers)
+    shown = add_up(windows_of(campaign, truth.collected.closes_ms), answers)
+    with watch.stage("assess", len(shown)):
+        found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in shown)
         metrics = metrics_of(campaign, seed, chain.bits.private, truth, found)
     return write_outputs(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
 

@@ -27,7 +27,9 @@ from aggservice.campaign.assess.expected import (
     noise_of_query,
     slice_sums,
 )
-from aggservice.campaign.service.jobs import Job, jobs_of
+from aggservice.campaign.assess.slices import slice_names
+from aggservice.campaign.service.jobs import Job, jobs_of, windows_of
+from aggservice.campaign.settings.campaign import Query
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import SeededBits
@@ -97,13 +99,13 @@ class Tune:
         if any(campaign.keys.domain_size(query.rows) > MAX_SLICES for query in campaign.queries):
             raise StudioError(f"the page shows at most {MAX_SLICES:,} keys: ask for fewer while you tune")
         with self._lock:
-            jobs = self._job_sums(campaign)
+            jobs, shown = self._job_sums(campaign)
         return {
             "controls": controls(campaign),
-            "epsilon_left": float(epsilon_left(campaign, [job for job, _ in jobs])),
+            "epsilon_left": float(epsilon_left(campaign, jobs)),
             "epsilon_limit": campaign.service.epsilon,
             "queries": [
-                _query(campaign, number, [(job, sums) for job, sums in jobs if job.query.name == query.name])
+                _query(campaign, number, [(job, sums) for job, sums in shown if job.query.name == query.name])
                 for number, query in enumerate(campaign.queries)
             ],
         }
@@ -113,8 +115,8 @@ class Tune:
             return self._shelf.path(given.text("campaign"), Kind.CAMPAIGN).parent
         return self._shelf.folders[0]
 
-    def _job_sums(self, campaign: Campaign) -> list[tuple[Job, list[SliceSums]]]:
-        """Return the sums of every job; simulated stages and sums are kept for the next move."""
+    def _job_sums(self, campaign: Campaign) -> tuple[list[Job], list[tuple[Job, list[SliceSums]]]]:
+        """Return the jobs to pay, and the sums of everything they answer; both are kept for the next move."""
         document = dict(campaign.document)
         queries = [
             {name: value for name, value in dict(query).items() if name not in ("epsilon", "delta", "tau")}
@@ -125,10 +127,10 @@ class Tune:
         asked = json.dumps([document, queries], default=str, sort_keys=True)
         truth = simulate_reports(campaign, self._chain)
         self._chain.store.forget_unused()
-        jobs = jobs_of(campaign, truth.collected.closes_ms)
+        jobs, shown = (of(campaign, truth.collected.closes_ms) for of in (jobs_of, windows_of))
         if self._sums is None or self._sums[0] != asked:
-            self._sums = (asked, [(job, slice_sums(campaign, truth, job)) for job in jobs])
-        return [(job, sums) for job, (_, sums) in zip(jobs, self._sums[1], strict=True)]
+            self._sums = (asked, [(job, slice_sums(campaign, self._chain, truth, job)) for job in shown])
+        return jobs, [(job, sums) for job, (_, sums) in zip(shown, self._sums[1], strict=True)]
 
 
 def _query(campaign: Campaign, number: int, jobs: list[tuple[Job, list[SliceSums]]]) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _query(campaign: Campaign, number: int, jobs: list[tuple[Job, list[SliceSums
         curve = [
             {"epsilon": float(epsilon), "rmsre": _over(jobs, place, campaign, query, epsilon)} for epsilon in _CURVE
         ]
-        measures.append(_measure(each, jobs[-1][1][place]) | {"curve": curve})
+        measures.append(_measure(campaign, query, each, jobs[-1][1][place]) | {"curve": curve})
     return {
         "name": query.name,
         "epsilon": query.epsilon,
@@ -163,7 +165,7 @@ def _pooled(each: list[ExpectedErrors], name: str) -> float:
     return float((total / slices) ** 0.5) if slices else 0.0
 
 
-def _measure(each: list[ExpectedErrors], last: SliceSums) -> dict[str, Any]:
+def _measure(campaign: Campaign, query: Query, each: list[ExpectedErrors], last: SliceSums) -> dict[str, Any]:
     """Return what to expect over the jobs of a query, and the slices of the last of them, largest first."""
     slices = sum(one.slices for one in each)
     newest = each[-1]
@@ -183,7 +185,13 @@ def _measure(each: list[ExpectedErrors], last: SliceSums) -> dict[str, Any]:
         "bias": sum(one.bias for one in each),
         "rows": [
             {
-                "label": " · ".join(name for field, name in last.names[row].items() if name != last.measure),
+                "label": " · ".join(
+                    name
+                    for name in slice_names(
+                        campaign, query.by, last.high[row : row + 1], last.low[row : row + 1]
+                    ).values()
+                    if name != last.measure
+                ),
                 "truth": float(last.truth[row]),
                 "sent": float(last.sent[row] / last.scale),
                 "keys": int(last.keys[row]),

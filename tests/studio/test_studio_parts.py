@@ -49,10 +49,11 @@ def test_expected_errors_are_those_of_the_exact_law(studio: RunningStudio) -> No
     """The page's figure is the root of the mean of bias² + variance over slices, from the library's own noise."""
     campaign = load_campaign(studio.folder / "small.toml")
     found = studio.post("tune", toml=(studio.folder / "small.toml").read_text(encoding="utf-8"))
-    truth = simulate_reports(campaign, Chain(SeededBits("studio")))
+    chain = Chain(SeededBits("studio"))
+    truth = simulate_reports(campaign, chain)
     (job,) = jobs_of(campaign, truth.collected.closes_ms)
     noise = noise_of_query(campaign, job.query)
-    for shown, sums in zip(found["queries"][0]["measures"], slice_sums(campaign, truth, job), strict=True):
+    for shown, sums in zip(found["queries"][0]["measures"], slice_sums(campaign, chain, truth, job), strict=True):
         square = (sums.sent / sums.scale - sums.truth) ** 2 + sums.keys * float(noise.variance()) / sums.scale**2
         assert shown["rmse"] == pytest.approx(np.sqrt(square.mean()), rel=1e-9)
         assert len(shown["rows"]) == sums.truth.size
@@ -64,10 +65,11 @@ def test_expected_errors_meet_200_draws_of_the_noise(shelf_folder: Path, name: s
     """The mean of 200 runs' mean squares lies within 6 of its stated standard deviations (false alarm below 10⁻⁶)."""
     campaign = load_campaign(shelf_folder / name)
     campaign = replace(campaign, population=replace(campaign.population, size=min(campaign.population.size, 3_000)))
-    truth = simulate_reports(campaign, Chain(SeededBits("tolerance")))
+    chain = Chain(SeededBits("tolerance"))
+    truth = simulate_reports(campaign, chain)
     job = jobs_of(campaign, truth.collected.closes_ms)[0]
     noise, bits = noise_of_query(campaign, job.query), SeededBits(f"draws {name}")
-    for sums in slice_sums(campaign, truth, job):
+    for sums in slice_sums(campaign, chain, truth, job):
         expected = expected_errors(sums, noise, job.query.tau)
         weight = np.maximum(sums.truth, expected.tau) ** -2.0
         squares = []

@@ -7,7 +7,7 @@ the noise: the mean square of an error is bias² + variance, exactly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -15,9 +15,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.assess.job_truth import job_truth, sums_at
 from aggservice.campaign.service.jobs import Job
 from aggservice.campaign.settings.campaign import Campaign, Query
-from aggservice.campaign.settings.key_layout import KeyTable
+from aggservice.campaign.settings.key_layout import Words
+from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.fates import Fate
 from aggservice.campaign.world.truth import Truth
 from aggservice.mechanisms import DiscreteLaplace
@@ -28,18 +30,21 @@ Ints = NDArray[np.int64]
 
 _LEVEL: Final = Fraction(95, 100)
 _CAPPED: Final = (Fate.CAPPED_L1, Fate.CAPPED_L0, Fate.RATE_LIMITED)
+_ATTRIBUTED: Final = tuple(fate for fate in Fate if fate > Fate.DEDUPLICATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SliceSums:
-    """The slices of one job for one measure: natural truth, contributions sent, and the keys that each adds up.
+    """The slices of one job for one measure: natural truth, contributions sent, and the released numbers (keys, in each
+    of the job's summaries) that each adds up. ``high`` and ``low`` are the keys of the slices.
 
     ``capped`` and ``clipped`` are the shares of the attributable amount that caps and clipping took.
     """
 
     measure: str
     scale: float
-    names: tuple[Mapping[str, str], ...]
+    high: Words
+    low: Words
     truth: Floats
     sent: Ints
     keys: Ints
@@ -71,56 +76,30 @@ class ExpectedErrors:
     half_width: Floats
 
 
-def slice_sums(campaign: Campaign, truth: Truth, job: Job) -> list[SliceSums]:
-    """Return the slices of a job with declared keys, per measure."""
-    items, reports, collected, query = truth.items, truth.reports, truth.collected, job.query
-    window = np.zeros(campaign.batches, dtype=np.bool_)
-    window[list(job.batches)] = True
-    inside = window[collected.period]
-    true = inside & items.attributable
-    member = (collected.batch >= 0) & window[np.maximum(collected.batch, 0)]
-    sent = np.repeat(member, np.diff(reports.offset))
-    high, low = campaign.keys.domain(query.rows)
-    fields = [field for field in campaign.keys.fields if field.name in query.by or field.origin == "measure"]
-
-    def grouped(above: NDArray[np.uint64], below: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        return campaign.keys.keys({field.name: field.decode(above, below) for field in fields}, above.size)
-
-    domain, groups = KeyTable(high, low), KeyTable(*grouped(high, low))
-    keys = np.bincount(groups.find(*grouped(domain.high, domain.low)), minlength=len(groups))
-
-    def summed(above: NDArray[np.uint64], below: NDArray[np.uint64], values: Ints) -> Ints:
-        asked = domain.find(above, below) >= 0
-        total = np.zeros(len(groups), dtype=np.int64)
-        np.add.at(total, groups.find(*grouped(above[asked], below[asked])), values[asked])
-        return total
-
-    natural = summed(items.true_high[true], items.true_low[true], items.natural[true])
-    released = summed(reports.key_high[sent], reports.key_low[sent], reports.value[sent])
-    place = np.zeros(len(groups), dtype=np.int64)
-    for field in fields:
-        if field.origin == "measure":
-            place = np.minimum(field.decode(groups.high, groups.low), len(campaign.measures) - 1)
+def slice_sums(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> list[SliceSums]:
+    """Return the slices of a job with declared keys, per measure; ``job`` may add up several summaries."""
+    by_key = job_truth(campaign, chain, truth, job)
+    slices = by_key.slice_truth.size
+    of_rows = by_key.slice_of[by_key.domain]
+    keys = np.bincount(of_rows, minlength=slices)
+    sent = sums_at(of_rows, by_key.sent[by_key.domain], slices)
     found = []
-    for number, measure in enumerate(campaign.measures):
-        mine, own = place == number, true & (items.measure == number)
-        asked = int(items.asked[own].sum())
-        stopped = own & np.isin(items.fate, _CAPPED)
+    for place, measure in enumerate(campaign.measures):
+        shown = np.flatnonzero((by_key.slice_measure == place) & (keys > 0))
+        settled = by_key.settled_asked[place]
+        waiting, amount = int(by_key.waiting_asked[place].sum()), int(by_key.waiting_amount[place].sum())
+        asked = waiting + int(settled[list(_ATTRIBUTED)].sum())
         found.append(
             SliceSums(
                 measure=measure.name,
                 scale=float(measure.scale),
-                names=tuple(
-                    {field.name: field.value_of(int(field.decode(above, below)[0])) for field in fields}
-                    for above, below in zip(
-                        groups.high[mine].reshape(-1, 1), groups.low[mine].reshape(-1, 1), strict=True
-                    )
-                ),
-                truth=natural[mine].astype(np.float64),
-                sent=released[mine],
-                keys=keys[mine],
-                capped=int(items.amount[stopped].sum()) / asked if asked else 0.0,
-                clipped=int((items.asked - items.amount)[own].sum()) / asked if asked else 0.0,
+                high=by_key.slice_high[shown],
+                low=by_key.slice_low[shown],
+                truth=by_key.slice_truth[shown].astype(np.float64),
+                sent=sent[shown],
+                keys=keys[shown] * job.summaries,
+                capped=int(settled[list(_CAPPED)].sum()) / asked if asked else 0.0,
+                clipped=(waiting - amount) / asked if asked else 0.0,
             )
         )
     return found

@@ -17,6 +17,7 @@ from aggservice.campaign.assess.job_truth import JobTruth, sums_at
 from aggservice.campaign.assess.waterfall import Waterfall, waterfall_of
 from aggservice.campaign.service.jobs import JobResult
 from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.settings.key_layout import Words
 from aggservice.client import ClientError
 from aggservice.client.values import SummaryHeader
 from aggservice.mechanisms import DiscreteLaplace
@@ -178,6 +179,12 @@ def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment
     )
 
 
+def slice_names(campaign: Campaign, by: tuple[str, ...], high: Words, low: Words) -> dict[str, str]:
+    """Return the values by field of one slice, from its key (columns of one row)."""
+    fields = [field for field in campaign.keys.fields if field.name in by or field.origin == "measure"]
+    return {field.name: field.value_of(int(field.decode(high, low)[0])) for field in fields}
+
+
 class Comparison:
     """One released job beside its truth: errors over slices, and their rows."""
 
@@ -243,10 +250,8 @@ class Comparison:
 
     def names(self, at: int) -> dict[str, str]:
         """Return the values of a slice by field."""
-        by = self.answer.job.query.by
         key = self.truth.slice_high[at : at + 1], self.truth.slice_low[at : at + 1]
-        fields = [field for field in self.campaign.keys.fields if field.name in by or field.origin == "measure"]
-        return {field.name: field.value_of(int(field.decode(*key)[0])) for field in fields}
+        return slice_names(self.campaign, self.answer.job.query.by, *key)
 
     def slices(self) -> list[Slice]:
         """Return the rows of the largest slices of every measure, largest truth first."""

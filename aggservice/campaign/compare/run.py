@@ -15,7 +15,7 @@ from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.output.metrics import metrics_of
 from aggservice.campaign.run import RunResult, log_files, seal_reports, write_json, write_outputs
 from aggservice.campaign.service.config import drop_queue, sensitivities_of, service_config
-from aggservice.campaign.service.jobs import jobs_of, write_domains
+from aggservice.campaign.service.jobs import add_up, jobs_of, windows_of, write_domains
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.stages.watch import Progress, Stopwatch, no_progress
@@ -139,8 +139,9 @@ def _run_one(
         for number, job in enumerate(jobs):
             answers.append(submitter.run(job))
             asked(number + 1)
-    with chain.watch.stage(f"assess {api}", len(answers)):
-        found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in answers)
+    shown = add_up(windows_of(campaign, truth.collected.closes_ms), answers)
+    with chain.watch.stage(f"assess {api}", len(shown)):
+        found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in shown)
         metrics = metrics_of(campaign, seed, chain.bits.private, truth, found)
     return write_outputs(campaign, out, seed, truth, answers, found, metrics, chain.watch, draw=draw)
 

@@ -35,7 +35,11 @@ def parse_queries(top: Section, keys: KeyLayout, client: ClientSettings) -> tupl
             window=section.whole("window", 7, least=1, most=_MAX_WINDOW),
             repeat=section.whole("repeat", 1, least=1, most=1000),
             tau=section.number("tau", 0.0, least=0, most=1e15),
+            job_per=section.choice("job_per", ("window", "batch"), "window"),  # type: ignore[arg-type]
         )
+        if query.job_per == "batch" and (discovery or client.api == "w3c"):
+            kind = "a sum of discovered keys misses what each batch left out" if discovery else "W3C tasks have jobs"
+            section.refuse("job_per", "is 'batch'", f'Write "window" here: {kind}')
         if not discovery:
             if Fraction(query.delta):
                 section.refuse("delta", f"is {query.delta}", "Declared keys cost no δ: leave it out, or discover keys")

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.assess.expected import noise_of_query
 from aggservice.campaign.assess.job_truth import job_truth, sums_at
-from aggservice.campaign.optimise.choices import Choice, jobs_per_batch
-from aggservice.campaign.optimise.errors import Taus, payable
-from aggservice.campaign.service.jobs import Job, jobs_of
+from aggservice.campaign.optimise.choices import Choice, jobs_per_batch, windows_from_batches
+from aggservice.campaign.optimise.errors import Taus, payable_windows
+from aggservice.campaign.service.jobs import Job
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
 from aggservice.campaign.stages.chain import Chain
@@ -44,22 +44,22 @@ def noise_lab(campaign: Campaign, chain: Chain) -> Choice:
 
 
 def lower_bound(campaign: Campaign, chain: Chain, taus: Taus) -> float | None:
-    """Return an RMSRE_τ that no scale, clipping bound or split of ε can beat; None with key discovery.
+    """Return an RMSRE_τ that no choice can beat; None with key discovery.
 
     A query may use no more ε than all queries together have; with one query that is its own.
     """
     if any(query.discovery for query in campaign.queries) or campaign.client.kind != "attribution":
         return None
     truth = simulate_reports(campaign, chain)
-    jobs = payable(campaign, jobs_of(campaign, truth.collected.closes_ms))
+    jobs = payable_windows(campaign, truth.collected.closes_ms)
     asked = {job.query.name: job.query for job in jobs}
     total = sum((jobs_per_batch(query) * Fraction(query.epsilon) for query in asked.values()), Fraction(0))
     squares, slices = 0.0, 0
     for place, measure in enumerate(campaign.measures):
         bias, noise = np.zeros(_GRID), np.zeros(_GRID)
         for job in jobs:
-            most = total / jobs_per_batch(job.query)
-            of_bias, of_noise, count = _bound_parts(campaign, chain, truth, job, place, most, taus)
+            variance = _least_variance(campaign, job, total)
+            of_bias, of_noise, count = _bound_parts(campaign, chain, truth, job, place, variance, taus)
             bias, noise, slices = bias + of_bias, noise + of_noise, slices + count
         # One clipping bound serves all jobs. The last bound of the grid is the largest value: beyond it nothing gains.
         cells = np.concatenate((bias[1:] + noise[:-1], bias[-1:] + noise[-1:]))
@@ -67,8 +67,19 @@ def lower_bound(campaign: Campaign, chain: Chain, taus: Taus) -> float | None:
     return math.sqrt(squares / slices) if slices else 0.0
 
 
+def _least_variance(campaign: Campaign, window: Job, total: Fraction) -> float:
+    """Return the least variance of a key of a window at a total ε per report: with a job of its own or from batches."""
+    found = []
+    for query in (window.query, windows_from_batches(campaign, window.query)):
+        if query is not None:
+            epsilon = min(total / jobs_per_batch(query), Fraction(64))
+            noise = noise_of_query(campaign, replace(query, epsilon=f"{float(epsilon):.6f}"))
+            found.append(float(noise.variance()) * (len(window.batches) if query.job_per == "batch" else 1))
+    return min(found)
+
+
 def _bound_parts(
-    campaign: Campaign, chain: Chain, truth: Truth, job: Job, place: int, epsilon: Fraction, taus: Taus
+    campaign: Campaign, chain: Chain, truth: Truth, job: Job, place: int, variance: float, taus: Taus
 ) -> tuple[Floats, Floats, int]:
     """Return, per clipping bound, the squared bias and the noise of a job's slices, and the number of slices."""
     by_key = job_truth(campaign, chain, truth, job)
@@ -87,8 +98,6 @@ def _bound_parts(
     largest = int(items.natural[items.measure == place].max(initial=1)) if measure.of == "value" else 1
     grid = np.unique(np.rint(np.geomspace(1, largest, _GRID)).astype(np.int64)) if largest > 1 else np.array([1])
     weight = np.maximum(by_key.slice_truth, taus[job.query.name, measure.name]).astype(np.float64) ** -2.0
-    query = replace(job.query, epsilon=f"{float(min(epsilon, Fraction(64))):.6f}")
-    variance = float(noise_of_query(campaign, query).variance())
     bias, noise = np.zeros(_GRID), np.zeros(_GRID)
     for number in range(_GRID):
         bound = int(grid[min(number, grid.size - 1)])

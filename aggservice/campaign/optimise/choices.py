@@ -1,11 +1,13 @@
-"""What ``optimise`` may choose: the scale and clipping bound of each measure, the cap of a device, ε per query."""
+"""What ``optimise`` may choose: the scale and clipping bound of each measure, the cap of a device, ε per query, and
+whether rolling windows have jobs of their own or add up those of their batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from aggservice.campaign.settings.campaign import Campaign, Query
 
@@ -14,12 +16,13 @@ _EPSILON_STEP = Fraction(1, 1000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Values of everything that may be chosen. ``scales`` and ``most`` are per measure, ``epsilons`` per query."""
+    """Values of everything that may be chosen. ``scales`` and ``most`` are per measure, the rest per query."""
 
     scales: tuple[int, ...]
     most: tuple[int, ...]
     cap: int
     epsilons: tuple[str, ...]
+    job_per: tuple[Literal["window", "batch"], ...]
 
     @classmethod
     def of(cls, campaign: Campaign) -> Choice:
@@ -29,6 +32,7 @@ class Choice:
             most=tuple(one.most for one in campaign.measures),
             cap=campaign.client.cap,
             epsilons=tuple(query.epsilon for query in campaign.queries),
+            job_per=tuple(query.job_per for query in campaign.queries),
         )
 
     def fits(self, campaign: Campaign) -> bool:
@@ -53,6 +57,8 @@ class Choice:
         for place, query in enumerate(campaign.queries):
             if Fraction(self.epsilons[place]) != Fraction(query.epsilon):
                 found["queries", str(place), "epsilon"] = self.epsilons[place]
+            if self.job_per[place] != query.job_per:
+                found["queries", str(place), "job_per"] = self.job_per[place]
         return found
 
     def apply(self, campaign: Campaign) -> Campaign:
@@ -65,7 +71,8 @@ class Choice:
         if client.kind in ("reach", "frequency"):
             measures = (replace(campaign.measures[0], scale=Fraction(client.l1 // self.cap)),)
         queries = tuple(
-            replace(query, epsilon=epsilon) for query, epsilon in zip(campaign.queries, self.epsilons, strict=True)
+            replace(query, epsilon=epsilon, job_per=job_per)
+            for query, epsilon, job_per in zip(campaign.queries, self.epsilons, self.job_per, strict=True)
         )
         return replace(campaign, client=client, measures=measures, queries=queries)
 
@@ -83,7 +90,25 @@ def set_field(document: Any, campaign: Campaign, path: tuple[str, ...], value: A
 
 def jobs_per_batch(query: Query) -> int:
     """Return how many jobs of a query charge a report, at most."""
-    return query.repeat * (query.window if query.over == "rolling" else 1)
+    return query.repeat * (query.window if query.over == "rolling" and query.job_per == "window" else 1)
+
+
+def windows_from_batches(campaign: Campaign, query: Query) -> Query | None:
+    """Return a rolling query that asks each batch once, at the same total ε per report; None if that cannot be.
+
+    A window of w batches then has the noise of w jobs, each at w times the ε: its variance is a w-th of what it was.
+    """
+    if query.over != "rolling" or query.job_per == "batch" or query.discovery or campaign.client.api == "w3c":
+        return None
+    made = replace(query, job_per="batch")
+    total = Fraction(query.epsilon) * jobs_per_batch(query) / jobs_per_batch(made)
+    return replace(made, epsilon=_decimal(total))
+
+
+def _decimal(epsilon: Fraction) -> str:
+    """Return an ε as decimal text, rounded down to the step; at least one step, at most what a job may use."""
+    rounded = min(max(epsilon // _EPSILON_STEP * _EPSILON_STEP, _EPSILON_STEP), Fraction(64))
+    return f"{float(rounded):.3f}".rstrip("0").rstrip(".")
 
 
 def split_epsilon(campaign: Campaign, noise: Mapping[str, float]) -> tuple[str, ...]:
@@ -105,7 +130,5 @@ def split_epsilon(campaign: Campaign, noise: Mapping[str, float]) -> tuple[str, 
         if query.name not in weight:
             found.append(query.epsilon)
             continue
-        share = Fraction(weight[query.name] / whole) * total
-        rounded = min(max(share // _EPSILON_STEP * _EPSILON_STEP, _EPSILON_STEP), Fraction(64))
-        found.append(f"{float(rounded):.3f}".rstrip("0").rstrip("."))
+        found.append(_decimal(Fraction(weight[query.name] / whole) * total))
     return tuple(found)

@@ -17,7 +17,7 @@ from aggservice.campaign.assess.expected import expected_errors, noise_of_query,
 from aggservice.campaign.assess.job_truth import JobTruth, job_truth
 from aggservice.campaign.assess.slices import Comparison
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.service.jobs import Job, JobResult, jobs_of
+from aggservice.campaign.service.jobs import Job, JobResult, jobs_of, windows_of
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.sweep.draws import releases_of
@@ -58,17 +58,17 @@ class Errors:
             self.noise[query] = self.noise.get(query, 0.0) + noise
 
 
-def payable(campaign: Campaign, jobs: Sequence[Job]) -> list[Job]:
-    """Return the jobs that the ledger will pay, in order: every batch of theirs has ε left."""
+def payable_windows(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
+    """Return the windows that the ledger will pay: every batch of their jobs has ε left when its turn comes."""
     left = [Fraction(campaign.service.epsilon)] * campaign.batches
-    paid = []
-    for job in jobs:
+    paid = set()
+    for job in jobs_of(campaign, closes_ms):
         price = Fraction(job.query.epsilon) + Fraction(job.query.others_epsilon)
         if all(left[batch] >= price for batch in job.batches):
-            paid.append(job)
+            paid.add(job.name)
             for batch in job.batches:
                 left[batch] -= price
-    return paid
+    return [window for window in windows_of(campaign, closes_ms) if paid.issuperset(window.parts or (window.name,))]
 
 
 def default_taus(campaign: Campaign) -> dict[tuple[str, str], float]:
@@ -88,19 +88,19 @@ def expected(campaign: Campaign, chain: Chain, taus: Taus) -> Errors:
     if campaign.client.kind == "event-level":
         raise CampaignError("event-level reports carry their noise already: there is no budget to divide")
     truth = simulate_reports(campaign, chain)
-    jobs = payable(campaign, jobs_of(campaign, truth.collected.closes_ms))
+    windows = payable_windows(campaign, truth.collected.closes_ms)
     found = Errors()
-    for job in jobs:
-        if job.query.discovery:
+    for window in windows:
+        if window.query.discovery:
             continue
-        noise = noise_of_query(campaign, job.query)
-        for sums in slice_sums(campaign, truth, job):
-            errors = expected_errors(sums, noise, taus[job.query.name, sums.measure])
+        noise = noise_of_query(campaign, window.query)
+        for sums in slice_sums(campaign, chain, truth, window):
+            errors = expected_errors(sums, noise, taus[window.query.name, sums.measure])
             squares = errors.rmsre**2 * errors.slices
-            found.add(squares, errors.slices, job.query.name, squares * errors.noise_share)
-    discovering = [job for job in jobs if job.query.discovery]
+            found.add(squares, errors.slices, window.query.name, squares * errors.noise_share)
+    discovering = [window for window in windows if window.query.discovery]
     if discovering:
-        judged = _by_releases(campaign, chain, taus, jobs, discovering, _DISCOVERY_RELEASES)
+        judged = _by_releases(campaign, chain, taus, discovering, _DISCOVERY_RELEASES)
         found.add(judged.squares, judged.slices)
     return found
 
@@ -108,17 +108,14 @@ def expected(campaign: Campaign, chain: Chain, taus: Taus) -> Errors:
 def judge(campaign: Campaign, chain: Chain, taus: Taus, repetitions: int) -> Errors:
     """Return the error that ``repetitions`` releases from the reports of a chain show; slices per release."""
     truth = simulate_reports(campaign, chain)
-    jobs = jobs_of(campaign, truth.collected.closes_ms)
-    return _by_releases(campaign, chain, taus, jobs, jobs, repetitions)
+    return _by_releases(campaign, chain, taus, windows_of(campaign, truth.collected.closes_ms), repetitions)
 
 
-def _by_releases(
-    campaign: Campaign, chain: Chain, taus: Taus, jobs: Sequence[Job], chosen: Sequence[Job], repetitions: int
-) -> Errors:
+def _by_releases(campaign: Campaign, chain: Chain, taus: Taus, chosen: Sequence[Job], repetitions: int) -> Errors:
     truth = simulate_reports(campaign, chain)
-    truths = {job.name: job_truth(campaign, chain, truth, job) for job in chosen}
+    truths = {window.name: job_truth(campaign, chain, truth, window) for window in chosen}
     found = Errors()
-    for answers in releases_of(campaign, chain, truth, jobs, repetitions):
+    for answers in releases_of(campaign, chain, truth, repetitions):
         for answer in answers:
             if answer.paid and answer.job.name in truths:
                 _add(found, campaign, answer, truths[answer.job.name], taus)

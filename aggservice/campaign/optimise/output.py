@@ -44,8 +44,10 @@ def named_values(proposal: Proposal, choice: Choice) -> dict[str, str]:
         for measure, scale, most in zip(campaign.measures, choice.scales, choice.most, strict=True):
             found[f"measures.{measure.name}.scale"] = str(scale)
             found[f"measures.{measure.name}.most"] = str(most)
-    for query, epsilon in zip(campaign.queries, choice.epsilons, strict=True):
+    for query, epsilon, job_per in zip(campaign.queries, choice.epsilons, choice.job_per, strict=True):
         found[f"queries.{query.name}.epsilon"] = epsilon
+        if query.over == "rolling":
+            found[f"queries.{query.name}.job_per"] = job_per
     return found
 
 

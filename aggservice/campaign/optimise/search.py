@@ -1,4 +1,4 @@
-"""``optimise``: a coordinate search over scales, clipping bounds and ε, on one population, judged on another.
+"""``optimise``: a joint search over scales, clipping bounds and ε, on some populations, judged on another.
 
 The search runs on people that the judgement never sees: another simulated population, or the other half of a log's
 devices. Aksu et al., "Summary Reports Optimization in the Privacy Sandbox Attribution Reporting API" (PoPETs 2024),
@@ -8,20 +8,23 @@ choose scales and clipping bounds for the same error; they optimise a bound, thi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import permutations
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.optimise.bound import lower_bound, noise_lab
-from aggservice.campaign.optimise.choices import Choice, split_epsilon
+from aggservice.campaign.optimise.choices import Choice, split_epsilon, windows_from_batches
 from aggservice.campaign.optimise.errors import Errors, Taus, default_taus, expected, judge
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.stages.store import StageStore
 
-_STEPS = (4.0, 2.0, 2**0.5, 2**0.25, 2**0.125)
-_MAX_EVALUATIONS = 400
-_POPULATIONS = 2
+_COARSE_STEPS = (4.0, 2.0)
+_FINE_STEPS = (2**0.5, 2**0.25, 2**0.125, 2**0.0625)
+_MAX_EVALUATIONS = 600
+_CHOOSING_PEOPLE = 60_000
+"""Simulated people that choose, at least: the choice should fit no single draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +87,7 @@ def optimise(
     store = store or StageStore()
     choosing, judging = halves(campaign)
     # A log has one half to choose on; simulated people can be drawn again, so that the choice fits no single draw.
-    draws = 1 if campaign.population.log is not None else _POPULATIONS
+    draws = 1 if campaign.population.log is not None else min(6, max(2, _CHOOSING_PEOPLE // campaign.population.size))
     learn = [Chain.seeded(f"{seed} choose {number}", store=store) for number in range(draws)]
     test = Chain.seeded(f"{seed} judge", store=store)
     if campaign.client.kind == "event-level":
@@ -95,8 +98,7 @@ def optimise(
     taus = default_taus(rule.apply(choosing))
     search = _Search(choosing, learn, taus, progress)
     now = Choice.of(campaign)
-    search.begin([one for one in (now, rule) if one.fits(campaign)])
-    search.run()
+    search.run([one for one in dict.fromkeys((now, rule)) if one.fits(campaign)])
 
     def figures(choice: Choice) -> Figures:
         made = choice.apply(judging)
@@ -123,7 +125,11 @@ def optimise(
 
 
 class _Search:
-    """Coordinate search by factors that shrink; every expected error is computed once."""
+    """A pattern search by factors that shrink; every expected error is computed once.
+
+    One coordinate at a time would stop where measures share Λ₁: a larger scale of one helps only while the other gives
+    way. So besides single coordinates it moves pairs of them and all of them at once.
+    """
 
     def __init__(
         self, campaign: Campaign, chains: list[Chain], taus: Taus, progress: Callable[[int], None] | None
@@ -151,9 +157,26 @@ class _Search:
                 self._progress(self.evaluations)
         return self._known[choice]
 
-    def begin(self, starts: list[Choice]) -> None:
-        """Start from the best of some choices."""
-        self.best = min(starts, key=lambda one: self.error(one).rmsre)
+    def run(self, starts: list[Choice]) -> None:
+        """Go down from every start in large steps, then from the best of them in small ones, until none helps."""
+        found = []
+        for start in starts:
+            self.best = start
+            self._descend(_COARSE_STEPS)
+            found.append(self.best)
+        self.best = min(found, key=lambda one: self.error(one).rmsre)
+        self._descend(_FINE_STEPS)
+
+    def _descend(self, steps: Sequence[float]) -> None:
+        for step in steps:
+            improved = True
+            while improved:
+                before = self.best
+                improved = any([self._try(choice) for choice in self._neighbours(step)])
+                while improved and self._try(_onward(before, self.best)):
+                    pass
+            self._ask_batches()
+            self._divide_epsilon()
 
     def _try(self, choice: Choice) -> bool:
         if self.evaluations >= _MAX_EVALUATIONS or not choice.fits(self._campaign):
@@ -163,32 +186,46 @@ class _Search:
             return True
         return False
 
-    def run(self) -> None:
-        """Improve one coordinate after the other, in steps from large to small, until none helps."""
-        for step in _STEPS:
-            improved = True
-            while improved:
-                improved = any([self._try(choice) for choice in self._neighbours(step)])
-            self._divide_epsilon()
-
     def _neighbours(self, step: float) -> Iterator[Choice]:
+        """Yield choices around the best one; each starts from the best that was found until then."""
         if self._campaign.client.kind in ("reach", "frequency"):
             for cap in (self.best.cap + max(1, round(step) - 1), self.best.cap - max(1, round(step) - 1)):
                 yield replace(self.best, cap=cap)
             return
-        for place, measure in enumerate(self._campaign.measures):
-            for factor in (step, 1 / step):
-                # The scale with its clipping bound as it is, the bound alone, and both against each other.
-                scale = max(1, round(self.best.scales[place] * factor))
-                yield replace(self.best, scales=_with(self.best.scales, place, scale))
-                if measure.of != "value":
+        places = range(len(self._campaign.measures))
+        for factor in (step, 1 / step):
+            for place in places:
+                yield self._scaled({place: factor})
+                if self._campaign.measures[place].of != "value":
                     continue
-                most = max(1, round(self.best.most[place] * factor))
-                yield replace(self.best, most=_with(self.best.most, place, most))
-                against = max(1, math.floor(self.best.scales[place] / factor))
-                yield replace(
-                    self.best, most=_with(self.best.most, place, most), scales=_with(self.best.scales, place, against)
-                )
+                # The clipping bound alone, and against the scale, so that Λ₁ of one contribution stays as it is.
+                most = _with(self.best.most, place, max(1, round(self.best.most[place] * factor)))
+                yield replace(self.best, most=most)
+                yield replace(self._scaled({place: self.best.most[place] / most[place]}), most=most)
+            if len(places) > 1:
+                yield self._scaled(dict.fromkeys(places, factor))
+        for taker, giver in permutations(places, 2):
+            # What one measure takes of Λ₁, the other gives.
+            amounts = [scale * most for scale, most in zip(self.best.scales, self.best.most, strict=True)]
+            left = amounts[giver] - amounts[taker] * (step - 1)
+            if left > 0:
+                yield self._scaled({taker: step, giver: left / amounts[giver]})
+
+    def _scaled(self, factors: Mapping[int, float]) -> Choice:
+        """Return the best choice with the scales of some measures multiplied."""
+        scales = self.best.scales
+        for place, factor in factors.items():
+            scales = _with(scales, place, max(1, math.floor(scales[place] * factor)))
+        return replace(self.best, scales=scales)
+
+    def _ask_batches(self) -> None:
+        """Ask each batch once instead of each rolling window, where that gives windows less noise."""
+        for place, query in enumerate(self.best.apply(self._campaign).queries):
+            made = windows_from_batches(self._campaign, query)
+            if made is not None:
+                epsilons = (*self.best.epsilons[:place], made.epsilon, *self.best.epsilons[place + 1 :])
+                job_per = (*self.best.job_per[:place], made.job_per, *self.best.job_per[place + 1 :])
+                self._try(replace(self.best, epsilons=epsilons, job_per=job_per))
 
     def _divide_epsilon(self) -> None:
         """Divide the total ε over the queries by the noise that each has now."""
@@ -201,3 +238,12 @@ class _Search:
 
 def _with(values: tuple[int, ...], place: int, value: int) -> tuple[int, ...]:
     return (*values[:place], value, *values[place + 1 :])
+
+
+def _onward(before: Choice, now: Choice) -> Choice:
+    """Return the choice that is as far from ``now`` as ``now`` is from ``before`` (Hooke and Jeeves' pattern move)."""
+
+    def further(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(max(1, round(b * b / a)) for a, b in zip(old, new, strict=True))
+
+    return replace(now, scales=further(before.scales, now.scales), most=further(before.most, now.most))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +27,21 @@ REFUSED = "PRIVACY_BUDGET_EXHAUSTED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job of a query over some batches, submitted when the last of them has closed."""
+    """One job of a query over some batches, submitted when the last of them has closed.
+
+    A window that is added up from ``parts`` has the names of their jobs there, and is not submitted itself.
+    """
 
     name: str
     query: Query
     batches: tuple[int, ...]
     time_ms: int
+    parts: tuple[str, ...] = ()
+
+    @property
+    def summaries(self) -> int:
+        """The number of summaries, each with its own noise, that the answer adds up."""
+        return max(1, len(self.parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -69,22 +78,74 @@ class JobResult:
 
 
 def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
-    """Return every job in order of time; jobs at the same time keep the order of the file."""
+    """Return every job to submit in order of time; jobs at the same time keep the order of the file."""
     jobs = []
     for query in campaign.queries:
-        if query.over == "all":
-            windows = [tuple(range(campaign.batches))]
-        elif query.over == "each":
-            windows = [(number,) for number in range(campaign.batches)]
-        else:
-            last = range(query.window - 1, campaign.batches)
-            windows = [tuple(range(number - query.window + 1, number + 1)) for number in last]
-        for window in windows:
-            for again in range(query.repeat):
-                span = "all" if query.over == "all" else f"{window[-1]:03d}"
-                name = f"{query.label}-{span}" + (f"-again{again}" if again else "")
-                jobs.append(Job(name=name, query=query, batches=window, time_ms=closes_ms[window[-1]]))
+        if query.job_per == "window":
+            jobs += _windows(campaign, query, closes_ms)
+            continue
+        for again in range(query.repeat):
+            names = [_part_name(query, batch, again) for batch in range(campaign.batches)]
+            jobs += [
+                Job(name=name, query=query, batches=(batch,), time_ms=closes_ms[batch])
+                for batch, name in enumerate(names)
+            ]
     return sorted(jobs, key=lambda job: job.time_ms)
+
+
+def windows_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
+    """Return what the queries ask for, in order of time: a job of its own, or one that is added up from parts."""
+    windows = [window for query in campaign.queries for window in _windows(campaign, query, closes_ms)]
+    return sorted(windows, key=lambda job: job.time_ms)
+
+
+def add_up(windows: Sequence[Job], answers: Sequence[JobResult]) -> list[JobResult]:
+    """Return the answer of each window from the answers of the jobs; it is refused if one of its parts was.
+
+    Summaries of the same domain have the same keys in the same order, so that their rows add up one by one.
+    """
+    by_name = {answer.job.name: answer for answer in answers}
+    found = []
+    for window in windows:
+        if not window.parts:
+            found.append(by_name[window.name])
+            continue
+        parts = [by_name[name] for name in window.parts]
+        refused = [part for part in parts if not part.paid]
+        last = refused[0] if refused else parts[-1]
+        reply, rows = last.reply, last.metrics
+        if isinstance(reply, SummaryHeader):
+            statement = reply.statement
+            text = f"The sum of {len(parts)} summaries. Each of them: {statement.text}"
+            counts = [part.reply.error_counts for part in parts]
+            names = {name: sum(one.get(name, 0) for one in counts) for one in counts for name in one}
+            reply = replace(reply, statement=replace(statement, text=text), error_counts=names)
+            rows = np.sum([part.metrics for part in parts], axis=0, dtype=np.int64)
+        draws = np.full(rows.size, len(parts), dtype=np.int64)
+        found.append(JobResult(job=window, high=last.high, low=last.low, metrics=rows, reply=reply, draws=draws))
+    return found
+
+
+def _windows(campaign: Campaign, query: Query, closes_ms: Sequence[int]) -> list[Job]:
+    if query.over == "all":
+        windows = [tuple(range(campaign.batches))]
+    elif query.over == "each":
+        windows = [(number,) for number in range(campaign.batches)]
+    else:
+        last = range(query.window - 1, campaign.batches)
+        windows = [tuple(range(number - query.window + 1, number + 1)) for number in last]
+    found = []
+    for window in windows:
+        for again in range(query.repeat):
+            span = "all" if query.over == "all" else f"{window[-1]:03d}"
+            name = f"{query.label}-{span}" + (f"-again{again}" if again else "")
+            parts = tuple(_part_name(query, batch, again) for batch in window) if query.job_per == "batch" else ()
+            found.append(Job(name=name, query=query, batches=window, time_ms=closes_ms[window[-1]], parts=parts))
+    return found
+
+
+def _part_name(query: Query, batch: int, again: int) -> str:
+    return f"{query.label}-batch-{batch:03d}" + (f"-again{again}" if again else "")
 
 
 def write_domains(campaign: Campaign, folder: Path) -> None:

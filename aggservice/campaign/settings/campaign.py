@@ -137,8 +137,10 @@ class ServiceSettings:
 class Query:
     """One query, over each batch, all batches, or each rolling window of batches.
 
-    ``rows`` restricts the domain to some values of some fields; ``by`` names the fields that a table shows, summed over
-    the others. ``repeat`` runs the same query again, with fresh noise and a new charge.
+    ``job_per`` "window" submits one job per such window; "batch" submits one per batch and adds up their summaries, so
+    that a report pays once however many windows it is in. ``rows`` restricts the domain to some values of some fields;
+    ``by`` names the fields that a table shows, summed over the others. ``repeat`` runs the same query again, with fresh
+    noise and a new charge.
     """
 
     name: str
@@ -152,6 +154,7 @@ class Query:
     window: int
     repeat: int
     tau: float
+    job_per: Literal["window", "batch"] = "window"
 
     @property
     def label(self) -> str:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 _FORMAT = 2
 """Part of every digest: raise it when a stage computes something else from the same inputs."""
 
+_KNOWN_PARTS = 200
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
@@ -50,6 +52,7 @@ class Chain:
         self.store = store or StageStore()
         self.watch = watch or Stopwatch()
         self._identity = identity or f"unseeded {SecureBits().read(16).hex()}"
+        self._known: dict[int, tuple[Any, str]] = {}
 
     @classmethod
     def seeded(cls, seed: str | None, *, store: StageStore | None = None, watch: Stopwatch | None = None) -> Chain:
@@ -61,8 +64,16 @@ class Chain:
     def digest(self, stage: Stage, campaign: Campaign, given: Any = None) -> str:
         """Return the digest of everything that the result of a stage depends on."""
         before = [self.digest(one, campaign) for one in stage.after]
-        parts = {name: getattr(campaign, name) for name in stage.reads}
+        parts = {name: self._part(getattr(campaign, name)) for name in stage.reads}
         return digest_of(_FORMAT, self._identity, stage.name, parts, given, before)
+
+    def _part(self, part: Any) -> str:
+        """Return the digest of a part of a campaign; parts are frozen, so each is read once while it is held here."""
+        if id(part) not in self._known:
+            if len(self._known) >= _KNOWN_PARTS:
+                self._known.clear()
+            self._known[id(part)] = part, digest_of(part)
+        return self._known[id(part)][1]
 
     def run(
         self, stage: Stage, campaign: Campaign, compute: Callable[[Campaign], T], *, given: Any = None, total: int = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.event_run import release_events
 from aggservice.campaign.output.metrics import Metrics, metrics_of
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
-from aggservice.campaign.service.jobs import Job, JobResult, jobs_of
+from aggservice.campaign.service.jobs import JobResult, add_up, jobs_of, windows_of
 from aggservice.campaign.service.payers import Payers
 from aggservice.campaign.service.unsealed import UnsealedJobs, tally_job
 from aggservice.campaign.settings.campaign import Campaign, Measure
@@ -101,9 +101,8 @@ def _event_draws(campaign: Campaign, chain: Chain, seed: str, repetitions: int) 
 
 def _draws(campaign: Campaign, chain: Chain, seed: str, repetitions: int) -> Draws:
     truth = simulate_reports(campaign, chain)
-    jobs = jobs_of(campaign, truth.collected.closes_ms)
-    truths = [job_truth(campaign, chain, truth, job) for job in jobs]
-    released = releases_of(campaign, chain, truth, jobs, repetitions)
+    truths = [job_truth(campaign, chain, truth, job) for job in windows_of(campaign, truth.collected.closes_ms)]
+    released = releases_of(campaign, chain, truth, repetitions)
     first = next(released)
     found = tuple(assess(campaign, answer, by_key) for answer, by_key in zip(first, truths, strict=True))
     laws = [_Law(campaign, answer, by_key) for answer, by_key in zip(first, truths, strict=True)]
@@ -131,12 +130,11 @@ def _figures(compared: Comparison) -> JobFigures:
     )
 
 
-def releases_of(
-    campaign: Campaign, chain: Chain, truth: Truth, jobs: Sequence[Job], repetitions: int
-) -> Iterator[list[JobResult]]:
-    """Yield the answers of every job, release by release; each release has a ledger and noise of its own."""
+def releases_of(campaign: Campaign, chain: Chain, truth: Truth, repetitions: int) -> Iterator[list[JobResult]]:
+    """Yield the answers of all windows, release by release; each release has a ledger and noise of its own."""
     if campaign.client.api == "w3c":
         raise CampaignError("every run with W3C reports seals them: sweep it with --sealed, without repetitions")
+    jobs, windows = (of(campaign, truth.collected.closes_ms) for of in (jobs_of, windows_of))
     tallies = [tally_job(campaign, chain, truth, job) for job in jobs]
     by_name = {job.name: tally for job, tally in zip(jobs, tallies, strict=True)}
     payers = Payers.of(jobs, tallies)
@@ -146,7 +144,7 @@ def releases_of(
         ledger = memory_ledger(config.filter, config.terms, clock=clock, bits=bits)
         engine = local_engine(ledger, clock=clock, bits=bits)
         submitter = UnsealedJobs(campaign, engine, clock=clock, tally=lambda job: by_name[job.name], payers=payers)
-        yield [submitter.run(job) for job in jobs]
+        yield add_up(windows, [submitter.run(job) for job in jobs])
 
 
 class _Law:
