@@ -15,6 +15,8 @@ PAGES = (
     "docs/README.md",
     "docs/bibliography.md",
     "docs/glossary.md",
+    "docs/guarantees.md",
+    "docs/limits.md",
     "docs/paper.md",
     "docs/tutorial.md",
     "examples/README.md",
