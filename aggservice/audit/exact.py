@@ -16,20 +16,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.requery.adversary import MechanismAnswer, Move
+from aggservice.campaign.requery.adversary import Mechanism, MechanismAnswer, Move
 from aggservice.campaign.requery.event_level import Sent
-from aggservice.campaign.requery.interactive import SummaryMechanism
 from aggservice.engine.release.noise import Noise, NoiseSource
 from aggservice.mechanisms import DiscreteGaussian, Real, TruncatedDiscreteLaplace, exp
 from ara_client.model import InteractiveRandomizedResponse
 from ldp_client.privacy.enumeration import Branch, cut, distribution
 
-Hidden = tuple[int, ...]
-"""The responses drawn so far, one per source, in the order in which they were drawn."""
+Hidden = tuple[tuple[int, ...], ...]
+"""What the clients drew in each move so far, in the order in which they drew it: no answer shows it."""
 Weights = Mapping[Hidden, Fraction]
 Path = tuple[int, ...]
-Make = Callable[[NoiseSource, Callable[..., Any]], SummaryMechanism]
-"""Makes a world: a mechanism with this source of noise and these event-level responses."""
+Pick = Callable[[Sequence[Fraction]], int]
+"""Returns the index of one of several outcomes, given their probabilities; every outcome is tried in turn."""
+Make = Callable[[NoiseSource, Pick], Mechanism]
+"""Makes a world: a mechanism with this source of noise, whose clients draw what ``Pick`` returns."""
 
 
 class BranchNoise:
@@ -62,19 +63,38 @@ def support(noise: Noise, low: int, high: int) -> tuple[tuple[int, ...], tuple[F
     return tuple(range(low, high + 1)), (*chances, 1 - sum(chances, Fraction(0)))
 
 
-def responses(branch: Branch, drawn: list[int]) -> type[InteractiveRandomizedResponse[Sent]]:
-    """Return responses that take every possible draw in turn and note it in ``drawn``."""
+def responses(pick: Pick) -> type[InteractiveRandomizedResponse[Sent]]:
+    """Return event-level responses that take every possible draw in turn."""
 
     class Enumerated(InteractiveRandomizedResponse[Sent]):
         def draw(self) -> Sequence[Sent] | None:
             e = exp(self.epsilon)
             other = cut(Real.of(1) / (e + (len(self.outputs) - 1)))
             truth = 1 - other * len(self.outputs)
-            choice = branch.pick((truth, *[other] * len(self.outputs)))
-            drawn.append(choice)
+            choice = pick((truth, *[other] * len(self.outputs)))
             return None if choice == 0 else self.outputs[choice - 1]
 
     return Enumerated
+
+
+class Coins:
+    """The draws of a W3C browser: every coin in turn. Its epochs begin when they are first asked for."""
+
+    def __init__(self, pick: Pick) -> None:
+        self._pick = pick
+
+    def epoch_offset_ms(self, epoch_ms: int) -> int:
+        """Return 0: the adversary may know when epochs begin."""
+        return 0
+
+    def coin(self, favourable: int, total: int) -> bool:
+        """Return True with probability ``favourable`` / ``total``."""
+        chance = Fraction(favourable, total)
+        return self._pick((chance, 1 - chance)) == 0
+
+    def fraction(self) -> float:
+        """Refuse: doubles have too many values to try."""
+        raise TypeError("exact games have browsers with exact arithmetic")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,7 +112,7 @@ class ExactGame:
     _laws: dict[tuple[int, Path], dict[tuple[Hidden, Any], Fraction]] | None = None
 
     def law(self, world: int, path: Path) -> dict[tuple[Hidden, Any], Fraction]:
-        """Return the joint law of the responses drawn and of the last answer, after the moves of ``path``.
+        """Return the joint law of what clients drew and of the last answer, after the moves of ``path``.
 
         Earlier noise is zero: an answer does not depend on it, because neither clients nor ledger see it.
         """
@@ -104,14 +124,20 @@ class ExactGame:
         return known
 
     def _play(self, branch: Branch, world: int, path: Path) -> tuple[Hidden, Any]:
-        noise, drawn = BranchNoise(branch, -self.most, self.most), list[int]()
-        mechanism = self.worlds[world](noise, responses(branch, drawn))
+        noise, drawn = BranchNoise(branch, -self.most, self.most), [list[int]()]
+
+        def pick(chances: Sequence[Fraction]) -> int:
+            drawn[-1].append(branch.pick(chances))
+            return drawn[-1][-1]
+
+        mechanism = self.worlds[world](noise, pick)
         answer = None
         for number, index in enumerate(path, 1):
+            drawn += [[]] if number > 1 else []
             noise.live = number == len(path)
             answer = mechanism.respond((self.opening if number == 1 else self.moves)[index])
         assert answer is not None
-        return tuple(drawn), self._seen(answer)
+        return tuple(map(tuple, drawn)), self._seen(answer)
 
     def _seen(self, answer: MechanismAnswer) -> Any:
         """Return what the adversary sees, with metrics of declared keys clamped."""
@@ -131,7 +157,7 @@ class ExactGame:
         return max(gains) / factor
 
     def _gain(self, path: Path, p: Weights, q: Weights, factor: Fraction, depth: int, first: int) -> Fraction:
-        """Return e^-ε times the advantage from here on, given P and Q of the transcript so far by hidden responses."""
+        """Return e^-ε times the advantage from here on, given P and Q of the transcript so far by hidden draws."""
         mine, theirs = sum(p.values(), Fraction(0)), sum(q.values(), Fraction(0))
         best = max(Fraction(0), mine * factor - theirs)
         if not mine or not theirs or len(path) == depth:
@@ -143,8 +169,8 @@ class ExactGame:
         return best
 
     def _after(self, world: int, path: Path, longer: Path, before: Weights) -> dict[Any, dict[Hidden, Fraction]]:
-        """Return, by answer, the weights of the transcript and the hidden responses after one more move."""
-        width = len(next(iter(before), ()))
+        """Return, by answer, the weights of the transcript and the hidden draws after one more move."""
+        width = len(path)
         joint = self.law(world, longer)
         hidden: dict[Hidden, Fraction] = {}
         for (drawn, _), chance in joint.items():

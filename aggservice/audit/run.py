@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from aggservice.audit.bounds import LowerBound, lower_bound
-from aggservice.audit.games import budgets, devices, local, sums
+from aggservice.audit.games import budgets, devices, local, sums, w3c
 from aggservice.audit.games.game import Game
 from aggservice.audit.target import Remote, Target
 from aggservice.mechanisms import SecureBits, SystemClock
 
-GAMES: tuple[Game, ...] = (*sums.GAMES, *budgets.GAMES, *devices.GAMES, *local.GAMES)
+GAMES: tuple[Game, ...] = (*sums.GAMES, *budgets.GAMES, *devices.GAMES, *w3c.GAMES, *local.GAMES)
 FALSE_ALARM = 1e-4
 """The most that a run of a correct service can raise an alarm with, over all of its bounds."""
 QUICK, THOROUGH = 1, 60

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from aggservice.audit.games import w3c
 from aggservice.audit.games.devices import null_reports
 from aggservice.audit.output import draw, table, to_plain
 from aggservice.audit.run import GAMES, AuditReport, PathResult, chosen_games, play_game, run_audit
@@ -22,6 +23,8 @@ from aggservice.engine import ReleasePlan
 from aggservice.mechanisms import DiscreteLaplace, SecureBits, SystemClock
 from aggservice.service import embedded
 from budget import EpsilonDeltaFilter, Spend
+from w3c_client import Filter
+from w3c_client.budgets import BudgetStores
 
 ALPHA = 1e-9
 
@@ -32,7 +35,8 @@ def play(name: str) -> dict[str, PathResult]:
 
 def test_every_game_says_what_it_exposes_and_how_many_bounds_it_has() -> None:
     assert len({game.name for game in GAMES}) == len(GAMES) >= 20
-    assert sum(game.parts for game in GAMES) >= 40
+    page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
+    assert f"({sum(game.parts for game in GAMES)} in a whole run)" in page
     assert all(game.exposes for game in GAMES)
 
 
@@ -98,6 +102,23 @@ def test_a_service_elsewhere_is_played_without_games_that_need_their_own() -> No
         report = run_audit(["retries", "Gaussian"], remote=remote, workers=1)
     assert [one.game for one in report.results] == ["retries"] and report.skipped == ("Gaussian noise",)
     assert not report.alarms
+
+
+@pytest.mark.parametrize("skipped", [None, Filter.IMPRESSION_QUOTA])
+def test_limits_on_the_device_hold_or_raise_an_alarm(skipped: Filter | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(w3c, "PLANS", {"quota": w3c.PLANS["a publisher's quota"]})
+    if skipped is not None:
+        right = BudgetStores.pay
+
+        def unlimited(self: BudgetStores, *args: Any) -> Any:
+            self._left[skipped].clear()
+            right(self, *args)
+            self._left[skipped] = dict.fromkeys(self._left[skipped], 0)  # so that the limit seems to be spent
+
+        monkeypatch.setattr(BudgetStores, "pay", unlimited)
+    (result,) = play_game("W3C Attribution limits", 1, ALPHA if skipped is None else 1e-5, None)
+    assert result.alarm == (skipped is not None)
+    assert result.charged == 2.0
 
 
 def some_report(tmp_path: Path) -> AuditReport:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aggservice.audit.exact import ExactGame, Make
+from aggservice.audit.exact import ExactGame, Make, Pick, responses
 from aggservice.campaign.assess.losses import ContributionBounds
 from aggservice.campaign.requery.adversary import AddSource, AddTrigger, AdversaryQuery, EventLevel, Move, RunOperation
 from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, SummaryMechanism, Without, bounds_terms
@@ -38,7 +38,7 @@ def world(api: Api, without: Without | None, epsilon: str, delta: str) -> Make:
     """Return a world of the game; each call begins it anew."""
     limits = EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta)
 
-    def make(noise: NoiseSource, respond: Any) -> SummaryMechanism:
+    def make(noise: NoiseSource, pick: Pick) -> SummaryMechanism:
         bits = SecureBits()
         ledger = memory_ledger(limits, bounds_terms(api, BOUNDS), clock=CLOCK, bits=bits)
         engine = LocalEngine(ledger=ledger, opener=InlineOpener(KEYS), clock=CLOCK, bits=bits, noise_of=lambda _: noise)
@@ -51,7 +51,7 @@ def world(api: Api, without: Without | None, epsilon: str, delta: str) -> Make:
             bits=bits,
             backend=EngineBackend(engine),
             without=without,
-            respond=respond,
+            respond=responses(pick),
         )
 
     return make
@@ -176,7 +176,7 @@ def test_answers_do_not_depend_on_earlier_noise() -> None:
 
                     return np.full(size, shift, dtype=np.int64)
 
-            mechanism = played.worlds[which](Shifted(), None)
+            mechanism = played.worlds[which](Shifted(), lambda chances: 0)
             moves = (played.opening[0], played.moves[0], played.moves[0])
             codes = [mechanism.respond(move) for move in moves]
             assert [one.return_code for one in codes] == ["SUCCESS", "SUCCESS", "PRIVACY_BUDGET_EXHAUSTED"]

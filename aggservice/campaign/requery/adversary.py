@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from aggservice.engine.opening.attribution_tasks import AttributionTask
 from ara_client.model import EventReport, TrigSpec
 from budget import Delta, Epsilon
+from w3c_client import ConversionOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +63,28 @@ class RunOperation:
     pi: Callable[[Any], tuple[Any, int, int]]
 
 
-Event = AddSource | AddTrigger | RunOperation
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveImpression:
+    """Saves an impression on a device after some days (W3C Attribution); ``conversion_sites`` empty lets all use it."""
+
+    device: int
+    site: str
+    index: int
+    conversion_sites: tuple[str, ...] = ()
+    days: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureConversion:
+    """Measures a conversion on a device after some days (W3C Attribution), which makes one report for its site."""
+
+    device: int
+    site: str
+    options: ConversionOptions
+    days: int = 0
+
+
+Event = AddSource | AddTrigger | RunOperation | SaveImpression | MeasureConversion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +92,8 @@ class AdversaryQuery:
     """q_t: the reports (as indexes in the order in which they were sent), the keys and the price.
 
     Without ``delta`` only the keys of ``domain`` are released; with it keys are discovered as well. Naming a report
-    twice or reusing a job id is allowed: the service must handle it. ``job_id`` None means a new one.
+    twice or reusing a job id is allowed: the service must handle it. ``job_id`` None means a new one. ``task`` makes it
+    a query over W3C reports, which the conversion site asks for.
     """
 
     reports: tuple[int, ...]
@@ -80,6 +104,7 @@ class AdversaryQuery:
     filtering_ids: tuple[int, ...] = (0,)
     caller: str = "adversary"
     job_id: str | None = None
+    task: AttributionTask | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

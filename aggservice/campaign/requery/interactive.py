@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Protocol
 
@@ -18,10 +18,19 @@ import numpy as np
 from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, QueryPrice
 from aggservice.campaign.assess.transcript import TranscriptRecorder
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.requery.adversary import AddSource, AdversaryQuery, Event, MechanismAnswer, Move, RunOperation
+from aggservice.campaign.requery.adversary import (
+    AddSource,
+    AdversaryQuery,
+    Event,
+    MeasureConversion,
+    MechanismAnswer,
+    Move,
+    RunOperation,
+    SaveImpression,
+)
 from aggservice.campaign.requery.event_level import EventLevelReports, MakeResponse
 from aggservice.campaign.requery.sender import DESTINATION, ORIGIN, ReportSender
-from aggservice.client import Client, ClientError, JobParameters
+from aggservice.client import AttributionTask, Client, ClientError, JobParameters
 from aggservice.engine import (
     InlineOpener,
     InvalidJobError,
@@ -77,7 +86,9 @@ class EngineBackend:
     def _job(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> Outcome:
         request = JobRequest(
             job_request_id=job_id,
-            attribution_report_to=ORIGIN,
+            attribution_report_to=None if query.task else ORIGIN,
+            reporting_site=query.task.conversion_site if query.task else None,
+            task=query.task,
             noise=query.epsilon,
             discovery=Discovery(delta=query.delta) if query.delta else None,
             others=query.others,
@@ -102,7 +113,9 @@ class ServiceBackend:
     def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
         """Stream the job; a refusal by the service's rules is a reply, any other error is raised."""
         parameters = JobParameters(
-            attribution_report_to=ORIGIN,
+            attribution_report_to="" if query.task else ORIGIN,
+            reporting_site=query.task.conversion_site if query.task else "",
+            attribution_task=AttributionTask(**asdict(query.task)) if query.task else None,
             epsilon=str(query.epsilon),
             discovery_delta=str(query.delta) if query.delta else "",
             others_epsilon=str(query.others) if query.others else "",
@@ -123,29 +136,39 @@ class Adjacency(StrEnum):
     ``moved``: the conversions of a source belong to a dummy, which contributes nothing. ``absent``: the source is never
     registered, so that its conversions may go to another one. ``disabled``: what a device contributes in a window is
     left out, and charged all the same. ``emptied``: its storage is empty whenever an operation reads it in the window.
-    The bound holds for ``moved`` and ``disabled``.
+    ``removed``: a device's impressions of an epoch are never saved (W3C Attribution).
+    The bound holds for ``moved``, ``disabled`` and ``removed``.
     """
 
     MOVED = "moved"
     ABSENT = "absent"
     DISABLED = "disabled"
     EMPTIED = "emptied"
+    REMOVED = "removed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Without:
-    """D⁻ˣ: the world without a unit, which is a source by number (from 1), or a device and a window."""
+    """D⁻ˣ: the world without a unit: a source by number (from 1), a device and a window, or a device and an epoch.
+
+    With ``site``, only those impressions of the epoch are removed that no other conversion site may use. No bound is
+    claimed for that world: limits that sites share carry the change to other sites.
+    """
 
     how: Adjacency
     source: int = 0
     device: int = 0
     window: int = 0
+    epoch: int = 0
+    site: str = ""
 
     @property
     def unit(self) -> str:
         """The name of the unit, as a recorder has it."""
-        of_source = self.how in (Adjacency.MOVED, Adjacency.ABSENT)
-        return f"source {self.source}" if of_source else f"device {self.device}, window {self.window}"
+        if self.how in (Adjacency.MOVED, Adjacency.ABSENT):
+            return f"source {self.source}"
+        part = f"epoch {self.epoch}" if self.how is Adjacency.REMOVED else f"window {self.window}"
+        return f"device {self.device}, {part}"
 
 
 class SummaryMechanism:
@@ -206,6 +229,8 @@ class SummaryMechanism:
         return self._without is not None and self._without.how is how and self._without.unit == unit
 
     def _take(self, event: Event) -> None:
+        if isinstance(event, SaveImpression | MeasureConversion):
+            raise CampaignError("impressions and conversions are of W3C Attribution: play with an AttributionMechanism")
         if isinstance(event, RunOperation):
             unit = f"device {event.device}, window {event.window}"
             if self._is_without(unit, Adjacency.EMPTIED):

@@ -1,0 +1,165 @@
+"""Games against W3C Attribution: limits on the device, and reports that a service may release once.
+
+Neighbours lose the impressions that one device saved in one epoch (docs/guarantees.md). What a device paid is read from
+its own budgets, which no site can see. The service has noise for 2 · maxValue at each report's ε, so a browser that
+reports more than it paid for is told apart more easily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aggservice.audit.games.game import Game, Played
+from aggservice.audit.games.sums import Metrics, worlds
+from aggservice.audit.target import Attacked, Target
+from aggservice.client import AttributionTask, JobParameters
+from aggservice.mechanisms import ManualClock
+from aggservice.wire import AggregatableReport
+from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, Filter, ImpressionOptions
+from w3c_client.config import DAY_MS
+
+_NEWS, _SHOP = "news.example", "shop.example"
+_VALUE = 4
+_BATCH = 100
+"""Units of each world in one job: a histogram has two keys for each of them."""
+_BUDGET_MICRO, _PLENTY_MICRO = 2_000_000, 64_000_000
+_BUDGETS = {
+    Filter.SITE: "site_budget_micro",
+    Filter.GLOBAL: "global_budget_micro",
+    Filter.IMPRESSION_QUOTA: "impression_quota_micro",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bought:
+    """A conversion at ε = 2 for all of maxValue; its window lies within the second week or covers the first one too."""
+
+    site: str = _SHOP
+    both_weeks: bool = False
+
+    def measure(self, browser: Browser) -> tuple[AggregatableReport, tuple[int, ...]]:
+        """Return the report that the page gets, and its histogram."""
+        asked = ConversionOptions(
+            aggregation_service=DEFAULT_SERVICE,
+            histogram_size=4 * _BATCH,
+            epsilon=2,
+            value=_VALUE,
+            max_value=_VALUE,
+            lookback_days=14 if self.both_weeks else 1,
+        )
+        done = browser.measure_conversion(self.site, asked)
+        assert done.report is not None
+        return done.report, done.histogram
+
+
+def _job(site: str) -> JobParameters:
+    """Return the job of a conversion site over its reports."""
+    task = AttributionTask(conversion_site=f"https://{site}", histogram_size=4 * _BATCH, max_value=_VALUE)
+    return JobParameters(reporting_site=f"https://{site}", epsilon="2", attribution_task=task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What each device does after an impression in each of two weeks, and which limit of ε = 2 bounds what it releases.
+
+    ``holder`` is the site whose ``limit`` it is. Every other limit has plenty.
+    """
+
+    limit: Filter
+    bought: Sequence[Bought]
+    holder: str = ""
+
+
+_EVERYWHERE = [Bought(site=f"store{at}.example", both_weeks=True) for at in (0, 1) for _ in range(3)]
+PLANS: Mapping[str, Plan] = {
+    "a site's budget": Plan(limit=Filter.SITE, holder=_SHOP, bought=[Bought(), Bought(both_weeks=True)] * 3),
+    "sites together": Plan(limit=Filter.GLOBAL, bought=_EVERYWHERE),
+    "a publisher's quota": Plan(limit=Filter.IMPRESSION_QUOTA, holder=_NEWS, bought=_EVERYWHERE),
+}
+"""Ways in which a device could release more than a limit allows."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """The reports of one job, and what a device of each world puts under its two keys."""
+
+    reports: list[AggregatableReport] = field(default_factory=list)
+    sums: dict[bool, Metrics] = field(default_factory=dict)
+
+
+def _device(attacked: Attacked, plan: Plan, unit: int, neighbour: bool) -> tuple[dict[str, Collected], float]:
+    """Return the reports of one device, by conversion site, and what its limit paid for the second week."""
+    limits = {name: _BUDGET_MICRO if one is plan.limit else _PLENTY_MICRO for one, name in _BUDGETS.items()}
+    config = Config(max_histogram_size=4 * _BATCH, max_credits=1, **limits)  # type: ignore[arg-type]
+    clock = ManualClock(attacked.clock.now_ms() - config.max_lookback_ms)
+    browser = Browser(clock=clock, bits=attacked.bits, config=config, keys=attacked.keys)
+    browser.measure_conversion(_NEWS, ConversionOptions(aggregation_service=DEFAULT_SERVICE, histogram_size=1))
+    assert browser.epoch_start_ms is not None  # drawn by the conversion before; weeks count from it
+    for week in (1, 2):
+        clock.advance_to(browser.epoch_start_ms + week * config.epoch_ms + DAY_MS)
+        if week == 1 or not neighbour:
+            browser.save_impression(_NEWS, ImpressionOptions(histogram_index=2 * unit + week - 1))
+    clock.advance(DAY_MS)
+    made: dict[str, Collected] = {}
+    for one in plan.bought:
+        report, histogram = one.measure(browser)
+        job = made.setdefault(one.site, Collected())
+        job.reports.append(report)
+        job.sums[neighbour] = job.sums.get(neighbour, 0) + np.array(histogram[2 * unit : 2 * unit + 2], dtype=np.int64)
+    left_micro = max(0, browser.left(plan.limit, plan.holder))  # a limit pays at most what it has
+    return made, (_BUDGET_MICRO - left_micro) / 1e6
+
+
+def _played(attacked: Attacked, plan: Plan) -> tuple[Metrics, float]:
+    """Return the likelihood ratio of every unit, those of the first world first, and the most that one of them paid.
+
+    Each job is asked for until it is refused, which must be the second time. For Laplace noise the logarithm of the
+    ratio is Σ |metric − sum without| − |metric − sum with|, up to a factor.
+    """
+    jobs: dict[str, Collected] = {}
+    most = 0.0
+    for unit in range(2 * _BATCH):
+        made, paid = _device(attacked, plan, unit, neighbour=unit >= _BATCH)
+        most = most if unit >= _BATCH else max(most, paid)
+        for site, one in made.items():
+            job = jobs.setdefault(site, Collected())
+            job.reports += one.reports
+            job.sums |= one.sums
+    ratio = np.zeros(2 * _BATCH, dtype=np.int64)
+    for site, job in jobs.items():
+        for _ in range(3):
+            summary = attacked.ask(_job(site), job.reports)
+            if summary is None:
+                break
+            metrics = attacked.metrics(summary).reshape(-1, 2)
+            ratio += (np.abs(metrics - job.sums[True]) - np.abs(metrics - job.sums[False])).sum(axis=1)
+    return ratio, most
+
+
+def attribution_limits(target: Target, scale: int) -> list[Played]:
+    played = []
+    with target.open() as attacked:
+        for name, plan in PLANS.items():
+            batches = [_played(attacked, plan) for _ in range(6 * scale)]
+            halves = [worlds({"likelihood ratio": ratio}, _BATCH) for ratio, _ in batches]
+            first, second = (
+                {"likelihood ratio": np.concatenate([half[world]["likelihood ratio"] for half in halves])}
+                for world in (0, 1)
+            )
+            paid = max(paid for _, paid in batches)
+            played.append(Played(first=first, second=second, epsilon=paid, name=name))
+    return played
+
+
+GAMES = (
+    Game(
+        name="W3C Attribution limits",
+        exposes="a browser that releases more than its limits paid for, reports that are released twice",
+        play=attribution_limits,
+        parts=len(PLANS),
+        own=True,
+    ),
+)
