@@ -42,3 +42,7 @@ class CustomBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Generate before the files are collected."""
         generate(Path(self.root))
+
+
+if __name__ == "__main__":
+    generate(Path(__file__).parent)

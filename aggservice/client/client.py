@@ -175,6 +175,12 @@ class Client:
         request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
         return messages.job(self._call(self._aggregation.GetJob, request))
 
+    def jobs(self, page_size: int = 100) -> Iterator[Job]:
+        """Yield your jobs over files and your streams on this service, newest first."""
+        request = aggregation_pb2.ListJobsRequest(page_size=page_size)
+        for page in self._pages(self._aggregation.ListJobs, request):
+            yield from map(messages.job, page.jobs)
+
     def cancel_job(self, job_request_id: str) -> Job:
         """End a job that has not been paid for yet."""
         request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)

@@ -39,6 +39,15 @@ class PathRefusedError(ServiceError):
     remedy = "Give a path relative to your folder, without '..' and without symbolic links."
 
 
+class NoFoldersError(PathRefusedError):
+    """The service has no folders, so that it can run no job over files."""
+
+    remedy = (
+        "Stream the reports: 'aggservice job aggregate' sends files of your machine, Aggregate is the call behind it. "
+        "Jobs over files need [folders] in the service's configuration."
+    )
+
+
 class NoSuchJobError(ServiceError):
     """The caller has no job of this id. Other callers' jobs are invisible to them."""
 

@@ -28,6 +28,7 @@ from budget.amounts import decimal_text
 ROWS_PER_MESSAGE = 1 << 16
 _PART_BYTES = 1 << 20
 _KEY_BYTES = 16
+_PAGE, _MAX_PAGE = 100, 1000
 _MICRO_PLACES, _ATTO_PLACES = 6, 18
 _UNBOUNDED_USES = 2**32 - 1
 
@@ -219,3 +220,10 @@ def sealed_messages(document: bytes) -> Iterator[common_pb2.SealedPart]:
 def shared_info_batch(texts: Iterable[str]) -> Spans:
     """Return shared_info texts as a column."""
     return Spans.of([text.encode() for text in texts])
+
+
+def page_size(asked: int) -> int:
+    """Return how many items a page has: what was asked for, or 100."""
+    if not 0 <= asked <= _MAX_PAGE:
+        raise InvalidJobError(f"page_size is {asked}: give 0 to {_MAX_PAGE}")
+    return asked or _PAGE

@@ -14,6 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.client import Client, ClientError, Credentials, JobParameters, JobStatus
+from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
+from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import BucketRows, KeySet, ReportBatch, Spans, read_summary, write_buckets, write_reports
 from aggservice.wire.avro.buckets import read_debug_summary
@@ -298,7 +300,7 @@ def test_credentials_that_would_not_be_used_or_not_be_safe_are_refused(tmp_path:
 
 def test_no_method_takes_or_returns_a_protobuf_message() -> None:
     methods = {name: kind for name, kind in vars(Client).items() if not name.startswith("_")}
-    assert len(methods) == 14
+    assert len(methods) == 15
     for name, method in methods.items():
         for said in typing.get_type_hints(method).values():
             assert said is not typing.Any and "pb2" not in str(said), name
@@ -354,6 +356,74 @@ def test_the_job_commands(maker: Any, files: Any) -> None:
     listed = run("unpaid", "b", "--json")
     assert len(json.loads(listed.stdout)) == 1
     assert "jobs: a" in run("unpaid", "b").stdout
+
+
+def test_jobs_are_listed_newest_first_and_by_page(maker: Any, files: Any) -> None:
+    from aggservice.commands import app
+
+    service, client, folder = files
+    write_reports(folder / "in" / "reports.avro", [ReportBatch.of([maker.report({1: 10})])])
+    write_domain(folder / "in" / "domain.avro", [1])
+    expected = []
+    for number in range(4):
+        job = f"job-{number}"
+        if number % 2:
+            client.aggregate(job, asks(epsilon="1"), [maker.report({1: 1})], domain=[1])
+        else:
+            client.create_job(
+                job,
+                asks(epsilon="1"),
+                input_data_blob_prefix="reports",
+                output_data_blob_prefix=f"o{number}",
+                output_domain_blob_prefix="domain",
+            )
+            client.watch_job(job)
+        expected.insert(0, job)
+        maker.clock.advance(1)
+    with pytest.raises(ClientError):  # a failed stream, which a job over files of the same id then follows
+        client.aggregate(
+            "twice", asks(epsilon="1"), [maker.report({1: 1}, reporting_origin="https://other.example")], domain=[1]
+        )
+    maker.clock.advance(1)
+    client.create_job(
+        "twice",
+        asks(epsilon="1"),
+        input_data_blob_prefix="reports",
+        output_data_blob_prefix="o9",
+        output_domain_blob_prefix="domain",
+    )
+    client.watch_job("twice")
+    expected.insert(0, "twice")
+    for size in (1, 2, 3, 100):
+        found = list(client.jobs(size))
+        assert [one.job_request_id for one in found] == expected, size
+        assert found == [client.get_job(job) for job in expected]
+    with pytest.raises(ClientError, match="page_size is 1001"):
+        list(client.jobs(1001))
+    shown = CliRunner().invoke(app, ["job", "list", "--most", "2", "--service", service.address])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 2 and "  files   twice  SUCCESS" in lines[0] and "  stream  job-3  SUCCESS" in lines[1]
+
+
+def test_a_page_token_is_one_that_the_service_gave(service: Any) -> None:
+    channel = grpc.insecure_channel(service.address)
+    stub = aggregation_grpc.AggregationServiceStub(channel)
+    for token in ("x", "1:2", "-1:0:0:", "1:0:0", "9" * 19 + ":0:0:"):
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ListJobs(aggregation_pb2.ListJobsRequest(page_token=token))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT and "page_token" in caught.value.details()
+    channel.close()
+
+
+def test_a_job_over_files_without_folders_says_to_stream(maker: Any, service: Any) -> None:
+    from aggservice.commands import app
+
+    given = ["--input-data-blob-prefix", "x", "--output-data-blob-prefix", "o", "--output-domain-blob-prefix", "d"]
+    asked = ["job", "create", "a", *given, "--attribution-report-to", ORIGIN, "--service", service.address]
+    shown = CliRunner().invoke(app, asked)
+    assert shown.exit_code == 2 and "no folders" in shown.output
+    assert "'aggservice job aggregate'" in shown.output and "relative to your folder" not in shown.output
 
 
 def test_a_job_gives_its_parameters_back(maker: Any, files: Any) -> None:

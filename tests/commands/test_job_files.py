@@ -55,6 +55,7 @@ def test_sealed_streamed_refused_and_mended(tmp_path: Path) -> None:
         write_reports(more, [ReportBatch.of([maker.report({1: 5})]), *read_reports(sealed)])
         refused = run("job", "aggregate", "b", more, *asks, "--epsilon", "64", code=2)
         assert "PRIVACY_BUDGET_EXHAUSTED" in refused.output
+        assert refused.output.count(f"{more}, row ") == 3 and "--keep PAYABLE.avro" in refused.output
         keep = tmp_path / "payable.avro"
         given = ("job", "unpaid", "b", "--service", service.address)
         words = run(*given, "--reports", more, "--keep", keep).output
@@ -70,5 +71,9 @@ def test_sealed_streamed_refused_and_mended(tmp_path: Path) -> None:
     check = ("ledger", "check", state / "ledger.sqlite", "--caller", "local", "--epsilon", "1", "--reports", more)
     words = run(*check, code=1).output
     assert words.count(f"{more}, row ") == 4
+    left = ("ledger", "balance", state / "ledger.sqlite", "--reports", more)
+    words = run(*left).output
+    assert words.count("  report ") == 4 and f"{more}, row 4" in words
+    assert all(len(one["reports"]) == 1 for one in json.loads(run(*left, "--json").stdout)["units"])
     found = json.loads(run(*check, "--json", code=1).stdout)
     assert sorted(one["reports"][0]["row"] for one in found["first"]) == [1, 2, 3, 4]

@@ -276,6 +276,8 @@ def test_another_callers_job_does_not_exist(world: World) -> None:
             lambda: list(rival.unpaid_units("secret")),
         ):
             assert refused(call)[0] == grpc.StatusCode.NOT_FOUND
+        assert list(rival.jobs()) == []
+        assert [one.job_request_id for one in client.jobs()] == ["secret"]
         assert list(rival.entries()) == []
         assert list(rival.entries(caller="adtech")) == []
         assert [one.job_request_id for one in client.entries()] == ["secret"]

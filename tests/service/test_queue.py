@@ -7,6 +7,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,20 @@ def test_a_stored_job_is_stored_once_and_only_a_failed_one_is_replaced(stand: St
     assert held is not None and queue.finish(held.seq, "x", END)
     kept, added = queue.add(new("1"), PLENTY)
     assert not added and kept.succeeded
+
+
+def test_a_caller_reads_their_own_jobs_page_by_page_newest_first(stand: Stand) -> None:
+    queue = stand.queue
+    room = Room(jobs=99, of_caller=99)
+    for number in range(7):
+        queue.add(replace(new(f"j{number}"), received_ms=5 + number // 3), room)
+        queue.add(new(f"j{number}", caller="b", output=f"b{number}"), room)
+    pages, before = [], (10**18, 0)
+    while page := queue.page("a", before, 3):
+        pages.append([one.job_id for one in page])
+        before = page[-1].received_ms, page[-1].seq
+    assert pages == [["j6", "j5", "j4"], ["j3", "j2", "j1"], ["j0"]]
+    assert queue.page("c", (10**18, 0), 3) == []
 
 
 def test_two_unfinished_jobs_never_share_an_output(stand: Stand) -> None:

@@ -130,7 +130,7 @@ def balance(
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
-    """Show what units have spent and have left.
+    """Show what units have spent and have left, with --reports also their reports by id, file and row.
 
     Without units, show the ledger as a whole.
     """
@@ -142,19 +142,24 @@ def balance(
         return
     spent = opened.balances(np.ascontiguousarray(keys))
     store.close()
+    places = reports_of(unit_batches(reports or (), filtering_ids, privacy_unit), spent.units)
     rows = []
     for index in range(len(spent.units)):
         one = spent.of(index)
         left = _amounts(one.left_of(limit), chosen)
-        row = {"unit": spent.units[index].hex(), "spent": _amounts(one, chosen), "left": left}
+        row: dict[str, Any] = {"unit": spent.units[index].hex(), "spent": _amounts(one, chosen), "left": left}
         if chosen.uses is None:
-            row["left"] = row["left"] | {"uses": "unbounded"}
+            row["left"] = left | {"uses": "unbounded"}
+        if reports:
+            row["reports"] = places.get(spent.units[index], [])
         rows.append(row)
     if as_json:
         print_json({"units": rows})
         return
     for row in rows:
         typer.echo(f"{row['unit']}  spent {_words(row['spent'])}; left {_words(row['left'])}")
+        for line in place_words(row.get("reports", ())):
+            typer.echo(f"  {line}")
 
 
 def _overview(store: Store, opened: Any, as_json: bool) -> None:

@@ -1,11 +1,12 @@
-"""``aggservice job``: create, watch, cancel and read jobs of a running service."""
+"""``aggservice job``: create, list, watch, cancel and read jobs of a running service."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import update_wrapper
 from inspect import Parameter, Signature, signature
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,12 +24,13 @@ from aggservice.client import (
     ShuffleParameters,
     Summary,
 )
-from aggservice.commands.console import Json, print_json, refuse
+from aggservice.commands.console import Json, print_json, refuse, utc
 from aggservice.commands.service.report_files import (
     FilteringIds,
     PrivacyUnit,
     Reports,
     place_words,
+    places_of,
     reports_of,
     unit_batches,
     without_units,
@@ -37,7 +39,7 @@ from aggservice.commands.service.sealed import OpenWith, OutputPublicKey, open_s
 from aggservice.files.atomic import whole_file
 from aggservice.wire import ReportBatch, read_domain, read_key_set, read_reports, write_reports
 
-job = typer.Typer(help="Create, watch, cancel and read jobs of a running service.", no_args_is_help=True)
+job = typer.Typer(help="Create, list, watch, cancel and read jobs of a running service.", no_args_is_help=True)
 
 Service = Annotated[str, typer.Option("--service", help="host:port of the service.", envvar="AGGSERVICE_ADDRESS")]
 TokenFile = Annotated[Path | None, typer.Option(help="A file that holds your bearer token.")]
@@ -83,12 +85,19 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     return connect
 
 
-def _details(problem: ClientError) -> Iterator[str]:
-    """Yield what the service said besides its message: why reports failed, which units cannot pay, what to do."""
+def _details(problem: ClientError, places: Mapping[bytes, Sequence[str]] | None = None) -> Iterator[str]:
+    """Yield what the service said besides its message: why reports failed, which units cannot pay, what to do.
+
+    ``places`` has the lines to print for a unit, if the files of its reports are at hand.
+    """
     yield from (f"{name}: {count}" for name, count in problem.error_counts.items())
-    yield from (f"unit {unit.hex()}" for unit in problem.units)
+    for unit in problem.units:
+        yield f"unit {unit.hex()}"
+        yield from (f"  {line}" for line in (places or {}).get(unit, ()))
     if problem.count > len(problem.units) > 0:
         yield f"… and {problem.count - len(problem.units)} more: `aggservice job unpaid` lists them"
+    if problem.units:
+        yield "`aggservice job unpaid JOB --reports FILE --keep PAYABLE.avro` writes the reports that can still pay."
     if problem.remedy:
         yield problem.remedy
 
@@ -192,6 +201,30 @@ def get(
     show_job(client.get_job(job_request_id), as_json=as_json)
 
 
+@job.command("list")
+@connected
+def list_jobs(
+    client: Client,
+    most: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """List your jobs, newest first: those over files, and the streams of this service.
+
+    A restarted service has no streams. Those that were paid for are in its ledger: `aggservice job summary` finds them.
+    """
+    found = list(islice(client.jobs(min(most, 1000)), most))
+    if as_json:
+        print_json([asdict(one) for one in found])
+        return
+    for one in found:
+        ended = one.result.return_code if one.result is not None else one.progress.stage
+        received = "-" if one.received_ms is None else utc(one.received_ms)
+        kind = "files" if one.input_data_blob_prefixes else "stream"
+        typer.echo(f"{received:<20}  {one.job_status:<11}  {kind:<6}  {one.job_request_id}  {ended}")
+    if not found:
+        typer.echo("no jobs", err=True)
+
+
 @job.command()
 @connected
 def watch(
@@ -279,7 +312,12 @@ def aggregate(
         filtering_ids=ids,
         output_public_key=output_key(output_public_key),
     )
-    found = client.aggregate(job_request_id, parameters, _Batches(files), domain=(high, low))
+    try:
+        found = client.aggregate(job_request_id, parameters, _Batches(files), domain=(high, low))
+    except ClientError as problem:
+        if not problem.units:
+            raise
+        refuse(str(problem), *_details(problem, places_of(files, filtering_ids or "0", problem.units)))
     show_summary(opened(found, keys), as_json=as_json)
 
 

@@ -88,6 +88,15 @@ def place_words(places: Iterable[dict[str, str | int]]) -> list[str]:
     return [f"report {one['report_id']}: {one['file']}, row {one['row']}" for one in places]
 
 
+def places_of(files: Sequence[Path], filtering_ids: str, units: Sequence[bytes]) -> dict[bytes, list[str]]:
+    """Return a line per report that these units belong to, of either kind: a refusal does not say which it means."""
+    found: dict[bytes, list[str]] = {}
+    for kind in ("report", "shared_id"):
+        of_kind = reports_of(unit_batches(files, filtering_ids, kind), units)
+        found |= {unit: place_words(places) for unit, places in of_kind.items()}
+    return found
+
+
 def without_units(found: Iterable[UnitBatch], units: Sequence[bytes]) -> Iterator[ReportBatch]:
     """Yield the reports none of whose units is among ``units``."""
     wanted = np.array(units, dtype=f"S{UNIT_BYTES}")

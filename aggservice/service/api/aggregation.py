@@ -40,6 +40,7 @@ from aggservice.service.messages import (
     header_message,
     keys_of,
     outcome_header,
+    page_size,
     request_of,
     rows_message,
     sealed_messages,
@@ -212,6 +213,14 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
     ) -> aggregation_pb2.Job:
         """Return the job as it is now."""
         return await self._desk.get(current_caller().name, request.job_request_id)
+
+    async def ListJobs(
+        self, request: aggregation_pb2.ListJobsRequest, context: grpc.aio.ServicerContext
+    ) -> aggregation_pb2.ListJobsResponse:
+        """Return one page of the caller's jobs, newest first."""
+        size = page_size(request.page_size)
+        jobs, following = await self._desk.page(current_caller().name, request.page_token, size)
+        return aggregation_pb2.ListJobsResponse(jobs=jobs, next_page_token=following)
 
     async def WatchJob(self, request: aggregation_pb2.GetJobRequest, context: grpc.aio.ServicerContext) -> None:
         """Send the job as it is now, and again at every change until it has finished."""

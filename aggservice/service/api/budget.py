@@ -18,7 +18,7 @@ from aggservice.service.api.gate import current_caller
 from aggservice.service.config.callers import Caller, Role
 from aggservice.service.errors import ForbiddenError
 from aggservice.service.jobs.runner import JobRunner
-from aggservice.service.messages import amount, request_of, shared_info_batch, timestamp
+from aggservice.service.messages import amount, page_size, request_of, shared_info_batch, timestamp
 from aggservice.wire import UNIT_BYTES, ReportStatus, parse_shared_info_batch, report_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from budget import Check, Receipt, Spend, verify_store
@@ -29,7 +29,6 @@ from budget.log.history import EntryQuery, ListedEntry, find_page
 
 _MAX_UNITS = 10_000
 _MAX_UNITS_DERIVED = 100_000
-_PAGE, _MAX_PAGE = 100, 1000
 _FIRST_SHOWN = 20
 
 
@@ -253,6 +252,4 @@ def page_of(token: str, size: int) -> tuple[int, int]:
     """Return the start and the size of a page. A page token is the index at which the page begins."""
     if token and not (token.isascii() and token.isdigit() and len(token) <= 18):
         raise InvalidJobError("page_token is wrong: give the next_page_token of the page before")
-    if not 0 <= size <= _MAX_PAGE:
-        raise InvalidJobError(f"page_size is {size}: give 0 to {_MAX_PAGE}")
-    return int(token or 0), size or _PAGE
+    return int(token or 0), page_size(size)

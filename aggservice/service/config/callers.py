@@ -160,6 +160,7 @@ RIGHTS: Mapping[str, frozenset[Role]] = {
     "/aggservice.v1.AggregationService/CreateJob": frozenset({Role.ADTECH}),
     "/aggservice.v1.AggregationService/GetJob": frozenset({Role.ADTECH}),
     "/aggservice.v1.AggregationService/WatchJob": frozenset({Role.ADTECH}),
+    "/aggservice.v1.AggregationService/ListJobs": frozenset({Role.ADTECH}),
     "/aggservice.v1.AggregationService/CancelJob": frozenset({Role.ADTECH}),
     "/aggservice.v1.AggregationService/GetSummary": frozenset({Role.ADTECH}),
     "/aggservice.v1.BudgetService/GetBalance": frozenset(Role),

@@ -99,6 +99,10 @@ class JobBook:
         """Return a caller's job, or None."""
         return self._jobs.get((caller, job_request_id))
 
+    def of_caller(self, caller: str) -> list[JobRecord]:
+        """Return a caller's jobs."""
+        return [record for record in self._jobs.values() if record.caller == caller]
+
     def running(self) -> list[JobRecord]:
         """Return the jobs that have not finished."""
         return [record for record in self._jobs.values() if record.status != FINISHED]

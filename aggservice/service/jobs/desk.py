@@ -1,11 +1,13 @@
-"""The one implementation behind every API of jobs over files: create, get, watch, cancel."""
+"""The one implementation behind every API of jobs over files: create, get, list, watch, cancel."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
+from typing import NamedTuple
 
-from aggservice.engine import CancelledError, JobIdTakenError, Rows
+from aggservice.engine import CancelledError, InvalidJobError, JobIdTakenError, Rows
 from aggservice.engine.release.charging import find_result
 from aggservice.engine.request import check_job_id
 from aggservice.mechanisms import Clock
@@ -24,8 +26,45 @@ from aggservice.service.queue.queue import Room
 from aggservice.service.queue.rows import JobState, NewJob, QueuedJob
 
 _LOOK_EVERY_S = 0.5
+_PAGE_BYTES = 1 << 20
+_LATEST = 10**18
 Found = JobRecord | QueuedJob | aggregation_pb2.Job
 """A stream of this service, a stored job, or a job that only the ledger knows."""
+
+
+class _Cursor(NamedTuple):
+    """A place in a caller's list of jobs, newest first: a time, 1 for streams or 0 for rows, and what settles ties."""
+
+    received_ms: int
+    stream: int
+    seq: int
+    job_id: str
+
+    @classmethod
+    def of(cls, found: JobRecord | QueuedJob) -> _Cursor:
+        """Return the place of a job."""
+        if isinstance(found, JobRecord):
+            return cls(found.received_ms, 1, 0, found.request.job_request_id)
+        return cls(found.received_ms, 0, found.seq, "")
+
+    @classmethod
+    def parse(cls, token: str) -> _Cursor:
+        """Return the place that a page token names; that before the newest job for an empty one."""
+        if not token:
+            return cls(_LATEST, 0, 0, "")
+        parts = token.split(":", 3)
+        if len(parts) != 4 or not all(re.fullmatch("[0-9]{1,18}", one) for one in parts[:3]):
+            raise InvalidJobError("page_token is wrong: give the next_page_token of the page before")
+        received_ms, stream, seq = map(int, parts[:3])
+        return cls(received_ms, stream, seq, parts[3])
+
+    @property
+    def row(self) -> tuple[int, int]:
+        """The time and the number below which the rows that follow lie: all rows of its time follow a stream."""
+        return self.received_ms, _LATEST if self.stream else self.seq
+
+    def __str__(self) -> str:
+        return ":".join(map(str, self))
 
 
 class JobDesk:
@@ -139,6 +178,32 @@ class JobDesk:
     async def get(self, caller: str, job_id: str) -> aggregation_pb2.Job:
         """Return a caller's job as it is now."""
         return self._message(await self.find(caller, job_id))
+
+    async def page(self, caller: str, token: str, size: int) -> tuple[list[aggregation_pb2.Job], str]:
+        """Return one page of a caller's streams and stored jobs, newest first, and the token of the next.
+
+        An id stands once, as ``get`` would answer for it. The page ends early when it is large enough for a message.
+        """
+        cursor = _Cursor.parse(token)
+        rows = await self._runner.blocking(self._queue.page, caller, cursor.row, size + 1)
+        streams = [one for one in self._runner.book.of_caller(caller) if _Cursor.of(one) < cursor]
+        both: list[JobRecord | QueuedJob] = [*rows, *streams]
+        found = sorted(both, key=_Cursor.of, reverse=True)
+        jobs: list[aggregation_pb2.Job] = []
+        size_bytes = 0
+        for one in found[:size]:
+            if size_bytes > _PAGE_BYTES:
+                break
+            cursor = _Cursor.of(one)
+            shown: Found = one
+            failed = one.problem is not None if isinstance(one, JobRecord) else bool(one.status)
+            if failed:
+                shown = await self.find(caller, one.key[1])
+            if shown is one or isinstance(shown, aggregation_pb2.Job) or _Cursor.of(shown) == cursor:
+                jobs.append(self._message(shown))
+                size_bytes += jobs[-1].ByteSize()
+        more = bool(found) and cursor != _Cursor.of(found[-1])
+        return jobs, str(cursor) if more else ""
 
     async def watch(self, caller: str, job_id: str) -> AsyncIterator[aggregation_pb2.Job]:
         """Yield a job as it is now, and again at every change until it has finished."""

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from aggservice.engine import AvroShards
 from aggservice.service.config.callers import Caller
-from aggservice.service.errors import PathRefusedError
+from aggservice.service.errors import NoFoldersError, PathRefusedError
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.objects import ObjectFolder
 
@@ -111,7 +111,5 @@ class Places:
 
     def _given(self, root: Root | None) -> Root:
         if root is None:
-            raise PathRefusedError(
-                "this service has no folders for jobs over files: stream the reports with Aggregate instead"
-            )
+            raise NoFoldersError("this service has no folders for jobs over files")
         return root

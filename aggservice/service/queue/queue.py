@@ -75,6 +75,19 @@ class JobQueue:
         """Return a caller's job, or None."""
         return self.database.write("find_job", lambda execute: _find(execute, caller, job_id))
 
+    def page(self, caller: str, before: tuple[int, int], size: int) -> list[QueuedJob]:
+        """Return a caller's jobs with (received_ms, seq) below ``before``, newest first, ``size`` at most."""
+
+        def work(execute: Execute) -> list[QueuedJob]:
+            rows = execute(
+                f"SELECT {COLUMNS} FROM queue WHERE caller = ? AND (received_ms, seq) < (?, ?)"
+                " ORDER BY received_ms DESC, seq DESC LIMIT ?",
+                *(caller, *before, size),
+            )
+            return [row_of(row) for row in rows]
+
+        return self.database.write("list_jobs", work)
+
     def waiting(self) -> dict[str, int]:
         """Return how many jobs of each caller a service may take up."""
 
