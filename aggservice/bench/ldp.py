@@ -34,7 +34,7 @@ def command(
     ] = None,
     full: Annotated[bool, typer.Option("--full", help="The same: the promised sizes are the defaults.")] = False,
 ) -> None:
-    """Local DP: our L-OSUE over multi-freq-ldpy's, reports per second.
+    """Local DP: our L-OSUE over multi-freq-ldpy's, reports per s.
 
     Also prints hash tests per second of the LOLOHA server, and seconds per OLOLOHA run over DB_DE.
     """

@@ -29,7 +29,7 @@ COMMANDS = {
         "commands.service.collect:collect",
         "Receive reports over HTTP and write them to Avro batches.",
     ),
-    "job": ("commands.service.job:job", "Create, watch, cancel and read jobs of a running service."),
+    "job": ("commands.service.job:job", "Create, list, watch, cancel and read jobs of a service."),
     "aggregate": (
         "commands.service.aggregate:aggregate",
         "Aggregate cleartext debug reports on this machine.",
@@ -76,7 +76,7 @@ BENCHMARKS = {
     "domain": ("bench.domain:command", "A large domain: rows per second over pyarrow's group_by."),
     "engine": ("bench.engine:command", "Avro to summary: reports per second over bare opens."),
     "hierarchy": ("bench.hierarchy:command", "Hierarchies: time of least squares over that of a plain sum."),
-    "ldp": ("bench.ldp:command", "Local DP: our L-OSUE over multi-freq-ldpy's, reports per second."),
+    "ldp": ("bench.ldp:command", "Local DP: our L-OSUE over multi-freq-ldpy's, reports per s."),
     "ledger": ("bench.ledger:command", "The ledger: time to open reports over time to charge them."),
     "noise": ("bench.noise:command", "Exact discrete Laplace: draws per second over opendp's."),
     "paa": ("bench.paa:command", "Private Aggregation: Fleet over Browser, contributions per s."),

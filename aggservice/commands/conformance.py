@@ -37,7 +37,7 @@ def reports(
     folder: Annotated[Path, typer.Argument(help="The folder of vectors.", exists=True, file_okay=False)],
     as_json: Json = False,
 ) -> None:
-    """Open Chromium's golden reports and compare them with their cleartext.
+    """Compare Chromium's golden reports with their cleartext.
 
     Each report is also encoded again, to the same bytes.
     """
@@ -62,7 +62,7 @@ def w3c(
     path: Annotated[Path, typer.Argument(help="A folder of scenarios, or a .jsonl.gz file.", exists=True)],
     as_json: Json = False,
 ) -> None:
-    """Run scenarios of W3C Attribution: end-to-end files and lines with stores.
+    """Run scenarios of W3C Attribution, from files or lines.
 
     Compares every histogram and error and, where a line has them, the three budget stores at the end.
     """

@@ -105,6 +105,26 @@ def test_every_command_and_every_option_has_help() -> None:
             assert getattr(parameter, "help", None), (path, parameter.name)
 
 
+def test_help_fits_80_columns_and_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines are at most 80 wide, every option is named in full, and no line of a list of commands ends in dots."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    checked = 0
+    for path in [(), *every_command(Program(name="aggservice"))]:
+        lines = CliRunner().invoke(app, [*path, "--help"], prog_name="aggservice").stdout.splitlines()
+        assert max(map(len, lines)) <= 80, path
+        assert [one for one in lines if one.endswith("...") and not one.startswith("Usage:")] == [], path
+        command: Any = Program(name="aggservice")
+        for name in path:
+            command = type(command).load(name) if isinstance(command, LazyGroup) else command.commands[name]
+        words = set(re.findall(r"(?<!\S)--[\w-]+(?![\w.…])", "\n".join(lines)))
+        for parameter in command.params:
+            names = [one for one in (*parameter.opts, *parameter.secondary_opts) if one.startswith("--")]
+            assert set(names) <= words, (path, names)
+            checked += len(names)
+    assert checked > 300
+
+
 def test_completion_offers_commands_and_their_commands() -> None:
     shown = run_python("-m", "aggservice", "--show-completion", "bash")
     assert shown.returncode == 0, shown.stderr

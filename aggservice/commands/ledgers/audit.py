@@ -134,7 +134,7 @@ def export(
     file: Annotated[Path, typer.Argument(help="The file to write.")],
     schema: Schema = SCHEMA,
 ) -> None:
-    """Write the whole log to one file, which ends with a signed checkpoint.
+    """Write the whole log and a signed checkpoint to one file.
 
     The file can be verified on any machine.
     """
@@ -195,7 +195,7 @@ def recover(
     key: Annotated[Path, typer.Option(help="The ledger's signing key file.", exists=True)],
     schema: Schema = SCHEMA,
 ) -> None:
-    """Give back the budget that one entry charged, as a new entry of the log.
+    """Give back the budget that one entry charged.
 
     An entry can be given back once, and only in a ledger that was created with recovery on.
     """

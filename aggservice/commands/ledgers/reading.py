@@ -130,9 +130,9 @@ def balance(
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
-    """Show what units have spent and have left, with --reports also their reports by id, file and row.
+    """Show what units have spent and have left.
 
-    Without units, show the ledger as a whole.
+    With --reports also their reports by id, file and row. Without units, show the ledger as a whole.
     """
     store, opened = reading(ledger, schema)
     chosen, limit = opened.filter, opened.filter.limit

@@ -207,7 +207,7 @@ def domain(
     form: Annotated[Form, typer.Option("--to", help="To text: how to write the buckets.")] = Form.INT,
     deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
 ) -> None:
-    """Convert an output domain from text to Avro, and from Avro to text.
+    """Convert an output domain from text to Avro or back.
 
     Text has one bucket per line, in any form; lines that start with # are comments.
     """

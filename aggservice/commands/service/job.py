@@ -39,7 +39,7 @@ from aggservice.commands.service.sealed import OpenWith, OutputPublicKey, open_s
 from aggservice.files.atomic import whole_file
 from aggservice.wire import ReportBatch, read_domain, read_key_set, read_reports, write_reports
 
-job = typer.Typer(help="Create, list, watch, cancel and read jobs of a running service.", no_args_is_help=True)
+job = typer.Typer(help="Create, list, watch, cancel and read jobs of a service.", no_args_is_help=True)
 
 Service = Annotated[str, typer.Option("--service", help="host:port of the service.", envvar="AGGSERVICE_ADDRESS")]
 TokenFile = Annotated[Path | None, typer.Option(help="A file that holds your bearer token.")]
@@ -208,9 +208,10 @@ def list_jobs(
     most: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """List your jobs, newest first: those over files, and the streams of this service.
+    """List your jobs, newest first.
 
-    A restarted service has no streams. Those that were paid for are in its ledger: `aggservice job summary` finds them.
+    That is: your jobs over files, and your streams on this service. A restarted service has no streams; those that
+    were paid for are in its ledger, and `aggservice job summary` finds them.
     """
     found = list(islice(client.jobs(min(most, 1000)), most))
     if as_json:
@@ -259,7 +260,7 @@ def summary(
     keys: OpenWith = None,
     as_json: Json = False,
 ) -> None:
-    """Print the summary of a finished job, with its privacy guarantee."""
+    """Print the summary of a finished job and its guarantee."""
     found = opened(client.summary(job_request_id), keys)
     if receipt is not None:
         receipt.write_bytes(found.receipt)
@@ -295,7 +296,7 @@ def aggregate(
     keys: OpenWith = None,
     as_json: Json = False,
 ) -> None:
-    """Stream files of this machine to the service and print the summary."""
+    """Stream your own files to the service; print the summary."""
     if domain is None and not discovery_delta:
         refuse("the job names no keys: give --domain or --discovery-delta")
     try:
@@ -337,7 +338,7 @@ def unpaid(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List every privacy unit that could not pay for a refused job.
+    """List every unit that could not pay for a refused job.
 
     With --reports also its reports, by id, file and row.
     """
@@ -368,7 +369,7 @@ def open_summary(
         Path | None, typer.Option(help="Folder for the Avro files; default: beside each file.", file_okay=False)
     ] = None,
 ) -> None:
-    """Open files that a job sealed to your public key, into Avro files.
+    """Open files that a job sealed to your public key.
 
     Needs no service. The files of a job end in .avro.sealed or .sealed.
     """

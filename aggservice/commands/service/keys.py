@@ -68,7 +68,7 @@ def rotate(
     public: _Public = None,
     as_json: Json = False,
 ) -> None:
-    """Add new keys and let the published ones expire after the overlap.
+    """Add new keys; the published ones expire after the overlap.
 
     Keys that are too old to open any report are dropped.
     """
