@@ -6,10 +6,14 @@ through them. The bound of a game is (ε*, δ*), with the ε of event-level repo
 
 from __future__ import annotations
 
+from doctest import testfile
 from fractions import Fraction
 from math import exp
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import pytest
 
 from aggservice.audit.exact import ExactGame, Make, Pick, responses
@@ -18,6 +22,7 @@ from aggservice.campaign.requery.adversary import AddSource, AddTrigger, Adversa
 from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, SummaryMechanism, Without, bounds_terms
 from aggservice.campaign.service.config import memory_ledger
 from aggservice.engine import InlineOpener, LocalEngine
+from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits
 from aggservice.wire import Api, KeySet
@@ -172,8 +177,6 @@ def test_answers_do_not_depend_on_earlier_noise() -> None:
 
             class Shifted:
                 def draw(self, noise: Any, size: int, shift: int = shift) -> Any:
-                    import numpy as np
-
                     return np.full(size, shift, dtype=np.int64)
 
             mechanism = played.worlds[which](Shifted(), lambda chances: 0)
@@ -236,6 +239,18 @@ def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         monkeypatch.setattr(ReleasePlan, "declared_noise", wrong)
     elif name == "no charge":
         monkeypatch.setattr(EpsilonDeltaFilter, "cost", lambda *_: Spend(loss_micro=0, delta_atto=0, uses=1))
+    elif name == "only late reports pay":
+        commit = Charge.commit
+
+        def late_only(self: Charge, make: Any, *, units: Any, **rest: Any) -> Any:
+            """Charge the reports that no earlier release charged (docs/guarantees.md, "Late reports")."""
+            paid = charged.setdefault(self.ledger, set())
+            late = [unit for unit in units if unit.tobytes() not in paid]
+            paid.update(unit.tobytes() for unit in units)
+            return commit(self, make, units=np.array(late, dtype=np.uint8).reshape(-1, units.shape[1]), **rest)
+
+        charged: WeakKeyDictionary[Any, set[bytes]] = WeakKeyDictionary()
+        monkeypatch.setattr(Charge, "commit", late_only)
     elif name == "no cap of a source":
         right = SummaryClient.register_trigger
 
@@ -259,6 +274,7 @@ def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     [
         ("half the noise", "ARA"),
         ("no charge", "ARA"),
+        ("only late reports pay", "ARA"),
         ("no cap of a source", "ARA"),
         ("no cap of a window", "PAA, window 0"),
     ],
@@ -270,3 +286,9 @@ def test_a_broken_client_or_service_loses_the_same_game(
     _broken(monkeypatch, broken)
     again = ExactGame(worlds=played.worlds, opening=played.opening, moves=played.moves, most=4)
     assert again.advantage(Fraction(epsilon), 3) > delta + Fraction(1, 1000)
+
+
+def test_the_example_about_late_reports_runs() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
+    failed, tried = testfile(str(page), module_relative=False)
+    assert failed == 0 and tried >= 10
