@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 AGGREGATION, BUDGET = "/aggservice.v1.AggregationService/", "/aggservice.v1.BudgetService/"
 _JUNK_LENGTH = 15
+#: A public key that nobody needs the private key of: these tests open nothing.
+OUTPUT_KEY = "09" + "00" * 31
 #: SQLite's shared index has 32 KiB; below that it cannot even open a ledger. A page of its log takes a frame more.
 _SQLITE_BYTES, _FRAME_BYTES = 33_000, 4_120
 
@@ -58,6 +60,7 @@ class Asks(Brief):
     filtering_ids: str = ""
     debug_run: bool = False
     scope: str = "origin"
+    output_key: str = ""
 
     def message(self, job: str) -> aggregation_pb2.JobParameters:
         """Return the message of a job of this id."""
@@ -67,6 +70,7 @@ class Asks(Brief):
             input_report_count=self.count,
             filtering_ids=self.filtering_ids,
             debug_run=self.debug_run,
+            output_public_key=bytes.fromhex(self.output_key),
         )
         if self.scope == "site":
             message.reporting_site = SITE
@@ -297,6 +301,8 @@ class Drawing:
             changes.update(self.pick(({"threshold": "101"}, {"filtering_ids": "x"}, {"count": -1})))
         changes["debug_run"] = self.rarely(12)
         changes["scope"] = "rival" if self.rarely(30) else self.pick(("origin", "origin", "site"))
+        if self.rarely(8):
+            changes["output_key"] = self.pick((OUTPUT_KEY, OUTPUT_KEY, OUTPUT_KEY[2:], "00" * 32))
         return Asks(**changes)
 
     def _report(self) -> int:
