@@ -33,6 +33,7 @@ from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_secret
 from aggservice.service.errors import ConfigError
 from aggservice.service.http.app import build_app
+from aggservice.service.http.hosts import Hosts
 from aggservice.service.jobs.book import JobBook
 from aggservice.service.jobs.desk import JobDesk
 from aggservice.service.jobs.dispatch import Dispatcher
@@ -269,12 +270,14 @@ class Service:
 
     async def _start_http(self, listening: socket.socket) -> None:
         tls = self.config.tls
+        hosts = Hosts.of(self.config.http_hosts, has_callers=not self.register.is_empty)
         settings = uvicorn.Config(
             build_app(
                 keys=self.keys,
                 metrics=self.metrics,
                 register=self.register,
-                routes=job_routes(self.desk, self._gate, stall_s=self.config.limits.stall_s),
+                hosts=hosts,
+                routes=job_routes(self.desk, self._gate, hosts=hosts, stall_s=self.config.limits.stall_s),
             ),
             log_config=None,
             access_log=False,

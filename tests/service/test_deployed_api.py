@@ -4,147 +4,36 @@ from __future__ import annotations
 
 import base64
 import json
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from aggservice.client import Client, Credentials
+from aggservice.client import Client, Credentials, JobParameters
 from aggservice.mechanisms import SecureBits, SystemClock
-from aggservice.service import Caller, EmbeddedService, Limits, Role, ServiceConfig, embedded, token_digest
-from aggservice.service.config.callers import Token
-from aggservice.wire import BucketRows, KeySet, ReportBatch, read_summary, write_buckets, write_reports
+from aggservice.service import Limits
+from aggservice.service.jobs.desk import JobDesk
+from aggservice.wire import KeySet, read_summary
 from aggservice.wire.hpke.summaries import open_document
-from budget import EpsilonDeltaFilter
 
-MINE, THEIRS = "https://adtech.example", "https://rival.example"
+from .http_world import MINE, THEIRS, World, asks, error, http_world, put
 
-
-@dataclass
-class World:
-    service: EmbeddedService
-    roots: Path
-    maker: Any
-
-    def call(self, path: str, body: Any = None, *, token: str | None = "adtech", **headers: str) -> tuple[int, Any]:
-        """Send a request over HTTP; return status and JSON. ``body`` is sent as it is if it is bytes."""
-        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.service.service.http_port}{path}", data=raw)
-        credentials = {"authorization": f"Bearer token-of-{token}"} if token else {}
-        for name, value in (credentials | headers).items():
-            request.add_header(name, value)
-        try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
-                return answer.status, json.loads(answer.read())
-        except urllib.error.HTTPError as problem:
-            return problem.code, json.loads(problem.read())
-
-    def create(self, body: Any, **more: Any) -> tuple[int, Any]:
-        return self.call("/v1alpha/createJob", body, **more)
-
-    def get(self, job: str, **more: Any) -> tuple[int, Any]:
-        return self.call(f"/v1alpha/getJob?job_request_id={urllib.parse.quote(job)}", **more)
-
-    def finished(self, job: str, **more: Any) -> Any:
-        for _ in range(600):
-            status, found = self.get(job, **more)
-            assert status == 200, found
-            if found["job_status"] == "FINISHED":
-                return found
-            assert found["job_status"] in ("RECEIVED", "IN_PROGRESS")
-            assert "result_info" not in found
-            time.sleep(0.05)
-        raise AssertionError("the job did not end")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "service.md"
 
 
 @pytest.fixture
 def world(maker: Any, tmp_path: Path) -> Iterator[World]:
-    roots = tmp_path / "roots"
-    for bucket in ("reports", "summaries"):
-        for name in ("adtech", "rival"):
-            (roots / bucket / name).mkdir(parents=True)
-
-    def caller(name: str, role: Role, origin: str) -> Caller:
-        tokens = (Token(digest=token_digest(f"token-of-{name}")),)
-        return Caller(
-            name=name,
-            roles=frozenset({role}),
-            tokens=tokens,
-            folder=name,
-            origins=frozenset({origin}),
-            sites=frozenset(),
-        )
-
-    config = ServiceConfig(
-        state=tmp_path / "state",
-        listen="127.0.0.1:0",
-        http_listen="127.0.0.1:0",
-        filter=EpsilonDeltaFilter.parse(epsilon="10", delta="0.00001"),
-        buckets={"my-reports": roots / "reports", "my.summaries": roots / "summaries"},
-        limits=replace(Limits(), processes=0),
-        callers=(
-            caller("adtech", Role.ADTECH, MINE),
-            caller("rival", Role.ADTECH, THEIRS),
-            caller("auditor", Role.AUDITOR, MINE),
-        ),
-    )
-    with embedded(config, keys=maker.keys, clock=maker.clock) as service:
-        world = World(service=service, roots=roots, maker=maker)
-        mine = [maker.report({1: 100}) for _ in range(4)]
-        theirs = [maker.report({1: 100}, reporting_origin=THEIRS) for _ in range(4)]
-        keys = np.array([1, 5], np.uint64)
-        rows = BucketRows(key_high=np.zeros(2, np.uint64), key_low=keys, numbers=np.empty((2, 0), np.int64))
-        for name, reports in (("adtech", mine), ("rival", theirs)):
-            put(roots / "reports" / name / "day1" / "shard-1.avro", reports)
-            write_buckets(roots / "reports" / name / "domain.avro", rows)
-        folder = roots / "reports" / "adtech"
-        put(folder / "day2.avro", [maker.report({1: 7}, debug_mode=True) for _ in range(2)])
-        put(folder / "bad.avro", [maker.report({1: 7}, reporting_origin=THEIRS) for _ in range(2)])
-        yield world
-
-
-def put(path: Path, reports: list[Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_reports(path, [ReportBatch.of(reports)])
-
-
-def asks(job: str, prefix: str = "day1/shard", parameters: dict[str, Any] | None = None, **changes: Any) -> Any:
-    """Return the documented request; a change to None leaves a name out."""
-    inner = {
-        "output_domain_blob_prefix": "domain.avro",
-        "output_domain_bucket_name": "my-reports",
-        "attribution_report_to": MINE,
-        **(parameters or {}),
-    }
-    body = {
-        "job_request_id": job,
-        "input_data_blob_prefix": prefix,
-        "input_data_bucket_name": "my-reports",
-        "output_data_blob_prefix": f"out/{job}.avro",
-        "output_data_bucket_name": "my.summaries",
-        "job_parameters": {name: value for name, value in inner.items() if value is not None},
-        **changes,
-    }
-    return {name: value for name, value in body.items() if value is not None}
-
-
-def error(answer: tuple[int, Any]) -> tuple[int, str, str]:
-    """Return HTTP status, status and reason of an error, whose body has the documented shape."""
-    status, body = answer
-    assert list(body) == ["error"]
-    found = body["error"]
-    assert set(found) == {"code", "message", "status", "details"}
-    assert found["message"]
-    (detail,) = found["details"]
-    assert set(detail) == {"reason", "domain", "metadata"}
-    return status, found["status"], detail["reason"]
+    with http_world(maker, tmp_path) as running:
+        yield running
 
 
 def test_the_documented_requests_are_answered_as_documented(world: World) -> None:
@@ -303,3 +192,246 @@ def test_a_summary_sealed_to_its_caller(world: World) -> None:
         assert "output_public_key" in answer[1]["error"]["message"]
     debug = asks("bad", "day2.avro", parameters={"output_public_key": text, "debug_run": True})
     assert "debug run" in world.create(debug)[1]["error"]["message"]
+
+
+def limited(**changes: Any) -> dict[str, Any]:
+    return {"limits": replace(Limits(), processes=0, **changes)}
+
+
+def test_too_many_jobs_are_429_and_the_id_stays_free(maker: Any, tmp_path: Path) -> None:
+    """A stream holds the one slot, and no job may wait: createJob is refused until the stream has ended."""
+    reading, done = threading.Event(), threading.Event()
+    report = maker.report({1: 1})
+
+    def reports() -> Iterator[Any]:
+        yield report
+        reading.set()
+        done.wait(30)
+
+    with (
+        http_world(maker, tmp_path, **limited(jobs=1, waiting=0)) as world,
+        Client(world.service.address, credentials=Credentials(token="token-of-adtech")) as client,
+    ):
+        parameters = JobParameters(attribution_report_to=MINE)
+        stream = threading.Thread(target=lambda: client.aggregate("stream", parameters, reports(), domain=[1]))
+        stream.start()
+        assert reading.wait(30)
+        answer = world.create(asks("later"))
+        assert error(answer) == (429, "RESOURCE_EXHAUSTED", "INTERNAL_ERROR")
+        assert "Ask again later" in answer[1]["error"]["details"][0]["metadata"]["remedy"]
+        assert error(world.get("later")) == (404, "NOT_FOUND", "JOB_NOT_FOUND")
+        done.set()
+        stream.join(30)
+        assert world.create(asks("later")) == (202, {})
+        assert world.finished("later")["result_info"]["return_code"] == "SUCCESS"
+
+
+def test_a_ledger_that_does_not_answer_is_503(maker: Any, tmp_path: Path) -> None:
+    """The table of jobs disappears below a running service; no error says where or what it was."""
+    with http_world(maker, tmp_path, ledger="sqlite") as world:
+        with sqlite3.connect(tmp_path / "state" / "ledger.sqlite") as other:
+            (tables,) = [[name for (name,) in other.execute("select name from sqlite_master where type = 'table'")]]
+            for name in tables:
+                other.execute(f"drop table {name}")
+        other.close()
+        for answer in (world.get("a"), world.create(asks("a"))):
+            assert error(answer) == (503, "UNAVAILABLE", "PRIVACY_BUDGET_ERROR")
+            assert str(tmp_path) not in json.dumps(answer[1])
+
+
+def test_a_body_that_stalls_is_504(maker: Any, tmp_path: Path) -> None:
+    with http_world(maker, tmp_path, **limited(stall_s=1)) as world:
+        port = world.service.service.http_port
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+            connection.sendall(
+                b"POST /v1alpha/createJob HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+                b"Authorization: Bearer token-of-adtech\r\nConnection: close\r\n\r\n{"
+            )
+            raw = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        head, _, body = raw.partition(b"\r\n\r\n")
+        status = int(head.split()[1])
+        assert error((status, json.loads(body))) == (504, "DEADLINE_EXCEEDED", "INTERNAL_ERROR")
+
+
+def test_a_fault_of_the_service_is_500_and_tells_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fault(*_: Any) -> None:
+        raise RuntimeError("a secret of the service")
+
+    monkeypatch.setattr(JobDesk, "find", fault)
+    for answer in (world.get("a"), world.create(asks("a"))):
+        assert error(answer) == (500, "INTERNAL", "INTERNAL_ERROR")
+        assert "secret" not in json.dumps(answer[1]) and "operator" in answer[1]["error"]["message"]
+
+
+def test_every_answer_of_the_table_has_a_test_that_causes_it() -> None:
+    """A new row of the table in docs/service.md needs a new entry here."""
+    caused = {
+        202: test_the_documented_requests_are_answered_as_documented,
+        200: test_every_documented_return_code_that_a_caller_can_cause,
+        400: test_bad_requests_are_refused_by_name_and_change_nothing,
+        401: test_credentials_are_taken_from_one_place_in_one_form,
+        403: test_callers_are_as_isolated_as_over_grpc,
+        404: test_another_callers_job_looks_like_one_that_never_was,
+        409: test_a_taken_id_is_refused_also_for_the_same_request,
+        429: test_too_many_jobs_are_429_and_the_id_stays_free,
+        500: test_a_fault_of_the_service_is_500_and_tells_nothing,
+        503: test_a_ledger_that_does_not_answer_is_503,
+        504: test_a_body_that_stalls_is_504,
+    }
+    table = PAGE.read_text(encoding="utf-8").split("| answer | when |", 1)[1].split("\n\n", 1)[0]
+    rows = re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE)
+    assert {int(status) for row in rows for status in re.findall(r"\d{3}", row)} == caused.keys()
+
+
+def test_the_curl_lines_of_the_page(maker: Any, tmp_path: Path) -> None:
+    """Run as they stand but for the port, with the page's request in job.json and a token in TOKEN."""
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed: the requests of the page are sent by the other tests only")
+    section = PAGE.read_text(encoding="utf-8").split('<a id="http"></a>', 1)[1].split("\n## Errors", 1)[0]
+    (script,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    (body,) = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
+    (tmp_path / "job.json").write_text(body)
+    roots = tmp_path / "roots"
+    buckets = {"my-reports": roots / "reports", "my-summaries": roots / "summaries"}
+    with http_world(maker, tmp_path, buckets=buckets) as world:
+        lines = script.replace("127.0.0.1:8080", f"127.0.0.1:{world.service.service.http_port}").strip().splitlines()
+        create, get = (line for line in lines if line.startswith("curl "))
+        environment = {**os.environ, "TOKEN": "token-of-adtech", "no_proxy": "*"}
+
+        def run(line: str) -> Any:
+            done = subprocess.run(
+                ["sh", "-c", line], cwd=tmp_path, env=environment, capture_output=True, timeout=30, check=True
+            )
+            return json.loads(done.stdout)
+
+        assert run(create) == {}
+        assert world.finished("day1")["result_info"]["return_code"] == "SUCCESS"
+        found = run(get)
+        assert (found["job_request_id"], found["job_status"]) == ("day1", "FINISHED")
+        assert found["job_parameters"] == json.loads(body)["job_parameters"]
+        assert (roots / "summaries" / "adtech" / "day1" / "summary-1-of-1.avro").exists()
+        again = run(create)["error"]
+        assert (again["status"], again["details"][0]["reason"]) == ("ALREADY_EXISTS", "DUPLICATE_JOB_KEY")
+
+
+def test_credentials_are_taken_from_one_place_in_one_form(world: World) -> None:
+    assert world.create(asks("mine")) == (202, {})
+    wrong = (
+        "token-of-adtech",
+        "Basic token-of-adtech",
+        "Bearer",
+        "Bearer ",
+        "Bearer  token-of-adtech",
+        "Bearer token-of-adtech, Bearer token-of-rival",
+        f"Bearer {'x' * 5000}",
+    )
+    for header in wrong:
+        assert error(world.get("mine", token=None, authorization=header))[0] == 401, header
+    for query in ("token=token-of-adtech", "authorization=Bearer%20token-of-adtech", "access_token=token-of-adtech"):
+        assert error(world.call(f"/v1alpha/getJob?job_request_id=mine&{query}", token=None))[0] == 401, query
+    assert error(world.get("mine", token=None, cookie="token=token-of-adtech"))[0] == 401
+    assert world.get("mine", token=None, authorization="bearer token-of-adtech")[0] == 200
+
+
+def test_another_callers_job_looks_like_one_that_never_was(world: World) -> None:
+    assert world.create(asks("mine")) == (202, {})
+    world.finished("mine")
+    theirs, nobodys = (world.get(job, token="rival") for job in ("mine", "none"))
+    assert json.dumps(theirs).replace("mine", "none") == json.dumps(nobodys)
+    # Neither an id of theirs nor their output is in the way of another caller's.
+    body = asks("mine", parameters={"attribution_report_to": THEIRS})
+    assert world.create(body, token="rival") == (202, {})
+    assert world.finished("mine", token="rival")["job_parameters"]["attribution_report_to"] == THEIRS
+    assert world.get("mine")[1]["job_parameters"]["attribution_report_to"] == MINE
+
+
+def test_links_and_other_buckets_lead_nowhere(world: World, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    put(outside / "shard-1.avro", [world.maker.report({1: 1}, reporting_origin=THEIRS)])
+    folder = world.roots / "reports" / "rival"
+    (folder / "link").symlink_to(outside)
+    (folder / "file.avro").symlink_to(world.roots / "reports" / "adtech" / "day1" / "shard-1.avro")
+    (world.roots / "summaries" / "rival" / "link").symlink_to(outside)
+    mine = {"attribution_report_to": THEIRS}
+    tried = [
+        *(asks("x", prefix, parameters=mine) for prefix in ("link/shard", "file.avro", "bucket://my-reports/day1")),
+        asks("x", parameters=mine, output_data_blob_prefix="link/out"),
+        asks("x", parameters=mine, input_data_bucket_name="adtech"),
+        asks("x", parameters=mine | {"output_domain_blob_prefix": "../adtech/domain.avro"}),
+        asks("x", parameters=mine | {"output_domain_bucket_name": "nobodys"}),
+    ]
+    for body in tried:
+        status, name, _ = error(world.create(body, token="rival"))
+        assert (status, name) in ((403, "PERMISSION_DENIED"), (400, "FAILED_PRECONDITION")), body
+    assert error(world.get("x", token="rival"))[0] == 404
+    assert [path.name for path in outside.iterdir()] == ["shard-1.avro"]
+
+
+OPEN: dict[str, Any] = {"callers": ()}
+LOOPBACK = ("127.0.0.1", "127.0.0.1:8080", "127.9.9.9:1", "localhost", "LOCALHOST:99", "[::1]", "[::1]:8080")
+STRANGE = (
+    "evil.example",
+    "evil.example:8080",
+    "127.0.0.1.evil.example",
+    "localhost.evil.example:8080",
+    "evil.example#127.0.0.1",
+    "127.0.0.1@evil.example",
+    "localhost:8080:8080",
+    "192.0.2.1",
+    "0.0.0.0",
+    "[::2]",
+    "localhost.",
+    "",
+)
+
+
+def metrics_of(world: World, host: str) -> int:
+    status, _ = world.raw("/metrics", token=None, Host=host)
+    return status
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_a_service_without_callers_answers_on_loopback(maker: Any, tmp_path: Path, host: str) -> None:
+    with http_world(maker, tmp_path, **OPEN) as world:
+        assert error(world.get("none", token=None, Host=host))[0] == 404
+        assert metrics_of(world, host) == 200
+
+
+def test_a_page_that_rebinds_its_name_reaches_nothing(maker: Any, tmp_path: Path) -> None:
+    """Without callers, without an Origin header: the Host header is what gives such a page away."""
+    with http_world(maker, tmp_path, **OPEN) as world:
+        for host in STRANGE:
+            for answer in (world.get("none", token=None, Host=host), world.create(asks("x"), token=None, Host=host)):
+                assert error(answer) == (403, "PERMISSION_DENIED", "PERMISSION_ERROR"), host
+                assert "Host header" in answer[1]["error"]["message"]
+                assert "http_hosts" in answer[1]["error"]["details"][0]["metadata"]["remedy"]
+            assert metrics_of(world, host) == 403
+        assert error(world.get("x", token=None))[0] == 404
+
+
+def test_the_operator_names_further_hosts(maker: Any, tmp_path: Path) -> None:
+    with http_world(maker, tmp_path, http_hosts=("Service.example", "[2001:db8::1]"), **OPEN) as world:
+        for host in ("service.example", "SERVICE.example:8080", "[2001:db8::1]:80", "localhost"):
+            assert error(world.get("none", token=None, Host=host))[0] == 404, host
+        for host in ("other.service.example", "service.example.evil.example"):
+            assert error(world.get("none", token=None, Host=host))[0] == 403, host
+
+
+def test_with_callers_any_host_is_served_unless_hosts_are_named(maker: Any, tmp_path: Path) -> None:
+    with http_world(maker, tmp_path) as world:
+        assert error(world.get("none", Host="anything.example"))[0] == 404
+    (tmp_path / "named").mkdir()
+    with http_world(maker, tmp_path / "named", http_hosts=("service.example",)) as world:
+        assert error(world.get("none", Host="service.example"))[0] == 404
+        assert error(world.get("none", Host="anything.example"))[0] == 403
+
+
+def test_two_host_headers_are_refused(maker: Any, tmp_path: Path) -> None:
+    with http_world(maker, tmp_path, **OPEN) as world:
+        with socket.create_connection(("127.0.0.1", world.service.service.http_port), timeout=30) as connection:
+            connection.sendall(
+                b"GET /v1alpha/getJob?job_request_id=a HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n"
+                b"Connection: close\r\n\r\n"
+            )
+            raw = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert int(raw.split()[1]) in (400, 403), raw[:200]

@@ -12,8 +12,9 @@ from starlette.routing import BaseRoute, Route
 from aggservice.engine import InvalidJobError
 from aggservice.service.api.deployed import check_id, create_message, error_document, job_document
 from aggservice.service.api.gate import Gate, current_caller
-from aggservice.service.errors import ForbiddenError
-from aggservice.service.http.bodies import BodyError, read_body
+from aggservice.service.errors import ForbiddenError, StalledError
+from aggservice.service.http.bodies import STALLED, BodyError, read_body
+from aggservice.service.http.hosts import Hosts
 from aggservice.service.jobs.desk import JobDesk
 from aggservice.service.status import KNOWN_ERRORS
 
@@ -31,13 +32,15 @@ def _no_pages(request: Request) -> None:
         raise ForbiddenError("this request comes from a web page, whose Origin header it has")
 
 
-def job_routes(desk: JobDesk, gate: Gate, *, stall_s: int) -> list[BaseRoute]:
+def job_routes(desk: JobDesk, gate: Gate, *, hosts: Hosts, stall_s: int) -> list[BaseRoute]:
     """Return the two routes. The gate authenticates, authorises, counts and logs their calls as it does gRPC's."""
 
     async def create(request: Request) -> tuple[int, dict[str, Any]]:
         try:
             body = await read_body(request, most=_MAX_BODY_BYTES, within_s=stall_s, what="request body")
         except BodyError as problem:
+            if problem.status == STALLED:
+                raise StalledError(str(problem)) from None
             raise InvalidJobError(str(problem)) from None
         await desk.create(current_caller(), create_message(body), again=False)
         return 202, {}
@@ -55,6 +58,7 @@ def job_routes(desk: JobDesk, gate: Gate, *, stall_s: int) -> list[BaseRoute]:
         async def answer(request: Request) -> Response:
             with gate.counted(method) as call:
                 try:
+                    hosts.check(request)
                     gate.admit(call, method, request.headers.get("authorization"), ())
                     _no_pages(request)
                     status, document = await work(request)

@@ -23,6 +23,7 @@ from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, 
 DAY_MS = 86_400_000
 REMOTE_SCHEMES = ("s3://", "gs://", "az://")
 """The beginnings of the URLs of object storage."""
+_HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*|\[[0-9a-fA-F:.]+\]", re.ASCII)
 BUCKET_NAME = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
 
 
@@ -78,12 +79,14 @@ class ServiceConfig:
 
     With ``spark``, large jobs over files run on that cluster; its executors use the service's staging and key files.
     ``input_folder``, ``output_folder`` and ``buckets`` (by name) are folders, or URLs of prefixes in object storage.
+    ``http_hosts`` are names, besides those of loopback, that the Host header of an HTTP request may have.
     """
 
     state: Path
     listen: str = "127.0.0.1:50051"
     listen_mtls: str | None = None
     http_listen: str | None = None
+    http_hosts: tuple[str, ...] = ()
     tls: TlsFiles | None = None
     keys: Path | None = None
     ledger: str = "sqlite"
@@ -165,6 +168,7 @@ def _config_of(top: Section) -> ServiceConfig:
         listen=top.text("listen", "127.0.0.1:50051"),
         listen_mtls=top.optional_text("listen_mtls"),
         http_listen=top.optional_text("http_listen"),
+        http_hosts=_hosts(top),
         tls=_tls(top),
         keys=top.path_to("keys"),
         ledger=kind,
@@ -206,6 +210,15 @@ def _root(section: Section, key: str) -> Path | str | None:
     if not given.startswith(REMOTE_SCHEMES) or not given.partition("://")[2].strip("/"):
         section.refuse(key, f"is {given!r}, which is not a root", "Write a folder, or a URL such as s3://bucket/folder")
     return given.rstrip("/")
+
+
+def _hosts(top: Section) -> tuple[str, ...]:
+    """Read names for the Host header, without scheme and port."""
+    found = tuple(top.texts("http_hosts", (), any_list=True))
+    for name in found:
+        if _HOST_NAME.fullmatch(name) is None:
+            top.refuse("http_hosts", f"has {name!r}, which is not a host name", "Write a name such as service.example")
+    return found
 
 
 def _buckets(section: Section) -> dict[str, Path | str]:

@@ -12,6 +12,7 @@ from starlette.routing import BaseRoute, Route
 from aggservice.service.config.callers import Register, Role
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.errors import ServiceError
+from aggservice.service.http.hosts import HostRefusedError, Hosts
 from aggservice.service.metrics import CONTENT_TYPE, Metrics
 
 PUBLIC_KEYS_PATH = "/.well-known/aggregation-service/v1/public-keys"
@@ -23,6 +24,7 @@ def build_app(
     keys: KeyRing,
     metrics: Metrics,
     register: Register,
+    hosts: Hosts,
     routes: Sequence[BaseRoute] = (),
 ) -> Starlette:
     """Return the app. ``routes`` are added unchanged, such as those of a collector."""
@@ -40,7 +42,10 @@ def build_app(
 
     async def show_metrics(request: Request) -> Response:
         try:
+            hosts.check(request)
             caller = register.find(authorization=request.headers.get("authorization"), certificate_names=())
+        except HostRefusedError as problem:
+            return PlainTextResponse(f"{problem}. {problem.remedy}\n", status_code=403)
         except ServiceError as problem:
             return PlainTextResponse(f"{problem}\n", status_code=401)
         if caller is None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from starlette.requests import ClientDisconnect, Request
+
+STALLED: Final = 408
+"""The status of a body that did not arrive in time."""
 
 
 class BodyError(Exception):
@@ -25,7 +29,7 @@ async def read_body(request: Request, *, most: int, within_s: float, what: str) 
                 if len(body) > most:
                     raise BodyError(413, f"the {what} is larger than {most} bytes")
     except TimeoutError:
-        raise BodyError(408, f"the {what} did not arrive within {within_s} seconds") from None
+        raise BodyError(STALLED, f"the {what} did not arrive within {within_s} seconds") from None
     except ClientDisconnect:
         raise BodyError(400, f"the {what} did not arrive") from None
     return body
