@@ -6,7 +6,7 @@ through them. The bound of a game is (ε*, δ*), with the ε of event-level repo
 
 from __future__ import annotations
 
-from doctest import testfile
+import doctest
 from fractions import Fraction
 from math import exp
 from pathlib import Path
@@ -290,5 +290,5 @@ def test_a_broken_client_or_service_loses_the_same_game(
 
 def test_the_example_about_late_reports_runs() -> None:
     page = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
-    failed, tried = testfile(str(page), module_relative=False)
+    failed, tried = doctest.testfile(str(page), module_relative=False)
     assert failed == 0 and tried >= 10
