@@ -41,6 +41,28 @@ def check_shuffle(epsilon0: float, reports: int, delta: float | None = None) -> 
         raise ParameterError(f"delta must lie strictly between 0 and 1, not {delta!r}")
 
 
+def subsampled(epsilon: float, delta: float, share: float) -> tuple[float, float]:
+    """Return (ln(1 + q(e^ε − 1)), qδ): how far (1 − q)μ₀ + qμ₁ is from μ₀ if μ₁ is (ε, δ)-close to it (Lemma 4).
+
+    The paper states it for q < ½, which neither direction needs; q = 1 gives (ε, δ) back. It is attained by a response
+    that tells of μ₁ with odds of e^ε. ε' is at most q(e^ε − 1).
+
+    >>> subsampled(1.0, 1e-6, 0.01)
+    (0.01703686323617655, 1e-08)
+    """
+    if not 0 <= epsilon < math.inf or not 0 <= delta <= 1 or not 0 <= share <= 1:
+        raise ParameterError(
+            f"sampling needs a finite epsilon of at least 0, and a delta and a share in [0, 1], not "
+            f"{epsilon!r}, {delta!r} and {share!r}"
+        )
+    if epsilon > 700 and 0 < share < 1:  # e^ε leaves the range of floats
+        without, of = math.log1p(-share), epsilon + math.log(share)
+        return max(without, of) + math.log1p(math.exp(-abs(without - of))), share * delta
+    if epsilon > 700:
+        return epsilon * share, share * delta
+    return math.log1p(share * math.expm1(epsilon)), share * delta
+
+
 def step_epsilon(epsilon0: float, reports: int) -> float:
     """Return Theorem 7's ε₁ = 2e^(2ε₀)(e^ε₀ − 1)/n, what one position of the shuffled list reveals.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -14,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
+from aggservice.audit.finite import largest_loss, least_delta, mixture
 from aggservice.mechanisms import (
     AmplificationBound,
     ExactBinaryShuffle,
@@ -30,6 +32,7 @@ from aggservice.mechanisms.shuffling import (
     rdp_epsilon,
     small_case_refusal,
     step_epsilon,
+    subsampled,
 )
 
 GRID = list(itertools.product((0.01, 0.1, 0.3, 0.49, 1.0, 1.5), (1_000, 10_000, 10**6, 10**9), (1e-3, 1e-8, 1e-12)))
@@ -406,3 +409,46 @@ def test_more_reports_and_a_larger_delta_never_hurt() -> None:
     assert by_values == sorted(by_values, reverse=True)
     assert shuffled_epsilon(1.0, 1, 1e-8) == pytest.approx(1.0, rel=1e-6)
     assert shuffled_epsilon(40.0, 1000, 1e-8) <= 40.0
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=2, max_size=5).filter(
+        lambda pairs: all(sum(column) > 0 for column in zip(*pairs, strict=True))
+    ),
+    st.fractions(0, 1, max_denominator=50),
+    st.sampled_from([0.0, 0.1, 0.5, 1.0, 3.0]),
+)
+def test_lemma_4_holds_for_every_pair_of_laws(pairs: list[tuple[int, int]], share: Fraction, epsilon: float) -> None:
+    """μ₁ and μ₀ over a few symbols, δ of them exactly; the mixture is as close as the lemma says, both ways."""
+    none, one = (
+        {at: Fraction(pair[side], sum(each[side] for each in pairs)) for at, pair in enumerate(pairs)}
+        for side in (0, 1)
+    )
+    mixed = mixture([(1 - share, none), (share, one)])
+    delta = float(least_delta(one, none, Fraction(math.exp(epsilon))))
+    bound, rest = subsampled(epsilon, min(1.0, delta), float(share))
+    assert float(least_delta(mixed, none, Fraction(math.exp(bound)))) <= rest + 1e-12
+    assert bound <= share * math.expm1(epsilon) + 1e-15
+
+
+@pytest.mark.parametrize("share", [Fraction(1, 100), Fraction(1, 3), Fraction(49, 100), Fraction(9, 10)])
+def test_lemma_4_is_attained_by_a_binary_response(share: Fraction) -> None:
+    """Odds of 3 that tell of μ₁: ln(1 + 2q) exactly."""
+    none, one = ({"y": Fraction(a, 4), "n": Fraction(4 - a, 4)} for a in (1, 3))
+    mixed = mixture([(1 - share, none), (share, one)])
+    found = largest_loss(mixed, none)
+    assert found == pytest.approx(subsampled(math.log(3), 0, float(share))[0], rel=1e-12)
+    assert found == pytest.approx(math.log1p(2 * share), rel=1e-12)
+
+
+def test_sampling_at_the_ends() -> None:
+    assert subsampled(2.0, 0.1, 1.0) == (pytest.approx(2.0), 0.1)
+    assert subsampled(2.0, 0.1, 0.0) == (0.0, 0.0)
+    with mpmath.workdps(40):
+        for epsilon, share in ((800.0, 1e-300), (800.0, 0.25), (5000.0, 1.0), (5000.0, 0.0), (710.0, 1e-320)):
+            exact = mpmath.log(1 - mpmath.mpf(share) + mpmath.mpf(share) * mpmath.exp(epsilon))
+            assert subsampled(epsilon, 0, share)[0] == pytest.approx(float(exact), rel=1e-12)
+    for bad in ((-1, 0, 0.1), (math.nan, 0, 0.1), (math.inf, 0, 0.1), (1, 2, 0.1), (1, 0, 1.1), (1, 0, math.nan)):
+        with pytest.raises(ParameterError, match="share"):
+            subsampled(*bad)

@@ -1,14 +1,17 @@
-"""Figures 1 and 2 of the LOLOHA paper: the choice of g, and V* in numbers."""
+"""Figures 1 and 2 and Table 1 of the LOLOHA paper: the choice of g, V* and costs in numbers."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from fractions import Fraction
+from typing import cast
 
 from ldp_client.errors import FigureError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import MICRO
 from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
-from ldp_client.protocols.methods import build
+from ldp_client.protocols.methods import PAPER_METHODS, build
+from ldp_client.wire.costs import Costs, LongitudinalProtocol, costs
 
 #: The grids of §3.4, §4 and §5.1.
 EPSILONS_MICRO = tuple(range(MICRO // 2, 5 * MICRO + 1, MICRO // 2))
@@ -97,7 +100,41 @@ def _figure_2(request: FigureRequest) -> FigureFiles:
     return FigureFiles(files=(data, picture), lines=(f"V* at {len(rows)} points, n = {VARIANCE_REPORTS}", line))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """A row of Table 1 in numbers: a method, and what it costs."""
+
+    method: str
+    costs: Costs
+
+
+#: The point at which Table 1 is printed in numbers: DB_MT, ε∞ = 5, α = 0.6.
+TABLE_1 = {"k": 1_412, "buckets": 353, "epsilon_permanent_micro": 5 * MICRO, "epsilon_first_micro": 3 * MICRO}
+TABLE_1_USERS = 10_336
+
+
+def table_1() -> list[CostRow]:
+    """Return Table 1 in numbers for the seven methods on DB_MT, at ε∞ = 5 and α = 0.6."""
+    return [
+        CostRow(method=name, costs=costs(cast(LongitudinalProtocol, build(name, **TABLE_1)), TABLE_1_USERS))
+        for name in PAPER_METHODS
+    ]
+
+
+def _table_1(request: FigureRequest) -> FigureFiles:
+    rows = [{"method": row.method, **asdict(row.costs)} for row in table_1()]
+    table = request.write_table("loloha-table-1.csv", tuple(rows[0]), (tuple(row.values()) for row in rows))
+    lines = [f"DB_MT (n = {TABLE_1_USERS}, k = {TABLE_1['k']}, b = {TABLE_1['buckets']}), ε∞ = 5, α = 0.6:"]
+    for row in rows:
+        lines.append(
+            f"  {row['method']:<12} {row['report_bits']:>5} bits, {row['server_steps']:>9} server steps, "
+            f"worst case {row['worst_case']:g}"
+        )
+    return FigureFiles(files=(table,), lines=tuple(lines))
+
+
 FIGURES = (
+    Figure(name="loloha-table-1", title="LOLOHA, Table 1: bits, server steps and worst case", make=_table_1),
     Figure(name="loloha-1", title="LOLOHA, Figure 1: optimal g by Eq. 6", make=_figure_1),
     Figure(name="loloha-2", title="LOLOHA, Figure 2: approximate variance V*", make=_figure_2),
 )
