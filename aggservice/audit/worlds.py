@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from aggservice.audit.exact import Make
+from aggservice.audit.exact import Make, Pick, responses
 from aggservice.campaign.assess.losses import ContributionBounds
 from aggservice.campaign.requery.interactive import EngineBackend, SummaryMechanism, Without, bounds_terms
 from aggservice.campaign.service.config import memory_ledger
@@ -27,7 +24,7 @@ def summary_world(
     clock = ManualClock(1_700_000_000_000)
     keys = KeySet.create(SecureBits(), clock)
 
-    def make(noise: NoiseSource, respond: Callable[..., Any]) -> SummaryMechanism:
+    def make(noise: NoiseSource, pick: Pick) -> SummaryMechanism:
         bits = SecureBits()
         ledger = memory_ledger(limits, bounds_terms(api, bounds), clock=clock, bits=bits)
         engine = LocalEngine(ledger=ledger, opener=InlineOpener(keys), clock=clock, bits=bits, noise_of=lambda _: noise)
@@ -40,7 +37,7 @@ def summary_world(
             bits=bits,
             backend=EngineBackend(engine),
             without=without,
-            respond=respond,
+            respond=responses(pick),
         )
 
     return make

@@ -16,23 +16,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pytest
 
-from aggservice.audit.exact import ExactGame, Make, Pick, responses
+from aggservice.audit.exact import ExactGame, Make
+from aggservice.audit.worlds import summary_world
 from aggservice.campaign.assess.losses import ContributionBounds
 from aggservice.campaign.requery.adversary import AddSource, AddTrigger, AdversaryQuery, EventLevel, Move, RunOperation
-from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, SummaryMechanism, Without, bounds_terms
-from aggservice.campaign.service.config import memory_ledger
-from aggservice.engine import InlineOpener, LocalEngine
+from aggservice.campaign.requery.interactive import Adjacency, Without
 from aggservice.engine.release.charging import Charge
-from aggservice.engine.release.noise import NoiseSource, ReleasePlan
-from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits
-from aggservice.wire import Api, KeySet
+from aggservice.engine.release.noise import ReleasePlan
+from aggservice.mechanisms import DiscreteLaplace
+from aggservice.wire import Api
 from ara_client.model import SummaryClient, TrigSpec
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Spend
 from paa_client import PaaSrClient
 
 BOUNDS = ContributionBounds(l1=2, l0=2)
-CLOCK = ManualClock(1_700_000_000_000)
-KEYS = KeySet.create(SecureBits(), CLOCK)
 ARA, PAA = Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE
 MOVED = Without(how=Adjacency.MOVED, source=1)
 TINY = Fraction(1, 10**12)
@@ -40,26 +37,7 @@ TINY = Fraction(1, 10**12)
 
 
 def world(api: Api, without: Without | None, epsilon: str, delta: str) -> Make:
-    """Return a world of the game; each call begins it anew."""
-    limits = EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta)
-
-    def make(noise: NoiseSource, pick: Pick) -> SummaryMechanism:
-        bits = SecureBits()
-        ledger = memory_ledger(limits, bounds_terms(api, BOUNDS), clock=CLOCK, bits=bits)
-        engine = LocalEngine(ledger=ledger, opener=InlineOpener(KEYS), clock=CLOCK, bits=bits, noise_of=lambda _: noise)
-        return SummaryMechanism(
-            api=api,
-            bounds=BOUNDS,
-            ledger=ledger,
-            keys=KEYS,
-            clock=CLOCK,
-            bits=bits,
-            backend=EngineBackend(engine),
-            without=without,
-            respond=responses(pick),
-        )
-
-    return make
+    return summary_world(api, BOUNDS, epsilon=epsilon, delta=delta, without=without)
 
 
 def game(
