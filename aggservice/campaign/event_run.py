@@ -1,4 +1,4 @@
-"""Runs an event-level campaign: the browser adds the noise, so it needs no service and no ledger."""
+"""Event-level reports of a campaign, alone or beside aggregatable ones: the browser adds the noise, no ledger pays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aggservice.campaign.assess.event_level import (
     write_labels,
 )
 from aggservice.campaign.assess.slices import Assessment
-from aggservice.campaign.output.metrics import Metrics, event_metrics
+from aggservice.campaign.output.metrics import Metrics, event_metrics, with_event_level
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.events import Events
@@ -33,13 +33,30 @@ def run_event_level(
     return events, metrics.jobs[0], metrics
 
 
+def add_event_level(campaign: Campaign, out: Path, metrics: Metrics, events: Events, bits: Bits) -> Metrics:
+    """Let the sources of a campaign of aggregatable reports send event-level reports too, and write ``labels.csv``.
+
+    Returns the metrics with one more query, whose answers are the corrected counts.
+    """
+    reports = report_events(campaign, events, bits.child("event-level reports"))
+    write_labels(campaign, events, reports, out / "labels.csv")
+    return with_event_level(metrics, campaign, reports, _assessment(campaign, reports))
+
+
 def release_events(campaign: Campaign, seed: str | None, events: Events, bits: Bits) -> tuple[EventReports, Metrics]:
     """Draw the reports of every ad; return them, and the metrics of their corrected counts."""
+    reports = report_events(campaign, events, bits.child("browsers"))
+    model = conversion_model(campaign, events, reports)
+    found = _assessment(campaign, reports)
+    return reports, event_metrics(campaign, seed, bits.private, events, reports, found, model)
+
+
+def _assessment(campaign: Campaign, reports: EventReports) -> Assessment:
+    """Return the corrected counts beside the truth, in the form of a job's answer."""
     settings = campaign.client.event_level
     assert settings is not None
-    reports = report_events(campaign, events, bits.child("browsers"))
     rows, figures = correct(campaign, reports)
-    found = Assessment(
+    return Assessment(
         job="event-level",
         query="event-level",
         batches=(),
@@ -54,5 +71,3 @@ def release_events(campaign: Campaign, seed: str | None, events: Events, bits: B
         waterfalls=(),
         discovery=None,
     )
-    model = conversion_model(campaign, events, reports)
-    return reports, event_metrics(campaign, seed, bits.private, events, reports, found, model)

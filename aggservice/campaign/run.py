@@ -19,8 +19,8 @@ from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.event_run import run_event_level
-from aggservice.campaign.output.metrics import Metrics, metrics_of
+from aggservice.campaign.event_run import add_event_level, run_event_level
+from aggservice.campaign.output.metrics import Metrics, SourceLosses, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
 from aggservice.campaign.service.config import api_of, drop_queue, local_engine, service_config
@@ -135,11 +135,14 @@ def run_campaign(
                 asked(number + 1)
     with watch.stage("losses"):
         path = None if service is not None else ledger or out / "ledger" / "ledger.sqlite"
-        write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
+        transcript = write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
     shown = add_up(windows_of(campaign, truth.collected.closes_ms), answers)
     with watch.stage("assess", len(shown)):
         found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in shown)
         metrics = metrics_of(campaign, seed, chain.bits.private, truth, found)
+        if campaign.client.event_level is not None:
+            metrics = add_event_level(campaign, out, metrics, truth.events, chain.bits)
+            metrics = replace(metrics, losses=SourceLosses.of(transcript))
     return write_outputs(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
 
 
@@ -178,14 +181,18 @@ def write_outputs(
 
 def write_losses(
     campaign: Campaign, out: Path, truth: Truth, answers: list[JobResult], ledger: Path | None, *, fresh: bool
-) -> None:
-    """Write ``transcript.json`` and ``losses.csv``: true losses, and what the ledger charged if it can be read."""
+) -> Any:
+    """Write ``transcript.json`` and ``losses.csv``: true losses, and what the ledger charged if it can be read.
+
+    Returns what it wrote, or None if the run did not keep its units.
+    """
     balances = None
     if ledger is not None:
         balances = Balances.read(ledger, campaign, truth, api_of(campaign), SystemClock(), fresh=fresh)
     transcript = run_transcript(campaign, truth, answers, balances, out / "losses.csv")
     if transcript is not None:
         write_json(out / "transcript.json", transcript)
+    return transcript
 
 
 def prepare_output_folder(out: Path, *, keeping: Sequence[Path] = ()) -> None:

@@ -20,6 +20,7 @@ from aggservice.campaign.assess.losses import (
     total_losses,
 )
 from aggservice.campaign.assess.run_losses import UnitColumns, unit_keys
+from aggservice.campaign.errors import CampaignFileError
 from aggservice.wire import Api, SharedInfo, read_reports
 from aggservice.wire.report.units import report_unit, shared_id_unit
 
@@ -177,3 +178,54 @@ repeat = 2
     assert Fraction(worst["lost"]["epsilon_exact"]) == Fraction(2 * 10 * total, result.campaign.client.l1)
     assert worst["unit"].startswith("device ") and worst["charged_by_share"] == worst["lost"]
     assert transcript["units_past_the_limit"] == transcript["units_charged_otherwise"] == 0
+
+
+def both_kinds(tmp_path: Path, size: int) -> tuple[RunResult, dict[str, Any]]:
+    """Run the event-level example with summary reports beside its event-level ones."""
+    text = (Path(__file__).parents[2] / "examples" / "event_level" / "campaign.toml").read_text(encoding="utf-8")
+    text = text.replace('kind = "event-level"', 'kind = "attribution"').replace("size = 20_000", f"size = {size}")
+    text += '\n[[measures]]\nname = "sales"\nof = "count"\nscale = 7001\n[[queries]]\nname = "all"\nepsilon = "3.1"\n'
+    text += '[[queries]]\nname = "weekly"\nover = "each"\nepsilon = "2"\n[collection]\nbatch_hours = 168\n'
+    campaign = parse_campaign(text, folder=tmp_path)
+    result = run_campaign(campaign, tmp_path / "out", seed="both", workers=1)
+    return result, json.loads((tmp_path / "out" / "transcript.json").read_text())
+
+
+def test_one_loss_per_source_over_event_level_and_summary_reports(tmp_path: Path) -> None:
+    """Theorem 5.1 and the paper's ε_{x,t} add up: ε = 5 whatever happens, and a share of each summary."""
+    result, transcript = both_kinds(tmp_path, 300)
+    summed = plain_totals(result)
+    assert len(summed) > 30 and transcript["units"] == len(summed)
+    shown = {one["unit"]: one for one in transcript["largest_losses"]}
+    assert shown.keys() == summed.keys()
+    for unit, loss in summed.items():
+        assert Fraction(shown[unit]["lost"]["epsilon_exact"]) == loss.epsilon > 0
+        assert Fraction(shown[unit]["event_level"]["epsilon_exact"]) == 5
+        assert Fraction(shown[unit]["together"]["epsilon_exact"]) == loss.epsilon + 5
+    most = max(loss.epsilon for loss in summed.values()) + 5
+    ads = len(result.truth.events.impressions)
+    assert transcript["event_level"]["sources"] == ads > len(summed)
+    assert Fraction(transcript["event_level"]["largest_loss"]["together"]["epsilon_exact"]) == most
+    with (tmp_path / "out" / "losses.csv").open(encoding="utf-8", newline="") as stream:
+        lines = {row["unit"]: row for row in csv.DictReader(stream) if row["t"] == "together"}
+    assert {unit: float(row["epsilon"]) for unit, row in lines.items()} == pytest.approx(
+        {unit: float(loss.epsilon) + 5 for unit, loss in summed.items()}, rel=1e-8
+    )
+    page = result.report.read_text(encoding="utf-8")
+    assert f"ε = {float(most):.9g}, δ = 0 together" in page
+    assert f"Each of {ads:,} sources loses ε = 5 by its event-level reports" in page
+    plain = json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert plain["losses"]["together"] == f"{float(most):.9g}"
+    assert plain["queries"][-1]["name"] == "event-level" and plain["queries"][-1]["epsilon"] == "5"
+    with (tmp_path / "out" / "labels.csv").open(encoding="utf-8") as stream:
+        assert sum(1 for _ in stream) == ads + 1
+
+
+def test_event_level_reports_of_an_attribution_campaign_need_its_api(tmp_path: Path) -> None:
+    text = TEXT.replace("FORM", "deployed").replace("UNIT", "report")
+    kinds = "\n[client.windows_days]\na = [1]\n[client.buckets]\na = [1]\n[collection]"
+    with pytest.raises(CampaignFileError, match="field"):
+        parse_campaign(text.replace("[collection]", kinds), folder=tmp_path)
+    paa = text.replace('form = "deployed"', 'api = "paa"\nfield = "ad"')
+    with pytest.raises(CampaignFileError, match=r"field|windows_days"):
+        parse_campaign(paa.replace("[collection]", kinds), folder=tmp_path)

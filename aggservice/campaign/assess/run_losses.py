@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.assess.losses import ATTO, MICRO, PrivacyLoss
-from aggservice.campaign.assess.transcript import loss_to_plain
+from aggservice.campaign.assess.transcript import event_level_to_plain, loss_to_plain
 from aggservice.campaign.service.jobs import JobResult
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.truth import Truth
@@ -133,13 +133,16 @@ def _transcript(
     limit = PrivacyLoss.of(limits.limit)
     limit_epsilon, limit_delta = limit.epsilon * MICRO * l1, limit.delta * ATTO * l0
     charged = None if balances is None else balances.by_share(columns)
-    _write_totals(stream, names, (lost_epsilon, lost_delta), charged, (l1, l0))
+    by_events = event_level_loss(campaign)
+    _write_totals(stream, names, (lost_epsilon, lost_delta), charged, (l1, l0), by_events)
     order = np.lexsort((np.arange(columns.units.size), -lost_epsilon.astype(np.float64)))[:_SHOWN_UNITS]
     shown = []
     for place in order.tolist():
+        lost = _loss(lost_epsilon[place], lost_delta[place], l1, l0)
         entry: dict[str, Any] = {
             "unit": names[place],
-            "lost": loss_to_plain(_loss(lost_epsilon[place], lost_delta[place], l1, l0)),
+            "lost": loss_to_plain(lost),
+            **event_level_to_plain(lost, by_events),
         }
         if charged is not None:
             entry["charged_by_share"] = loss_to_plain(_loss(charged[0][place], charged[1][place], l1, l0))
@@ -154,6 +157,14 @@ def _transcript(
         "units_undercharged": None,
         "largest_losses": shown,
     }
+    if campaign.client.event_level is not None:
+        # A source without contributions loses by its event-level reports all the same, and no source loses less.
+        nothing = {"unit": "source 0", "lost": loss_to_plain(PrivacyLoss())}
+        found["event_level"] = {
+            "sources": len(truth.events.impressions),
+            "each": loss_to_plain(by_events),
+            "largest_loss": shown[0] if shown else {**nothing, **event_level_to_plain(PrivacyLoss(), by_events)},
+        }
     if charged is not None:
         under = (lost_epsilon > charged[0]) | (lost_delta > charged[1])
         found["units_undercharged"] = int(np.count_nonzero(under))
@@ -189,13 +200,17 @@ def _write_totals(
     lost: tuple[Wide, Wide],
     charged: tuple[Wide, Wide] | None,
     bounds: tuple[int, int],
+    by_events: PrivacyLoss,
 ) -> None:
-    """Write the total loss of every unit and what the ledger charged for it."""
+    """Write the total loss of every unit and what the ledger charged for it; then its loss with event-level reports."""
     unit_epsilon, unit_delta = MICRO * bounds[0], ATTO * bounds[1]
     columns = (column.tolist() for column in (*lost, *(charged or lost)))
     for name, epsilon, delta, paid_epsilon, paid_delta in zip(names, *columns, strict=True):
         paid = f"{paid_epsilon / unit_epsilon:.9g},{paid_delta / unit_delta:.9g}" if charged else ","
         stream.write(f'all,,"{name}",,,{epsilon / unit_epsilon:.9g},{delta / unit_delta:.9g},{paid}\n')
+        if by_events.epsilon:
+            both = Fraction(epsilon, unit_epsilon) + by_events.epsilon
+            stream.write(f'together,,"{name}",,,{float(both):.9g},{delta / unit_delta:.9g},,\n')
 
 
 def unit_name(campaign: Campaign, unit: int) -> str:
@@ -207,6 +222,12 @@ def unit_name(campaign: Campaign, unit: int) -> str:
         return f"source {unit}"
     device, window = divmod(unit, 1 << 32)
     return f"device {device}, window {window}"
+
+
+def event_level_loss(campaign: Campaign) -> PrivacyLoss:
+    """Return what every source loses by event-level reports, whatever happens (Theorem 5.1); 0 if they send none."""
+    chosen = campaign.client.event_level
+    return PrivacyLoss() if chosen is None else PrivacyLoss(chosen.epsilon)
 
 
 def _zeros(columns: UnitColumns) -> Wide:

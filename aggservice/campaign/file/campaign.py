@@ -149,8 +149,7 @@ def _check_together(top: Section, campaign: Campaign) -> None:
             f"is {population.days}: at the query over all of them, the first reports are {age_hours / 24:.0f} days old",
             f'The service refuses reports older than {MAX_REPORT_AGE_DAYS} days: write fewer days, or over = "rolling"',
         )
-    if client.kind == "event-level":
-        assert client.event_level is not None
+    if client.event_level is not None:
         names = [field.name for field in campaign.keys.fields if field.origin == "conversion"]
         if client.event_level.field not in names:
             top.section("client").refuse("field", f"is {client.event_level.field!r}", f"Conversion fields: {names}")

@@ -29,7 +29,8 @@ def parse_client(section: Section) -> ClientSettings:
     l0 = section.whole("l0", 20 if paper else l1, least=1, most=l1)
     if not paper and l0 != l1:
         section.refuse("l0", f"is {l0}", 'A deployed browser caps values only; write form = "paper" to choose it')
-    event_level = _event_level(section) if kind == "event-level" else None
+    both = kind == "attribution" and api == "ara" and "windows_days" in section
+    event_level = _event_level(section) if both or kind == "event-level" else None
     client = ClientSettings(
         kind=cast(Kind, kind),
         form=cast(Form, form),

@@ -48,6 +48,7 @@ class ReportCounts:
     retried: int | None = None
     attributed: int | None = None
     ads_with_random_reports: int | None = None
+    event_level: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +134,34 @@ class LedgerMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceLosses:
+    """ε and δ of the source that lost most, by event-level and by summary reports, as ``transcript.json`` has them.
+
+    ``sources`` is the number of those that send event-level reports: each loses ``event_level``, whatever happens.
+    """
+
+    sources: int
+    unit: str
+    event_level: str
+    summary: str
+    together: str
+    delta: str
+
+    @classmethod
+    def of(cls, transcript: Mapping[str, Any]) -> SourceLosses:
+        """Read the plain values of a transcript whose sources send both kinds."""
+        most = transcript["event_level"]["largest_loss"]
+        return cls(
+            sources=transcript["event_level"]["sources"],
+            unit=most["unit"],
+            event_level=most["event_level"]["epsilon"],
+            summary=most["lost"]["epsilon"],
+            together=most["together"]["epsilon"],
+            delta=most["together"]["delta"],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """Everything that is known about a run except its timings."""
 
@@ -149,6 +178,7 @@ class Metrics:
     jobs: tuple[Assessment, ...]
     ledger: LedgerMetrics
     model: ConversionModel | None = None
+    losses: SourceLosses | None = None
 
     def jobs_of(self, query: str) -> list[Assessment]:
         """Return the jobs of a query, in order of time."""
@@ -157,8 +187,9 @@ class Metrics:
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for ``metrics.json``; counts that do not apply are left out."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-        if self.model is None:
-            del plain["model"]
+        for name in ("model", "losses"):
+            if plain[name] is None:
+                del plain[name]
         for name in ("client", "reports"):
             plain[name] = {key: value for key, value in plain[name].items() if value is not None}
         return plain
@@ -218,9 +249,7 @@ def event_metrics(
     model: ConversionModel,
 ) -> Metrics:
     """Return the metrics of an event-level campaign."""
-    errors, sent, settings = found.figures[0], int(reports.sent.sum()), campaign.client.event_level
-    assert settings is not None
-    measure = replace(MeasureMetrics.of(errors.measure, "1", [errors], None), rmsre=errors.rmsre)
+    sent = int(reports.sent.sum())
     return Metrics(
         campaign=campaign.name,
         description=campaign.description,
@@ -236,19 +265,38 @@ def event_metrics(
             ads_with_random_reports=int((~reports.truthful).sum()),
         ),
         batches=(),
-        queries=(
-            QueryMetrics(
-                name=found.query,
-                epsilon=f"{float(settings.epsilon):g}",
-                jobs=1,
-                paid=1,
-                statement=found.statement,
-                measures=(measure,),
-            ),
-        ),
+        queries=(_event_query(campaign, found),),
         jobs=(found,),
         ledger=LedgerMetrics(epsilon="0", delta="0", unit="ad"),
         model=model,
+    )
+
+
+def with_event_level(metrics: Metrics, campaign: Campaign, reports: EventReports, found: Assessment) -> Metrics:
+    """Return the metrics of a campaign whose sources send event-level reports too."""
+    return replace(
+        metrics,
+        reports=replace(
+            metrics.reports,
+            event_level=int(reports.sent.sum()),
+            ads_with_random_reports=int((~reports.truthful).sum()),
+        ),
+        queries=(*metrics.queries, _event_query(campaign, found)),
+        jobs=(*metrics.jobs, found),
+    )
+
+
+def _event_query(campaign: Campaign, found: Assessment) -> QueryMetrics:
+    errors, settings = found.figures[0], campaign.client.event_level
+    assert settings is not None
+    measure = replace(MeasureMetrics.of(errors.measure, "1", [errors], None), rmsre=errors.rmsre)
+    return QueryMetrics(
+        name=found.query,
+        epsilon=f"{float(settings.epsilon):g}",
+        jobs=1,
+        paid=1,
+        statement=found.statement,
+        measures=(measure,),
     )
 
 

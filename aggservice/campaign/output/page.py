@@ -78,6 +78,7 @@ def write_report(
             f"<figure>{scrolling(inline_svg(svg), caption)}<figcaption>{escaped(caption)}</figcaption></figure>"
         )
     parts.append(_ledger(metrics))
+    parts.append(_losses(metrics))
     parts.append(
         "<h2>How to read this</h2><p>Truth stands here because everything was simulated; nobody has it in "
         "production. An interval speaks of the contributions that browsers sent: what was capped, clipped, lost or "
@@ -314,4 +315,18 @@ def _ledger(metrics: Metrics) -> str:
         f"<h2>What is left of the budget</h2><p>Each {escaped(ledger.unit)} had ε = {escaped(ledger.epsilon)} and "
         f"δ = {escaped(ledger.delta)}. After job {escaped(last['job'])} the poorest of its units has {escaped(left)} "
         "left. Anyone can audit the log <code>ledger/ledger.log</code> with <code>aggservice ledger verify</code>.</p>"
+    )
+
+
+def _losses(metrics: Metrics) -> str:
+    """Return what a source loses by both kinds of reports; empty if the sources send one kind."""
+    most = metrics.losses
+    if most is None:
+        return ""
+    return (
+        f"<h2>What a source loses</h2><p>Each of {number(most.sources)} sources loses ε = {escaped(most.event_level)} "
+        "by its event-level reports, whatever happens; no ledger charges that. Losses by summary reports come on top. "
+        f"The source that lost most ({escaped(most.unit)}) lost ε = {escaped(most.summary)} by them: "
+        f"<strong>ε = {escaped(most.together)}, δ = {escaped(most.delta)} together</strong>. "
+        "<code>transcript.json</code> has the others, in exact fractions.</p>"
     )

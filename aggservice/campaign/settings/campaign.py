@@ -90,6 +90,7 @@ class ClientSettings:
     """Which browser runs: its API, its form, its caps Λ₁ and Λ₀, and (``deployed``) its reports per source.
 
     ``api`` chooses the API that measures conversions; reach and frequency have "paa", event-level reports "ara".
+    ``event_level`` is there if sources send event-level reports, alone or beside aggregatable ones.
     """
 
     kind: Kind
