@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aggservice.campaign import RunResult, run_campaign
+from aggservice.campaign import RunResult, load_campaign, run_campaign
 from aggservice.campaign.compare.run import run_comparison
 from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.world.fates import Fate
+from aggservice.wire import read_reports
 from small_examples import EXAMPLES, NAMES, smaller
 
 
@@ -19,11 +20,12 @@ def run_small(name: str, tmp_path: Path, *, draw: bool = False) -> RunResult:
     return result
 
 
-def test_there_are_eight_and_each_has_its_page() -> None:
+def test_there_are_nine_and_each_has_its_page() -> None:
     assert NAMES == [
         "event_level",
         "key_discovery",
         "late_reports",
+        "paper_figure_2",
         "reach_and_frequency",
         "rolling_window",
         "thanksgiving",
@@ -53,6 +55,29 @@ def test_reach_and_frequency(tmp_path: Path) -> None:
     truth = {(row.names["campaign"], row.names["views"]): row.truth for row in found.slices}
     assert len(truth) == 9
     assert truth["Thanksgiving", "1+ views"] > truth["Thanksgiving", "2+ views"] > truth["Thanksgiving", "5+ views"]
+
+
+def test_figure_2_of_the_paper(tmp_path: Path) -> None:
+    """The paper, 2.1.3: shoes and pants are sent, jackets are over budget, shirts are sent, shoes again are null."""
+    campaign = load_campaign(EXAMPLES / "paper_figure_2" / "campaign.toml")
+    result = run_campaign(campaign, tmp_path / "out", seed="figure 2", workers=1, draw=False)
+    names, half = campaign.keys.field("campaign").values, campaign.client.l1 // 2
+    reports = result.truth.reports
+    sent = [
+        [(names[int(reports.key_low[at])], int(reports.value[at])) for at in range(*reports.offset[row : row + 2])]
+        for row in range(len(reports))
+    ]
+    assert sent == [[("shoes", half)], [("pants", half)], [], [("shirts", half)], []]
+    assert reports.null.tolist() == [False, False, True, False, True]
+    (found,) = result.assessments
+    assert {row.names["campaign"]: row.sent for row in found.slices} == {
+        "shoes": half, "pants": half, "jackets": 0, "shirts": half,
+    }  # fmt: skip
+    fates = result.truth.items.fate.tolist()
+    assert fates.count(Fate.CAPPED_L1) == 1 and len(fates) == 4
+    assert found.paid and result.metrics.reports.null == 2
+    sealed = [one for path in (result.out / "batches").rglob("*.avro") for one in read_reports(path)]
+    assert sum(len(one) for one in sealed) == 5
 
 
 def test_event_level_counts_and_labels(tmp_path: Path) -> None:

@@ -110,12 +110,12 @@ epsilon = "10"
 @pytest.mark.parametrize("kind", ["reach", "frequency"])
 def test_no_device_contributes_more_than_the_noise_is_for(tmp_path: Path, kind: str) -> None:
     """Browsers let 2¹⁶ through in ten minutes, whatever the file says of Λ₁: noise for less would protect nobody."""
-    for client in ("", "cap = 3", "cap = 65536"):
+    for client in ("", "cap = 3", "cap = 65536", 'form = "paper"\nl1 = 100\nl0 = 3\ncap = 2'):
         campaign = parse_campaign(REACH.format(kind=kind, client=client), folder=tmp_path)
         result = run_campaign(campaign, tmp_path / "out", seed="reach", workers=1, draw=False)
         transcript = json.loads((result.out / "transcript.json").read_text())
         assert transcript["units"] == 10 and transcript["units_past_the_limit"] == 0
-    with pytest.raises(CampaignError, match="A deployed browser has 65536; leave it out"):
+    with pytest.raises(CampaignError, match='A deployed browser has 65536; write form = "paper"'):
         parse_campaign(REACH.format(kind=kind, client="l1 = 100"), folder=tmp_path)
 
 

@@ -18,13 +18,13 @@ def parse_client(section: Section) -> ClientSettings:
     api = section.choice("api", ("ara", "paa", "w3c"), natural)
     if kind != "attribution" and api != natural:
         section.refuse("api", f"is {api!r}", f"For {kind} it is {natural!r}: leave it out")
-    if api != "ara" and form == "paper":
-        section.refuse("form", "is 'paper'", f"For {api if kind == 'attribution' else kind} write form = 'deployed'")
+    if api != "ara" and form == "paper" and kind == "attribution":
+        section.refuse("form", "is 'paper'", f"For {api} write form = 'deployed'")
     paper = form == "paper"
     l1 = section.whole("l1", 65_536, least=1, most=65_536)
     # The service's noise fits Λ₁: a browser that sends more would break the guarantee.
     if not paper and kind != "event-level" and l1 != 65_536:
-        remedy = 'write form = "paper" to choose it' if kind == "attribution" else "leave it out"
+        remedy = 'write form = "paper" to choose it' if api == "ara" or kind != "attribution" else "leave it out"
         section.refuse("l1", f"is {l1}", f"A deployed browser has 65536; {remedy}")
     l0 = section.whole("l0", 20 if paper else l1, least=1, most=l1)
     if not paper and l0 != l1:
