@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_every_example_goes_as_it_expects(path: Path, tmp_path: Path) -> None:
 
 
 def test_there_is_an_example_of_every_step() -> None:
-    assert len(FILES) == len(STEPS) == 8
+    assert len(FILES) == len(STEPS) == 9
     used = {str(step["do"]) for path in FILES for step in _document(path)["steps"]}
     assert used == set(STEPS)
 
@@ -174,6 +175,63 @@ expect = "PRIVACY_BUDGET_EXHAUSTED"
     assert_passed(run(text, tmp_path))
 
 
+EVENTS = """
+[[steps]]
+do = "events"
+name = "tuesday"
+at = "first"
+key = "shoes"
+sources = "monday"
+[[steps.cases]]
+case = "more"
+above = ABOVE
+counts = { shoes = 60 }
+value = 40000
+[[steps.cases]]
+case = "fewer"
+counts = { hats = 10 }
+value = 10000
+[[steps]]
+do = "query"
+name = "second"
+reports = ["monday", "tuesday"]
+keys = ["shoes", "hats"]
+epsilon = "4"
+expect = "released"
+[[steps]]
+do = "look"
+at = "second"
+"""
+
+
+@pytest.mark.parametrize(("above", "case"), [(-10_000_000, "more"), (10_000_000, "fewer")])
+def test_events_depend_on_answers_and_losses_add_up_over_a_source(above: int, case: str, tmp_path: Path) -> None:
+    """The noise has a standard deviation of 93,000, so the answer decides otherwise once in 10⁶⁰ runs.
+
+    Each source of monday has 30,000 of its Λ₁ = 65,536: 40,000 do not fit any more and are null, 10,000 are sent.
+    """
+    ledger = '[[steps]]\ndo = "look"\nreports = ["tuesday"]\nspent = "4"\n'
+    base = BASE.replace("value = 1000", "value = 30000") + QUERY
+    result = run(base + EVENTS.replace("ABOVE", str(above)) + ledger, tmp_path)
+    assert_passed(result)
+    assert f": {case}; " in result.steps[1].did and "of the sources of 'monday' as 'tuesday'" in result.steps[1].did
+    losses = sorted({one.lost.epsilon for one in result.comparisons})
+    of_monday = Fraction(30_000 * 5, 65_536)
+    if case == "more":
+        assert losses == [of_monday]
+    else:
+        assert losses == [of_monday, of_monday + Fraction(10_000 * 4, 65_536)]
+        assert sum(one.lost.epsilon == losses[1] for one in result.comparisons) == 10
+    assert all(one.unit.startswith("monday, source ") for one in result.comparisons)
+
+
+def test_events_without_an_answer_are_a_problem(tmp_path: Path) -> None:
+    refused = BASE + QUERY.replace('"1"', '"11"') + EVENTS.replace("ABOVE", "5") + "deviations = 20\n"
+    result = run(refused, tmp_path)
+    assert result.steps[1].problems == ("'first' has no answer: it was refused",)
+    assert "shoes in 'first' was not shown: fewer; 10 reports" in result.steps[1].did
+
+
 LATE = '[[steps]]\ndo = "late reports"\nname = "monday"\ncounts = { shoes = 1 }\nvalue = 1\n'
 QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys = ["shoes"]\nepsilon = "1"\n'
 
@@ -202,6 +260,15 @@ QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys =
         (BASE + '[[steps]]\ndo = "crash"\nwhen = "working"\n', 13, "Write [steps.during]"),
         (BASE + '[[steps]]\ndo = "at once"\n', 11, "Write [[steps.queries]] twice"),
         (BASE + LATE, 13, "of its own"),
+        (BASE + QUERY + EVENTS.replace("above = ABOVE\n", ""), 25, "a last one without above"),
+        (BASE + QUERY + EVENTS.replace("ABOVE", "5").replace("case = ", "else = "), 25, "case"),
+        (BASE + QUERY + EVENTS.replace("ABOVE", "5").replace('key = "shoes"', 'key = "socks"'), 23, "'shoes', 'hats'"),
+        (
+            BASE + QUERY + EVENTS.replace("ABOVE", "5").replace('sources = "monday"', 'sources = "sunday"'),
+            24,
+            "'monday'",
+        ),
+        (BASE + QUERY + EVENTS.replace("ABOVE", "5").replace('at = "first"', 'at = "zeroth"'), 22, "'first'"),
         (BASE.replace("value = 1000", "value = 100000"), 10, "Write a whole number from 1 to 65,536"),
         (BASE.replace("value = 1000", "value = 1000\nper_source = 66"), 11, "Write a value of at most 992"),
         (BASE.replace("[keys]", "l0 = 8\n[keys]").replace("= 1000", "= 9\nper_source = 9"), 12, "Write at most 8"),

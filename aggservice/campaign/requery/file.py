@@ -19,7 +19,7 @@ from budget import AmountError, Delta, Epsilon
 RELEASED = "released"
 REPEATED = "repeated"
 REFUSED = "refused"
-STEPS = ("query", "query again", "look", "choose", "late reports", "retry", "at once", "crash")
+STEPS = ("query", "query again", "look", "choose", "late reports", "events", "retry", "at once", "crash")
 RETURN_CODES = ("PRIVACY_BUDGET_EXHAUSTED", "INVALID_JOB", "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD", "PERMISSION_ERROR")
 _EXPECTED = (RELEASED, REPEATED, REFUSED, *RETURN_CODES)
 _MAX_REPORTS = 100_000
@@ -95,6 +95,31 @@ class LateStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EventCase:
+    """What happens if the noisy value of a key is above ``above``; without it, in every other case."""
+
+    name: str
+    above: int | None
+    group: ReportGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsStep:
+    """Events that depend on an earlier answer: the first case whose ``above`` the noisy value of a key exceeds.
+
+    With ``sources`` the conversions belong to the sources of an earlier group, within what is left of their Λ₁ and Λ₀.
+    """
+
+    line: int
+    name: str
+    at: str
+    key: str
+    cases: tuple[EventCase, ...]
+    sources: str | None
+    expect: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryStep:
     """The same job id again, with the same request or with another ε."""
 
@@ -127,7 +152,7 @@ class CrashStep:
     when: Literal["sending", "working", "answered"] = "sending"
 
 
-Step = QueryStep | LookStep | ChooseStep | LateStep | RetryStep | AtOnceStep | CrashStep
+Step = QueryStep | LookStep | ChooseStep | LateStep | EventsStep | RetryStep | AtOnceStep | CrashStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +214,7 @@ class _Reader:
         if not self.keys or len(set(self.keys.values())) != len(self.keys):
             top.refuse("keys", "must give each name its own key", "Write [keys], then shoes = 1, hats = 2, …")
         for section in top.sections("reports"):
-            self._add_group(section, self._group(section))
+            self._add_group(section, self._group(section, section.text("name", example="monday")))
         if not self.groups:
             top.refuse("reports", "is missing", "Write [[reports]] with name, counts = { shoes = 9 } and value = 1000")
         found = [self._step(section) for section in top.sections("steps")]
@@ -214,8 +239,7 @@ class _Reader:
     def _first_groups(self) -> list[str]:
         return [str(section.values["name"]) for section in self.top.sections("reports")]
 
-    def _group(self, section: Section) -> ReportGroup:
-        name = section.text("name", example="monday")
+    def _group(self, section: Section, name: str) -> ReportGroup:
         table = section.section("counts")
         for key in table.values:
             if key not in self.keys:
@@ -258,6 +282,7 @@ class _Reader:
             "look": self._look,
             "choose": self._choose,
             "late reports": self._late,
+            "events": self._events,
             "retry": self._retry,
             "at once": self._at_once,
             "crash": self._crash,
@@ -344,9 +369,33 @@ class _Reader:
 
     def _late(self, section: Section, line: int) -> LateStep:
         into = section.choice("into", ["", *self.groups], "") or None
-        group = self._group(section)
+        group = self._group(section, section.text("name", example="monday"))
         self._add_group(section, group)
         return LateStep(line=line, group=group, into=into)
+
+    def _events(self, section: Section, line: int) -> EventsStep:
+        name = section.text("name", example="tuesday")
+        at = self._known_query(section, "at")
+        key = section.choice("key", list(self.keys))
+        sources = section.choice("sources", ["", *self.groups], "") or None
+        cases = []
+        for one in section.sections("cases"):
+            above = one.whole("above", None, least=-_MAX_KEY, most=_MAX_KEY) if "above" in one else None
+            cases.append(
+                EventCase(name=one.text("case", example="a lower price"), above=above, group=self._group(one, name))
+            )
+            one.done()
+        limits = [one.above for one in cases]
+        good = len(cases) >= 2 and limits[-1] is None and None not in limits[:-1]
+        if not good or sorted(limits[:-1], key=lambda x: -(x or 0)) != limits[:-1]:
+            section.refuse(
+                "cases",
+                "are not two or more with descending values of above and a last one without it",
+                "Write [[steps.cases]] with case, above and counts, and a last one without above for all other values",
+            )
+        expect = None if section.take("expect") is None else section.choice("expect", [one.name for one in cases])
+        self._add_group(section, cases[-1].group)
+        return EventsStep(line=line, name=name, at=at.name, key=key, cases=tuple(cases), sources=sources, expect=expect)
 
     def _retry(self, section: Section, line: int) -> RetryStep:
         return RetryStep(

@@ -22,6 +22,7 @@ from aggservice.campaign.requery.file import (
     AtOnceStep,
     ChooseStep,
     CrashStep,
+    EventsStep,
     LateStep,
     LookStep,
     QueryStep,
@@ -157,6 +158,8 @@ class _Run:
         self._asked: dict[str, list[str]] = {}
         self._answers: dict[str, Summary] = {}
         self._choices: dict[str, tuple[str, ...]] = {}
+        self._sources: dict[str, dict[str, None]] = {}
+        self._used: dict[str, tuple[int, int]] = {}
         self._sender = ReportSender(
             api=Api.ATTRIBUTION_REPORTING,
             keys=self.clients[AUDITOR].public_keys(),
@@ -178,26 +181,38 @@ class _Run:
             LookStep: self._look,
             ChooseStep: self._choose,
             LateStep: self._late,
+            EventsStep: self._events,
             RetryStep: self._retry,
             AtOnceStep: self._at_once,
             CrashStep: self._crash,
         }
         return run[type(step)](step)
 
-    def _make(self, group: ReportGroup) -> None:
-        """Seal the reports of a group; only the recorder gets their truth."""
+    def _make(self, group: ReportGroup, sources: str | None = None) -> None:
+        """Seal the reports of a group, for sources of their own or those of an earlier group, in turn.
+
+        Only the recorder gets their truth. A source that has no room left for a contribution sends a null report
+        (Algorithm 2 of the Privacy Sandbox paper, without a second choice).
+        """
         buckets: list[int | None] = [
             self.scenario.keys[name] for name, count in group.counts.items() for _ in range(count)
         ]
         buckets += [None] * group.nulls
-        self._groups[group.name] = []
+        units = list(self._sources[sources]) if sources else []
+        self._groups[group.name], self._sources[group.name] = [], {}
         for number, bucket in enumerate(buckets):
-            unit = f"{group.name}, source {number // group.per_source + 1}"
+            at = number // group.per_source
+            unit = units[at % len(units)] if units else f"{group.name}, source {at + 1}"
+            l1, l0 = self._used.get(unit, (0, 0))
+            if l1 + group.value > self.scenario.l1 or l0 + 1 > self.scenario.l0:
+                bucket = None
             contributions = [] if bucket is None else [Contribution(bucket=bucket, value=group.value)]
             report_id, self._reports[report_id] = self._sender.send(unit, self._bits.read(16), contributions)
             if bucket is not None:
                 self._truth[report_id] = (bucket, group.value)
+                self._used[unit] = (l1 + group.value, l0 + 1)
             self._groups[group.name].append(report_id)
+            self._sources[group.name][unit] = None
 
     def _keys_of(self, query: QueryStep) -> list[str]:
         found: dict[str, None] = {}
@@ -337,6 +352,21 @@ class _Run:
             self._groups[step.into] = [*self._groups[step.into], *self._groups[step.group.name]]
         where = f", into {step.into!r}" if step.into else ""
         return f"{step.group.size} late reports arrived as {step.group.name!r}{where}", []
+
+    def _events(self, step: EventsStep) -> tuple[str, list[str]]:
+        """Let the answer to a query decide what happens next: the adaptive database of Algorithm 5."""
+        problems = self._answered(step.at)
+        value = None if problems else self._rows(step.at).get(step.key)
+        chosen = next(one for one in step.cases if one.above is None or (value is not None and value > one.above))
+        self._make(chosen.group, step.sources)
+        if step.expect is not None and chosen.name != step.expect:
+            problems.append(f"expected {step.expect!r}, was {chosen.name!r}")
+        of = f" of the sources of {step.sources!r}" if step.sources else ""
+        seen = "was not shown" if value is None else f"was {value}"
+        return (
+            f"{step.key} in {step.at!r} {seen}: {chosen.name}; {chosen.group.size} reports{of} as {step.name!r}",
+            problems,
+        )
 
     def _retry(self, step: RetryStep) -> tuple[str, list[str]]:
         if step.of not in self._asked:
