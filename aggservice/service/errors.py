@@ -55,6 +55,13 @@ class NoSuchJobError(ServiceError):
     remedy = "Check the job_request_id. A restart of the service ends unfinished streams: send them again."
 
 
+class NoSuchPathError(ServiceError):
+    """Nothing answers to this method and path of the HTTP API."""
+
+    code = ReturnCode.INVALID_JOB
+    remedy = "Use POST /v1alpha/createJob or GET /v1alpha/getJob?job_request_id=ID."
+
+
 class RetriesExhaustedError(ServiceError):
     """Every service that took up a job ended before the job did."""
 

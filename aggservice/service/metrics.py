@@ -22,11 +22,11 @@ class Metrics(Collector):
     def __init__(self, workers_replaced: Callable[[], int] = lambda: 0) -> None:
         self._workers_replaced = workers_replaced
         self._registry = registry = CollectorRegistry()
-        self.calls = Counter("aggservice_calls", "Finished gRPC calls.", ["method", "status"], registry=registry)
+        self.calls = Counter("aggservice_calls", "Finished calls.", ["method", "status"], registry=registry)
         self.call_seconds = Histogram(
-            "aggservice_call_seconds", "Duration of gRPC calls.", ["method"], registry=registry, buckets=_SECONDS
+            "aggservice_call_seconds", "Duration of calls.", ["method"], registry=registry, buckets=_SECONDS
         )
-        self.calls_in_flight = Gauge("aggservice_calls_in_flight", "gRPC calls under way.", registry=registry)
+        self.calls_in_flight = Gauge("aggservice_calls_in_flight", "Calls under way.", registry=registry)
         self.jobs_running = Gauge("aggservice_jobs_running", "Jobs that hold a slot.", registry=registry)
         self.jobs_waiting = Gauge("aggservice_jobs_waiting", "Streams that wait for a slot.", registry=registry)
         self.jobs_queued = Gauge("aggservice_jobs_queued", "Jobs in the queue, as last seen.", registry=registry)

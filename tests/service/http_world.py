@@ -34,10 +34,14 @@ class World:
         status, answer = self.raw(path, body, token=token, **headers)
         return status, json.loads(answer)
 
-    def raw(self, path: str, body: Any = None, *, token: str | None = "adtech", **headers: str) -> tuple[int, bytes]:
+    def raw(
+        self, path: str, body: Any = None, *, token: str | None = "adtech", method: str | None = None, **headers: str
+    ) -> tuple[int, bytes]:
         """Send a request over HTTP; return status and body."""
         raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.service.service.http_port}{path}", data=raw)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.service.service.http_port}{path}", data=raw, method=method
+        )
         credentials = {"authorization": f"Bearer token-of-{token}"} if token else {}
         for name, value in (credentials | headers).items():
             request.add_header(name, value)

@@ -367,6 +367,28 @@ def test_links_and_other_buckets_lead_nowhere(world: World, tmp_path: Path) -> N
     assert [path.name for path in outside.iterdir()] == ["shard-1.avro"]
 
 
+def test_a_mistaken_path_or_method_is_an_error_that_tools_can_read(world: World) -> None:
+    for path in ("/", "/createjob", "/createJob", "/createJob/", "/getJob", "/getJob/x", "/listJobs"):
+        for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS"):
+            if (method, path) in (("POST", "/createJob"), ("GET", "/getJob")):
+                continue
+            answer = world.call(f"/v1alpha{path}", method=method)
+            assert error(answer) == (404, "NOT_FOUND", "INVALID_JOB"), (method, path)
+            assert f"{method} '/v1alpha{path}'" in answer[1]["error"]["message"]
+            assert "/v1alpha/getJob?job_request_id=ID" in answer[1]["error"]["details"][0]["metadata"]["remedy"]
+
+
+def test_the_paths_of_the_page_are_those_of_the_app(world: World) -> None:
+    section = PAGE.read_text(encoding="utf-8").split("| path on `http_listen` |", 1)[1].split("\n\n", 1)[0]
+    named = re.findall(r"`(GET|POST) (/[^`]*)`", section)
+    assert len(named) == 5
+    expected = {"/metrics": 403, "/v1alpha/createJob": 400, "/v1alpha/getJob": 400}
+    for method, path in named:
+        body = b"" if method == "POST" else None
+        assert world.raw(path, body)[0] == expected.get(path, 200), path
+        assert world.raw(path, body, token=None)[0] == (401 if path in expected else 200), path
+
+
 OPEN: dict[str, Any] = {"callers": ()}
 LOOPBACK = ("127.0.0.1", "127.0.0.1:8080", "127.9.9.9:1", "localhost", "LOCALHOST:99", "[::1]", "[::1]:8080")
 STRANGE = (

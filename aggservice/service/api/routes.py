@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from aggservice.engine import InvalidJobError
 from aggservice.service.api.deployed import check_id, create_message, error_document, job_document
 from aggservice.service.api.gate import Gate, current_caller
-from aggservice.service.errors import ForbiddenError, StalledError
+from aggservice.service.errors import ForbiddenError, NoSuchPathError, StalledError
 from aggservice.service.http.bodies import STALLED, BodyError, read_body
 from aggservice.service.http.hosts import Hosts
 from aggservice.service.jobs.desk import JobDesk
@@ -22,6 +22,8 @@ CREATE_PATH: Final = "/v1alpha/createJob"
 GET_PATH: Final = "/v1alpha/getJob"
 _SERVICE: Final = "/aggservice.v1.AggregationService"
 _MAX_BODY_BYTES: Final = 1 << 18
+_METHODS: Final = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+_SHOWN: Final = 100
 
 Work = Callable[[Request], Awaitable[tuple[int, dict[str, Any]]]]
 
@@ -32,8 +34,18 @@ def _no_pages(request: Request) -> None:
         raise ForbiddenError("this request comes from a web page, whose Origin header it has")
 
 
+async def _elsewhere(request: Request) -> Response:
+    """Answer every other path and method of the API with an error that its tools can read."""
+    problem = NoSuchPathError(f"there is no {request.method} {request.url.path[:_SHOWN]!r} here")
+    status, document = error_document(problem)
+    return JSONResponse(document, status_code=status, headers={"Cache-Control": "no-store"})
+
+
 def job_routes(desk: JobDesk, gate: Gate, *, hosts: Hosts, stall_s: int) -> list[BaseRoute]:
-    """Return the two routes. The gate authenticates, authorises, counts and logs their calls as it does gRPC's."""
+    """Return the two routes, and one for mistaken paths.
+
+    The gate authenticates, authorises, counts and logs calls of the two as it does gRPC's.
+    """
 
     async def create(request: Request) -> tuple[int, dict[str, Any]]:
         try:
@@ -76,4 +88,5 @@ def job_routes(desk: JobDesk, gate: Gate, *, hosts: Hosts, stall_s: int) -> list
     return [
         Route(CREATE_PATH, guarded("CreateJob", create), methods=["POST"]),
         Route(GET_PATH, guarded("GetJob", get), methods=["GET"]),
+        Route("/v1alpha/{rest:path}", _elsewhere, methods=_METHODS),
     ]
