@@ -1,4 +1,4 @@
-"""The data sets of the LOLOHA paper's evaluation (§5.1): Syn, generated here, and DB_MT and DB_DE, read from files."""
+"""The data sets of the LOLOHA paper's evaluation (§5.1): Syn, generated here; DB_MT, DB_DE and Adult, from files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ from ldp_client.errors import DataError
 _FILES = {"DB_MT": ("PWGTP_Montana.csv", 10_336, 1_412), "DB_DE": ("PWGTP_Delaware.csv", 9_123, 1_234)}
 _COLLECTIONS = 80
 
+#: The data sets that figures are made on by default; ``ADULT`` is made on request.
 NAMES = ("Syn", *_FILES)
+ADULT = "Adult"
+ALL_NAMES = (*NAMES, ADULT)
+
+#: Adult (§5.1): people without unknown attributes in UCI's two files, values of their hours per week, and weeks.
+_ADULT_USERS, _ADULT_VALUES, ADULT_COLLECTIONS = 45_222, 96, 260
+_ADULT_FILES = ("Adult.csv", "adult.data")
+_HOURS = "hours-per-week"
+#: UCI's files have no header: 14 attributes, of which hours per week is the thirteenth, and the income.
+_UCI_COLUMNS, _UCI_HOURS = 15, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +123,86 @@ def _table(path: Path) -> NDArray[np.int64]:
     return np.array(lines, dtype=np.int64)
 
 
+def adult(path: Path, bits: Bits, collections: int = ADULT_COLLECTIONS) -> Dataset:
+    """Return Adult: hours per week of UCI's census data, permuted anew for each collection; b = k (§5.2).
+
+    ``path`` is a CSV file with a header that has the column hours-per-week, or UCI's adult.data with adult.test beside
+    it. People with an unknown attribute (?) are left out, as in the paper; DataError unless 45,222 people with 96
+    values are left. Each order is that of 64-bit random words.
+    """
+    hours = _hours(path)
+    if path.name == "adult.data":
+        hours = np.concatenate((hours, _hours(path.with_name("adult.test"))))
+    found, values = np.unique(hours, return_inverse=True)
+    if (hours.size, found.size) != (_ADULT_USERS, _ADULT_VALUES):
+        raise DataError(
+            f"{path} is not Adult of the paper: {hours.size} people without unknown attributes and {found.size} values "
+            f"of {_HOURS} instead of {_ADULT_USERS} and {_ADULT_VALUES}: give UCI's adult.data with adult.test beside "
+            "it, or both in one CSV file with a header"
+        )
+    orders = np.empty((hours.size, collections), dtype=np.int64)
+    for t in range(collections):
+        orders[:, t] = values[np.argsort(bits.words(hours.size), kind="stable")]
+    return Dataset(name=ADULT, labels=found, buckets=found.size, values=orders)
+
+
+def _hours(path: Path) -> NDArray[np.int64]:
+    """Return the hours per week in a file. An error names the row but shows none of it."""
+    column, columns, hours, row_number = _UCI_HOURS, _UCI_COLUMNS, [], 0
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row_number, row in enumerate(csv.reader(file, skipinitialspace=True), 1):
+                cells = [cell.strip() for cell in row]
+                if row_number == 1 and _HOURS in cells:
+                    column, columns = cells.index(_HOURS), len(cells)
+                elif len(cells) == columns and "?" not in cells:
+                    hours.append(int(cells[column]))
+                elif len(cells) != columns and any(cells) and not cells[0].startswith("|"):  # adult.test's first line
+                    raise ValueError
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, csv.Error):
+        hours = []
+    if not hours:
+        raise DataError(
+            f"{path} is not a table of people with {_HOURS}, or row {row_number} is broken: give UCI's adult.data, "
+            "or a CSV file with a header"
+        )
+    return np.array(hours, dtype=np.int64)
+
+
+def _adult_file(given: Path | None) -> Path:
+    """Return the file of Adult: the one that was named, or one of its usual names in the folder that was named."""
+    candidates = [] if given is None else [given] if given.is_file() else [given / name for name in _ADULT_FILES]
+    found = [path for path in candidates if path.is_file()]
+    if not found:
+        told = "which was not given" if given is None else f"not {given}"
+        raise DataError(
+            f"Adult is read from a file: name it, or the folder of {' or '.join(_ADULT_FILES)} (--data), {told}"
+        )
+    return found[0]
+
+
 def check_dataset(name: str, folder: Path | None) -> None:
     """Refuse a data set that ``load_dataset`` would not find."""
-    if name not in NAMES:
-        raise DataError(f"there is no data set {name!r}: choose one of {', '.join(NAMES)}, or give a file")
+    if name not in ALL_NAMES:
+        raise DataError(f"there is no data set {name!r}: choose one of {', '.join(ALL_NAMES)}, or give a file")
+    if name == ADULT:
+        _adult_file(folder)
     if name in _FILES and (folder is None or not (folder / _FILES[name][0]).is_file()):
         given = "which was not given" if folder is None else f"not {folder}"
         raise DataError(f"{name} is read from {_FILES[name][0]}: give the folder that holds it (--data), {given}")
 
 
 def load_dataset(name: str, bits: Bits, folder: Path | None) -> Dataset:
-    """Return a data set of the paper by name: Syn drawn from ``bits``, the others read from ``folder``."""
+    """Return a data set of the paper by name: Syn drawn from ``bits``, the others read from ``folder``.
+
+    Adult may be read from a file itself, given as ``folder``.
+    """
     if name == "Syn":
         return synthetic_dataset(bits)
+    if name == ADULT:
+        return adult(_adult_file(folder), bits)
     check_dataset(name, folder)
     assert folder is not None
     file, users, k = _FILES[name]

@@ -216,11 +216,14 @@ class RapporClient(Device[Rappor, str, bytes]):
         super().__init__(protocol, draws, memo)
         self.cohort = cohort
 
-    def report(self, value: str) -> RapporReport:
-        """Return a report of ``value``: its permanent response, drawn at the first use, then randomized again."""
+    def report(self, value: str, instant: Step | None = None) -> RapporReport:
+        """Return a report of ``value``: its permanent response, drawn at the first use, then randomized again.
+
+        ``instant`` is the instantaneous response of this report, if it is not the protocol's.
+        """
         string_bytes(value)
         row = self._kept(value, lambda: self._permanent(value))
-        instant = self.protocol.chain.instant
+        instant = self.protocol.chain.instant if instant is None else instant
         if instant is not None:
             row = flip_row(self._draws, unpack(row, self.protocol.size), instant)
         return RapporReport(cohort=self.cohort, row=row)

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
+from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.mechanisms import Bits, Real
+from aggservice.mechanisms import Bits, Real, uniform_below_batch
+from ldp_client.checks import short_text
 from ldp_client.errors import ProtocolError
 from ldp_client.estimation.steps import Chain, Step
 from ldp_client.protocols.bitflip import BitFlip
@@ -222,6 +224,40 @@ class RepeatedLaw(_DrawnLaw):
         return state
 
 
+class CohortLaw(BitsLaw):
+    """RAPPOR as it is sent: with the cohort, which each user draws once, in the clear. A part has the cohorts too.
+
+    Reports of two cohorts cannot come from one user. Two users are told apart by it with probability ``told_apart``.
+    """
+
+    def __init__(self, value: str, protocol: Rappor) -> None:
+        patterns = [protocol.bloom(value, cohort) for cohort in range(protocol.cohorts)]
+        super().__init__(patterns[0], protocol.chain)
+        self.told_apart = 1 - Fraction(1, protocol.cohorts)
+        self._patterns = np.array(patterns).astype(np.int64)
+        self._rows = rows_from_bytes([pack(pattern) for pattern in patterns], protocol.size)
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the log-probability of the cohort and of its bits, or −∞ if the parts have different cohorts."""
+        cohorts = parts[0][0]
+        counts = sum(part[1][0].astype(np.int64) for part in parts)
+        table = self._table(sum(part[1][1] for part in parts))
+        found = table[self._patterns[cohorts], counts].sum(axis=1) - math.log(len(self._patterns))
+        one = np.all([part[0] == cohorts for part in parts], axis=0)
+        return np.where(one, found, -math.inf)
+
+    def report_epsilon(self) -> float:
+        """Return infinity: the cohort is a part of the state."""
+        return math.inf
+
+    def _state(self, bits: Bits, users: int) -> Any:
+        cohorts = uniform_below_batch(bits, len(self._patterns), users)
+        return cohorts, self._permanent.flip(bits, self._rows[cohorts], self._pattern.size)
+
+    def _send(self, bits: Bits, state: Any, reports: int) -> Any:
+        return state[0], super()._send(bits, state[1], reports)
+
+
 class StoredPairsLaw(_DrawnLaw):
     """Report Noisy Inner Product: reports are drawn from L stored pairs. A part is one row of pairs per user.
 
@@ -284,9 +320,10 @@ class StoredPairsLaw(_DrawnLaw):
         return _log_sum([a + b for a, b in zip(logs, ways, strict=False)]) - reports * math.log(stored)
 
 
-def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
+def stream_law(protocol: Any, value: Any, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
     """Return the law of a protocol's client for a user who holds ``value``.
 
+    RAPPOR's users are all in one ``cohort``, as in the tracking paper; with "sent", each draws one and sends it.
     Clients that send an identifier with every report (the hash function of LOLOHA, the sampled positions of
     dBitFlipPM) have a law too: reports of two users cannot come from one user, so τ is infinite.
     """
@@ -296,6 +333,10 @@ def stream_law(protocol: Any, value: Any, *, cohort: int = 0) -> StreamLaw:
         case UnaryEncoding():
             return BitsLaw(np.arange(protocol.k) == value, protocol.chain)
         case Rappor():
+            if isinstance(cohort, str):
+                if cohort != "sent":
+                    raise ProtocolError(f'a cohort is a number or "sent", not {short_text(cohort)}')
+                return CohortLaw(value, protocol)
             return BitsLaw(protocol.bloom(value, cohort), protocol.chain)
         case BitwiseEverlasting():
             return BitsLaw(np.array([bool(value)]), protocol.chain)

@@ -26,9 +26,18 @@ def test_a_table_with_intervals() -> None:
     text = track("--draws", "200", "--reports", "2-4", "--seed", "a")
     assert text == track("--draws", "200", "--reports", "2-4", "--seed", "a")
     lines = text.splitlines()
-    assert lines[0].startswith("RAPPOR (size = 128, hashes = 2, cohorts = 64, f = 1/2, p = 1/2, q = 3/4), 200 draws")
+    assert lines[0].startswith("RAPPOR (size = 128, hashes = 2, cohorts = 1, f = 1/2, p = 1/2, q = 3/4), 200 draws")
     assert [line.split()[0] for line in lines[2:5]] == ["2", "3", "4"]
     assert lines[2].split()[-1] == "88.723"
+
+
+def test_a_cohort_that_is_sent_tells_users_apart() -> None:
+    text = track("--draws", "200", "--reports", "2", "--cohorts", "64", "--seed", "a")
+    assert text.splitlines()[2].split()[:3] == ["2", "∞", "[∞,"]
+    assert text.splitlines()[-1] == "two users are told apart at once by the cohorts they send: 98.4375%"
+    found = json.loads(track("--draws", "200", "--reports", "2", "--cohorts", "64", "--json"))
+    assert found["told_apart_by_cohort"] == 63 / 64
+    assert found["reports"][0]["median"]["value"] is None and found["reports"][0]["theorem_13"] is None
 
 
 @pytest.mark.parametrize(

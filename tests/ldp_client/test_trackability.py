@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -70,6 +71,46 @@ def test_the_law_of_bits_is_the_clients() -> None:
         first = np.array([[row >> bit & 1 for bit in (0, 1)] for row in stream[:1]])
         joined = law.log_probability((first, 1), (counts - first, 2))
         assert joined[0] == law.log_probability((counts, 3))[0]
+
+
+def test_the_law_of_cohorts_is_the_clients() -> None:
+    """Cohort and bits together, on every branch; and parts of two cohorts cannot come from one user."""
+    protocol = Rappor(size=2, hashes=1, cohorts=3)
+    law = stream_law(protocol, "word", cohort="sent")
+
+    def program(draws):  # type: ignore[no-untyped-def]
+        client = protocol.client(draws)
+        sent = [client.report("word") for _ in range(2)]
+        return sent[0].cohort, tuple(report.row[0] for report in sent)
+
+    total = 0.0
+    for (cohort, stream), chance in distribution(program).items():
+        counts = np.array([[sum(row >> bit & 1 for row in stream) for bit in (0, 1)]])
+        found = law.log_probability((np.array([cohort]), (counts, 2)))[0]
+        assert math.exp(found) == pytest.approx(float(chance), rel=1e-10)
+        total += math.exp(found)
+    assert total == pytest.approx(1)
+    empty = np.zeros((1, 2), dtype=np.int64)
+    assert law.log_probability((np.array([0]), (empty, 1)), (np.array([1]), (empty, 1)))[0] == -math.inf
+
+
+def test_a_cohort_in_the_clear_tells_63_of_64_pairs_apart() -> None:
+    """4,000 draws of τ for two reports: infinite for a pair of cohorts that differ, 63 of 64; alarm 10⁻⁹.
+
+    The others, and one user's streams, have ln 64 more than bits alone tell.
+    """
+    law = stream_law(Rappor(), "http://example.com", cohort="sent")
+    assert law.told_apart == Fraction(63, 64)  # type: ignore[attr-defined]
+    draws = 4000
+    found = trackability(law, 2, draws, SecureBits()).draws
+    told = int(np.isinf(found).sum())
+    assert binom.ppf(1e-10, draws, 63 / 64) <= told <= binom.isf(1e-10, draws, 63 / 64)
+    assert found[: draws - told].min() > math.log(64) - 3
+    assert law.report_epsilon() == math.inf
+    with pytest.raises(ProtocolError, match='a number or "sent"'):
+        stream_law(Rappor(), "word", cohort="known")  # type: ignore[arg-type]
+    without = trackability(stream_law(Rappor(), "http://example.com"), 2, 500, SecureBits()).draws
+    assert np.isfinite(without).all()
 
 
 def test_the_law_of_symbols_is_the_clients() -> None:

@@ -36,12 +36,16 @@ ldp = typer.Typer(
 
 DatasetName = Annotated[
     str,
-    typer.Option("--dataset", help="Syn, DB_MT, DB_DE, or a CSV file: header, one row per user, one column per time."),
+    typer.Option(
+        "--dataset", help="Syn, DB_MT, DB_DE, Adult, or a CSV file: header, one row per user, one column per time."
+    ),
 ]
 DataFolder = Annotated[
     Path | None,
     typer.Option(
-        "--data", envvar="AGGSERVICE_LDP_DATA", help="The folder with PWGTP_Montana.csv and PWGTP_Delaware.csv."
+        "--data",
+        envvar="AGGSERVICE_LDP_DATA",
+        help="The folder with PWGTP_Montana.csv, PWGTP_Delaware.csv and Adult.csv; for Adult also its file itself.",
     ),
 ]
 Limit = Annotated[str, typer.Option("--epsilon", help="ε∞: the most that all reports of one value leak.")]
@@ -89,7 +93,7 @@ def checked_seed(seed: str) -> str:
 def load_dataset(name: str, bits: Bits, folder: Path | None, users: int | None, collections: int | None) -> Dataset:
     """Return the first users and collections of a data set: the paper's, by name, or a file's."""
     path = Path(name)
-    if name not in datasets.NAMES and path.suffix == ".csv":
+    if name not in datasets.ALL_NAMES and path.suffix == ".csv":
         data = datasets.counters(path, path.stem)
     else:
         data = datasets.load_dataset(name, bits.child(name), folder)

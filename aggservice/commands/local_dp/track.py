@@ -87,6 +87,12 @@ def track(
     f: Annotated[str, typer.Option("--f", help="f of RAPPOR's permanent response.")] = "1/2",
     p: Annotated[str, typer.Option("--p", help="p of RAPPOR's instantaneous response.")] = "1/2",
     q: Annotated[str, typer.Option("--q", help="q of RAPPOR's instantaneous response.")] = "3/4",
+    cohorts: Annotated[
+        int,
+        typer.Option(
+            "--cohorts", min=1, help="Cohorts of RAPPOR: users draw one and send it; 1: all in one, as in Figure 1."
+        ),
+    ] = 1,
     stored: Annotated[int, typer.Option("--stored", help="Stored inner products L (RNIP).")] = 100,
     confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")] = 0.95,
     seed: Seed = None,
@@ -108,7 +114,12 @@ def track(
         case "RAPPOR":
             bits = _FILTER_BITS if size is None else size
             protocol = Rappor(
-                size=bits, hashes=hashes, f=fraction(f, "--f"), p=fraction(p, "--p"), q=fraction(q, "--q")
+                size=bits,
+                hashes=hashes,
+                cohorts=cohorts,
+                f=fraction(f, "--f"),
+                p=fraction(p, "--p"),
+                q=fraction(q, "--q"),
             )
         case "L-SUE":
             protocol = l_sue(k=k, epsilon_permanent_micro=limit, epsilon_first_micro=once)
@@ -130,6 +141,8 @@ def track(
     with progress_bar(shown=not as_json) as report:
         rows = _rows(protocol, method, value, counts, draws, confidence, bits_for(seed), report)
     described = {"method": method, "protocol": protocol.describe(), "draws": draws, "confidence": confidence}
+    if _sends_cohort(protocol):
+        described["told_apart_by_cohort"] = 1 - 1 / cohorts
     if as_json:
         typer.echo(json.dumps({**described, "reports": rows}))
         return
@@ -145,7 +158,7 @@ def _rows(
     limit = {"BEP": 2, "RNIP": 1 << getattr(protocol, "bits", 0)}.get(method, getattr(protocol, "k", 0))
     if method != "RAPPOR" and held >= limit:
         raise ProtocolError(f"--value must be below {limit} for this {method}")
-    law = stream_law(protocol, held)
+    law = stream_law(protocol, held, cohort="sent") if _sends_cohort(protocol) else stream_law(protocol, held)
     rows = []
     for done, reports in enumerate(counts):
         report(f"{reports} reports", done, len(counts))
@@ -179,6 +192,14 @@ def _print(described: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         line = f"{row['reports']:>7}  {cells[0]:<26}  {cells[1]:<26}  {_shown(row['theorem_13']):>10}"
         typer.echo("".join([line, *(f"  {_shown(row[name]):>10}" for name in extra)]))
     typer.echo(f"intervals of {described['confidence']:.0%}, from order statistics")
+    if "told_apart_by_cohort" in described:
+        typer.echo(
+            f"two users are told apart at once by the cohorts they send: {described['told_apart_by_cohort']:.4%}"
+        )
+
+
+def _sends_cohort(protocol: Any) -> bool:
+    return isinstance(protocol, Rappor) and protocol.cohorts > 1
 
 
 def _finite(value: float) -> float | None:

@@ -26,7 +26,7 @@ from scipy.stats import t as student
 
 from aggservice.mechanisms import SeededBits
 from ldp_client.errors import FigureError
-from ldp_client.experiments.datasets import NAMES, Dataset, check_dataset, load_dataset
+from ldp_client.experiments.datasets import ALL_NAMES, NAMES, Dataset, check_dataset, load_dataset
 from ldp_client.experiments.figures.kinds import FigureRequest
 from ldp_client.experiments.figures.loloha import EPSILONS_MICRO, first_micro
 from ldp_client.experiments.run import MethodResult, run_method
@@ -87,7 +87,7 @@ class DataSource:
         return run_method(data, cell.protocol(data), SeededBits(self.seed).child(label))
 
 
-@functools.lru_cache(maxsize=len(NAMES))
+@functools.lru_cache(maxsize=len(ALL_NAMES))
 def _loaded(source: DataSource, name: str) -> Dataset:
     data = load_dataset(name, SeededBits(source.seed).child(name), source.folder)
     return data.part(source.users or data.users, source.collections or data.collections)
@@ -123,9 +123,9 @@ Found = dict[ExperimentPoint, list[MethodResult]]
 def grid(request: FigureRequest) -> list[ExperimentPoint]:
     """Return the requested points, data set by data set."""
     names = request.datasets or NAMES
-    unknown = [name for name in names if name not in NAMES]
+    unknown = [name for name in names if name not in ALL_NAMES]
     if unknown:
-        raise FigureError(f"these figures are on {', '.join(NAMES)}, not on {', '.join(unknown)}")
+        raise FigureError(f"these figures are on {', '.join(ALL_NAMES)}, not on {', '.join(unknown)}")
     return [
         ExperimentPoint(dataset=name, method=method, epsilon_micro=micro, alpha=alpha)
         for name in names

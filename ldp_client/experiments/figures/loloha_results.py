@@ -84,7 +84,7 @@ def _curves(request: FigureRequest, name: str, found: Found, what: str, label: s
         for index, method in enumerate(METHODS):
             curve = _curve(found, dataset, method, alpha, what)
             # A histogram of buckets is not comparable with one of values (§5.2): its error is only in the data file.
-            if curve and not (what == "mse" and method.endswith("BitFlipPM") and dataset != "Syn"):
+            if curve and not (what == "mse" and method.endswith("BitFlipPM") and dataset.startswith("DB_")):
                 means = [interval.mean for interval in curve.values()]
                 halves = [interval.drawn_half for interval in curve.values()]
                 low = [min(half, 0.9 * mean) for half, mean in zip(halves, means, strict=True)]  # the axis has no zero

@@ -1,16 +1,21 @@
-"""RAPPOR on a Zipf population: which strings are found, and the limit on their number."""
+"""RAPPOR on a Zipf population: which strings are found, and the limit on their number; and with q moving towards p."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from aggservice.mechanisms import SeededBits
 from ldp_client.experiments.figures.kinds import Figure, FigureFiles, FigureRequest, grid_of_panels, six_digits
 from ldp_client.experiments.rappor_recovery import recover
 from ldp_client.protocols.rappor import Rappor
 from ldp_client.protocols.rappor_decoding import learning_limit
+from ldp_client.protocols.rappor_fading import FadingRappor
 
 USERS = 1_000_000
 STRINGS = 100
 DECOYS = 100
+FADING_RATIO = Fraction(9, 10)
+FADING_COLLECTIONS = 60
 
 
 def _figure(request: FigureRequest) -> FigureFiles:
@@ -57,4 +62,33 @@ def _figure(request: FigureRequest) -> FigureFiles:
     return FigureFiles(files=(data, request.save_plot(figure, "rappor-zipf.png")), lines=lines)
 
 
-FIGURES = (Figure(name="rappor-zipf", title="RAPPOR: a Zipf population recovered among decoys", make=_figure),)
+def _fading(request: FigureRequest) -> FigureFiles:
+    """Make the losses of RAPPOR with q moving towards p, beside those with q fixed, and what can be learned."""
+    fading = FadingRappor(rappor=Rappor(), ratio=FADING_RATIO)
+    rows = fading.losses(request.collections or FADING_COLLECTIONS)
+    users = request.users or USERS
+    shown = []
+    for row in rows:
+        now = fading.at(row.collection)
+        most = learning_limit(reports=users, tests=now.size, p=now.clear_chance, q=now.set_chance)
+        losses = (row.first, row.strings, row.fixed_strings, row.sequence, most)
+        shown.append((row.collection, six_digits(float(now.q)), *map(six_digits, losses)))
+    header = ("collection", "q", "epsilon_first", "epsilon_strings", "epsilon_strings_fixed_q", "epsilon_sequence")
+    data = request.write_table("rappor-fading.csv", (*header, "strings_detectable"), shown)
+    figure, (axes,) = grid_of_panels(1, 1, width=5.5, height=4)
+    axes.plot([row.collection for row in rows], [row.strings for row in rows], label=f"ratio {FADING_RATIO}")
+    axes.plot([row.collection for row in rows], [row.fixed_strings for row in rows], label="q fixed")
+    axes.set(xlabel="collection", ylabel="ε of strings that all differ")
+    axes.legend()
+    limit = fading.limit()
+    lines = (
+        f"ratio {FADING_RATIO}: after {len(rows)} collections ε = {rows[-1].strings:.3f} for strings that all differ, "
+        f"{rows[-1].fixed_strings:.3f} with q fixed; never above {limit.strings:.3f}",
+    )
+    return FigureFiles(files=(data, request.save_plot(figure, "rappor-fading.png")), lines=lines)
+
+
+FIGURES = (
+    Figure(name="rappor-zipf", title="RAPPOR: a Zipf population recovered among decoys", make=_figure),
+    Figure(name="rappor-fading", title="RAPPOR: losses with q moving towards p", make=_fading),
+)
