@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +29,7 @@ from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
 from aggservice.wire import KeySet
 from aggservice.wire.hpke.summaries import histogram_columns, open_document, open_totals
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging
+from budget.files.staging import Attempt, Manifest
 from ldp_client import columns_of
 
 from .conftest import SCOPE, Maker
@@ -162,3 +164,40 @@ def test_a_destination_without_a_sealer_gets_one_from_the_request(maker: Any, en
     session.declare(np.zeros(1, np.uint64), np.ones(1, np.uint64))
     session.add(maker.batch([maker.report({1: 5})]))
     assert rows_of(session.finish()) == {1: 5}
+
+
+def test_a_crash_between_charge_and_publishing_gives_the_bytes_that_were_charged(
+    maker: Any, engine_of: EngineOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sealing is randomised, so a result that was sealed again would not be the one in the log."""
+    (tmp_path / "out").mkdir()
+    ledger = staged(maker, tmp_path)
+    engine = engine_of(maker, noise=NoNoise(), ledger=ledger)
+    reports = [maker.report({1: 5})]
+
+    def attempt() -> Outcome:
+        output = AvroShards(prefix=tmp_path / "out" / "summary.avro")
+        session = engine.begin(SCOPE, asked(), destination=output)
+        session.declare(np.zeros(1, np.uint64), np.ones(1, np.uint64))
+        session.add(maker.batch(reports))
+        return session.finish()
+
+    class Crash(BaseException):
+        pass
+
+    def crash(attempt: Attempt, manifest: Manifest) -> None:
+        attempt.release_lock()  # as the end of a process does
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Attempt, "publish", crash)
+        with pytest.raises(Crash):
+            attempt()
+    assert list((tmp_path / "out").iterdir()) == []
+    outcome = attempt()
+    assert outcome.repeated and outcome.receipted is not None
+    raw = (tmp_path / "out" / "summary-1-of-1.avro.sealed").read_bytes()
+    digests = {one.sha256 for one in outcome.receipted.committed.entry.result.files}
+    assert hashlib.sha256(raw).digest() in digests
+    assert ledger.checkpoint().entries == 2
+    assert histogram_columns(open_document(raw, KEYS, job_request_id="job"))[2].tolist() == [5]
