@@ -21,6 +21,7 @@ from aggservice.campaign.assess.losses import (
 )
 from aggservice.campaign.assess.run_losses import UnitColumns, unit_keys
 from aggservice.campaign.errors import CampaignFileError
+from aggservice.commands.campaigns.run import show
 from aggservice.wire import Api, SharedInfo, read_reports
 from aggservice.wire.report.units import report_unit, shared_id_unit
 
@@ -191,7 +192,9 @@ def both_kinds(tmp_path: Path, size: int) -> tuple[RunResult, dict[str, Any]]:
     return result, json.loads((tmp_path / "out" / "transcript.json").read_text())
 
 
-def test_one_loss_per_source_over_event_level_and_summary_reports(tmp_path: Path) -> None:
+def test_one_loss_per_source_over_event_level_and_summary_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Theorem 5.1 and the paper's ε_{x,t} add up: ε = 5 whatever happens, and a share of each summary."""
     result, transcript = both_kinds(tmp_path, 300)
     summed = plain_totals(result)
@@ -219,6 +222,10 @@ def test_one_loss_per_source_over_event_level_and_summary_reports(tmp_path: Path
     assert plain["queries"][-1]["name"] == "event-level" and plain["queries"][-1]["epsilon"] == "5"
     with (tmp_path / "out" / "labels.csv").open(encoding="utf-8") as stream:
         assert sum(1 for _ in stream) == ads + 1
+    show(result)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"with summary reports it is at most ε = {float(most):.9g} (source " in printed
+    assert f"{plain['reports']['event_level']:,} event-level reports" in printed
 
 
 def test_event_level_reports_of_an_attribution_campaign_need_its_api(tmp_path: Path) -> None:
@@ -229,3 +236,7 @@ def test_event_level_reports_of_an_attribution_campaign_need_its_api(tmp_path: P
     paa = text.replace('form = "deployed"', 'api = "paa"\nfield = "ad"')
     with pytest.raises(CampaignFileError, match=r"field|windows_days"):
         parse_campaign(paa.replace("[collection]", kinds), folder=tmp_path)
+    text = (Path(__file__).parents[2] / "examples" / "event_level" / "campaign.toml").read_text(encoding="utf-8")
+    text = text.replace('kind = "event-level"', 'kind = "attribution"')
+    with pytest.raises(CampaignFileError, match="Write another name"):
+        parse_campaign(text + '[[queries]]\nname = "event-level"\nepsilon = "1"\n', folder=tmp_path)

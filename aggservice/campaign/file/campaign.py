@@ -159,6 +159,10 @@ def _check_together(top: Section, campaign: Campaign) -> None:
                 windows = top.section("client").section("windows_days")
                 windows.refuse(kind, "is not a value", f"Values: {', '.join(known)}")
     for index, query in enumerate(campaign.queries):
+        if query.name == "event-level" and client.event_level is not None:
+            top.sections("queries")[index].refuse(
+                "name", "is 'event-level', as the counts of event-level reports are called", "Write another name"
+            )
         if query.over == "rolling" and query.window > campaign.batches:
             top.sections("queries")[index].refuse(
                 "window", f"is {query.window} batches and there are {campaign.batches}", "Write fewer, or more days"

@@ -274,6 +274,7 @@ def show(result: RunResult, *, plots: bool = True) -> None:
         f"{events.people:,} people, {events.impressions:,} ads shown, {events.conversions:,} conversions, "
         + (
             f"{reports.in_batches:,} sealed reports, batches: {len(metrics.batches)}"
+            + (f", {reports.event_level:,} event-level reports" if reports.event_level is not None else "")
             if metrics.batches
             else f"{reports.in_batches:,} event-level reports"
         ),
@@ -313,6 +314,13 @@ def show(result: RunResult, *, plots: bool = True) -> None:
         what = ", ".join(f"{name} = {left[-1][name]}" for name in ("epsilon", "delta") if name in left[-1])
         total = f"epsilon = {metrics.ledger.epsilon}, delta = {metrics.ledger.delta}"
         console.print(f"The ledger says each {metrics.ledger.unit} has {what} left of {total}.", highlight=False)
+    if metrics.losses is not None:
+        most = metrics.losses
+        console.print(
+            f"Every source loses ε = {most.event_level} by event-level reports; with summary reports it is at most "
+            f"ε = {most.together} ({most.unit}).",
+            highlight=False,
+        )
     if not metrics.private:
         console.print("Not private: this run came from a seed.", style="yellow")
     path = result.report if plots else result.out
