@@ -11,17 +11,41 @@ options are ``ImpressionOptions`` and ``ConversionOptions`` or dictionaries with
 ``w3c_client.scenarios`` runs its end-to-end vectors.
 """
 
-from w3c_client.attribution import EpochOutcome
-from w3c_client.browser import Browser, Conversion, SentReport
-from w3c_client.budgets import Charge, epsilon_micro
-from w3c_client.calls.options import ConversionOptions, ImpressionOptions
-from w3c_client.config import DEFAULT_SERVICE, Arithmetic, Config, Design, Filter, SharedCost, design_config
-from w3c_client.errors import CallError, ErrorName, HeaderError, W3cError
-from w3c_client.fleet.columns import ConversionColumns, ImpressionColumns
-from w3c_client.fleet.fleet import Fleet
-from w3c_client.randomness import FixedDraws
-from w3c_client.sites import Page
-from w3c_client.storage.impressions import Impression
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggservice.exports import exports_of
+
+if TYPE_CHECKING:
+    from w3c_client.attribution import EpochOutcome
+    from w3c_client.browser import Browser, Conversion, SentReport
+    from w3c_client.budgets import Charge, epsilon_micro
+    from w3c_client.calls.options import ConversionOptions, ImpressionOptions
+    from w3c_client.config import DEFAULT_SERVICE, Arithmetic, Config, Design, Filter, SharedCost, design_config
+    from w3c_client.errors import CallError, ErrorName, HeaderError, W3cError
+    from w3c_client.fleet.columns import ConversionColumns, ImpressionColumns
+    from w3c_client.fleet.fleet import Fleet
+    from w3c_client.randomness import FixedDraws
+    from w3c_client.sites import Page
+    from w3c_client.storage.impressions import Impression
+else:
+    __getattr__ = exports_of(
+        __name__,
+        {
+            "attribution": ("EpochOutcome",),
+            "browser": ("Browser", "Conversion", "SentReport"),
+            "budgets": ("Charge", "epsilon_micro"),
+            "calls.options": ("ConversionOptions", "ImpressionOptions"),
+            "config": ("DEFAULT_SERVICE", "Arithmetic", "Config", "Design", "Filter", "SharedCost", "design_config"),
+            "errors": ("CallError", "ErrorName", "HeaderError", "W3cError"),
+            "fleet.columns": ("ConversionColumns", "ImpressionColumns"),
+            "fleet.fleet": ("Fleet",),
+            "randomness": ("FixedDraws",),
+            "sites": ("Page",),
+            "storage.impressions": ("Impression",),
+        },
+    )
 
 __all__ = [
     "DEFAULT_SERVICE",

@@ -1,16 +1,43 @@
-"""Campaigns: example ad campaigns from the first ad to a number with its interval, and the truth beside it."""
+"""Campaigns: example ad campaigns from the first ad to a number with its interval, and the truth beside it.
 
-from aggservice.campaign.assess.slices import Assessment
-from aggservice.campaign.errors import CampaignError, CampaignFileError, RunError
-from aggservice.campaign.file.campaign import load_campaign, parse_campaign, thanksgiving
-from aggservice.campaign.plan.file import load_plan
-from aggservice.campaign.plan.planner import Plan, make_plan
-from aggservice.campaign.requery.file import load_scenario
-from aggservice.campaign.requery.run import ScenarioResult, run_scenario
-from aggservice.campaign.run import RemoteService, RunResult, run_campaign
-from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.sweep.grid import parse_field
-from aggservice.campaign.sweep.run import run_sweep
+The names below are imported when they are first used, so that a worker process imports only what it runs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggservice.exports import exports_of
+
+if TYPE_CHECKING:
+    from aggservice.campaign.assess.slices import Assessment
+    from aggservice.campaign.errors import CampaignError, CampaignFileError, RunError
+    from aggservice.campaign.file.campaign import load_campaign, parse_campaign, thanksgiving
+    from aggservice.campaign.plan.file import load_plan
+    from aggservice.campaign.plan.planner import Plan, make_plan
+    from aggservice.campaign.requery.file import load_scenario
+    from aggservice.campaign.requery.run import ScenarioResult, run_scenario
+    from aggservice.campaign.run import RemoteService, RunResult, run_campaign
+    from aggservice.campaign.settings.campaign import Campaign
+    from aggservice.campaign.sweep.grid import parse_field
+    from aggservice.campaign.sweep.run import run_sweep
+else:
+    __getattr__ = exports_of(
+        __name__,
+        {
+            "assess.slices": ("Assessment",),
+            "errors": ("CampaignError", "CampaignFileError", "RunError"),
+            "file.campaign": ("load_campaign", "parse_campaign", "thanksgiving"),
+            "plan.file": ("load_plan",),
+            "plan.planner": ("Plan", "make_plan"),
+            "requery.file": ("load_scenario",),
+            "requery.run": ("ScenarioResult", "run_scenario"),
+            "run": ("RemoteService", "RunResult", "run_campaign"),
+            "settings.campaign": ("Campaign",),
+            "sweep.grid": ("parse_field",),
+            "sweep.run": ("run_sweep",),
+        },
+    )
 
 __all__ = [
     "Assessment",

@@ -23,10 +23,11 @@ from aggservice.campaign.event_run import add_event_level, run_event_level
 from aggservice.campaign.output.metrics import Metrics, SourceLosses, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
-from aggservice.campaign.service.config import api_of, drop_queue, local_engine, service_config
+from aggservice.campaign.service.config import drop_queue, local_engine, service_config
 from aggservice.campaign.service.jobs import JobResult, Jobs, JobSubmitter, add_up, jobs_of, windows_of, write_domains
 from aggservice.campaign.service.sealing import (
     POOL_FROM_REPORTS,
+    api_of,
     seal_all,
     sealing_settings,
     sealing_tasks,
@@ -48,6 +49,8 @@ from aggservice.service.server import open_ledger
 from aggservice.wire import KeySet
 from budget import Ledger, write_log
 
+_FORK_SERVER_FROM_PEOPLE = 2 * POOL_FROM_REPORTS
+"""With so many people, probably enough reports for worker processes; if not known before, they start later."""
 _MARKER = "metrics.json"
 _RUN_FILES = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
@@ -118,7 +121,7 @@ def run_campaign(
         events, assessment, metrics = run_event_level(campaign, out, seed, chain)
         truth = truth_without_reports(events)
         return write_outputs(campaign, out, seed, truth, [], (assessment,), metrics, watch, draw=draw)
-    if workers > 1 and not unsealed and campaign.population.size >= POOL_FROM_REPORTS:
+    if workers > 1 and not unsealed and campaign.population.size >= _FORK_SERVER_FROM_PEOPLE:
         start_fork_server()
     truth = simulate_reports(campaign, chain)
     write_domains(campaign, out / "domains")

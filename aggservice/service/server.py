@@ -10,14 +10,12 @@ from dataclasses import replace
 from itertools import count
 
 import grpc
-import uvicorn
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from aggservice.engine import Engine, EngineSettings, InlineOpener, LocalEngine, WorkerPool
 from aggservice.engine.opening.pool import BatchOpener
-from aggservice.engine.spark.engine import SparkEngine
 from aggservice.mechanisms import Bits, Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
@@ -26,14 +24,11 @@ from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.service.api.aggregation import AggregationServicer
 from aggservice.service.api.budget import BudgetServicer
 from aggservice.service.api.gate import Gate
-from aggservice.service.api.routes import job_routes
 from aggservice.service.config.callers import Register
 from aggservice.service.config.check import check_ports, open_port
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_secret
 from aggservice.service.errors import ConfigError
-from aggservice.service.http.app import build_app
-from aggservice.service.http.hosts import Hosts
 from aggservice.service.jobs.book import JobBook
 from aggservice.service.jobs.desk import JobDesk
 from aggservice.service.jobs.dispatch import Dispatcher
@@ -163,6 +158,8 @@ class Service:
         )
         self.engine: Engine = local
         if config.spark is not None:
+            from aggservice.engine.spark.engine import SparkEngine  # large, and most services have no cluster
+
             key_file = config.keys or config.state / "keys.json"
             self.engine = SparkEngine(local, replace(config.spark, keys=key_file.absolute()))
         self.register = Register(config.callers, clock)
@@ -269,6 +266,13 @@ class Service:
         return open_port(config.http_listen)  # here, because uvicorn ends the whole program if a port is taken
 
     async def _start_http(self, listening: socket.socket) -> None:
+        # Imported here because the services of campaigns have no HTTP.
+        import uvicorn
+
+        from aggservice.service.api.routes import job_routes
+        from aggservice.service.http.app import build_app
+        from aggservice.service.http.hosts import Hosts
+
         tls = self.config.tls
         hosts = Hosts.of(self.config.http_hosts, has_callers=not self.register.is_empty)
         settings = uvicorn.Config(

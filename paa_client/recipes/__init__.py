@@ -1,12 +1,32 @@
 """Measurements as library functions: what to run on a device, which buckets to ask for, how to read the summary."""
 
-from paa_client.recipes.conversions import CrossSiteConversion
-from paa_client.recipes.demographics import UNKNOWN, Demographics
-from paa_client.recipes.estimates import Estimate, estimate, half_width, service_noise
-from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
-from paa_client.recipes.reach import CumulativeReach, Reach
-from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
-from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggservice.exports import exports_of
+
+if TYPE_CHECKING:
+    from paa_client.recipes.conversions import CrossSiteConversion
+    from paa_client.recipes.demographics import UNKNOWN, Demographics
+    from paa_client.recipes.estimates import Estimate, estimate, half_width, service_noise
+    from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
+    from paa_client.recipes.reach import CumulativeReach, Reach
+    from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
+    from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
+else:
+    __getattr__ = exports_of(
+        __name__,
+        {
+            "conversions": ("CrossSiteConversion",),
+            "demographics": ("UNKNOWN", "Demographics"),
+            "estimates": ("Estimate", "estimate", "half_width", "service_noise"),
+            "frequency": ("FrequencyHistogram", "KPlusFrequency", "mean_frequency"),
+            "reach": ("CumulativeReach", "Reach"),
+            "sketches": ("ReachSketch", "Readout", "merge_sketches"),
+            "winning_bid": ("LossGap", "WinningBidPrice"),
+        },
+    )
 
 __all__ = [
     "UNKNOWN",

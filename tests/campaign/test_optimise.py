@@ -172,7 +172,7 @@ def test_the_bound_is_below_every_choice(log: Campaign) -> None:
 
 
 @pytest.mark.soak
-def test_ten_campaigns_at_full_size() -> None:
+def test_eleven_campaigns_at_full_size() -> None:
     """The examples and three other populations, judged by 200 releases each; docs/soak/optimise.txt keeps the output.
 
     Event-level examples have nothing to choose and count as no gain. The error over 200 releases is the root of a mean

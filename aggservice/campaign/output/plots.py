@@ -64,10 +64,19 @@ def draw_plots(campaign: Campaign, metrics: Metrics, folder: Path) -> list[tuple
 
 
 def save(plt: Any, figure: Any, stem: Path) -> Path:
-    """Write a figure as SVG and PNG without dates, and return the SVG."""
-    figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+    """Write a figure as SVG and PNG without dates, and return the SVG.
+
+    The canvases print by themselves: ``savefig`` would draw each figure once more, only to measure it.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    vectors: Any = FigureCanvasSVG(figure)
+    vectors.print_svg(stem.with_suffix(".svg"), metadata={"Date": None})
     figure.set_layout_engine("none")  # the layout of the SVG serves the PNG too, and takes half the time of drawing
-    figure.savefig(stem.with_suffix(".png"), dpi=_DPI, metadata={"Software": None})
+    figure.set_dpi(_DPI)
+    pixels: Any = FigureCanvasAgg(figure)
+    pixels.print_png(stem.with_suffix(".png"), metadata={"Software": None})
     plt.close(figure)
     return stem.with_suffix(".svg")
 

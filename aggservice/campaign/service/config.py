@@ -5,19 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from aggservice.campaign.service.sealing import api_of
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.engine import InlineOpener, LocalEngine, PrivacyUnit
 from aggservice.mechanisms import Bits, Clock
 from aggservice.service import ServiceConfig
 from aggservice.wire import Api, KeySet
 from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Sensitivity, Signer, Terms
-
-_APIS = {"ara": Api.ATTRIBUTION_REPORTING, "paa": Api.SHARED_STORAGE, "w3c": Api.W3C_ATTRIBUTION}
-
-
-def api_of(campaign: Campaign) -> Api:
-    """Return the API whose reports the campaign sends."""
-    return _APIS[campaign.client.api]
 
 
 def unit_of(campaign: Campaign) -> PrivacyUnit:

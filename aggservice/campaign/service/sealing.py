@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.service.config import api_of
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.attribution import ReportColumns
+from aggservice.engine.opening import pool
 from aggservice.mechanisms import Bits, SecureBits, SeededBits, uniform_below_batch
 from aggservice.wire import (
     AggregatableReport,
@@ -60,6 +60,14 @@ class SealingSettings:
     public_keys: str
     through_json: bool = False
     w3c: Mapping[str, int] = field(default_factory=dict)
+
+
+_APIS = {"ara": Api.ATTRIBUTION_REPORTING, "paa": Api.SHARED_STORAGE, "w3c": Api.W3C_ATTRIBUTION}
+
+
+def api_of(campaign: Campaign) -> Api:
+    """Return the API whose reports the campaign sends."""
+    return _APIS[campaign.client.api]
 
 
 def sealing_settings(campaign: Campaign, public_keys: str) -> SealingSettings:
@@ -104,8 +112,8 @@ def sealing_tasks(
 
 
 def start_fork_server() -> None:
-    """Start the process from which workers fork, so that its imports run beside other work."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+    """Start the process from which workers that seal and open fork, so that its imports run beside other work."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", __name__, pool.__name__])
     forkserver.ensure_running()
 
 
@@ -128,8 +136,8 @@ def seal_all(
                 progress(done)
         return done
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(max_workers=min(workers, len(pieces)), mp_context=context) as pool:
-        for finished in as_completed([pool.submit(seal_piece, piece, addressee) for piece in pieces]):
+    with ProcessPoolExecutor(max_workers=min(workers, len(pieces)), mp_context=context) as sealers:
+        for finished in as_completed([sealers.submit(seal_piece, piece, addressee) for piece in pieces]):
             done += finished.result()
             if progress is not None:
                 progress(done)

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from aggservice.campaign.service.config import api_of, local_engine, memory_ledger, sensitivities_of, unit_of
+from aggservice.campaign.service.config import local_engine, memory_ledger, sensitivities_of, unit_of
 from aggservice.campaign.service.jobs import Columns, Job, Jobs, read_rows, summary_path
 from aggservice.campaign.service.payers import Payers
+from aggservice.campaign.service.sealing import api_of
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages.chain import Chain, Stage
 from aggservice.campaign.world.attribution import ReportColumns

@@ -13,12 +13,7 @@ from aggservice.campaign.world.collection import CollectedReports, collect
 from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.population import simulate
-from aggservice.campaign.world.private_aggregation import aggregate_privately
-from aggservice.campaign.world.private_conversions import convert_privately
-from aggservice.campaign.world.w3c_attribution import attribute_on_device
 from aggservice.mechanisms import Bits
-
-_BROWSERS = {"ara": attribute, "paa": convert_privately, "w3c": attribute_on_device}
 
 SIMULATE = Stage(name="simulate", reads=("population", "keys"))
 ATTRIBUTE = Stage(
@@ -51,10 +46,21 @@ def simulate_events(campaign: Campaign, chain: Chain) -> Events:
 
 def make_reports(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
     """Run the events through every browser of the campaign's kind; return the reports and the ground truth."""
+    # Imported here because a campaign has one kind of browsers, and each is large.
     client = campaign.client
     if client.kind != "attribution":
+        from aggservice.campaign.world.private_aggregation import aggregate_privately
+
         return aggregate_privately(campaign, events, bits)
-    return _BROWSERS[client.api](campaign, events, bits)
+    if client.api == "paa":
+        from aggservice.campaign.world.private_conversions import convert_privately
+
+        return convert_privately(campaign, events, bits)
+    if client.api == "w3c":
+        from aggservice.campaign.world.w3c_attribution import attribute_on_device
+
+        return attribute_on_device(campaign, events, bits)
+    return attribute(campaign, events, bits)
 
 
 def simulate_reports(campaign: Campaign, chain: Chain) -> Truth:

@@ -1,4 +1,6 @@
-"""Worker processes that open batches: spawned, fed through shared memory, watched, and replaced when they die.
+"""Worker processes that open batches: fed through shared memory, watched, and replaced when they die.
+
+They fork from a server process that has imported this module once and has no threads.
 
 One thread per worker takes tasks from a queue of bounded length (back-pressure: ``submit`` waits). It keeps two
 batches with the worker, so that the worker never waits, and retries a batch whose worker ended or hangs.
@@ -88,7 +90,7 @@ class _Worker:
 
     def __init__(self, start: Callable[[Connection, list[str]], Any], slots: list[Slot]) -> None:
         self.slots = slots
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
         self.pipe, theirs = context.Pipe()
         try:
             self.process = start(theirs, [slot.name for slot in slots])
@@ -166,7 +168,8 @@ class WorkerPool:
                 left.future.set_exception(EngineError("the service is shutting down: send the job again later"))
 
     def _start(self, pipe: Connection, slots: list[str]) -> Any:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["__main__", __name__])  # has no effect once the server runs
         process = context.Process(target=_work, args=(pipe, slots), daemon=True, name="aggservice-worker")
         process.start()
         return process
