@@ -402,6 +402,20 @@ def test_a_seeded_run_is_the_same_to_the_byte_and_says_that_it_is_not_private(
     assert runs[0].rows.to_dict() == runs[1].rows.to_dict()
     assert not runs[0].header.statement.private
     assert "NOT PRIVATE" in runs[0].header.statement.text
+    assert "ε*" not in runs[0].header.statement.text
+
+
+def test_a_statement_says_the_total_and_what_it_assumes(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
+    from .conftest import new_ledger
+
+    reports = [maker.report({1: 5})]
+    engine = engine_of(maker, ledger=new_ledger(EpsilonDeltaFilter.parse(epsilon="12.5", delta="0.001")))
+    text = run(engine, maker, request(), reports).header.statement.text
+    assert "private within ε* = 12.5, δ* = 0.001. Assumed: clients keep the stated bounds" in text
+    assert "random bits stay secret" in text and "one source of one browser" in text
+    engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2")))
+    text = run(engine, maker, request(noise=Rho.parse("0.5")), reports).header.statement.text
+    assert "private within ρ* = 2, δ* = 0.00001" in text
 
 
 def test_a_job_that_could_release_nothing_is_refused(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:

@@ -85,6 +85,7 @@ def test_reports_are_summed_noised_and_used_once(maker: Maker) -> None:
         statement = summary.statement
         assert (statement.l1, statement.epsilon, statement.privacy_unit) == (2 * MOST, "1", "report")
         assert "2 · maxValue = 20" in statement.text and "one epoch of the device" in statement.text
+        assert "Assumed: devices keep their budgets" in statement.text and "ε*" not in statement.text
         entry = Receipt.from_bytes(summary.receipt).entry["release"]
         assert entry["mechanisms"] == [{"name": "discrete_laplace_one_use", "epsilon": "1", "max_value": "10"}]
         assert entry["covers"] == {"w3c-attribution": 1} and entry["parameters"]["conversion_site"] == SITE

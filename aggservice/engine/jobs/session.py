@@ -242,7 +242,11 @@ class Session(ABC):
         """Return how a histogram over these APIs is released, the header without rows, and the charge."""
         plan = ReleasePlan.of(self._request, self._parts.ledger.terms, covers)
         statement = statement_of(
-            plan, self._parts.unit, private=self._parts.bits.private, debug_run=self._request.debug_run
+            plan,
+            self._parts.unit,
+            self._parts.ledger.filter,
+            private=self._parts.bits.private,
+            debug_run=self._request.debug_run,
         )
         return plan, self._header(statement, row_count=0), self._charge(plan, content)
 

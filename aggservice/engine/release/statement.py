@@ -10,7 +10,8 @@ from aggservice.engine.opening.coverage import PROTECTED, PrivacyUnit
 from aggservice.engine.release.noise import Noise, ReleasePlan
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.statement import ShuffleStatement, shuffle_part, shuffle_words
-from budget import Rho
+from budget import Filter, Rho
+from budget.filters import spend_to_plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,10 @@ class Statement:
         return cls(**{**plain, "shuffle": None if part is None else ShuffleStatement(**part)})
 
 
-def statement_of(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_run: bool = False) -> Statement:
-    """Return the statement of a release under ``plan``.
+def statement_of(
+    plan: ReleasePlan, unit: PrivacyUnit, chosen: Filter, *, private: bool, debug_run: bool = False
+) -> Statement:
+    """Return the statement of a release under ``plan``; ``chosen`` is the ledger's filter, with ε* (or ρ*) and δ*.
 
     The interval is that of a declared key; a discovered key's noise is truncated and its interval no wider.
     """
@@ -80,7 +83,8 @@ def statement_of(plan: ReleasePlan, unit: PrivacyUnit, *, private: bool, debug_r
     plain = statement.to_plain()
     words = _words(statement, debug_run=debug_run, private=private, one_use=plan.task is not None)
     protects = [] if debug_run else [PROTECTED[api].sentence(api) for api in plan.covers]
-    plain["text"] = " ".join([words, *protects])
+    holds = [] if debug_run or not private else [_promise(chosen, one_use=plan.task is not None)]
+    plain["text"] = " ".join([words, *protects, *holds])
     return Statement.from_plain(plain)
 
 
@@ -113,6 +117,23 @@ def standard_deviation(noise: Noise) -> str:
     return f"{value:.6g}" if value < 100_000 else f"{value:.0f}"
 
 
+def _promise(chosen: Filter, *, one_use: bool) -> str:
+    """Return what all releases of the ledger promise together, and what that assumes (docs/guarantees.md)."""
+    assumed = (
+        "nobody but the service opens reports, its random bits stay secret, and all summaries of these reports come "
+        "from this ledger"
+    )
+    if one_use:
+        return f"Assumed: devices keep their budgets, {assumed}. A person with several browsers has several budgets."
+    limits = spend_to_plain(chosen.limit, chosen.loss_name)
+    total = "ε*" if chosen.loss_name == "epsilon" else "ρ*"
+    return (
+        "All that this ledger ever releases about such a unit, to callers who choose each query by earlier answers, "
+        f"is private within {total} = {limits[chosen.loss_name]}, δ* = {limits['delta']}. Assumed: clients keep the "
+        f"stated bounds, {assumed}. A person who is several such units is protected for each, not for all together."
+    )
+
+
 def _words(statement: Statement, *, debug_run: bool, private: bool, one_use: bool) -> str:
     if debug_run:
         return (
@@ -134,7 +155,8 @@ def _words(statement: Statement, *, debug_run: bool, private: bool, one_use: boo
             "contributions; "
         )
         + f"standard deviation {statement.noise_standard_deviation}.",
-        f"A key's true sum lies within ±{statement.interval_half_width} of its metric in 95 of 100 summaries.",
+        f"The sum that was sent for a key lies within ±{statement.interval_half_width} of its metric in 95 of 100 "
+        "summaries.",
     ]
     if statement.threshold:
         parts.append(f"Keys that were not declared appear only with a noisy sum above τ = {statement.threshold}.")
