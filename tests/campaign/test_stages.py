@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -167,6 +168,52 @@ def test_a_killed_study_goes_on_and_gives_the_same_bytes(campaign: Campaign, tmp
     assert not third.computed and names(third.read) == ["release"] * 10
     assert third.rows == whole.rows
     assert os.stat(cache).st_size
+
+
+_STOPPING = """
+import signal
+from aggservice.campaign.sweep import run
+from aggservice.commands import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell inherits that it is ignored
+ran, plain = [], run._run_one
+def stopping(task, store):
+    ran.append(task)
+    if len(ran) == 4:
+        signal.raise_signal(signal.SIGINT)
+    return plain(task, store)
+run._run_one = stopping
+main()
+"""
+
+
+def test_an_interrupted_sweep_keeps_its_table_and_goes_on(campaign: Campaign, tmp_path: Path) -> None:
+    """Ctrl-C after three of ten points; the same command then finishes with the bytes of an undisturbed sweep."""
+    grid = ["queries.*.epsilon=0.5,1,2,4,8", "measures.money.scale=16,64"]
+    file = tmp_path / "campaign.toml"
+    file.write_text(TEXT)
+    out = tmp_path / "out"
+    given = ["run", str(file), *(option for text in grid for option in ("--sweep", text)), "--seed", "s", "--no-plots"]
+    given += ["--workers", "1", "--cache", str(tmp_path / "cache"), "--out", str(out)]
+
+    def run(program: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program, *given]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    stopped = run(_STOPPING)
+    assert stopped.returncode == 130, stopped.stderr
+    assert stopped.stderr.startswith("aggservice: the sweep was stopped; 3 of 10 points had finished")
+    assert "Traceback" not in stopped.stderr and "to go on" in stopped.stderr and "3 points" in stopped.stdout
+    kept = json.loads((out / "sweep.json").read_text())["rows"]
+    points = {row["point"] for row in kept}
+    assert len(points) == 3
+    done = run("from aggservice.commands import main; main()")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((out / "sweep.json").read_text())["rows"]
+    assert len({row["point"] for row in rows}) == 10 and [row for row in rows if row["point"] in points] == kept
+    fields = [parse_field(text, campaign.document) for text in grid]
+    whole = run_sweep(campaign, fields, tmp_path / "whole", seed="s")
+    write_rows(whole.rows, fields, tmp_path / "whole")
+    assert (out / "sweep.csv").read_bytes() == (tmp_path / "whole" / "sweep.csv").read_bytes()
 
 
 def test_an_unseeded_study_keeps_its_seed_in_its_cache(campaign: Campaign, tmp_path: Path) -> None:

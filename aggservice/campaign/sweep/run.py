@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import multiprocessing
 import shutil
+import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields
@@ -31,6 +32,8 @@ from aggservice.service import ConfigError
 from budget import BudgetError
 
 MAX_RELEASES = 10_000_000
+SWEEP_FILES = frozenset({"points", "plots", "sweep.json", "sweep.csv", "slices.csv"})
+"""What a sweep leaves in its folder."""
 _KEPT = ("metrics.json", "timings.json", "transcript.json")
 
 
@@ -126,7 +129,7 @@ def run_sweep(
     seed = campaign.seed if seed is None else seed
     if seed is None and not sealed:
         seed = _drawn_seed(cache)
-    if (out / "sweep.json").is_file() and (out / "points").is_dir():
+    if is_sweep_folder(out) and (out / "points").is_dir():
         shutil.rmtree(out / "points")  # a former sweep may have had more points
     tasks = [
         _Task(
@@ -141,15 +144,44 @@ def run_sweep(
     ]
     found: dict[int, Draws] = {}
     stages: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
-    for place, draws in _run_all(tasks, workers, cache, stages):
-        found[place] = draws
-        if progress is not None:
-            progress(len(found), len(tasks))
-    # In the order of the populations, because sums of floats depend on the order.
-    of_point = [[found[first + one] for one in range(populations)] for first in range(0, len(tasks), populations)]
+    try:
+        for place, draws in _run_all(tasks, workers, cache, stages):
+            found[place] = draws
+            if progress is not None:
+                progress(len(found), len(tasks))
+    except KeyboardInterrupt:
+        raise SweepStopped(_result(points, found, populations, stages), of=len(points)) from None
+    return _result(points, found, populations, stages)
+
+
+def is_sweep_folder(out: Path) -> bool:
+    """Whether a folder has nothing but what a sweep, finished or not, leaves; an empty one has nothing else."""
+    return out.is_dir() and {path.name for path in out.iterdir()} <= SWEEP_FILES
+
+
+class SweepStopped(KeyboardInterrupt):
+    """A sweep was stopped by an interrupt. ``result`` has the points that had finished, of ``of`` in all."""
+
+    def __init__(self, result: SweepResult, *, of: int) -> None:
+        self.result = result
+        self.of = of
+        self.finished = len({row.point for row in result.rows})
+        super().__init__(f"the sweep was stopped; {self.finished} of {of} points had finished")
+
+
+def _result(
+    points: Sequence[SweepPoint], found: Mapping[int, Draws], populations: int, stages: tuple[list[Any], list[Any]]
+) -> SweepResult:
+    """Return the result of the points all of whose populations are there."""
+    whole = []
+    for index, point in enumerate(points):
+        places = range(index * populations, (index + 1) * populations)
+        if all(place in found for place in places):
+            # In the order of the populations, because sums of floats depend on the order.
+            whole.append((point, [found[place] for place in places]))
     return SweepResult(
-        rows=[row for point, runs in zip(points, of_point, strict=True) for row in summarise(point, runs)],
-        slices={point.number: runs[0].slices for point, runs in zip(points, of_point, strict=True) if runs[0].slices},
+        rows=[row for point, runs in whole for row in summarise(point, runs)],
+        slices={point.number: runs[0].slices for point, runs in whole if runs[0].slices},
         computed=tuple(stages[0]),
         read=tuple(stages[1]),
     )
@@ -190,7 +222,8 @@ def _run_all(
         stages[1].extend(store.read)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=min(workers, len(groups)), mp_context=context) as pool:
+    most = min(workers, len(groups))
+    with ProcessPoolExecutor(max_workers=most, mp_context=context, initializer=_end_on_interrupt) as pool:
         futures = [pool.submit(_run_group, {one: tasks[one] for one in group}, cache) for group in groups.values()]
         try:
             for future in as_completed(futures):
@@ -201,6 +234,11 @@ def _run_all(
         finally:
             for future in futures:
                 future.cancel()
+
+
+def _end_on_interrupt() -> None:
+    """Let an interrupt of the terminal, which every process gets, end this one without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _order(task: _Task) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +28,9 @@ from aggservice.campaign import (
 from aggservice.campaign.compare.page import NAMES, measures_of, write_comparison
 from aggservice.campaign.compare.run import ApiComparison, parse_apis, run_comparison
 from aggservice.campaign.output.metrics import QueryMetrics
+from aggservice.campaign.sweep.grid import SweepField
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows, write_slices
+from aggservice.campaign.sweep.run import SweepResult, SweepStopped, is_sweep_folder
 from aggservice.client import Credentials
 from aggservice.commands.console import Json, progress_bar, refuse
 
@@ -185,31 +188,47 @@ def sweep_file(
 ) -> None:
     """Run a sweep with a progress bar; print its table and say where its files are."""
     grid = [parse_field(text, campaign.document) for text in fields]
-    if out.exists() and any(out.iterdir()) and not (out / "sweep.json").is_file():
-        raise CampaignError(f"{out} is not empty and holds no earlier sweep: name another folder with --out")
-    with progress_bar(shown=not as_json, stages=True) as report:
-        result = run_sweep(
-            campaign,
-            grid,
-            out,
-            seed=seed or None,
-            populations=populations,
-            repetitions=repetitions,
-            workers=workers or min(2, os.cpu_count() or 1),
-            sealed=sealed,
-            cache=cache,
-            progress=lambda done, total: report("points", done, total),
-        )
+    if out.exists() and not is_sweep_folder(out):
+        raise CampaignError(f"{out} holds other things than an earlier sweep: name another folder with --out")
+    stopped: SweepStopped | None = None
+    try:
+        with progress_bar(shown=not as_json, stages=True) as report:
+            result = run_sweep(
+                campaign,
+                grid,
+                out,
+                seed=seed or None,
+                populations=populations,
+                repetitions=repetitions,
+                workers=workers or min(2, os.cpu_count() or 1),
+                sealed=sealed,
+                cache=cache,
+                progress=lambda done, total: report("points", done, total),
+            )
+    except SweepStopped as problem:
+        stopped, result = problem, problem.result
     rows = result.rows
     write_rows(rows, grid, out, sealed=sealed)
     write_slices(result, out)
-    if plots:
+    if plots and stopped is None:
         draw_sweep(rows, grid, out / "plots")
     if as_json:
         typer.echo((out / "sweep.json").read_text(encoding="utf-8"), nl=False)
-        return
+    else:
+        _show_sweep(result, grid, out, sealed=sealed)
+    if stopped is not None:
+        again = "Run the same command again to compute all points"
+        if cache is not None:
+            again = f"Run the same command again to go on: what {cache} has is not computed again"
+        elif not sealed:
+            again += "; with --cache FOLDER, a sweep that was stopped can go on"
+        typer.echo(f"aggservice: {stopped}, and their table is in {out}. {again}.", err=True)
+        raise typer.Exit(130)
+
+
+def _show_sweep(result: SweepResult, grid: Sequence[SweepField], out: Path, *, sealed: bool) -> None:
     console = Console()
-    console.print(table_of(rows, grid))
+    console.print(table_of(result.rows, grid))
     if not sealed:
         console.print("Unsealed: reports skipped encryption; with the same seed, sealed runs release the same rows.")
     console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
