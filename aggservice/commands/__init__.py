@@ -11,6 +11,8 @@ import atexit
 import errno
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, ClassVar
 
@@ -45,6 +47,10 @@ COMMANDS = {
         "Say how much noise an ε adds, and what a small error needs.",
     ),
     "new": ("commands.campaigns.new:new", "Write a commented file to start from."),
+    "replay": (
+        "commands.campaigns.replay:replay",
+        "Replay an event log through real browsers, to reports.",
+    ),
     "optimise": (
         "commands.campaigns.requery:optimise",
         "Propose scales, clipping bounds and ε with less error.",
@@ -107,6 +113,9 @@ REFUSALS = {
     "budget.errors": "BudgetError",
 }
 
+_UsageError: Any = typer.BadParameter.__mro__[1]
+"""The base of all errors in how a command was called, which typer does not export."""
+
 _COMPLETION = {"--install-completion": install_callback, "--show-completion": show_callback}
 
 
@@ -144,6 +153,21 @@ class LazyGroup(TyperGroup):
         return command
 
 
+@contextmanager
+def _usage_refused() -> Iterator[None]:
+    """Turn a usage error into a refusal like any other; a group without a command still shows its help."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        typer.echo(f"aggservice: {error.format_message()}", err=True)
+        if error.ctx is not None:
+            typer.echo(f"  {error.ctx.get_usage()}", err=True)
+            typer.echo(f"  Try '{error.ctx.command_path} --help'.", err=True)
+        raise typer.Exit(2) from None
+
+
 class Program(LazyGroup):
     """The program: turns refusals of the packages into a message and exit code 2."""
 
@@ -153,12 +177,16 @@ class Program(LazyGroup):
         """Let the completion options take the name of a shell; without one, typer finds out which shell it is."""
         if len(args) == 2 and args[0] in _COMPLETION:
             _COMPLETION[args[0]](ctx, self.params[0], args[1])
-        return super().parse_args(ctx, args)
+        with _usage_refused():
+            return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command."""
         try:
-            return super().invoke(ctx)
+            with _usage_refused():
+                return super().invoke(ctx)
+        except typer.Exit:
+            raise
         except Exception as error:
             # An error of a package that nothing has imported cannot have been raised.
             known = [getattr(sys.modules[module], name) for module, name in REFUSALS.items() if module in sys.modules]

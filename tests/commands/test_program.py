@@ -172,6 +172,16 @@ def test_refusals_are_errors_of_the_packages() -> None:
         ["aggregate", "--input_data_avro_file", "none.avro", "--output_directory", "out", "--skip_domain"],
         ["job", "get", "a", "--token-file", "none"],
         ["job", "get", "a", "--service", "127.0.0.1:1"],
+        ["run"],
+        ["run", "none.toml", "--workers", "many"],
+        ["run", "--nonsense"],
+        ["--nonsense"],
+        ["nonsense"],
+        ["job", "nonsense"],
+        ["ledger", "check", "none.db", "--caller", "a"],
+        ["ledger", "balance", "none.db", "zz"],
+        ["seal", "none.avro", "out.avro", "--keys", "none.json"],
+        ["replay", "none"],
     ],
 )
 def test_a_refusal_has_one_prefix_and_exit_code_2(

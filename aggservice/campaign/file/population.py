@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.settings.campaign import LogSettings, Population
 from aggservice.campaign.settings.distributions import PARAMETERS, Distribution
 from aggservice.campaign.world.log_events import Extent, extent_of
-from aggservice.campaign.world.logs import load_tables, read_column
+from aggservice.campaign.world.logs import load_tables, log_files, read_column
 from aggservice.files.toml import Section
 
 DEFAULT_START_MS = 1_794_960_000_000
@@ -88,8 +90,7 @@ def _log(section: Section) -> LogSettings | None:
         section.take("log")
         return None
     inner = section.section("log")
-    sources = inner.existing_file("sources", example="sources.csv")
-    triggers = inner.existing_file("triggers", example="triggers.csv")
+    sources, triggers = (_log_path(inner, key) for key in ("sources", "triggers"))
     columns = inner.section("columns")
     named = {key: columns.text(key) for key in columns.values}
     inner.done()
@@ -100,6 +101,16 @@ def _log(section: Section) -> LogSettings | None:
             "", f"cannot be used: {problem}", 'Say which column is which: [population.log.columns] time = "when"'
         )
     return LogSettings(tables=tables, columns=named)
+
+
+def _log_path(inner: Section, key: str) -> Path:
+    """Return a file, or a folder of measurement-simulation's JSON that has some of this kind."""
+    path = inner.path_to(key)
+    if path is None or not path.is_dir():
+        return inner.existing_file(key, example=f"{key}.csv")
+    if not log_files(path, key.removesuffix("s")):
+        inner.refuse(key, "is a folder without such files", f"Put files named *{key.removesuffix('s')}*.json below it")
+    return path
 
 
 def _extent(section: Section, log: LogSettings) -> Extent:

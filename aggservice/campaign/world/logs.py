@@ -31,11 +31,13 @@ _LAST_MS = 253_402_300_799_999
 
 def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
     """Read both files of a log and check that each has a time and a device."""
-    own = {**(NAMES if sources.suffix == ".json" else {}), **names}
-    read = [
-        LogTable(columns=read_table(path), file=path, names=own, digest=digest_of(path.read_bytes(), own))
-        for path in (sources, triggers)
-    ]
+    own = {**(NAMES if sources.suffix == ".json" or sources.is_dir() else {}), **names}
+    read = []
+    for path, kind in ((sources, "source"), (triggers, "trigger")):
+        files = log_files(path, kind)
+        contents = [file.read_bytes() for file in files]
+        digest = digest_of(*contents, own)
+        read.append(LogTable(columns=read_table(path, files), file=path, names=own, digest=digest))
     for table in read:
         for name in ("time", "device"):
             table.column(name)
@@ -50,32 +52,49 @@ def times_of(table: LogTable) -> list[int]:
     found = []
     for row, value in enumerate(table.column("time")):
         try:
-            if isinstance(value, datetime.datetime):
-                moment = value
-            elif isinstance(value, str) and not value.strip().lstrip("-").isdigit():
-                moment = datetime.datetime.fromisoformat(value)
-            else:
-                number = int(value)
-                if number > _LAST_MS:
-                    raise ValueError
-                found.append(number if number >= 10**11 else number * 1000)
-                continue
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=datetime.UTC)
-            found.append(round(moment.timestamp() * 1000))
-        except (TypeError, ValueError, OverflowError):
-            raise CampaignError(
-                f"{table.file.name}, row {row + 1}: the time is {value!r}; write seconds, milliseconds or ISO 8601"
-            ) from None
+            found.append(time_ms_of(value))
+        except ValueError as problem:
+            raise CampaignError(f"{table.file.name}, row {row + 1}: the time is {problem}") from None
     return found
 
 
-def read_table(path: Path) -> dict[str, list[Any]]:
-    """Return the columns of a CSV file (text), a Parquet file (typed) or measurement-simulation's JSON, by name."""
+def time_ms_of(value: Any) -> int:
+    """Return a time of a log in milliseconds; ``ValueError`` with the value and what to write instead."""
+    try:
+        if isinstance(value, datetime.datetime):
+            moment = value
+        elif isinstance(value, str) and not value.strip().lstrip("-").isdigit():
+            moment = datetime.datetime.fromisoformat(value)
+        else:
+            number = int(value)
+            if number > _LAST_MS:
+                raise ValueError
+            return number if number >= 10**11 else number * 1000
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=datetime.UTC)
+        return round(moment.timestamp() * 1000)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{value!r}; write seconds, milliseconds or ISO 8601") from None
+
+
+def log_files(path: Path, kind: str) -> list[Path]:
+    """Return the files of a log's sources or triggers: ``path`` itself, or the JSON files below it with ``kind`` in
+    their names, in order of their paths, which measurement-simulation makes of year, month and day.
+    """
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.rglob("*.json") if kind in file.name and file.is_file())
+
+
+def read_table(path: Path, files: Sequence[Path] = ()) -> dict[str, list[Any]]:
+    """Return the columns of a CSV file (text), a Parquet file (typed) or measurement-simulation's JSON, by name.
+
+    ``files`` are those of a folder.
+    """
     if path.suffix == ".parquet":
         return _read_parquet(path)
-    if path.suffix == ".json":
-        return _read_json(path)
+    if path.suffix == ".json" or path.is_dir():
+        return _read_json(files or [path])
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
@@ -123,12 +142,19 @@ def _parquet_column(column: Any) -> list[Any]:
     return values
 
 
-def _read_json(path: Path) -> dict[str, list[Any]]:
-    """Return measurement-simulation's JSON, one object after the other, as columns.
+def _read_json(files: Sequence[Path]) -> dict[str, list[Any]]:
+    """Return measurement-simulation's JSON as columns.
 
     Nested objects become columns: ``aggregation_keys.campaign``, ``filter_data.type`` (the first value),
     ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
     """
+    flat = [_flattened(row) for path in files for row in json_rows(path)]
+    names = sorted({name for row in flat for name in row})
+    return {name: [row.get(name, "") for row in flat] for name in names}
+
+
+def json_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a JSON file, one after the other or in lists."""
     remedy = "Name measurement-simulation's JSON, a CSV file or a Parquet file"
     text = read_text(path, remedy=remedy, error=CampaignFileError)
     decoder, rows, at = json.JSONDecoder(), [], 0
@@ -143,9 +169,7 @@ def _read_json(path: Path) -> dict[str, list[Any]]:
         rows += value if isinstance(value, list) else [value]
     if not all(isinstance(row, dict) for row in rows):
         raise CampaignError(f"{path.name} must hold JSON objects")
-    flat = [_flattened(row) for row in rows]
-    names = sorted({name for row in flat for name in row})
-    return {name: [row.get(name, "") for row in flat] for name in names}
+    return rows
 
 
 def _flattened(row: dict[str, Any]) -> dict[str, Any]:
