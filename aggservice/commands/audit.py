@@ -12,7 +12,7 @@ from aggservice.audit.output import draw, table, to_plain
 from aggservice.audit.run import GAMES, QUICK, THOROUGH, chosen_games, run_audit
 from aggservice.audit.target import Remote
 from aggservice.client import ClientError, Credentials
-from aggservice.commands.console import NO, Json, progress_bar, refuse
+from aggservice.commands.console import NO, Json, progress_bar, refuse, require_plots
 
 
 def audit(
@@ -46,6 +46,8 @@ def audit(
         return
     if quick and thorough:
         refuse("--quick and --thorough are both given: give one of them")
+    if plot is not None:
+        require_plots()
     remote = None
     if service:
         credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)

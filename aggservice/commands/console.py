@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, BinaryIO, NoReturn
 
@@ -37,6 +38,20 @@ def refuse(message: str, *details: str) -> NoReturn:
     for detail in details:
         typer.echo(f"  {detail}", err=True)
     raise typer.Exit(REFUSED)
+
+
+def require_plots() -> None:
+    """Refuse before any work what ends with a plot, if plots cannot be drawn."""
+    if find_spec("matplotlib") is None:
+        refuse("plots need matplotlib: install it with pip install 'aggservice[plots]'")
+
+
+def can_draw(plots: bool) -> bool:
+    """Return whether plots are wanted and can be drawn; say so before the work if they are wanted and cannot."""
+    if plots and find_spec("matplotlib") is None:
+        typer.echo("note: no plots and no report.html: they need pip install 'aggservice[plots]'", err=True)
+        return False
+    return plots
 
 
 @contextmanager

@@ -148,8 +148,25 @@ def test_capping_and_discovery_print_their_bias(file: Path, tmp_path: Path) -> N
     assert code == 0 and "below threshold" in text and "Bias of count: -" in text
 
 
-def test_the_demo_runs_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggservice.commands.campaigns.run.find_spec", lambda name: None)
-    found = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo"), "--seed", "a"])
+@pytest.mark.parametrize("command", ["demo", "run"])
+def test_a_run_without_matplotlib_says_so_first(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setattr("aggservice.commands.console.find_spec", lambda name: None)
+    given = ["demo"] if command == "demo" else ["run", str(file)]
+    found = CliRunner().invoke(app, [*given, "--out", str(tmp_path / "out"), "--seed", "a"])
     assert found.exit_code == 0 and "aggservice[plots]" in found.stderr
-    assert "The ledger says" in found.stdout and not (tmp_path / "demo" / "report.html").exists()
+    assert "The ledger says" in found.stdout and not (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["figure", "big-bird-5"], ["ldp", "figure", "loloha-1"], ["audit", "--plot", "p"]], ids=" ".join
+)
+def test_a_plot_that_cannot_be_drawn_is_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("aggservice.commands.console.find_spec", lambda name: None)
+    found = CliRunner().invoke(app, arguments)
+    assert found.exit_code == 2 and found.stderr.startswith("aggservice: plots need matplotlib")
+    assert list(tmp_path.iterdir()) == []

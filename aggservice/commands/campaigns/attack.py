@@ -17,7 +17,7 @@ from rich.table import Table
 from aggservice.campaign.attacks.figures import FIGURES, make_figure
 from aggservice.campaign.attacks.file import load_attack, parse_sweep, with_fields
 from aggservice.campaign.attacks.run import AttackResult, run_attack
-from aggservice.commands.console import Json, progress_bar, refuse
+from aggservice.commands.console import Json, progress_bar, refuse, require_plots
 from w3c_client import Filter
 
 
@@ -92,6 +92,7 @@ def figure(
         return
     if name not in FIGURES:
         refuse(f"there is no figure {name!r}: write one of {', '.join(FIGURES)}")
+    require_plots()
     with progress_bar(shown=not as_json) as report:
         rows = make_figure(name, load_attack(file), out, workers=workers, progress=report)
     typer.echo(json.dumps(rows, indent=1) if as_json else f"Figure: {(out / name).with_suffix('.png').resolve()}")

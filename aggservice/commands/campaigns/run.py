@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +31,7 @@ from aggservice.campaign.sweep.grid import SweepField
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows, write_slices
 from aggservice.campaign.sweep.run import SweepResult, SweepStopped, is_sweep_folder
 from aggservice.client import Credentials
-from aggservice.commands.console import Json, progress_bar, refuse
+from aggservice.commands.console import Json, can_draw, progress_bar, refuse
 
 
 def run(
@@ -76,6 +75,7 @@ def run(
     A sweep computes what its points share once, and with --cache goes on where it was stopped.
     """
     campaign = load_campaign(file)
+    plots = can_draw(plots)
     other = None
     if not service and (token_file or root_certificates):
         refuse("--token-file and --root-certificates are for another service: give its address with --service too")
@@ -135,10 +135,7 @@ def demo(
     Reports", through browsers, encryption, service and ledger. It ends with a table of truth, estimate and interval,
     what the ledger has left, and the path of the report.
     """
-    if plots and find_spec("matplotlib") is None:
-        typer.echo("note: no plots and no report.html: they need pip install 'aggservice[plots]'", err=True)
-        plots = False
-    run_file(thanksgiving(), out=out, seed=seed, plots=plots, as_json=as_json)
+    run_file(thanksgiving(), out=out, seed=seed, plots=can_draw(plots), as_json=as_json)
 
 
 def run_file(

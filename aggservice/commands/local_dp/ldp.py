@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, progress_bar
+from aggservice.commands.console import Json, progress_bar, require_plots
 from aggservice.mechanisms import Bits, SecureBits, SeededBits, SystemClock
 from ldp_client import Estimate, FrequencyProtocol, build
 from ldp_client.experiments import datasets
@@ -326,6 +326,7 @@ def figure(
         typer.echo(json.dumps(known) if as_json else "\n".join(lines))
         return
     chosen = find_figure(name)
+    require_plots()
     wanted = tuple(micro(text, "--epsilons") for text in epsilons.split(",")) if epsilons else None
     with progress_bar(shown=not as_json) as report:
         made = chosen.make(
