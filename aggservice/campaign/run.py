@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from aggservice.campaign.assess.hierarchies import HEADINGS, HierarchyErrors, combine
 from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
@@ -54,7 +55,7 @@ _FORK_SERVER_FROM_PEOPLE = 2 * POOL_FROM_REPORTS
 _MARKER = "metrics.json"
 _RUN_FILES = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
-    "transcript.json", "losses.csv", "reports.csv", "labels.csv",
+    "transcript.json", "losses.csv", "hierarchies.csv", "reports.csv", "labels.csv",
 )  # fmt: skip
 
 
@@ -146,7 +147,20 @@ def run_campaign(
         if campaign.client.event_level is not None:
             metrics = add_event_level(campaign, out, metrics, truth.events, chain.bits)
             metrics = replace(metrics, losses=SourceLosses.of(transcript))
+        metrics = replace(metrics, hierarchies=_hierarchies(campaign, out, chain, truth, shown))
     return write_outputs(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
+
+
+def _hierarchies(
+    campaign: Campaign, out: Path, chain: Chain, truth: Truth, answers: Sequence[JobResult]
+) -> tuple[HierarchyErrors, ...]:
+    """Combine the levels of every hierarchy, and write all of their slices into ``hierarchies.csv``."""
+    if not campaign.hierarchies:
+        return ()
+    truths = {one.job.name: job_truth(campaign, chain, truth, one.job) for one in answers}
+    table = out / "hierarchies.csv"
+    table.write_text(",".join(HEADINGS) + "\n", encoding="utf-8")
+    return tuple(combine(campaign, one, answers, truths, table) for one in campaign.hierarchies)
 
 
 def write_outputs(

@@ -12,7 +12,7 @@ from aggservice.campaign.errors import CampaignFileError
 from aggservice.campaign.file.client import parse_client
 from aggservice.campaign.file.keys import parse_filters, parse_keys, parse_measures
 from aggservice.campaign.file.population import distribution, parse_population
-from aggservice.campaign.file.queries import parse_queries
+from aggservice.campaign.file.queries import parse_hierarchies, parse_queries
 from aggservice.campaign.settings.campaign import (
     Campaign,
     CollectionSettings,
@@ -30,7 +30,7 @@ from w3c_client.sites import parse_site
 #: The deployed service refuses older reports.
 MAX_REPORT_AGE_DAYS = 90
 
-PLOTS = ("slices", "waterfall", "error", "time", "budget")
+PLOTS = ("slices", "waterfall", "error", "time", "budget", "hierarchy")
 
 
 def load_campaign(path: Path | str) -> Campaign:
@@ -79,7 +79,8 @@ def _campaign(top: Section) -> Campaign:
         client=client,
         collection=_collection(top.section("collection"), population),
         service=_service(top.section("service")),
-        queries=parse_queries(top, keys, client),
+        queries=(queries := parse_queries(top, keys, client)),
+        hierarchies=parse_hierarchies(top, queries, client),
         drawing=_drawing(top.section("draw")),
         document=top.values,
         folder=top.folder,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from fractions import Fraction
+from itertools import pairwise
 
-from aggservice.campaign.settings.campaign import ClientSettings, Query
+from aggservice.campaign.settings.campaign import ClientSettings, Hierarchy, Query
 from aggservice.campaign.settings.key_layout import KeyLayout
 from aggservice.files.toml import Section
 
@@ -54,6 +55,38 @@ def parse_queries(top: Section, keys: KeyLayout, client: ClientSettings) -> tupl
     if not queries and client.kind != "event-level":
         top.refuse("queries", "is missing", 'Write [[queries]] with epsilon = "10"')
     return tuple(queries)
+
+
+def parse_hierarchies(top: Section, queries: tuple[Query, ...], client: ClientSettings) -> tuple[Hierarchy, ...]:
+    """Read every hierarchy; the slices of each level must add up to those of the level before."""
+    by_name, found = {query.name: query for query in queries}, []
+    for section in top.sections("hierarchies"):
+        name, levels = section.text("name", "hierarchy"), section.choices("levels", list(by_name))
+        if client.api == "w3c":
+            section.refuse("levels", "has W3C reports, each of which pays for one job", "Leave the hierarchy out")
+        if len(set(levels)) != len(levels) or len(levels) < 2:
+            section.refuse("levels", f"is {list(levels)}", "Name two queries or more, the coarsest first")
+        chosen = [by_name[level] for level in levels]
+        for query in chosen:
+            if query.discovery or query.over == "rolling" or query.repeat > 1:
+                why = (
+                    "discovers keys" if query.discovery else "repeats" if query.repeat > 1 else "rolls: windows overlap"
+                )
+                section.refuse("levels", f"has {query.name!r}, which {why}", "Name queries whose slices add up")
+        for above, below in pairwise(chosen):
+            if above.over == "each" and below.over == "all":
+                section.refuse("levels", f"has {below.name!r} below {above.name!r}", 'Put over = "all" first')
+            if not set(above.by) <= set(below.by) or above.rows != below.rows:
+                section.refuse(
+                    "levels",
+                    f"has {below.name!r} below {above.name!r}, whose slices it does not divide",
+                    "Give both the same rows, and the lower one all fields of the upper one's by",
+                )
+        section.done()
+        found.append(Hierarchy(name=name, levels=tuple(levels)))
+    if len({one.name for one in found}) != len(found):
+        top.refuse("hierarchies", "has two of the same name", "Give each hierarchy its own name")
+    return tuple(found)
 
 
 def _rows(section: Section, keys: KeyLayout) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from aggservice.campaign.assess.event_level import ConversionModel, EventReports
+from aggservice.campaign.assess.hierarchies import HierarchyErrors
 from aggservice.campaign.assess.slices import Assessment, MeasureErrors
 from aggservice.campaign.assess.waterfall import Waterfall
 from aggservice.campaign.settings.campaign import Campaign, Query
@@ -179,6 +180,7 @@ class Metrics:
     ledger: LedgerMetrics
     model: ConversionModel | None = None
     losses: SourceLosses | None = None
+    hierarchies: tuple[HierarchyErrors, ...] = ()
 
     def jobs_of(self, query: str) -> list[Assessment]:
         """Return the jobs of a query, in order of time."""
@@ -187,8 +189,8 @@ class Metrics:
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for ``metrics.json``; counts that do not apply are left out."""
         plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
-        for name in ("model", "losses"):
-            if plain[name] is None:
+        for name in ("model", "losses", "hierarchies"):
+            if not getattr(self, name):
                 del plain[name]
         for name in ("client", "reports"):
             plain[name] = {key: value for key, value in plain[name].items() if value is not None}
@@ -196,7 +198,7 @@ class Metrics:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (Assessment, Waterfall)):
+    if isinstance(value, (Assessment, Waterfall, HierarchyErrors)):
         return value.to_plain()
     if isinstance(value, tuple):
         return [_plain(one) for one in value]

@@ -9,6 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from aggservice import __version__
+from aggservice.campaign.assess.hierarchies import HierarchyErrors
 from aggservice.campaign.assess.slices import Assessment
 from aggservice.campaign.assess.waterfall import Waterfall
 from aggservice.campaign.output.metrics import MeasureMetrics, Metrics, QueryMetrics
@@ -72,6 +73,7 @@ def write_report(
     parts += [_facts(campaign, metrics, made_ms), _tiles(metrics)]
     for query in metrics.queries:
         parts.append(_query(metrics, query))
+    parts += [_hierarchy(one) for one in metrics.hierarchies]
     parts.append("<h2>Pictures</h2>")
     for caption, svg in plots:
         parts.append(
@@ -285,6 +287,24 @@ def _slices(query: QueryMetrics, job: Assessment) -> str:
     if outside:
         note += f" * marks {outside} of {len(rows)} truths outside."
     return table(heads, rows, f"The largest slices of {query.name}") + f'<p class="small">{note}</p>'
+
+
+def _hierarchy(found: HierarchyErrors) -> str:
+    """Return the errors of each level before and after least squares."""
+    rows = "".join(
+        f"<tr><td>{escaped(one.query)}: {escaped(one.measure)}</td><td>{number(one.slices)}</td>"
+        f"<td>{number(one.rmse_before, 2)}</td><td>{number(one.rmse_after, 2)}</td>"
+        f"<td>{number(one.half_width_before, 2)}</td><td>{number(one.half_width_after, 2)}</td>"
+        f"<td>{percent(one.covered_after / (one.slices - one.missing) if one.slices > one.missing else None)}</td></tr>"
+        for one in found.levels
+    )
+    return (
+        f"<h2>Hierarchy: {escaped(found.name)}</h2><p>Each level was asked for with its own noise. Least squares makes "
+        "the slices of a level add up to those above, and every number at least as exact, at no cost in privacy. "
+        "<code>hierarchies.csv</code> has all of them.</p>"
+        "<table><tr><th>level</th><th>slices</th><th>RMSE before</th><th>after</th><th>half-width before</th>"
+        f"<th>after</th><th>intervals that hold</th></tr>{rows}</table>"
+    )
 
 
 def _path(query: QueryMetrics, measure: MeasureMetrics, found: Waterfall) -> str:

@@ -51,6 +51,7 @@ def draw_plots(campaign: Campaign, metrics: Metrics, folder: Path) -> list[tuple
         "time": _time,
         "error": _error,
         "budget": _budget,
+        "hierarchy": _hierarchy,
     }
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[tuple[str, Path]] = []
@@ -242,3 +243,27 @@ def _budget(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, s
     axes.set_title("What the ledger says is left")
     caption = "ε left in the poorest privacy unit of each job, right after it paid."
     return [("budget", caption, figure)]
+
+
+def _hierarchy(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+    """The mean half-width of intervals of each level, before and after least squares, for each measure."""
+    drawn = []
+    for found in metrics.hierarchies:
+        for measure in campaign.measures:
+            levels = [one for one in found.levels if one.measure == measure.name and one.half_width_after is not None]
+            if not levels:
+                continue
+            figure, axes = plt.subplots(figsize=(_WIDTH, 1.6 + 0.7 * len(levels)))
+            for off, color, name in ((-0.2, GREY, "before"), (0.2, BLUE, "after")):
+                widths = [getattr(one, f"half_width_{name}") or 0.0 for one in levels]
+                axes.barh([row + off for row in range(len(levels))], widths, height=0.38, color=color, label=name)
+            axes.set_yticks(range(len(levels)), [literal(one.query) for one in levels])
+            axes.invert_yaxis()
+            axes.set_xlabel(literal(f"half-width of a 95 % interval, {measure.name}"))
+            axes.set_title(literal(f"{found.name}: {measure.name} before and after least squares"))
+            axes.legend(frameon=False)
+            caption = (
+                f"Hierarchy {found.name}: how wide the intervals of each level are, before and after least squares."
+            )
+            drawn.append((f"hierarchy-{_safe(found.name)}-{_safe(measure.name)}", caption, figure))
+    return drawn

@@ -164,6 +164,14 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hierarchy:
+    """Queries from the coarsest to the finest, whose slices add up to those of the query before."""
+
+    name: str
+    levels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSettings:
     """What the report shows: the plots and the number of table rows."""
 
@@ -191,6 +199,7 @@ class Campaign:
     document: Mapping[str, Any]
     folder: Path
     file: str
+    hierarchies: tuple[Hierarchy, ...] = ()
 
     @property
     def batch_ms(self) -> int:
