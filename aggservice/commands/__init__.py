@@ -46,6 +46,10 @@ COMMANDS = {
         "commands.campaigns.noise:noise",
         "Say how much noise an ε adds, and what a small error needs.",
     ),
+    "estimate": (
+        "commands.campaigns.estimate:estimate",
+        "Means, ratios, lift and quantiles from summaries.",
+    ),
     "new": ("commands.campaigns.new:new", "Write a commented file to start from."),
     "replay": (
         "commands.campaigns.replay:replay",

@@ -80,7 +80,8 @@ def test_a_campaign_file_is_written(tmp_path: Path) -> None:
     file = EXAMPLES / "thanksgiving" / "campaign.toml"
     small = tmp_path / "campaign.toml"
     small.write_text(file.read_text(encoding="utf-8").replace("size = 20_000", "size = 1500"), encoding="utf-8")
-    shown = CliRunner().invoke(app, ["optimise", str(small), "--out", str(out), "--repetitions", "0", "--json"])
+    asked = ["optimise", str(small), "--out", str(out), "--repetitions", "0", "--report", str(tmp_path), "--json"]
+    shown = CliRunner().invoke(app, asked)
     assert shown.exit_code == 0, shown.output
     plain = json.loads(shown.stdout)
     made = load_campaign(out)
@@ -88,6 +89,11 @@ def test_a_campaign_file_is_written(tmp_path: Path) -> None:
         plain["proposed"]["values"][f"measures.{one.name}.scale"] for one in made.measures
     ]
     assert plain["gain_over_noise_lab"] > 0.1 and plain["lower_bound"] < plain["proposed"]["expected"]
+    # Both measures are far from their best in the file: without either knob most of the gain is lost.
+    assert set(plain["expected_without"]) == {f"scale and clipping of {name}" for name in ("purchases", "dollars")}
+    assert min(plain["expected_without"].values()) > 1.3 * plain["proposed"]["expected"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "what each knob is worth" in page and (tmp_path / "knobs.png").is_file()
     assert "# an order counts for 400 at most" in out.read_text(encoding="utf-8")
     words = CliRunner().invoke(app, ["optimise", str(small), "--repetitions", "2"])
     assert words.exit_code == 0 and "Noise Lab's rule" in words.output and "a gap of" in words.output

@@ -61,6 +61,23 @@ class Choice:
                 found["queries", str(place), "job_per"] = self.job_per[place]
         return found
 
+    def without_each_knob(self, campaign: Campaign) -> dict[str, Choice]:
+        """Return this choice with one knob as the file has it, by knob; knobs that the file has like this are left out.
+
+        What only makes sense together is one knob: the scale and clipping of a measure, and ε with the jobs it pays.
+        """
+        file, found = Choice.of(campaign), dict[str, Choice]()
+        for place, measure in enumerate(campaign.measures):
+
+            def mixed(ours: tuple[int, ...], theirs: tuple[int, ...], at: int = place) -> tuple[int, ...]:
+                return (*ours[:at], theirs[at], *ours[at + 1 :])
+
+            back = replace(self, scales=mixed(self.scales, file.scales), most=mixed(self.most, file.most))
+            found[f"scale and clipping of {measure.name}"] = back
+        found["cap of a device"] = replace(self, cap=file.cap)
+        found["ε and jobs of queries"] = replace(self, epsilons=file.epsilons, job_per=file.job_per)
+        return {name: one for name, one in found.items() if one != self and one.fits(campaign)}
+
     def apply(self, campaign: Campaign) -> Campaign:
         """Return the campaign with these choices; its document stays as it is."""
         client = replace(campaign.client, cap=self.cap)

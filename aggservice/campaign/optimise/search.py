@@ -51,6 +51,8 @@ class Proposal:
     taus: Taus
     repetitions: int
     evaluations: int
+    without: Mapping[str, float]
+    """The error to expect where it is judged, by knob, if the proposal leaves that knob as it is in the file."""
 
     @property
     def gap(self) -> float | None:
@@ -121,6 +123,10 @@ def optimise(
         taus=taus,
         repetitions=repetitions,
         evaluations=search.evaluations,
+        without={
+            name: expected(choice.apply(judging), test, taus).rmsre
+            for name, choice in best.without_each_knob(campaign).items()
+        },
     )
 
 

@@ -15,7 +15,7 @@ from aggservice.campaign.settings.campaign import Campaign
 
 BLUE, ORANGE, GREY, RED, GREEN = "#2b6cb0", "#dd6b20", "#718096", "#c53030", "#2f855a"
 _WIDTH, _DPI = 9.6, 110
-_SETTINGS = {
+SETTINGS = {
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -55,7 +55,7 @@ def draw_plots(campaign: Campaign, metrics: Metrics, folder: Path) -> list[tuple
     }
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[tuple[str, Path]] = []
-    with plt.rc_context(_SETTINGS):
+    with plt.rc_context(SETTINGS):
         for name in campaign.drawing.plots:
             for stem, caption, figure in drawers[name](plt, campaign, metrics):
                 # Two names may come to the same stem: "a b" and "a-b".

@@ -21,7 +21,7 @@ from aggservice.campaign import (
     make_plan,
     run_scenario,
 )
-from aggservice.campaign.optimise.output import named_values, proposal_to_plain, write_proposal
+from aggservice.campaign.optimise.output import named_values, proposal_to_plain, write_page, write_proposal
 from aggservice.campaign.optimise.search import Proposal
 from aggservice.campaign.optimise.search import optimise as search
 from aggservice.campaign.plan.file import feasibility_text, plan_to_plain
@@ -134,6 +134,9 @@ def plan(
 def optimise(
     file: Annotated[Path, typer.Argument(help="A campaign file.")],
     out: Annotated[Path | None, typer.Option(help="Write the file with the proposal here.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write report.html, with what each knob is worth, into this folder.")
+    ] = None,
     repetitions: Annotated[int, typer.Option(help="Releases that judge each choice; 0: none.", min=0)] = 200,
     seed: Annotated[str, typer.Option(help="Draws the people who choose and those who judge.")] = "optimise",
     as_json: Json = False,
@@ -144,10 +147,11 @@ def optimise(
     another. The error is RMSRE_τ over all slices.
     """
     campaign = load_campaign(file)
-    with progress_bar(shown=not as_json) as report:
+    with progress_bar(shown=not as_json) as bar:
         found = search(
-            campaign, seed=seed, repetitions=repetitions, progress=lambda done: report("choices tried", done, None)
+            campaign, seed=seed, repetitions=repetitions, progress=lambda done: bar("choices tried", done, None)
         )
+    page = None if report is None else write_page(found, report)
     if out is not None:
         write_proposal(found, file, out)
     if as_json:
@@ -156,6 +160,8 @@ def optimise(
     _show_proposal(found)
     if out is not None:
         typer.echo(f"File: {out.resolve()}")
+    if page is not None:
+        typer.echo(f"Report: {page.resolve()}")
 
 
 def _show_proposal(found: Proposal) -> None:
@@ -172,6 +178,8 @@ def _show_proposal(found: Proposal) -> None:
     if found.repetitions:
         table.add_row(f"error of {found.repetitions} releases", *(f"{one.judged:.4f}" for one in columns.values()))
     console.print(table)
+    for name, error in found.without.items():
+        console.print(f"Without {escape(name)}: error to expect {error:.4f}.", highlight=False)
     console.print(
         f"The proposal's error is {found.gain_over(found.as_is):.1%} below that of the file as it is, and "
         f"{found.gain_over(found.noise_lab):.1%} below that of Noise Lab's rule, on people who did not choose.",

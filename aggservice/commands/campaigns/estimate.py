@@ -1,0 +1,170 @@
+"""``aggservice estimate``: means, ratios, lift and quantiles from the noisy sums of a summary, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from aggservice.campaign.estimates.quantiles import quantile as quantile_of
+from aggservice.campaign.estimates.ratios import Interval, NoisySum, people_needed
+from aggservice.campaign.estimates.ratios import lift as lift_of
+from aggservice.campaign.estimates.ratios import ratio as ratio_of
+from aggservice.commands.console import Json, print_json, refuse
+from aggservice.mechanisms import DiscreteLaplace
+from aggservice.wire import read_summary
+
+estimate = typer.Typer(help="Means, ratios, lift and quantiles from summaries, with intervals.", no_args_is_help=True)
+
+SummaryFile = Annotated[Path, typer.Argument(help="A summary file (Avro), as the service writes it.")]
+Epsilon = Annotated[str, typer.Option(help="ε of the job, as decimal text.")]
+L1 = Annotated[int, typer.Option(help="Λ₁, what one privacy unit can contribute.")]
+Level = Annotated[float, typer.Option(help="The share of intervals that hold.", min=0.5, max=0.9999)]
+Scale = Annotated[float, typer.Option(help="What one counted unit contributes (the scale of a measure).")]
+Buckets = Annotated[str, typer.Option(help="Buckets to add up, decimal or 0x…, with commas between.")]
+
+
+@estimate.command()
+def ratio(
+    summary: SummaryFile,
+    above: Buckets,
+    below: Buckets,
+    above_scale: Scale = 1.0,
+    below_scale: Scale = 1.0,
+    epsilon: Epsilon = "10",
+    l1: L1 = 65_536,
+    level: Level = 0.95,
+    as_json: Json = False,
+) -> None:
+    """Divide one sum by another: a mean, a return on ad spend.
+
+    The interval is Fieller's; it does not apply if the sum below is not above its noise.
+    """
+    rows = _Rows(summary, epsilon, l1)
+    found = ratio_of(rows.total(above, above_scale), rows.total(below, below_scale), level=level)
+    _show("ratio", found, as_json)
+
+
+@estimate.command()
+def lift(
+    summary: SummaryFile,
+    treated: Buckets,
+    control: Buckets,
+    treated_people: Annotated[int, typer.Option(help="People in the treated group.", min=1)],
+    control_people: Annotated[int, typer.Option(help="People in the control group.", min=1)],
+    scale: Scale = 1.0,
+    epsilon: Epsilon = "10",
+    l1: L1 = 65_536,
+    level: Level = 0.95,
+    as_json: Json = False,
+) -> None:
+    """Say how much more the treated convert: 0.1 is 10 % more.
+
+    The interval has chance in it as well as noise.
+    """
+    rows = _Rows(summary, epsilon, l1)
+    found = lift_of(
+        rows.total(treated, scale),
+        rows.total(control, scale),
+        treated_people=treated_people,
+        control_people=control_people,
+        level=level,
+    )
+    _show("lift", found, as_json)
+
+
+@estimate.command()
+def quantile(
+    summary: SummaryFile,
+    buckets: Annotated[str, typer.Option(help="The buckets of the histogram in order of value, commas between.")],
+    p: Annotated[float, typer.Option("--p", help="Which quantile: 0.5 is the median.")] = 0.5,
+    scale: Scale = 1.0,
+    epsilon: Epsilon = "10",
+    l1: L1 = 65_536,
+    level: Level = 0.95,
+    as_json: Json = False,
+) -> None:
+    """Say which bucket of a histogram holds a quantile.
+
+    Estimate and interval count buckets from 0, in the order that you name them.
+    """
+    rows = _Rows(summary, epsilon, l1)
+    sums = [rows.total(one, scale) for one in buckets.split(",")]
+    counts, variances = (np.array([getattr(one, name) for one in sums]) for name in ("value", "variance"))
+    _show("bucket", quantile_of(counts, variances, p, level=level), as_json)
+
+
+@estimate.command()
+def people(
+    rate: Annotated[float, typer.Option(help="Conversions per person without the treatment.")],
+    lift: Annotated[float, typer.Option(help="The lift to be found: 0.1 is 10 % more.")],
+    scale: Scale = 1.0,
+    epsilon: Epsilon = "10",
+    l1: L1 = 65_536,
+    level: Level = 0.95,
+    power: Annotated[float, typer.Option(help="How often a lift of this size should be found.")] = 0.8,
+    as_json: Json = False,
+) -> None:
+    """Say how many people each of two groups needs."""
+    _check_scale(scale)
+    variance = float(DiscreteLaplace(epsilon=epsilon, sensitivity=l1).variance()) / scale**2
+    found = people_needed(rate=rate, lift=lift, noise_variance=variance, level=level, power=power)
+    if as_json:
+        print_json({"people_per_group": found})
+    else:
+        typer.echo(f"{found:,} people in each group")
+
+
+class _Rows:
+    """The rows of a summary by bucket, and the law of their noise."""
+
+    def __init__(self, path: Path, epsilon: str, l1: int) -> None:
+        self._path = path
+        self._variance = float(DiscreteLaplace(epsilon=epsilon, sensitivity=l1).variance())
+        self._metrics: dict[int, int] = {}
+        for rows in read_summary(path):
+            columns = (one.tolist() for one in (rows.key_high, rows.key_low, rows.metric))
+            self._metrics.update({(high << 64) | low: metric for high, low, metric in zip(*columns, strict=True)})
+
+    def total(self, buckets: str, scale: float) -> NoisySum:
+        """Return the sum of some buckets in natural units."""
+        _check_scale(scale)
+        chosen = _numbers(buckets)
+        for bucket in chosen:
+            if bucket not in self._metrics:
+                refuse(f"bucket {bucket:#x} is not in {self._path}: aggservice convert shows its buckets")
+        value = sum(self._metrics[bucket] for bucket in chosen) / scale
+        return NoisySum(value=value, variance=len(chosen) * self._variance / scale**2)
+
+
+def _numbers(text: str) -> Sequence[int]:
+    try:
+        found = [int(part.strip(), 0) for part in text.split(",")]
+    except ValueError:
+        refuse(f"{text!r} is not a list of buckets: write whole numbers, decimal or 0x…, with commas between")
+    if len(set(found)) != len(found):
+        refuse(f"{text!r} names a bucket twice: name each once")
+    return found
+
+
+def _check_scale(scale: float) -> None:
+    if not 0 < scale < float("inf"):
+        refuse(f"the scale is {scale}: write what one counted unit contributes, such as 60")
+
+
+def _show(name: str, found: Interval, as_json: bool) -> None:
+    if as_json:
+        plain = asdict(found)
+        print_json(
+            {key: value if not isinstance(value, float) or np.isfinite(value) else None for key, value in plain.items()}
+        )
+    elif not found.applies:
+        typer.echo(
+            f"{name}: the noise is too large for an interval; ask again with more ε, a larger scale or more people"
+        )
+    else:
+        typer.echo(f"{name} {found.estimate:,.6g}, {found.level:.0%} interval {found.low:,.6g} to {found.high:,.6g}")
