@@ -79,7 +79,10 @@ def command(
     sealed_runs: Annotated[int, typer.Option(help="Separate sealed runs that are timed.", min=1)] = 1,
     full: Annotated[bool, typer.Option("--full", help="A million people: about 500,000 reports.")] = False,
 ) -> None:
-    """A study: time of separate runs, unsealed and sealed, over its own."""
+    """A study: time of separate runs over its own.
+
+    Runs are timed both unsealed and sealed.
+    """
     people = 1_000_000 if full else people
     chosen = [(number * values) // max(runs, sealed_runs) for number in range(max(runs, sealed_runs))]
     first = measure("unsealed", people, values, chosen[0])

@@ -98,7 +98,7 @@ BENCHMARKS = {
         "Starting: CPU time of importing typer and rich over --help.",
     ),
     "w3c": ("bench.w3c:command", "W3C Attribution: Fleet over Browser, conversions per s."),
-    "study": ("bench.study:command", "A study: time of separate unsealed runs over its own."),
+    "study": ("bench.study:command", "A study: time of separate runs over its own."),
     "wire": ("bench.wire:command", "Opening: bare HPKE opens over opening and decoding in batches."),
 }
 

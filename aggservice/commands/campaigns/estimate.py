@@ -18,7 +18,7 @@ from aggservice.commands.console import Json, print_json, refuse
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire import read_summary
 
-estimate = typer.Typer(help="Means, ratios, lift and quantiles from summaries, with intervals.", no_args_is_help=True)
+estimate = typer.Typer(help="Means, ratios, lift and quantiles from summaries.", no_args_is_help=True)
 
 SummaryFile = Annotated[Path, typer.Argument(help="A summary file (Avro), as the service writes it.")]
 Epsilon = Annotated[str, typer.Option(help="ε of the job, as decimal text.")]
