@@ -230,6 +230,8 @@ class _Pair:
         """The same question about a charged job has one answer, for as long as the service's disks are well."""
         if self._worlds[side].disk_is_full or seen.method not in ("Aggregate", "GetSummary", "GetJob"):
             return
+        if "has not finished" in seen.answer.text:  # it was charged while this was answered
+            return
         answer = _lasting(seen)
         before = self._kept[side].setdefault((seen.method, seen.requests), answer)
         if before != answer:

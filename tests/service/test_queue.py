@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sqlite3
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from aggservice.engine import ResultWriteError
 from aggservice.mechanisms import ManualClock
 from aggservice.service.errors import BusyError, ConfigError
+from aggservice.service.jobs.dispatch import Dispatcher
 from aggservice.service.queue.databases import MemoryQueue, PostgresQueue, QueueDatabase, SqliteQueue
 from aggservice.service.queue.queue import JobQueue, Room
 from aggservice.service.queue.rows import JobEnd, JobState, NewJob, QueuedJob
@@ -162,6 +164,49 @@ def test_a_lease_that_ran_out_is_taken_over_and_its_owner_can_change_nothing(sta
     queue.give_back(row.seq, "y")
     back = queue.find("a", "1")
     assert back is not None and (back.state, back.attempts) == (JobState.WAITING, 1)
+
+
+class Threads:
+    """Runs calls to the database in threads, as the service's runner does."""
+
+    async def blocking(self, work: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return await asyncio.to_thread(work, *args, **named)
+
+
+def test_a_service_never_takes_up_a_job_twice_when_an_answer_outlasts_its_lease(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, answered, arrive = stand.queue, threading.Event(), threading.Event()
+    real = queue.claim
+
+    def slow(*args: Any, **named: Any) -> QueuedJob | None:
+        found = real(*args, **named)
+        answered.set()
+        arrive.wait(30)
+        return found
+
+    async def claims() -> list[Any]:
+        dispatcher = Dispatcher(
+            runner=Threads(),  # type: ignore[arg-type]
+            queue=queue,
+            clock=ManualClock(1_000_000),
+            owner="x",
+            attempts=3,
+            poll_s=60,
+            **dict.fromkeys(("places", "register", "log", "metrics")),  # type: ignore[arg-type]
+        )
+        first = asyncio.create_task(dispatcher._claim("a"))
+        await asyncio.to_thread(answered.wait, 30)
+        stand.pass_lease()
+        second = asyncio.create_task(dispatcher._claim("a"))
+        await asyncio.sleep(0.05)
+        arrive.set()
+        return [await first, await second]
+
+    queue.add(new("1"), PLENTY)
+    monkeypatch.setattr(queue, "claim", slow)
+    first, second = asyncio.run(claims())
+    assert second is None and first is not None and first.row.job_id == "1"
 
 
 def test_a_renewed_lease_does_not_run_out(stand: Stand) -> None:

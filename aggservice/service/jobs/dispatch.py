@@ -86,6 +86,7 @@ class Dispatcher:
         self._attempts = attempts
         self._poll_s = poll_s
         self._running: dict[int, _Running] = {}
+        self._claiming = asyncio.Lock()
         self._asking: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._changes: WeakValueDictionary[tuple[str, str], asyncio.Event] = WeakValueDictionary()
@@ -218,22 +219,31 @@ class Dispatcher:
                 self._asking[caller] -= 1
         self.wake()
 
-    async def _claim(self, caller: str) -> QueuedJob | None:
-        claiming = asyncio.ensure_future(
-            self._runner.blocking(
-                self.queue.claim, caller, self._owner, now_ms=self._clock.now_ms(), held=tuple(self._running)
-            )
-        )
-        try:
-            return await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            claimed = await claiming
-            if claimed is not None:
-                await self._runner.blocking(self.queue.give_back, claimed.seq, self._owner)
-            raise
+    async def _claim(self, caller: str) -> _Running | None:
+        """Take up one job of the caller, and count it as running here before anything else is taken up.
 
-    async def _run(self, row: QueuedJob) -> None:
-        running = self._running[row.seq] = _Running(row=row)
+        Otherwise, if an answer took longer than its lease, this service would take up the same job twice.
+        """
+        async with self._claiming:
+            claiming = asyncio.ensure_future(
+                self._runner.blocking(
+                    self.queue.claim, caller, self._owner, now_ms=self._clock.now_ms(), held=tuple(self._running)
+                )
+            )
+            try:
+                row = await asyncio.shield(claiming)
+            except asyncio.CancelledError:
+                row = await claiming
+                if row is not None:
+                    await self._runner.blocking(self.queue.give_back, row.seq, self._owner)
+                raise
+            if row is None:
+                return None
+            running = self._running[row.seq] = _Running(row=row)
+            return running
+
+    async def _run(self, running: _Running) -> None:
+        row = running.row
         self.notify(row.key)
         try:
             end = await self._end(row, running)
