@@ -25,7 +25,7 @@ def test_another_name_is_an_error() -> None:
         aggservice.campaign.run_everything  # type: ignore[attr-defined]  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["aggservice.campaign.service.sealing", "aggservice.engine.opening.pool"])
+@pytest.mark.parametrize("module", ["aggservice.campaign.service.sealing", "aggservice.engine.opening.preload"])
 def test_workers_load_neither_network_nor_plots(module: str) -> None:
     code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -113,7 +113,7 @@ def sealing_tasks(
 
 def start_fork_server() -> None:
     """Start the process from which workers that seal and open fork, so that its imports run beside other work."""
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", __name__, pool.__name__])
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", __name__, *pool.PRELOADED])
     forkserver.ensure_running()
 
 

@@ -28,6 +28,8 @@ from aggservice.engine.opening.ldp_columns import LdpBatch
 from aggservice.engine.opening.shared_memory import Parcel, Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import KeySet, ReportBatch
 
+PRELOADED = (__name__, "aggservice.engine.opening.preload")
+"""What the server imports before workers fork from it."""
 SLOT_BYTES = 4 << 20
 _AHEAD = 2
 _ATTEMPTS = 3
@@ -169,7 +171,7 @@ class WorkerPool:
 
     def _start(self, pipe: Connection, slots: list[str]) -> Any:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["__main__", __name__])  # has no effect once the server runs
+        context.set_forkserver_preload(["__main__", *PRELOADED])  # has no effect once the server runs
         process = context.Process(target=_work, args=(pipe, slots), daemon=True, name="aggservice-worker")
         process.start()
         return process
