@@ -61,7 +61,7 @@ def follow(given: Given) -> dict[str, Any]:
     if given.text("fate", "", most=60):
         wanted &= fates == _fate(given.text("fate")).value
     if not wanted.any():
-        raise StudioError("no later conversion ended so: choose a smaller number or another fate")
+        raise StudioError("no later conversion has this fate: choose a smaller number, or another fate")
     chosen = int(np.flatnonzero(wanted)[0])
     return {
         "conversions": count,

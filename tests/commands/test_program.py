@@ -72,6 +72,7 @@ def test_every_module_is_in_a_table() -> None:
     modules = {module.name for module in found if not module.ispkg}
     assert {name.removeprefix("aggservice.commands.") for name in modules - named} == {
         "console",
+        "service.connection",
         "service.report_files",
         "service.sealed",
         "local_dp.ldp",  # completed by local_dp.track
