@@ -265,7 +265,7 @@ def test_what_the_caller_gives_wrongly_is_said_and_not_charged(maker: Any, clien
             client.aggregate(f"broken-{number}", asked, once, domain=[1])  # type: ignore[arg-type]
     for bucket in (-1, 1 << 128):
         with pytest.raises(ClientError, match=f"bucket {bucket} of the domain"):
-            client.aggregate("domain", asked, reports, domain=[1, bucket])
+            client.aggregate(f"domain-{bucket}", asked, reports, domain=[1, bucket])
     for wrong in ({"discovery_delta": "0.000001", "key_mask": -1}, {"input_report_count": 1 << 70}):
         with pytest.raises(ClientError, match="INVALID_JOB"):
             client.aggregate("wrong", dataclasses.replace(asked, **wrong), reports, domain=[1])  # type: ignore[arg-type]
