@@ -123,7 +123,7 @@ _UsageError: Any = typer.BadParameter.__mro__[1]
 _COMPLETION = {"--install-completion": install_callback, "--show-completion": show_callback}
 
 
-_OBJECTS_PER_COLLECTION = 100_000
+_OBJECTS_PER_COLLECTION = 200_000
 
 
 class LazyGroup(TyperGroup):
@@ -146,6 +146,9 @@ class LazyGroup(TyperGroup):
         """Import a command."""
         module, _, attribute = cls.table[name][0].partition(":")
         found = getattr(import_module(f"aggservice.{module}"), attribute)
+        if not gc.isenabled():  # ``main`` waits with collections until the modules are there, which stay
+            gc.freeze()
+            gc.enable()
         if isinstance(found, typer.Typer):
             found.rich_markup_mode = None
             command: Any = get_group(found)
@@ -256,6 +259,7 @@ def main() -> None:
     Most objects of a command live until it ends. So cycles are looked for rarely, and not at all on the way out: with
     the usual thresholds that takes a fifth of the CPU time of ``demo``.
     """
+    gc.disable()
     gc.set_threshold(_OBJECTS_PER_COLLECTION, 50, 50)
     atexit.register(gc.freeze)
     app(prog_name="aggservice")
