@@ -13,7 +13,7 @@ from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service import Collector, embedded
 from aggservice.wire import KeySet, ReportBatch, read_reports
 
-from ..service.collecting import collecting
+from ..service.operating.collecting import collecting
 from .build import BuildUnavailable, chromium_program
 from .site import Site
 

@@ -17,7 +17,7 @@ from aggservice.service.config.callers import Token
 from aggservice.service.config.settings import TlsFiles
 
 from ..engine.conftest import ORIGIN, Maker
-from ..service.authority import Authority
+from ..service.api.authority import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = 1000

@@ -1,6 +1,6 @@
 """Noise and order come from secret bits of their own: not from what is public about a job, and never from a seed twice.
 
-The service's form of these tests is ``tests/service/test_entropy.py``.
+The service's form of these tests is ``tests/service/promises/test_entropy.py``.
 """
 
 from __future__ import annotations

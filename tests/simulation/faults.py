@@ -18,7 +18,7 @@ from budget import Ledger
 from budget.files import staging
 from budget.files.staging import Attempt, Manifest
 
-from ..service.worlds import changed
+from ..service.non_interference.worlds import changed
 
 
 @contextmanager

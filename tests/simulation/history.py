@@ -35,7 +35,7 @@ from budget.files.staging import Manifest
 from budget.units import UnitSet
 
 from ..engine.conftest import NOW_MS, Maker
-from ..service.in_process import Answer, Server
+from ..service.non_interference.in_process import Answer, Server
 from .disk import Disk
 from .scheduler import FiberExecutor, Process, Scheduler
 from .servers import Bucket, LedgerConnection, LocalClock, QueueConnection, ServerClock

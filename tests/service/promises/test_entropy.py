@@ -14,7 +14,7 @@ from aggservice.service import embedded
 from aggservice.wire import Api
 from ldp_client import randomized_response, randomizer_of, seal_report
 
-from ..engine.conftest import ORIGIN, Maker
+from ...engine.conftest import ORIGIN, Maker
 
 ASKS = JobParameters(attribution_report_to=ORIGIN, epsilon="1")
 KEYS = 64

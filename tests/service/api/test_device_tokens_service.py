@@ -17,7 +17,7 @@ from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter
 from ldp_client import Registry, randomized_response, randomizer_of, seal_report
 
-from ..engine.conftest import ORIGIN, Maker
+from ...engine.conftest import ORIGIN, Maker
 
 PROTOCOL = randomized_response(k=4, epsilon_micro=2_000_000)
 NAME = randomizer_of(PROTOCOL).hex

@@ -9,7 +9,7 @@ import pytest
 from aggservice.client import Client, JobParameters
 from aggservice.wire import Api
 
-from ..engine.conftest import NOW_MS, ORIGIN, Maker
+from ...engine.conftest import NOW_MS, ORIGIN, Maker
 
 L1 = 65_536
 DAY_S = 86_400

@@ -8,7 +8,7 @@ from pathlib import Path
 from aggservice.engine.opening.coverage import BOUNDED_APIS
 from aggservice.service import Role, ServiceConfig, load_config
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SAMPLE = ROOT / "examples" / "service.toml"
 SECRETS = ("server.pem", "server.key", "clients-ca.pem", "ledger.dsn", "keys.json")
 REFUSED = {"authenticated_origins", "authenticated_sites"}

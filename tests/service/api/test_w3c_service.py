@@ -25,7 +25,7 @@ from budget.terms import Terms
 from stated import assert_frequencies
 from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, ImpressionOptions, Page
 
-from ..engine.conftest import Maker
+from ...engine.conftest import Maker
 
 SITE, SIZE, MOST = "https://shop.example", 4, 10
 TASK = AttributionTask(conversion_site=SITE, histogram_size=SIZE, max_value=MOST)

@@ -29,8 +29,8 @@ from aggservice.service.errors import UnauthenticatedError
 from budget import EpsilonDeltaFilter, ZcdpFilter
 from budget.errors import LedgerMismatchError, StoreError
 
-from ..engine.conftest import Maker
-from .authority import Authority
+from ...engine.conftest import Maker
+from ..api.authority import Authority
 
 CALLER = {"name": "adtech", "roles": ["adtech"], "tokens": [{"sha256": "0" * 64}]}
 TLS = {"certificate": "c.pem", "private_key": "k.pem"}

@@ -25,7 +25,7 @@ from budget import ledger as ledger_module
 from budget.log.canonical import decode
 from budget.store import Transaction
 
-from ..engine.conftest import Maker
+from ...engine.conftest import Maker
 
 ORIGIN = "https://adtech.example"
 L1 = 65_536

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .program import free_port
+from ..jobs.program import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "tutorial.md"
 
 

@@ -27,7 +27,7 @@ from aggservice.wire.errors import SealedSummaryError
 from aggservice.wire.hpke.summaries import open_document
 from budget import Receipt
 
-from .s3 import BUCKET, s3_server
+from ..jobs.s3 import BUCKET, s3_server
 
 ORIGIN = "https://adtech.example"
 KEYS, THEIRS = (KeySet.create(SecureBits(), SystemClock()) for _ in range(2))

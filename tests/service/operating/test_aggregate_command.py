@@ -19,7 +19,7 @@ from aggservice.wire import ReportBatch, read_summary, write_reports
 from aggservice.wire.avro.buckets import read_debug_summary
 from budget import Delta, Epsilon, Sensitivity
 
-from ..engine.conftest import Maker
+from ...engine.conftest import Maker
 
 SAMPLE = "vectors/aggregation-service-sampledata"
 

@@ -23,7 +23,7 @@ from aggservice.wire import (
     write_reports,
 )
 
-from ..engine.conftest import ORIGIN, Maker
+from ...engine.conftest import ORIGIN, Maker
 
 VALUE = 65_536
 BUCKETS = 8

@@ -27,7 +27,7 @@ from aggservice.wire.hpke.summaries import open_document
 
 from .http_world import MINE, THEIRS, World, asks, error, http_world, put
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "service.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "service.md"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter, Receipt
 from ldp_client import Registry, columns_of, l_osue, loloha, randomizer_of, seal_report
 
-from ..engine.conftest import ORIGIN, Maker
+from ...engine.conftest import ORIGIN, Maker
 
 PROTOCOL = loloha(k=12, epsilon_permanent_micro=2_000_000, epsilon_first_micro=450_000, calibration="exact")
 NAME = randomizer_of(PROTOCOL)
