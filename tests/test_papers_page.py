@@ -189,7 +189,7 @@ def test_the_glossary_has_the_terms_of_table_2() -> None:
         ("| 6 × 6 − 9 = 27 |", "| |", "five cells"),
         ("`ara_client.model:outputs_of`", "outputs_of", "names no function, or no test"),
         (
-            "`tests/ldp_client/test_ldp_privacy.py::test_loloha_clients_keep_their_epsilons`",
+            "`tests/ldp_client/privacy/test_ldp_privacy.py::test_loloha_clients_keep_their_epsilons`",
             "`aggservice demo`",
             "or no test",
         ),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ldp_client.experiments.figures.loloha import first_micro, variances
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "ldp_client.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "ldp_client.md"
 
 
 def test_the_examples_run() -> None:

@@ -21,7 +21,7 @@ from ldp_client.sampling.hashing import UniversalHash
 from ldp_client.wire.costs import costs
 from ldp_client.wire.reports import encode_report
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "ldp_client.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "ldp_client.md"
 PAIR = {"epsilon_permanent_micro": 2_000_000, "epsilon_first_micro": 1_000_000}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-KEPT = Path(__file__).resolve().parents[2] / "docs" / "figures"
+KEPT = Path(__file__).resolve().parents[3] / "docs" / "figures"
 
 
 def test_the_kept_data_show_what_the_paper_reports() -> None:

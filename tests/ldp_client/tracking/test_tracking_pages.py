@@ -10,7 +10,7 @@ import pytest
 
 from aggservice.mechanisms import closed_epsilon, shuffled_epsilon, small_epsilon
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
 @pytest.mark.parametrize("page, count", [("tracking.md", 3), ("shuffling.md", 3)])
