@@ -59,3 +59,8 @@ def test_rooms_are_small_and_say_what_they_hold() -> None:
         modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
         assert len(modules) <= LARGE.get(name, 16), name
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), name
+
+
+def test_rooms_of_tests_are_small() -> None:
+    folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
+    assert {str(one.relative_to(ROOT)): n for one in folders if (n := len(list(one.glob("*.py")))) > 19} == {}

@@ -17,7 +17,7 @@ from aggservice.commands import app
 from aggservice.mechanisms import SeededBits
 from w3c_client import Filter
 
-FOLDER = Path(__file__).parents[2] / "examples" / "w3c" / "attacks"
+FOLDER = Path(__file__).parents[3] / "examples" / "w3c" / "attacks"
 SMALL = {"population.devices": 60, "population.conversion_sites": 2, "queries.error": 0.4}
 
 

@@ -183,7 +183,7 @@ repeat = 2
 
 def both_kinds(tmp_path: Path, size: int) -> tuple[RunResult, dict[str, Any]]:
     """Run the event-level example with summary reports beside its event-level ones."""
-    text = (Path(__file__).parents[2] / "examples" / "event_level" / "campaign.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "examples" / "event_level" / "campaign.toml").read_text(encoding="utf-8")
     text = text.replace('kind = "event-level"', 'kind = "attribution"').replace("size = 20_000", f"size = {size}")
     text += '\n[[measures]]\nname = "sales"\nof = "count"\nscale = 7001\n[[queries]]\nname = "all"\nepsilon = "3.1"\n'
     text += '[[queries]]\nname = "weekly"\nover = "each"\nepsilon = "2"\n[collection]\nbatch_hours = 168\n'
@@ -236,7 +236,7 @@ def test_event_level_reports_of_an_attribution_campaign_need_its_api(tmp_path: P
     paa = text.replace('form = "deployed"', 'api = "paa"\nfield = "ad"')
     with pytest.raises(CampaignFileError, match=r"field|windows_days"):
         parse_campaign(paa.replace("[collection]", kinds), folder=tmp_path)
-    text = (Path(__file__).parents[2] / "examples" / "event_level" / "campaign.toml").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "examples" / "event_level" / "campaign.toml").read_text(encoding="utf-8")
     text = text.replace('kind = "event-level"', 'kind = "attribution"')
     with pytest.raises(CampaignFileError, match="Write another name"):
         parse_campaign(text + '[[queries]]\nname = "event-level"\nepsilon = "1"\n', folder=tmp_path)

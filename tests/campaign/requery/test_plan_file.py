@@ -14,7 +14,7 @@ from aggservice.campaign.plan.file import parse_plan
 from aggservice.campaign.plan.planner import TargetKind
 from aggservice.commands import app
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "requerying" / "plan" / "plan.toml"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "requerying" / "plan" / "plan.toml"
 BASE = 'days = 14\nbatches = ["shop", "outlet"]\n[budget]\nepsilon = "8"\nvalue_per_count = 100\n'
 DAILY = '[[queries]]\nname = "daily"\nkind = "daily"\n'
 

@@ -14,7 +14,7 @@ from aggservice.campaign.requery.file import STEPS, parse_scenario
 from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SystemClock
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "requerying"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "requerying"
 FILES = sorted(EXAMPLES.glob("*.toml"))
 BASE = """\
 title = "Test"

@@ -10,7 +10,7 @@ from aggservice.campaign import make_plan
 from aggservice.campaign.plan.file import TARGETS, parse_plan
 from aggservice.campaign.requery.file import RETURN_CODES, STEPS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "requerying.md"
 
 

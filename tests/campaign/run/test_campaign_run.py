@@ -14,7 +14,7 @@ from aggservice.campaign.world.fates import Fate
 from aggservice.wire import decode_payload, read_reports
 from aggservice.wire.hpke.sealing import open_sealed
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SMALL = """
 name = "small"

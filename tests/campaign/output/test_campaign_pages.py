@@ -6,7 +6,7 @@ import doctest
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_runs() -> None:

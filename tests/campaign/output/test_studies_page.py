@@ -12,7 +12,7 @@ from aggservice.campaign.service.unsealed import SUMS
 from aggservice.campaign.sweep.draws import RELEASE
 from aggservice.campaign.world.truth import ATTRIBUTE, COLLECT, SIMULATE
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.mark.parametrize(("page", "least"), [("studies.md", 5), ("hierarchies.md", 4)])

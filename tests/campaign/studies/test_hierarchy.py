@@ -189,7 +189,7 @@ def test_best_shares_beat_others() -> None:
 
 
 def test_the_table_of_the_page() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "hierarchies.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "hierarchies.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (binary|10-ary), depth (\d+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) ", page, re.M)
     assert len(rows) == 6
     for kind, depth, *figures in rows:
