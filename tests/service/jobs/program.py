@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from uuid import UUID
@@ -114,19 +115,14 @@ class ServerProcess:
                 continue  # it ended while we looked
         return total
 
+    def fork_servers(self) -> list[int]:
+        """Return the process ids of the servers that its workers fork from: one, unless one has just died."""
+        assert self.process is not None
+        return _forked(self.process.pid)
+
     def workers(self) -> list[int]:
         """Return the process ids of its workers."""
-        import psutil
-
-        assert self.process is not None
-        found = []
-        for one in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if "multiprocessing.spawn" in " ".join(one.cmdline()):
-                    found.append(one.pid)
-            except psutil.Error:
-                continue  # it ended while we looked
-        return found
+        return [worker for server in self.fork_servers() for worker in _forked(server)]
 
     def __enter__(self) -> ServerProcess:
         return self.start()
@@ -157,3 +153,16 @@ def reports_for(keys: PublicKeySet, values: list[dict[int, int]]) -> list[Aggreg
         )
         for one in values
     ]
+
+
+def _forked(parent: int) -> list[int]:
+    """Return the process ids of children that are fork servers or were forked from one."""
+    import psutil
+
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for one in psutil.Process(parent).children():
+            with suppress(psutil.Error):  # it ended while we looked
+                if "multiprocessing.forkserver" in " ".join(one.cmdline()):
+                    found.append(one.pid)
+    return found
