@@ -147,10 +147,13 @@ class Others:
         idle = everyone.idle + getattr(everyone, "iowait", 0.0)
         return sum(everyone[:8]), idle, own.user + own.system + own.children_user + own.children_system
 
-    def share(self) -> float:
-        """Return the share of the machine's time since the beginning that processes other than ours had."""
+    def share(self, *used: Used) -> float:
+        """Return the share of the machine's time since the beginning that processes other than ours had.
+
+        ``used`` is what measured processes used meanwhile: what their servers forked is not among our children.
+        """
         total, idle, own = (now - then for now, then in zip(self._now(), self._start, strict=True))
-        return max(0.0, (total - idle - own) / total)
+        return max(0.0, (total - idle - own - sum(one.unwaited_s for one in used)) / total)
 
 
 def new_ledger(state: Path) -> Ledger:
@@ -214,10 +217,14 @@ def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a process used with its descendants: peak RSS, and seconds of CPU since it was ready."""
+    """What a process used with its descendants: peak RSS, and seconds of CPU since it was ready.
+
+    ``unwaited_s`` are the seconds of CPU of descendants that nobody waited for, from the beginning.
+    """
 
     peak: int
     cpu_s: float
+    unwaited_s: float
 
 
 def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, Used]:
@@ -225,6 +232,7 @@ def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, Used]:
     context = multiprocessing.get_context("spawn")
     out = context.Queue()
     child = context.Process(target=work, args=(*arguments, out))
+    start = os.times()
     child.start()
     peak, cpu_s, before = 0, 0.0, 0.0
     result: Any = "ready"
@@ -236,7 +244,8 @@ def in_process(work: Any, arguments: tuple[Any, ...]) -> tuple[Any, Used]:
         result = out.get(timeout=60)
         before = cpu_s if result == "ready" else before
     child.join()
-    return result, Used(peak=peak, cpu_s=cpu_s - before)
+    waited = sum(os.times()[2:4]) - sum(start[2:4])
+    return result, Used(peak=peak, cpu_s=cpu_s - before, unwaited_s=max(0.0, cpu_s - waited))
 
 
 def engine_seconds(folder: Path, workers: int, *, cleartext: bool = False) -> tuple[float, int, Used]:
@@ -301,7 +310,7 @@ def command(
             peak = max(peak, used.peak)
             print(
                 f"round {number + 1}: {bare[-1] / taken:.3f}, bare {bare[-1]:.2f} s, engine {taken:.2f} s, peak RSS "
-                f"{used.peak / _GIB:.2f} GiB, other processes had {others.share():.0%} of the machine",
+                f"{used.peak / _GIB:.2f} GiB, other processes had {others.share(used):.0%} of the machine",
                 flush=True,
             )
     ratios = [one / two for one, two in zip(bare, ours, strict=True)]

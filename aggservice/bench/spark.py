@@ -147,7 +147,8 @@ def command(
             print(
                 f"round {number + 1}: {local_s / spark_s:.3f}, local {local_s:.2f} s ({local_used.cpu_s:.1f} s CPU), "
                 f"Spark {spark_s:.2f} s ({spark_used.cpu_s:.1f} s CPU) after a start-up of {started:.1f} s, peak RSS "
-                f"{spark_used.peak / _GIB:.2f} GiB; other processes had {others.share():.0%} of the machine",
+                f"{spark_used.peak / _GIB:.2f} GiB; other processes had "
+                f"{others.share(local_used, spark_used):.0%} of the machine",
                 flush=True,
             )
         if full:
