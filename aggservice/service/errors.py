@@ -40,7 +40,7 @@ class PathRefusedError(ServiceError):
 
 
 class NoFoldersError(PathRefusedError):
-    """The service has no folders, so that it can run no job over files."""
+    """The service has no folders, so it cannot run jobs over files."""
 
     remedy = (
         "Stream the reports: 'aggservice job aggregate' sends files of your machine, Aggregate is the call behind it. "
@@ -56,14 +56,14 @@ class NoSuchJobError(ServiceError):
 
 
 class NoSuchPathError(ServiceError):
-    """Nothing answers to this method and path of the HTTP API."""
+    """The HTTP API has no such method and path."""
 
     code = ReturnCode.INVALID_JOB
     remedy = "Use POST /v1alpha/createJob or GET /v1alpha/getJob?job_request_id=ID."
 
 
 class RetriesExhaustedError(ServiceError):
-    """Every service that took up a job ended before the job did."""
+    """A job was started as often as allowed, and each time its service stopped before the job finished."""
 
     code = ReturnCode.RETRIES_EXHAUSTED
     remedy = "Tell the operator: the job may need more memory than a service has. Nothing was charged."

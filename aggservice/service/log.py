@@ -16,7 +16,7 @@ class JsonFormatter(logging.Formatter):
     """Writes a record as one JSON object: its time, its event and its fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line. The service's clock, if the record has its time, goes before the machine's."""
+        """Return the line. Its time is that of the service's clock if the record holds it, otherwise the machine's."""
         line = {"time_ms": round(1000 * record.created), "event": record.getMessage()}
         return json.dumps(line | getattr(record, "fields", {}))
 

@@ -71,7 +71,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         self._limits = limits
 
     async def _timely(self, waiting: Awaitable[T], what: str) -> T:
-        """Wait for the caller, for at most the configured time."""
+        """Return the result of ``waiting``; raise StalledError if the caller stalls longer than is configured."""
         try:
             return await asyncio.wait_for(waiting, self._limits.stall_s)
         except TimeoutError:
@@ -193,7 +193,10 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         return digest
 
     async def _again(self, context: grpc.aio.ServicerContext, caller: Caller, request: JobRequest) -> Outcome:
-        """Read a stream whose job is paid for, without opening reports; return its summary if it is the same."""
+        """Return the summary of a job that is already paid for; refuse a stream that differs from the paid one.
+
+        The stream is read and hashed, but no report is opened.
+        """
         digest = ContentDigest()
         async for message in self._parts(context, digest):
             if message.HasField("reports"):
@@ -205,7 +208,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
     async def CreateJob(
         self, request: aggregation_pb2.CreateJobRequest, context: grpc.aio.ServicerContext
     ) -> aggregation_pb2.Job:
-        """Store a job over files, or return the one that the same request began before."""
+        """Store a job over files, or return the job that the same request created before."""
         return await self._desk.create(current_caller(), request)
 
     async def GetJob(

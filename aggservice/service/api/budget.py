@@ -219,11 +219,11 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
     async def VerifyLedger(
         self, request: budget_pb2.VerifyLedgerRequest, context: grpc.aio.ServicerContext
     ) -> budget_pb2.VerifyLedgerResponse:
-        """Replay the ledger from its first entry and compare."""
+        """Audit the ledger: replay its log from the first entry and compare balances, jobs and ``receipts`` with it."""
         try:
             receipts = [Receipt.from_bytes(raw) for raw in request.receipts]
         except FormatError as problem:
-            raise InvalidJobError(f"receipts holds something that is not a receipt: {problem}") from problem
+            raise InvalidJobError(f"receipts holds an item that is not a receipt: {problem}") from problem
         report = await self._runner.blocking(verify_store, self._ledger.store, receipts=receipts)
         found = report.disagreement
         return budget_pb2.VerifyLedgerResponse(

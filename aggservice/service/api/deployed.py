@@ -44,9 +44,9 @@ _HTTP = {
 
 
 def _text(found: Any, name: str) -> str:
-    """Return a text that can be printed, and so be encoded."""
+    """Return ``found`` if it is printable text; refuse anything else. Printable text can always be encoded."""
     if not isinstance(found, str) or not found.isprintable():
-        raise InvalidJobError(f"{name} is of the wrong kind, or has characters that cannot be printed")
+        raise InvalidJobError(f"{name} is not text, or has characters that cannot be printed: give printable text")
     return found
 
 
@@ -76,7 +76,9 @@ class _Fields:
         if isinstance(found, Decimal):
             exponent = found.as_tuple().exponent
             if not isinstance(exponent, int) or exponent < -_MOST_PLACES or found.adjusted() > _MOST_PLACES:
-                raise InvalidJobError(f"{name} is out of range")
+                raise InvalidJobError(
+                    f"{name} is out of range: give at most {_MOST_PLACES} digits on each side of the point"
+                )
             return f"{found:f}"
         return _text(found or "", name)
 
@@ -84,7 +86,7 @@ class _Fields:
         """Return a whole number, from a number or a text; 0 if it is missing."""
         found = self.amount(name)
         if found and _WHOLE.fullmatch(found) is None:
-            raise InvalidJobError(f"{name} is not a whole number, 0 or more")
+            raise InvalidJobError(f"{name} is not a whole number: give 0 or more")
         return int(found or "0")
 
     def flag(self, name: str) -> bool:
@@ -93,10 +95,10 @@ class _Fields:
         known = {True: True, False: False, "true": True, "false": False, None: False, "": False}
         if isinstance(found, bool | str | None) and found in known:
             return known[found]
-        raise InvalidJobError(f"{name} is not true or false")
+        raise InvalidJobError(f"{name} is neither true nor false: give one of them")
 
     def done(self) -> None:
-        """Refuse members that nobody took: a misspelt debug_run would spend a budget."""
+        """Refuse members that were not taken: a job with a misspelt debug_run would spend budget."""
         for name in self._left:
             raise InvalidJobError(f"{self._where} has an unknown name {name[:100]!r}: check its spelling")
 
@@ -108,7 +110,7 @@ def _refuse_constant(name: str) -> NoReturn:
 def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise InvalidJobError("the request gives a name twice")
+        raise InvalidJobError("a JSON object of the request has the same name twice: give each name once")
     return found
 
 
@@ -120,7 +122,7 @@ def _in_bucket(bucket: str, name: str, prefix: str) -> str:
 
 
 def _output_key(text: str) -> bytes:
-    """Return the bytes of a public key in base64; none if it is missing."""
+    """Return the bytes of a public key in base64; empty if it is missing."""
     try:
         return parse_output_key(text) if text else b""
     except KeySetError as problem:
@@ -183,7 +185,7 @@ def create_message(body: bytes) -> aggregation_pb2.CreateJobRequest:
             if not given:
                 raise InvalidJobError(f"{name} is missing from job_parameters")
         message.output_domain_blob_prefix = _in_bucket(bucket, "output_domain_bucket_name", domain)
-    top.text("postback_url")  # in the deployed message, where nothing uses it
+    top.text("postback_url")  # the deployed service accepts it and does not use it
     top.done()
     inner.done()
     return message

@@ -31,7 +31,7 @@ Work = Callable[[Request], Awaitable[tuple[int, dict[str, Any]]]]
 def _no_pages(request: Request) -> None:
     """Refuse web pages: a page in a browser on the service's machine could otherwise use a service without callers."""
     if "origin" in request.headers:
-        raise ForbiddenError("this request comes from a web page, whose Origin header it has")
+        raise ForbiddenError("the request has an Origin header, so a web page sent it: send it from a program")
 
 
 async def _elsewhere(request: Request) -> Response:

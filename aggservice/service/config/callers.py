@@ -113,11 +113,11 @@ class Register:
         return not self._callers
 
     def named(self, name: str) -> Caller:
-        """Return the caller of this name; ForbiddenError if the configuration has them no more."""
+        """Return the caller of this name; ForbiddenError if the configuration no longer has them."""
         for caller in (local_caller(),) if self.is_empty else self._callers:
             if caller.name == name:
                 return caller
-        raise ForbiddenError(f"the configuration of this service has no caller {name!r} any more")
+        raise ForbiddenError(f"the configuration of this service no longer has a caller {name!r}")
 
     def find(self, *, authorization: str | None, certificate_names: Iterable[str]) -> Caller | None:
         """Return the caller of these credentials; None if there are no credentials.

@@ -63,7 +63,7 @@ class Limits:
 
     @property
     def poll_s(self) -> float:
-        """How often a service renews its leases and looks at the queue: once a second, or ten times per lease."""
+        """Seconds between two renewals of leases and looks at the queue: a tenth of a lease, at most 1."""
         return min(1.0, self.lease_s / 10)
 
     def share(self, callers: int) -> int:
@@ -208,7 +208,9 @@ def _root(section: Section, key: str) -> Path | str | None:
     if given.startswith("file:///"):
         return Path(given.removeprefix("file://"))
     if not given.startswith(REMOTE_SCHEMES) or not given.partition("://")[2].strip("/"):
-        section.refuse(key, f"is {given!r}, which is not a root", "Write a folder, or a URL such as s3://bucket/folder")
+        section.refuse(
+            key, f"is {given!r}, which is not a folder", "Write a folder, or a URL such as s3://bucket/folder"
+        )
     return given.rstrip("/")
 
 
@@ -389,7 +391,7 @@ def _caller(section: Section) -> Caller:
 
 
 def read_secret(path: Path, what: str) -> bytes:
-    """Return the bytes of a secret file; refused when others can read it. The bytes never appear in a message."""
+    """Return the bytes of a secret file; refuse a file that others can read. The bytes never appear in a message."""
     try:
         mode = path.stat().st_mode
         raw = path.read_bytes()

@@ -106,7 +106,7 @@ class Collector:
         self, root: Path, *, clock: Clock, batch_hours: int = 24, origins: Sequence[str] = (), tag: str = ""
     ) -> None:
         if not 1 <= batch_hours <= 24 * 366:
-            raise ReportBodyError(f"batch_hours is {batch_hours}: give 1 hour to 366 days")
+            raise ReportBodyError(f"batch_hours is {batch_hours}: give 1 to {24 * 366} hours")
         self.root = root
         self.received = 0
         self.refused = 0
@@ -191,7 +191,7 @@ class Collector:
         return self._files[path]
 
     def _name(self, path: Path) -> None:
-        """Name ``path`` in the marker file before it is written."""
+        """Add ``path`` to the marker file, before anything is written to ``path``."""
         if path not in self._named:
             self._marker.write(f"{path.relative_to(self.root)}\n".encode())
             self._marker.flush()

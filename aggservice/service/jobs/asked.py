@@ -13,13 +13,13 @@ from aggservice.service.messages import request_of
 
 _MAX_PREFIXES = 50
 _DOMAIN_RECORD_BYTES = 17
-"""16 bytes of a bucket and one of its length."""
+"""A record of a domain file: one byte for the length of the bucket, and its 16 bytes."""
 _MOST_EXPECTED = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedJob:
-    """A request for a job over files, valid but for the files that it names."""
+    """A valid request for a job over files. The files that it names have not been checked yet."""
 
     request: JobRequest
     prefixes: tuple[str, ...]
@@ -100,7 +100,7 @@ class FileJob:
 
 
 def file_job(places: Places, caller: Caller, asked: AskedJob) -> FileJob:
-    """Check every path and return the job, so that a caller learns of a mistake before it is stored."""
+    """Check every path and return the job, so that a caller learns of a wrong path before the job is stored."""
     domain = None if asked.domain is None else places.input(caller, asked.domain)
     prefixes = tuple(places.input(caller, prefix) for prefix in asked.prefixes)
     for prefix in (*prefixes, *((domain,) if domain is not None else ())):

@@ -33,7 +33,10 @@ Found = JobRecord | QueuedJob | aggregation_pb2.Job
 
 
 class _Cursor(NamedTuple):
-    """A place in a caller's list of jobs, newest first: a time, 1 for streams or 0 for rows, and what settles ties."""
+    """A position in a caller's list of jobs, newest first. ``stream`` is 1 for a stream and 0 for a stored job.
+
+    Jobs received at the same time are ordered by the other fields.
+    """
 
     received_ms: int
     stream: int
@@ -42,14 +45,14 @@ class _Cursor(NamedTuple):
 
     @classmethod
     def of(cls, found: JobRecord | QueuedJob) -> _Cursor:
-        """Return the place of a job."""
+        """Return the position of a job."""
         if isinstance(found, JobRecord):
             return cls(found.received_ms, 1, 0, found.request.job_request_id)
         return cls(found.received_ms, 0, found.seq, "")
 
     @classmethod
     def parse(cls, token: str) -> _Cursor:
-        """Return the place that a page token names; that before the newest job for an empty one."""
+        """Return the position that a page token names; an empty token names the start, before the newest job."""
         if not token:
             return cls(_LATEST, 0, 0, "")
         parts = token.split(":", 3)
@@ -60,7 +63,7 @@ class _Cursor(NamedTuple):
 
     @property
     def row(self) -> tuple[int, int]:
-        """The time and the number below which the rows that follow lie: all rows of its time follow a stream."""
+        """The (received_ms, seq) that the stored jobs after this position are below. Streams precede stored jobs."""
         return self.received_ms, _LATEST if self.stream else self.seq
 
     def __str__(self) -> str:
@@ -87,7 +90,7 @@ class JobDesk:
     async def create(
         self, caller: Caller, message: aggregation_pb2.CreateJobRequest, *, again: bool = True
     ) -> aggregation_pb2.Job:
-        """Store a job over files and return it, or the one that the same request began before.
+        """Store a job over files and return it, or return the job that the same request created before.
 
         Without ``again``, an id that any job of the caller has is refused, as the deployed service does. Once this
         returns, the job survives the service: some service ends it.
@@ -134,12 +137,12 @@ class JobDesk:
             await self.find(caller, job_id)
         except NoSuchJobError:
             return
-        raise JobIdTakenError(f"you have a job {job_id!r}: use another id, or ask for that job")
+        raise JobIdTakenError(f"you already have a job {job_id!r}: use another id, or ask for that job")
 
     def _same(self, row: QueuedJob, asked: AskedJob, *, again: bool) -> aggregation_pb2.Job:
         """Return a stored job if it is of the same request; refuse the id otherwise, and always without ``again``."""
         if not again:
-            raise JobIdTakenError(f"you have a job {row.job_id!r}: use another id, or ask for that job")
+            raise JobIdTakenError(f"you already have a job {row.job_id!r}: use another id, or ask for that job")
         if AskedJob.of(aggregation_pb2.CreateJobRequest.FromString(row.request)).request != asked.request:
             raise JobIdTakenError(f"job id {row.job_id!r} was used for another request")
         return self._message(row)
@@ -182,7 +185,8 @@ class JobDesk:
     async def page(self, caller: str, token: str, size: int) -> tuple[list[aggregation_pb2.Job], str]:
         """Return one page of a caller's streams and stored jobs, newest first, and the token of the next.
 
-        An id stands once, as ``get`` would answer for it. The page ends early when it is large enough for a message.
+        Each id appears once, with the job that ``get`` returns. The page ends early when it is large enough for a
+        message.
         """
         cursor = _Cursor.parse(token)
         rows = await self._runner.blocking(self._queue.page, caller, cursor.row, size + 1)

@@ -278,7 +278,7 @@ class Dispatcher:
         return finished_end(summary, self._clock.now_ms())
 
     def _may_pass(self, problem: BaseException, row: QueuedJob) -> bool:
-        """Return whether the same job may go well later: a database server or a store that is away comes back."""
+        """Return whether the same job may succeed later: the database server or the object storage was unavailable."""
         away = isinstance(problem, StoreError) and not self._runner.engine.ledger.store.definite
         return (away or isinstance(problem, RemoteError)) and row.attempts <= self._attempts
 
@@ -295,7 +295,7 @@ class Dispatcher:
         if row.cancelled:
             raise CancelledError("the job was cancelled; nothing was charged")
         if row.attempts > self._attempts:
-            raise RetriesExhaustedError(f"the job was begun {self._attempts} times, and each time its service ended")
+            raise RetriesExhaustedError(f"the job was started {self._attempts} times; each time its service stopped")
         asked.check_scope(caller)
         job = await runner.blocking(file_job, self._places, caller, asked)
         session = engine.begin(

@@ -162,8 +162,8 @@ class RemoteFolder:
             return call(library, open_bucket(self._root))
         except library.exceptions.BaseError as problem:
             raise RemoteError(
-                f"object storage did not take or give the result: {type(problem).__name__}; if the job is paid for, it "
-                "is published when the storage answers again"
+                f"object storage failed to write or read the result: {type(problem).__name__}; if the job is paid for, "
+                "it is published when the storage answers again"
             ) from problem
 
     def upload(self, folder: Path) -> None:

@@ -106,7 +106,7 @@ class Places:
             return self._given(root).find(caller, name)
         bucket, _, path = name.removeprefix(BUCKET).partition("/")
         if bucket not in self._buckets:
-            raise PathRefusedError(f"this service has no bucket {bucket[:100]!r}: ask its operator for its name")
+            raise PathRefusedError(f"this service has no bucket {bucket[:100]!r}: ask its operator for a name")
         return self._buckets[bucket].find(caller, path)
 
     def _given(self, root: Root | None) -> Root:

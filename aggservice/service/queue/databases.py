@@ -50,7 +50,7 @@ POSTGRES_TABLES: Final[tuple[tuple[LiteralString, ...], ...]] = (
 
 
 class QueueDatabase(Protocol):
-    """Runs transactions over the table ``queue``. ``skip_locked`` ends a query that takes rows nobody else takes."""
+    """Runs transactions over the table ``queue``. A query ending in ``skip_locked`` skips rows that others hold."""
 
     skip_locked: str
     shared: bool
@@ -63,7 +63,7 @@ class QueueDatabase(Protocol):
         """Return the time that leases are measured by: one clock for all services."""
 
     def close(self) -> None:
-        """Let go of connections and locks."""
+        """Release connections and locks."""
 
 
 class MemoryQueue:

@@ -99,7 +99,7 @@ class JobQueue:
         return self.database.write("count_jobs", work)
 
     def claim(self, caller: str, owner: str, *, now_ms: int, held: Collection[int] = ()) -> QueuedJob | None:
-        """Take up the caller's oldest job that nobody holds; None if there is none. ``held`` are never taken up.
+        """Take up the caller's oldest job that nobody holds; None if there is none. Rows in ``held`` are skipped.
 
         Rows that another service is taking up at this moment are skipped.
         """
@@ -163,7 +163,10 @@ class JobQueue:
         )
 
     def cancel(self, caller: str, job_id: str, end: JobEnd) -> QueuedJob | None:
-        """End a job that waits with ``end``; ask the service that runs it to end it otherwise. Returns the job."""
+        """Return a job after cancelling it; None if the caller has no such job.
+
+        A job that no service has taken up ends with ``end`` at once. Otherwise the service that runs it will end it.
+        """
 
         def work(execute: Execute) -> QueuedJob | None:
             key = (caller, job_id)
@@ -189,7 +192,7 @@ class JobQueue:
         )
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Release the database."""
         self.database.close()
 
 

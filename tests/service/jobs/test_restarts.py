@@ -84,7 +84,7 @@ def test_a_job_that_ends_every_service_is_given_up(maker: Any, tmp_path: Path) -
         _let_go(service, holder)
     with running(config, maker) as service, Client(service.address) as client:
         code, text, status = refused(client, "poison")
-        assert (code, status) == ("RETRIES_EXHAUSTED", "UNAVAILABLE") and "begun 5 times" in text
+        assert (code, status) == ("RETRIES_EXHAUSTED", "UNAVAILABLE") and "started 5 times" in text
         assert len([entry for entry in client.entries() if entry.kind == "release"]) == 0
 
 
@@ -102,7 +102,7 @@ def _caller(**changes: Any) -> Caller:
     ("changes", "text"),
     [
         ({"origins": frozenset({"https://other.example"})}, "is not a reporting origin of adtech"),
-        ({"name": "somebody"}, "has no caller 'adtech' any more"),
+        ({"name": "somebody"}, "no longer has a caller 'adtech'"),
     ],
 )
 def test_a_job_whose_caller_lost_their_right_fails(maker: Any, tmp_path: Path, changes: Any, text: str) -> None:
