@@ -158,7 +158,7 @@ class Client:
         output_data_blob_prefix: str,
         output_domain_blob_prefix: str = "",
     ) -> Job:
-        """Begin a job over files that the service can read, or return the one that the same request began before."""
+        """Create a job over files that the service can read, or return the job that the same request created."""
         single = isinstance(input_data_blob_prefix, str)
         request = aggregation_pb2.CreateJobRequest(
             job_request_id=job_request_id,
@@ -196,7 +196,7 @@ class Client:
                 if progress is not None:
                     progress(last.progress.reports_read, last.progress.stage)
             if last is None:
-                raise ClientError("the service ended the stream without the job: ask again")
+                raise ClientError("the service ended the stream before the job finished: call watch_job again")
             return last
 
         found = self._retry(watch)
@@ -210,7 +210,7 @@ class Client:
         return self._retry(lambda: messages.summary(self._send(self._aggregation.GetSummary, request)))
 
     def balances(self, shared_infos: Sequence[str], filtering_ids: Sequence[int] = ()) -> list[Balance]:
-        """Return what the units of these reports have spent and have left, report by report."""
+        """Return what the units of these reports have spent and have left, in the order of the reports."""
         request = budget_pb2.GetBalanceRequest(
             shared_infos=shared_infos, filtering_ids=",".join(map(str, filtering_ids))
         )
@@ -243,7 +243,7 @@ class Client:
         before_ms: int | None = None,
         page_size: int = 1000,
     ) -> Iterator[LedgerEntry]:
-        """Yield the entries of the log that meet every condition given and that this caller may see."""
+        """Yield the log entries that this caller may see and that meet every given condition."""
         request = budget_pb2.ListEntriesRequest(
             job_request_id=job_request_id,
             caller=caller,
@@ -284,7 +284,7 @@ class Client:
 def _watched(
     responses: Iterable[aggregation_pb2.AggregateResponse], progress: OnProgress | None
 ) -> Iterator[aggregation_pb2.AggregateResponse]:
-    """Yield ``responses``, and call ``progress`` with those that tell how far the job has come."""
+    """Yield ``responses``; call ``progress`` for each one that holds the progress of the job."""
     for response in responses:
         if progress is not None and response.HasField("progress"):
             progress(response.progress.reports_read, response.progress.stage)
@@ -294,7 +294,7 @@ def _watched(
 def _remembering(
     requests: Iterator[aggregation_pb2.AggregateRequest], problems: list[Exception]
 ) -> Iterator[aggregation_pb2.AggregateRequest]:
-    """Yield ``requests`` and keep the exception that ends them: gRPC reads them in its own thread and hides it."""
+    """Yield ``requests``; append an exception that they raise to ``problems``, because gRPC would hide it."""
     try:
         yield from requests
     except Exception as problem:

@@ -50,7 +50,7 @@ class ClientError(Exception):
 
 
 def bad_argument(message: str) -> ClientError:
-    """Return the error for an argument with which no call is made."""
+    """Return the error for a bad argument, found before any call is made."""
     return ClientError(message, return_code="INVALID_JOB")
 
 
@@ -78,7 +78,7 @@ def error_of(problem: grpc.RpcError, *, tls: bool = True) -> ClientError:
                 packed.Unpack(detail)
     if detail.return_code == common_pb2.ReturnCode.RETURN_CODE_UNSPECIFIED:
         if not tls and code == grpc.StatusCode.UNAVAILABLE and any(one in text for one in _HUNG_UP):
-            text = f"the service closed the connection ({text}), as one with TLS does to a client without it"
+            text = f"the service closed the connection ({text}): it may require TLS, which this client does not use"
             return ClientError(
                 text, status=code, remedy="Give the root certificates of the service (--root-certificates)."
             )

@@ -25,7 +25,7 @@ class ShuffleParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionTask:
-    """What all reports of a W3C Attribution job agree in: conversion site, size of the histogram, maximum value."""
+    """What all reports of a W3C Attribution job share: conversion site, size of the histogram, maximum value."""
 
     conversion_site: str
     histogram_size: int
@@ -37,10 +37,11 @@ class JobParameters:
     """Parameters of a job. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
 
     Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` asks for Laplace noise, ``rho`` for
-    Gaussian noise. ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` the total
-    of what the summary leaves out. With ``shuffle`` the job releases local reports in random order instead. With
-    ``attribution_task`` it aggregates W3C reports, each for the only time. ``output_public_key`` (32 bytes) seals the
-    summary to that X25519 key; ``Summary.opened`` and ``aggservice job open-summary`` open it.
+    Gaussian noise. ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` also
+    releases the total of what the summary leaves out. With ``shuffle`` the job releases local reports in random order
+    instead. With ``attribution_task`` it aggregates W3C reports, each of which can be used once.
+    ``output_public_key`` (32 bytes) seals the summary to that X25519 key; ``Summary.opened`` and
+    ``aggservice job open-summary`` open it.
     """
 
     attribution_report_to: str = ""

@@ -114,8 +114,8 @@ class SummaryHeader:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Summary(SummaryHeader):
     """The summary of a job. ``high``, ``low`` and ``metrics`` are columns with one row per bucket; they are empty for
-    a job over files. A shuffle has ``reports`` instead, in random order. Of a sealed summary there is only the
-    document ``sealed`` until it is ``opened``.
+    a job over files. A shuffle has ``reports`` instead, in random order. A sealed summary has only the
+    document ``sealed``; ``opened`` returns it with its rows or reports.
     """
 
     high: NDArray[np.uint64]
@@ -129,7 +129,7 @@ class Summary(SummaryHeader):
     def opened(self, keys: KeySet) -> Summary:
         """Return a sealed summary with its rows or reports and its totals; ``WireError`` if ``keys`` do not open it.
 
-        Of a job over files only the totals are here: ``aggservice job open-summary`` opens its files.
+        For a job over files it holds only the totals: ``aggservice job open-summary`` opens its files.
         """
         job, found = self.job_request_id, self
         if self.sealed_totals:
@@ -198,7 +198,7 @@ class JobResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job as it is now. ``result`` is there once it has finished, ``summary`` if it then has one.
+    """A job as it is now. ``result`` is set once it has finished, and ``summary`` if it succeeded.
 
     A job that the service knows only from its ledger has no ``parameters``, no prefixes and no ``received_ms``.
     """

@@ -44,7 +44,7 @@ COMMANDS = {
     "convert": ("commands.service.convert:convert", "Convert buckets, reports, domains and summaries."),
     "noise": (
         "commands.campaigns.noise:noise",
-        "Say how much noise an ε adds, and what a small error needs.",
+        "Say how much noise an ε adds and how large slices must be.",
     ),
     "estimate": (
         "commands.campaigns.estimate:estimate",
@@ -53,7 +53,7 @@ COMMANDS = {
     "new": ("commands.campaigns.new:new", "Write a commented file to start from."),
     "replay": (
         "commands.campaigns.replay:replay",
-        "Replay an event log through real browsers, to reports.",
+        "Replay an event log through simulated browsers.",
     ),
     "optimise": (
         "commands.campaigns.requery:optimise",
@@ -78,7 +78,7 @@ COMMANDS = {
         "commands.conformance:conformance",
         "Run test vectors that others wrote.",
     ),
-    "studio": ("commands.studio:studio", "Open the web page: tune, run, follow, audit, touch budgets."),
+    "studio": ("commands.studio:studio", "Open the web page: tune, run, follow, audit, try budgets."),
     "bench": ("commands:bench", "Measure a part against a peer or a limit in the same run."),
 }
 
@@ -146,7 +146,7 @@ class LazyGroup(TyperGroup):
         """Import a command."""
         module, _, attribute = cls.table[name][0].partition(":")
         found = getattr(import_module(f"aggservice.{module}"), attribute)
-        if not gc.isenabled():  # ``main`` waits with collections until the modules are there, which stay
+        if not gc.isenabled():  # ``main`` turned it off while modules, which stay, are imported
             gc.freeze()
             gc.enable()
         if isinstance(found, typer.Typer):

@@ -32,14 +32,14 @@ def audit(
         Path | None, typer.Option("--root-certificates", help="Root certificates for --service.")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the bounds to this file (SVG and PNG).")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Games to play at a time.")] = 2,
+    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Games to play at the same time.")] = 2,
     names: Annotated[bool, typer.Option("--names", help="List the games and what each exposes; play none.")] = False,
     as_json: Json = False,
 ) -> None:
     """Attack a service with neighbour games.
 
     Plays each game in two worlds that differ in one unit, and prints a lower bound on ε beside the ε that was charged.
-    Without --service, each game has a service and a ledger of its own. Exit code 1 if a bound is above its charge.
+    Without --service, each game starts its own service and ledger. The exit code is 1 if a bound is above its charge.
     """
     if names:
         typer.echo("\n".join(f"{game.name}: {game.exposes}" for game in GAMES))
@@ -53,7 +53,7 @@ def audit(
         credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
         remote = Remote(address=service, origin=origin, credentials=credentials)
     if not chosen_games(path or [], remote=remote is not None)[0]:
-        refuse("no game has this name, or none of them can be played there: see aggservice audit --names")
+        refuse("--path matches no game that can be played here: list the games with aggservice audit --names")
     try:
         with progress_bar(shown=not as_json) as show:
             report = run_audit(

@@ -39,7 +39,7 @@ def reports(
 ) -> None:
     """Compare Chromium's golden reports with their cleartext.
 
-    Each report is also encoded again, to the same bytes.
+    Also encodes each report again and compares the bytes.
     """
     show(check_goldens(folder), as_json)
 
@@ -76,7 +76,7 @@ def w3c_headers(
 ) -> None:
     """Parse W3C's Save-Impression and Measure-Conversion headers.
 
-    Compares the options of each, or that it is refused.
+    Compares the options parsed from each header, or checks that it is refused.
     """
     show(run_header_cases(file), as_json)
 

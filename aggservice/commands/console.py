@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import open as open_with_progress
 
-#: Exit codes: 0 is success or yes, and typer's own usage errors are refusals too.
+#: Exit codes for a negative answer and for a refusal; usage errors of typer are refusals too.
 NO, REFUSED = 1, 2
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -33,7 +33,7 @@ def utc(time_ms: int, *, precise: bool = False) -> str:
 
 
 def refuse(message: str, *details: str) -> NoReturn:
-    """End the program: bad input, or something that cannot be done. Details follow the message, indented."""
+    """Print the message, and the details indented below it; end the program with the exit code of a refusal."""
     typer.echo(f"aggservice: {message}", err=True)
     for detail in details:
         typer.echo(f"  {detail}", err=True)
@@ -41,13 +41,13 @@ def refuse(message: str, *details: str) -> NoReturn:
 
 
 def require_plots() -> None:
-    """Refuse before any work what ends with a plot, if plots cannot be drawn."""
+    """Refuse a command that draws a plot, before it begins its work, if matplotlib is not installed."""
     if find_spec("matplotlib") is None:
         refuse("plots need matplotlib: install it with pip install 'aggservice[plots]'")
 
 
 def can_draw(plots: bool) -> bool:
-    """Return whether plots are wanted and can be drawn; say so before the work if they are wanted and cannot."""
+    """Return whether plots are wanted and can be drawn; print a note if they are wanted and cannot be drawn."""
     if plots and find_spec("matplotlib") is None:
         typer.echo("note: no plots and no report.html: they need pip install 'aggservice[plots]'", err=True)
         return False

@@ -26,7 +26,7 @@ def studio(
     ] = False,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")] = True,
 ) -> None:
-    """Open the web page: tune, run, follow, audit, touch budgets.
+    """Open the web page: tune, run, follow, audit, try budgets.
 
     Without a folder it shows this one. Everything on the page comes from the installed package.
     """

@@ -23,7 +23,9 @@ estimate = typer.Typer(help="Means, ratios, lift and quantiles from summaries.",
 SummaryFile = Annotated[Path, typer.Argument(help="A summary file (Avro), as the service writes it.")]
 Epsilon = Annotated[str, typer.Option(help="ε of the job, as decimal text.")]
 L1 = Annotated[int, typer.Option(help="Λ₁, what one privacy unit can contribute.")]
-Level = Annotated[float, typer.Option(help="The share of intervals that hold.", min=0.5, max=0.9999)]
+Level = Annotated[
+    float, typer.Option(help="Confidence: the share of intervals that hold the truth.", min=0.5, max=0.9999)
+]
 Scale = Annotated[float, typer.Option(help="What one counted unit contributes (the scale of a measure).")]
 Buckets = Annotated[str, typer.Option(help="Buckets to add up, decimal or 0x…, with commas between.")]
 
@@ -40,9 +42,9 @@ def ratio(
     level: Level = 0.95,
     as_json: Json = False,
 ) -> None:
-    """Divide one sum by another: a mean, a return on ad spend.
+    """Divide one sum by another, for a mean or a return on ad spend.
 
-    The interval is Fieller's; it does not apply if the sum below is not above its noise.
+    The interval is Fieller's. It does not apply if the divisor is not larger than its noise.
     """
     rows = _Rows(summary, epsilon, l1)
     found = ratio_of(rows.total(above, above_scale), rows.total(below, below_scale), level=level)
@@ -64,7 +66,7 @@ def lift(
 ) -> None:
     """Say how much more the treated convert: 0.1 is 10 % more.
 
-    The interval has chance in it as well as noise.
+    The interval allows for chance as well as for noise.
     """
     rows = _Rows(summary, epsilon, l1)
     found = lift_of(
@@ -120,7 +122,7 @@ def people(
 
 
 class _Rows:
-    """The rows of a summary by bucket, and the law of their noise."""
+    """The rows of a summary by bucket, and the distribution of their noise."""
 
     def __init__(self, path: Path, epsilon: str, l1: int) -> None:
         self._path = path

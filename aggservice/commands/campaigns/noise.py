@@ -1,4 +1,4 @@
-"""``aggservice noise``: how much noise one gets for an ε, and how large a slice must be for a small error."""
+"""``aggservice noise``: how much noise an ε adds, and how large a slice must be for a small error."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def noise(
     keys: Annotated[int, typer.Option(help="How many keys one slice adds up.", min=1)] = 1,
     as_json: Json = False,
 ) -> None:
-    """Say how much noise an ε adds, and what a small error needs.
+    """Say how much noise an ε adds and how large slices must be.
 
-    Noise is exact discrete Laplace of scale Λ₁/ε on every key. In counted units it is smaller by the scale.
+    Noise is exact discrete Laplace of scale Λ₁/ε on every key. Divided by --scale it is in counted units.
     """
     if not scale > 0:
         refuse(f"--scale is {scale}: write what one counted unit contributes, such as 60")

@@ -1,4 +1,4 @@
-"""``aggservice replay``: a log of measurement-simulation through real browsers, to reports."""
+"""``aggservice replay``: replay a log of measurement-simulation through simulated browsers and write their reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replay(
     seed: Annotated[str, typer.Option(help="Make it reproducible, and not private.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Replay an event log through real browsers, to reports.
+    """Replay an event log through simulated browsers.
 
     The log has the format of measurement-simulation. Each user is a browser with Chromium's limits and noise, and the
     events' own keys and values are registered. The folder gets aggregatable/DAY.avro, event-level.jsonl, and

@@ -1,4 +1,4 @@
-"""``aggservice requery``, ``plan`` and ``optimise``: what a budget buys, run, planned or chosen."""
+"""``aggservice requery``, ``plan`` and ``optimise``: run scenarios, split ε over queries, propose settings."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _show(result: ScenarioResult) -> None:
         f"{len(result.steps) - failed} steps as expected, {failed} not; {len(result.comparisons)} units, none past "
         f"ε* = {float(result.limit.epsilon):g}"
         if not result.problems
-        else f"{failed} steps not as expected, and the truth disagrees",
+        else f"{failed} steps not as expected; the final check failed",
         highlight=False,
     )
 
@@ -137,8 +137,10 @@ def optimise(
     report: Annotated[
         Path | None, typer.Option(help="Write report.html, with what each knob is worth, into this folder.")
     ] = None,
-    repetitions: Annotated[int, typer.Option(help="Releases that judge each choice; 0: none.", min=0)] = 200,
-    seed: Annotated[str, typer.Option(help="Draws the people who choose and those who judge.")] = "optimise",
+    repetitions: Annotated[
+        int, typer.Option(help="Releases that measure the error of each choice; 0: none.", min=0)
+    ] = 200,
+    seed: Annotated[str, typer.Option(help="The seed of both populations, to choose on and to judge on.")] = "optimise",
     as_json: Json = False,
 ) -> None:
     """Propose scales, clipping bounds and ε with less error.
@@ -182,7 +184,7 @@ def _show_proposal(found: Proposal) -> None:
         console.print(f"Without {escape(name)}: error to expect {error:.4f}.", highlight=False)
     console.print(
         f"The proposal's error is {found.gain_over(found.as_is):.1%} below that of the file as it is, and "
-        f"{found.gain_over(found.noise_lab):.1%} below that of Noise Lab's rule, on people who did not choose.",
+        f"{found.gain_over(found.noise_lab):.1%} below that of Noise Lab's rule, on other people.",
         highlight=False,
     )
     if found.bound is not None and found.gap is not None:

@@ -50,13 +50,11 @@ def run(
         list[str] | None,
         typer.Option(help="A field and its values, such as queries.sales.epsilon=1,4,16; repeat it for a grid."),
     ] = None,
-    repetitions: Annotated[int, typer.Option(help="Release each point this often, with fresh noise each time.")] = 1,
-    populations: Annotated[
-        int, typer.Option("--populations", "--repeats", help="Draw the people of each point this often.")
-    ] = 1,
+    repetitions: Annotated[int, typer.Option(help="Releases per point, each with fresh noise.")] = 1,
+    populations: Annotated[int, typer.Option("--populations", "--repeats", help="Populations to draw per point.")] = 1,
     unsealed: Annotated[
         bool | None,
-        typer.Option("--unsealed/--sealed", help="Skip encryption: the same rows, sooner. Default for sweeps only."),
+        typer.Option("--unsealed/--sealed", help="Skip encryption: same rows, but faster. Default for sweeps only."),
     ] = None,
     cache: Annotated[
         Path | None, typer.Option(help="With --sweep or --repetitions: keep finished stages in this folder.")
@@ -71,8 +69,8 @@ def run(
     The folder of the run holds reports, summaries, ledger, metrics, plots and report.html. With --service or --ledger,
     simulated time is shifted so that the campaign ends now.
 
-    With --sweep, --repetitions or --populations it is a sweep: each point of a grid of fields, released several times.
-    A sweep computes what its points share once, and with --cache goes on where it was stopped.
+    With --sweep, --repetitions or --populations it runs a sweep: each point of a grid of fields is released several
+    times. A sweep computes once what its points share. With --cache, a sweep that was stopped continues where it was.
     """
     campaign = load_campaign(file)
     plots = can_draw(plots)
@@ -186,7 +184,7 @@ def sweep_file(
     """Run a sweep with a progress bar; print its table and say where its files are."""
     grid = [parse_field(text, campaign.document) for text in fields]
     if out.exists() and not is_sweep_folder(out):
-        raise CampaignError(f"{out} holds other things than an earlier sweep: name another folder with --out")
+        raise CampaignError(f"{out} holds files that no sweep wrote: name another folder with --out")
     stopped: SweepStopped | None = None
     try:
         with progress_bar(shown=not as_json, stages=True) as report:
@@ -283,7 +281,7 @@ def show(result: RunResult, *, plots: bool = True) -> None:
     """Print the largest slices of each query, the losses, the budget left, and the path of the report."""
     console = Console()
     metrics = result.metrics
-    # Names are the campaign's own: what stands in brackets in them is no markup.
+    # Names come from the campaign file: brackets in them are not markup.
     console.print(f"[bold]{escape(metrics.campaign)}[/bold]: {escape(metrics.description)}", highlight=False)
     events, reports = metrics.events, metrics.reports
     console.print(

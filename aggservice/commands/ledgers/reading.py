@@ -1,6 +1,6 @@
 """``aggservice ledger``: read a ledger, dry-run a job against it, list its log or an exported one.
 
-``aggservice.commands.ledgers.audit`` adds the commands that prove things to this group.
+``aggservice.commands.ledgers.audit`` adds the commands of audits to this group.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def balance(
 ) -> None:
     """Show what units have spent and have left.
 
-    With --reports also their reports by id, file and row. Without units, show the ledger as a whole.
+    With --reports, also shows their reports by id, file and row. Without units, shows the ledger as a whole.
     """
     store, opened = reading(ledger, schema)
     chosen, limit = opened.filter, opened.filter.limit

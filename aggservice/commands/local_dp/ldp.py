@@ -84,7 +84,7 @@ def bits_for(seed: str | None) -> Bits:
 
 
 def checked_seed(seed: str) -> str:
-    """Return a seed; one that is not UTF-8, which reaches a program as lone surrogates, is an error."""
+    """Return the seed; refuse one that is not UTF-8, which Python decodes to lone surrogates."""
     if any("\ud800" <= letter <= "\udfff" for letter in seed):
         raise typer.BadParameter("--seed must be text in UTF-8")
     return seed

@@ -193,9 +193,7 @@ def _print(described: dict[str, Any], rows: list[dict[str, Any]]) -> None:
         typer.echo("".join([line, *(f"  {_shown(row[name]):>10}" for name in extra)]))
     typer.echo(f"intervals of {described['confidence']:.0%}, from order statistics")
     if "told_apart_by_cohort" in described:
-        typer.echo(
-            f"two users are told apart at once by the cohorts they send: {described['told_apart_by_cohort']:.4%}"
-        )
+        typer.echo(f"chance that the cohorts alone tell two users apart: {described['told_apart_by_cohort']:.4%}")
 
 
 def _sends_cohort(protocol: Any) -> bool:

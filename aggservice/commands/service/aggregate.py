@@ -1,4 +1,4 @@
-"""``aggservice aggregate``: LocalTestingTool's work under its flags: cleartext reports, no keys, no ledger."""
+"""``aggservice aggregate``: does what LocalTestingTool does, with its flags: cleartext reports, no keys, no ledger."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def aggregate(
 
 
 def _explained(counts: Mapping[str, int]) -> list[str]:
-    """Return a line for each counter of bad reports, with what it means and what to do about the usual one."""
+    """Return a line for each counter of bad reports, with its meaning, and for the most common one what to do."""
     found = [f"{name}: {count}. {DESCRIPTIONS.get(name, '')}".rstrip(". ") for name, count in counts.items()]
     if "DEBUG_NOT_ENABLED" in counts:
         found.append('Leave --debug_run out, or make reports with "debug_mode": "enabled" in their shared_info.')

@@ -159,7 +159,7 @@ def _json_reports(stream: BinaryIO, cleartext: bool) -> Iterator[ReportBatch]:
 
 
 def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Yield JSON values with where they are; only a file with one value per line is read piece by piece."""
+    """Yield JSON values, each with its place in the file; only a file with one value per line is read in pieces."""
     first = stream.readline()
     try:
         body = json.loads(first)
@@ -167,11 +167,11 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
         try:
             body = json.loads(first + stream.read())
         except (ValueError, RecursionError):
-            raise WireError("the file is not Avro, not one JSON value, and not one JSON value per line") from None
+            raise WireError("the file is neither Avro nor JSON: give one JSON value, or one per line") from None
     if isinstance(body, list):
         yield from ((f"entry {index}", entry) for index, entry in enumerate(body))
         if stream.read().strip():
-            raise WireError("line 2: there is more after the list; give one list, or one object per line")
+            raise WireError("the list on line 1 is followed by more text: give one list, or one object per line")
         return
     yield "line 1", body
     for number, line in enumerate(stream, start=2):
@@ -179,7 +179,7 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
             try:
                 yield f"line {number}", json.loads(line)
             except (ValueError, RecursionError):
-                raise WireError(f"line {number}: not JSON") from None
+                raise WireError(f"line {number} is not valid JSON: give one JSON value per line") from None
 
 
 def _report_rows(batch: ReportBatch, keys: KeySet | None, inside: bool) -> Iterator[dict[str, Any]]:

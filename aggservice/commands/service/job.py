@@ -142,8 +142,8 @@ def list_jobs(
 ) -> None:
     """List your jobs, newest first.
 
-    That is: your jobs over files, and your streams on this service. A restarted service has no streams; those that
-    were paid for are in its ledger, and `aggservice job summary` finds them.
+    Lists your jobs over files, and your streams on this service. A restarted service lists no earlier streams; those
+    that were paid for are in its ledger, and `aggservice job summary` finds them.
     """
     found = list(islice(client.jobs(min(most, 1000)), most))
     if as_json:
@@ -266,13 +266,13 @@ def unpaid(
     filtering_ids: FilteringIds = "0",
     privacy_unit: PrivacyUnit = "report",
     keep: Annotated[
-        Path | None, typer.Option(help="With --reports: write the other reports to this Avro file.")
+        Path | None, typer.Option(help="With --reports: write the reports that can still pay to this Avro file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """List every unit that could not pay for a refused job.
 
-    With --reports also its reports, by id, file and row.
+    With --reports, also lists the reports of each unit, by id, file and row.
     """
     if keep is not None and not reports:
         refuse("--keep writes the reports that can still pay: give their files with --reports")

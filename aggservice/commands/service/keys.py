@@ -63,7 +63,7 @@ def rotate(
     lifetime_days: _Lifetime = 7.0,
     overlap_hours: Annotated[
         float,
-        typer.Option(help="Hours for which the old keys stay published, too.", min=0, max=24_000_000),
+        typer.Option(help="Hours for which the old keys stay published beside the new ones.", min=0, max=24_000_000),
     ] = 24.0,
     public: _Public = None,
     as_json: Json = False,

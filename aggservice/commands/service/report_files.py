@@ -42,11 +42,11 @@ class UnitBatch:
     units: NDArray[np.uint8]
 
     def good(self) -> NDArray[np.bool_]:
-        """Return which reports have a valid shared_info, and so units."""
+        """Return which reports have a valid shared_info; only these have units."""
         return self.infos.status == ReportStatus.OK
 
     def having(self, wanted: NDArray[np.bytes_]) -> NDArray[np.bool_]:
-        """Return an array (report, filtering ID): whose unit is among ``wanted``."""
+        """Return a mask (report, filtering ID) of the units that are in ``wanted``."""
         keys = np.ascontiguousarray(self.units).view(f"S{UNIT_BYTES}")[..., 0]
         return np.isin(keys, wanted) & self.good()[:, None]
 
@@ -89,7 +89,7 @@ def place_words(places: Iterable[dict[str, str | int]]) -> list[str]:
 
 
 def places_of(files: Sequence[Path], filtering_ids: str, units: Sequence[bytes]) -> dict[bytes, list[str]]:
-    """Return a line per report that these units belong to, of either kind: a refusal does not say which it means."""
+    """Return, by unit, a line per report that it belongs to. Tries both kinds of unit: a refusal names neither."""
     found: dict[bytes, list[str]] = {}
     for kind in ("report", "shared_id"):
         of_kind = reports_of(unit_batches(files, filtering_ids, kind), units)
@@ -98,7 +98,7 @@ def places_of(files: Sequence[Path], filtering_ids: str, units: Sequence[bytes])
 
 
 def without_units(found: Iterable[UnitBatch], units: Sequence[bytes]) -> Iterator[ReportBatch]:
-    """Yield the reports none of whose units is among ``units``."""
+    """Yield the reports that have no unit in ``units``."""
     wanted = np.array(units, dtype=f"S{UNIT_BYTES}")
     for one in found:
         kept = np.flatnonzero(~one.having(wanted).any(axis=1)).tolist()

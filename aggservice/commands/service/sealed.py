@@ -28,7 +28,7 @@ OpenWith = Annotated[
 
 
 def output_key(document: Path | None) -> bytes:
-    """Return the one key of a public-key document; none without a document."""
+    """Return the only key of a public-key document; empty without a document."""
     if document is None:
         return b""
     try:
@@ -36,7 +36,7 @@ def output_key(document: Path | None) -> bytes:
     except KeySetError as problem:
         raise KeySetError(f"{document}: {problem}") from None
     if len(keys) != 1:
-        raise KeySetError(f"{document} has {len(keys)} public keys: give a document with the one to seal to")
+        raise KeySetError(f"{document} has {len(keys)} public keys: give a document with exactly one")
     return keys[0].key.public_bytes_raw()
 
 
@@ -48,7 +48,7 @@ def opened(found: Summary, keys: Path | None) -> Summary:
 def open_shard(path: Path, keys: KeySet, folder: Path | None) -> tuple[Path, int]:
     """Open one sealed file into an Avro file, beside it or in ``folder``; return its path and its number of rows.
 
-    The Avro file has the bytes that the job would have written without a key. It is not written over another file.
+    The Avro file has the bytes that the job would have written without a key. An existing file is refused.
     """
     name = path.name.removesuffix(SEALED_SUFFIX)
     if name == path.name:

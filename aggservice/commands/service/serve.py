@@ -30,7 +30,9 @@ def serve(
     input_folder: Annotated[
         Path | None, typer.Option(help="Without --config: the folder that jobs over files read.")
     ] = None,
-    output_folder: Annotated[Path | None, typer.Option(help="Without --config: the folder that they write.")] = None,
+    output_folder: Annotated[
+        Path | None, typer.Option(help="Without --config: the folder that jobs over files write to.")
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check the configuration and the files that it names, and stop.")
     ] = False,

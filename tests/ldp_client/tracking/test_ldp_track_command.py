@@ -34,7 +34,7 @@ def test_a_table_with_intervals() -> None:
 def test_a_cohort_that_is_sent_tells_users_apart() -> None:
     text = track("--draws", "200", "--reports", "2", "--cohorts", "64", "--seed", "a")
     assert text.splitlines()[2].split()[:3] == ["2", "∞", "[∞,"]
-    assert text.splitlines()[-1] == "two users are told apart at once by the cohorts they send: 98.4375%"
+    assert text.splitlines()[-1] == "chance that the cohorts alone tell two users apart: 98.4375%"
     found = json.loads(track("--draws", "200", "--reports", "2", "--cohorts", "64", "--json"))
     assert found["told_apart_by_cohort"] == 63 / 64
     assert found["reports"][0]["median"]["value"] is None and found["reports"][0]["theorem_13"] is None
