@@ -1,4 +1,4 @@
-"""Replays event logs of measurement-simulation through real browsers, with the events' own keys and values.
+"""Replays event logs of measurement-simulation through simulated browsers, with the events' own keys and values.
 
 The format is that of privacysandbox/measurement-simulation, OVERVIEW.md, "Source and trigger data input parameters":
 one JSON object per event, in files by day. Each user gets an ``ara_client.Browser``, and the fields of an event become
@@ -269,7 +269,7 @@ class _Days:
         self._count = 0
 
     def add(self, report: AggregatableAttributionReport) -> None:
-        """Add a report; opened first if it is sealed to our own keys."""
+        """Add a report. Open it first if this run sealed it to keys of its own."""
         sealed = report.sealed
         assert sealed is not None
         payload = sealed.payloads[0].payload if self._own is None else open_report(sealed, self._own)

@@ -51,7 +51,7 @@ from aggservice.wire import KeySet
 from budget import Ledger, write_log
 
 _FORK_SERVER_FROM_PEOPLE = 2 * POOL_FROM_REPORTS
-"""With so many people, probably enough reports for worker processes; if not known before, they start later."""
+"""With so many people there are probably enough reports for workers, so their fork server starts early."""
 _MARKER = "metrics.json"
 _RUN_FILES = (
     "batches", "domains", "summaries", "ledger", "plots", "metrics.json", "timings.json", "report.html", "log",
@@ -328,7 +328,7 @@ def _unsealed_jobs(campaign: Campaign, out: Path, chain: Chain, truth: Truth, le
 
 
 def _new_prefix() -> str:
-    """Return a prefix for job ids: a ledger that outlives the run may know the ids of an earlier one with its seed."""
+    """Return a new prefix for job ids: a ledger that outlives runs may hold the ids of an earlier run of this seed."""
     return f"{SecureBits().read(8).hex()}-"
 
 

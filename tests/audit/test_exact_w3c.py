@@ -252,5 +252,5 @@ def test_worlds_and_events_of_other_apis_are_refused() -> None:
     with pytest.raises(CampaignError, match="neighbours of W3C Attribution are 'removed', not 'moved'"):
         world(budgets(), Without(how=Adjacency.MOVED))(None, lambda chances: 0)  # type: ignore[arg-type]
     mechanism = world(budgets())(None, lambda chances: 0)  # type: ignore[arg-type]
-    with pytest.raises(CampaignError, match="play others with a SummaryMechanism"):
+    with pytest.raises(CampaignError, match="play other events with a SummaryMechanism"):
         mechanism.respond(asked(AddTrigger(device=0, key=1, value=1)))

@@ -27,7 +27,8 @@ Cells = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventReports:
-    """One row per ad, one column per (kind, amount): whether a report is ``true``, and whether one was ``sent``."""
+    """One row per ad, one column per (kind, amount): ``true`` says whether Algorithm 4 sends a report, ``sent`` whether
+    one was sent."""
 
     columns: tuple[tuple[str, int], ...]
     true: Cells
@@ -57,7 +58,7 @@ def space_of(settings: EventLevelSettings) -> StateSpace:
 
 
 def report_events(campaign: Campaign, events: Events, bits: Bits) -> EventReports:
-    """Simulate the reports of every ad: Algorithm 4 gives the true ones, one draw per ad those sent."""
+    """Simulate the reports of every ad: Algorithm 4 gives the true ones; a random draw per ad decides what is sent."""
     settings = campaign.client.event_level
     assert settings is not None
     space = space_of(settings)

@@ -35,8 +35,10 @@ _ATTRIBUTED: Final = tuple(fate for fate in Fate if fate > Fate.DEDUPLICATED)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SliceSums:
-    """The slices of one job for one measure: natural truth, contributions sent, and the released numbers (keys, in each
-    of the job's summaries) that each adds up. ``high`` and ``low`` are the keys of the slices.
+    """The slices of one job for one measure: truth in natural units, and contributions sent.
+
+    ``keys`` is how many released numbers each slice adds up, over all summaries of the job. ``high`` and ``low`` are
+    the keys of the slices.
 
     ``capped`` and ``clipped`` are the shares of the attributable amount that caps and clipping took.
     """
@@ -58,7 +60,7 @@ class ExpectedErrors:
 
     ``rmsre`` is the root of the expected mean square of (estimate − truth) / max(truth, ``tau``); ``tolerance`` is the
     standard deviation of that mean square over runs, relative to it. ``noise_share`` is the part of the mean square
-    that noise owns; the rest is bias. ``deviation`` and ``half_width`` are per slice.
+    that is due to noise; the rest is bias. ``deviation`` and ``half_width`` are per slice.
     """
 
     measure: str

@@ -26,10 +26,10 @@ TRUTH = Stage(name="truth", reads=("population", "collection", "keys", "measures
 class JobTruth:
     """Keys in ascending order with their true sum (natural units), what was sent (contribution units) and measure.
 
-    ``domain`` gives the place of each declared key, in the order of a summary. ``waiting_*`` are conversions with a
-    report in the batches, by measure and key: their number, what they asked and their amount. ``settled_*`` are the
-    other conversions, by measure and fate. ``slice_of`` is the slice of each key under the query's fields; slices are
-    in ascending order of their key (``slice_high``, ``slice_low``).
+    ``domain`` has the index of each declared key, in the order of a summary. ``waiting_*`` are conversions with a
+    report in the batches, by measure and key: their number, and their contributions before and after clipping.
+    ``settled_*`` are the other conversions, by measure and fate. ``slice_of`` is the slice of each key under the
+    query's fields; slices are in ascending order of their key (``slice_high``, ``slice_low``).
     """
 
     high: Words
@@ -53,7 +53,7 @@ class JobTruth:
         return self.truth.size
 
     def find(self, high: Words, low: Words) -> Ints:
-        """Return the place of released keys; all of them were sent, declared or true."""
+        """Return the index of each released key. Each has one, because it was sent, declared or true."""
         if self.domain.size and high.size == self.domain.size:
             return self.domain
         return KeyTable(self.high, self.low).find(high, low)
@@ -137,7 +137,7 @@ def _slices(campaign: Campaign, table: KeyTable, by: tuple[str, ...]) -> tuple[K
 
 
 def sums_at(places: Ints, values: Ints, size: int) -> Ints:
-    """Return exact sums of values by place."""
+    """Return the exact sum of the values at each index from 0 to ``size`` - 1."""
     found = np.zeros(size, dtype=np.int64)
     np.add.at(found, places, values)
     return found

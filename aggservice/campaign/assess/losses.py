@@ -40,7 +40,7 @@ class ReportTruth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPrice:
-    """What each report pays for a query per filtering ID: ε_t in 10⁻⁶ (with that of an others total), δ_t in 10⁻¹⁸."""
+    """What each report pays for a query per filtering ID: ε_t in 10⁻⁶ (with an others total), δ_t in 10⁻¹⁸."""
 
     epsilon_micro: int
     delta_atto: int = 0
@@ -84,7 +84,7 @@ class PrivacyLoss:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContributionBounds:
-    """Λ₁, the most a unit may contribute in total, and Λ₀, in how many contributions."""
+    """Λ₁, the most that a unit may contribute in total, and Λ₀, the most contributions that it may make."""
 
     l1: int
     l0: int

@@ -74,7 +74,7 @@ class TranscriptRecorder:
     def add_report(self, report: ReportTruth) -> None:
         """Record a report that a client sent."""
         if report.report_id in self.sent:
-            raise CampaignError(f"two reports have the id {report.report_id}")
+            raise CampaignError(f"two reports have the id {report.report_id}: give each its own")
         self.sent[report.report_id] = report
 
     def add_event_level(self, unit: str, epsilon: Epsilon) -> None:
@@ -93,8 +93,8 @@ class TranscriptRecorder:
     ) -> Round:
         """Record a query: ``digest`` is over the summary that the service released, None for a refusal.
 
-        A refusal costs nothing, and neither does the same summary again for the same job, which reveals nothing new; a
-        different one for the same job is a new release.
+        A refusal costs nothing. The same summary for the same job reveals nothing new and costs nothing; a different
+        summary for the same job is a new release.
         """
         given = self._answers.setdefault((caller, job_id), set())
         outcome = return_code if digest is None else REPEATED if digest in given else RELEASED
@@ -150,7 +150,7 @@ def loss_to_plain(loss: PrivacyLoss) -> dict[str, str]:
 
 
 def event_level_to_plain(lost: PrivacyLoss, event_level: PrivacyLoss) -> dict[str, dict[str, str]]:
-    """Return what a source loses by event-level reports and in all; nothing if it sends none."""
+    """Return what a source loses by event-level reports and in total; empty if it sends none."""
     if event_level == PrivacyLoss():
         return {}
     return {"event_level": loss_to_plain(event_level), "together": loss_to_plain(lost + event_level)}
@@ -163,7 +163,7 @@ def _text(value: Fraction) -> str:
 def transcript_to_plain(
     rounds: Iterable[Round], comparisons: Sequence[LossComparison], *, bounds: ContributionBounds, limit: PrivacyLoss
 ) -> dict[str, Any]:
-    """Return the transcript as plain values, with every unit in descending order of its loss in all.
+    """Return the transcript as plain values, with every unit in descending order of its total loss.
 
     ``lost`` is by summary reports, which the ledger charges; a source with event-level reports has ``event_level`` and
     ``together`` too.

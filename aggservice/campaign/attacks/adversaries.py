@@ -1,8 +1,8 @@
 """Adversaries against the shared limits of one browser (Big Bird's evaluation: Random and Omniscient Sybils).
 
-A visit redirects through the adversary's sites. Each saves an impression there and measures a conversion on impressions
-of its other sites, at the largest ε that a site can pay. All sites call through one intermediary, whose name keeps
-others' conversions from matching: conversion and impression sites pay, intermediaries do not.
+A visit redirects through the adversary's sites. Each of them saves an impression and measures a conversion on
+impressions of the adversary's other sites, at the largest ε that a site can pay. All of them call through one
+intermediary, so that conversions of other sites do not match: intermediaries pay nothing, the sites do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def sybil(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """An adversary in one browser. ``tabs`` gives each visit one activation, as W3C's text has it."""
+    """An adversary in one browser. With ``tabs`` each visit has one activation, as in the W3C draft."""
 
     adversary: AdversarySettings
     browser: Browser
@@ -107,7 +107,7 @@ class Attack:
             yield site, () if target is None else (target,)
 
     def _sample(self, sites: Sequence[int], count: int) -> list[int]:
-        """Return some of the sites, in random order."""
+        """Return ``count`` of the sites in random order."""
         pool = list(sites)
         for place in range(min(count, len(pool))):
             other = place + uniform_below(self.bits, len(pool) - place)

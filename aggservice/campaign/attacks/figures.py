@@ -122,7 +122,7 @@ def cookie_monster_rows(
 ) -> list[Row]:
     """Return the average and largest spend per device-epoch, by participation and by impressions per day.
 
-    A smaller ``batch`` keeps the ε of the artifact's 2,000.
+    With a smaller ``batch``, ε stays that of the artifact's batch of 2,000.
     """
     rows: list[Row] = []
     for name in ("participation", "impressions_per_day"):

@@ -33,9 +33,10 @@ _SISTER = 1 << 40
 class AttackResult:
     """What an attack did to everybody else.
 
-    ``errors`` is RMSRE_τ per conversion site. ``refused`` counts the attributable conversions that a filter refused an
-    epoch of, by the first such filter. ``drained_micro`` is the most that the adversary took from the global budget of
-    one device and epoch, ``bound_micro`` the most that its domains can take: each has a quota; None without quotas.
+    ``errors`` is RMSRE_τ per conversion site. ``refused`` counts attributable conversions of which some epoch was
+    refused, by the first filter that refused one. ``drained_micro`` is the most that the adversary took from the
+    global budget of one device and epoch. ``bound_micro`` is the most that the quotas of its domains allow; None
+    without quotas.
     """
 
     name: str

@@ -171,7 +171,7 @@ def solve(first, roots, values, variances, out, spread):  # type: ignore[no-unty
 
 @njit(cache=True, nogil=True)
 def _share_with_missing(start, stop, inner, values, variances, out, spread, v):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Give the only missing child what its parent has and its siblings lack; several missing ones stay unknown."""
+    """Estimate a single missing child as its parent less its siblings; leave several missing children unknown."""
     missing, known, of_known = 0, 0.0, 0.0
     for c in range(start, stop):
         if c >= inner:

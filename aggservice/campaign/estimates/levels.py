@@ -71,7 +71,7 @@ def best_shares(branching: Sequence[int], weights: Sequence[float]) -> list[floa
         return least, parts
 
     levels = len(weights)
-    # The error has several minima: levels that are next to not asked for stay so. Start with some of them left out.
+    # The error has several minima: a level with almost no share keeps it. So start also with some levels left out.
     starts = [[1.0] * levels]
     for asked in chain(combinations(range(levels - 1), 1), combinations(range(levels - 1), 2)):
         starts.append([1.0 if place in asked or place == levels - 1 else 0.0 for place in range(levels)])

@@ -17,7 +17,7 @@ def quantile(counts: Floats, variances: Floats, p: float, *, level: float = 0.95
 
     The bucket b is the first with (1 − p)·(counts up to b) ≥ p·(counts above b). The law of that difference is known
     for every b; b is in the interval unless the difference at b is below, or that at b − 1 above, what noise explains,
-    at half the error each (Bonferroni). It does not apply if the total is not above its noise.
+    at half the error each (Bonferroni). The interval does not apply if the total is not above its noise.
     """
     if not (counts.shape == variances.shape and counts.ndim == 1 and counts.size):
         raise CampaignError("a histogram needs one count and one variance per bucket")

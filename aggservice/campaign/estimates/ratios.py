@@ -1,7 +1,7 @@
 """Ratios of noisy sums: means, return on ad spend, and the lift of an experiment, with intervals for small sums too.
 
 Fieller's method: r is in the interval if A − r·B is within the noise of A − r·B. Nothing is divided by a noisy number,
-so the interval covers whatever the size of the sums; where the denominator may be 0 it says that it does not apply.
+so the interval is valid for sums of any size. If the denominator may be 0, ``Interval.applies`` is False.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Interval:
 def ratio(above: NoisySum, below: NoisySum, *, level: float = 0.95) -> Interval:
     """Return above / below with an interval; a mean is a sum of values over a count, ROAS is revenue over cost.
 
-    It does not apply if the denominator is not above its own noise.
+    The interval does not apply if the denominator is not above its own noise.
     """
 
     def width(r: float) -> float:
@@ -64,10 +64,10 @@ def ratio(above: NoisySum, below: NoisySum, *, level: float = 0.95) -> Interval:
 def lift(
     treated: NoisySum, control: NoisySum, *, treated_people: float, control_people: float, level: float = 0.95
 ) -> Interval:
-    """Return the relative lift of the conversion rate by a treatment: 0.1 is 10 % more. It includes chance as well as
-    noise: conversions are Poisson, with the rates that the tested lift implies (a score interval).
+    """Return the relative lift of the conversion rate by a treatment: 0.1 is 10 % more. The interval allows for chance
+    as well as noise: conversions are Poisson, with the rates that the tested lift implies (a score interval).
 
-    It does not apply if the control group's conversions are not above noise and chance.
+    The interval does not apply if the control group's conversions are not above noise and chance.
     """
     if not (treated_people > 0 and control_people > 0):
         raise CampaignError("an experiment needs people in both groups")
@@ -110,7 +110,7 @@ def _width(variance: float, fourth: float, level: float) -> float:
 
 
 def _fieller(above: float, below: float, width: Callable[[float], float], of_below: float, level: float) -> Interval:
-    """Return the numbers r for which above − r·below is within width(r); below must be above its own noise."""
+    """Return the numbers r for which above − r·below is within width(r); the denominator must exceed its noise."""
     if not below > of_below:
         estimate = above / below if below else math.nan
         return Interval(estimate=estimate, low=-math.inf, high=math.inf, level=level, applies=False)

@@ -186,5 +186,5 @@ def _check_w3c(top: Section, campaign: Campaign) -> None:
     for index, query in enumerate(campaign.queries):
         for key in ("discovery", "others_epsilon"):
             if getattr(query, key) not in (False, "0"):
-                remedy = "W3C histograms have every index, and nothing else: leave it out"
+                remedy = "A W3C histogram releases exactly its own indexes: leave it out"
                 top.sections("queries")[index].refuse(key, f"is {getattr(query, key)!r}", remedy)

@@ -111,7 +111,9 @@ def parse_keys(
     if not fields:
         section.refuse("", "has no fields", 'Write [[keys.fields]] with name = "campaign" and values = ["a", "b"]')
     if client.kind in ("reach", "frequency") and any(field.origin == "conversion" for field in fields):
-        section.refuse("fields", "name conversions", 'Reach and frequency see impressions: write from = "impression"')
+        section.refuse(
+            "fields", "name conversions", 'Reach and frequency use impressions only: write from = "impression"'
+        )
     return KeyLayout(fields=tuple(fields))
 
 

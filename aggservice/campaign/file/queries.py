@@ -39,7 +39,7 @@ def parse_queries(top: Section, keys: KeyLayout, client: ClientSettings) -> tupl
             job_per=section.choice("job_per", ("window", "batch"), "window"),  # type: ignore[arg-type]
         )
         if query.job_per == "batch" and (discovery or client.api == "w3c"):
-            kind = "a sum of discovered keys misses what each batch left out" if discovery else "W3C tasks have jobs"
+            kind = "discovery in each batch leaves keys out" if discovery else "each W3C task has its own job"
             section.refuse("job_per", "is 'batch'", f'Write "window" here: {kind}')
         if not discovery:
             if Fraction(query.delta):
@@ -70,7 +70,11 @@ def parse_hierarchies(top: Section, queries: tuple[Query, ...], client: ClientSe
         for query in chosen:
             if query.discovery or query.over == "rolling" or query.repeat > 1:
                 why = (
-                    "discovers keys" if query.discovery else "repeats" if query.repeat > 1 else "rolls: windows overlap"
+                    "discovers keys"
+                    if query.discovery
+                    else "repeats"
+                    if query.repeat > 1
+                    else "has windows that overlap"
                 )
                 section.refuse("levels", f"has {query.name!r}, which {why}", "Name queries whose slices add up")
         for above, below in pairwise(chosen):

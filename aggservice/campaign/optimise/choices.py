@@ -62,9 +62,9 @@ class Choice:
         return found
 
     def without_each_knob(self, campaign: Campaign) -> dict[str, Choice]:
-        """Return this choice with one knob as the file has it, by knob; knobs that the file has like this are left out.
+        """Return, for each knob in which this choice differs from the file, this choice with that knob as in the file.
 
-        What only makes sense together is one knob: the scale and clipping of a measure, and ε with the jobs it pays.
+        Fields that belong together are one knob: the scale and clipping of a measure, and ε with the jobs it pays.
         """
         file, found = Choice.of(campaign), dict[str, Choice]()
         for place, measure in enumerate(campaign.measures):
@@ -131,7 +131,7 @@ def _decimal(epsilon: Fraction) -> str:
 def split_epsilon(campaign: Campaign, noise: Mapping[str, float]) -> tuple[str, ...]:
     """Return ε per query that minimises the sum of ``noise``, at the same total ε per report.
 
-    ``noise`` is the part of the squared error that each query's noise owns, at the campaign's own ε; it goes with
+    ``noise`` is the part of the squared error due to each query's noise, at the campaign's own ε. It is proportional to
     1/ε², so the best ε is proportional to the cube root of noise · ε² / jobs (Lagrange). A query without noise, such
     as one that cannot be paid for, keeps its ε.
     """

@@ -32,7 +32,7 @@ _DISCOVERY_RELEASES = 3
 
 @dataclass(slots=True)
 class Errors:
-    """Sums of squared relative errors and numbers of slices; ``noise`` is the part of each query that noise owns."""
+    """Sums of squared relative errors and numbers of slices; ``noise`` is the part due to each query's noise."""
 
     squares: float = 0.0
     slices: float = 0.0
@@ -106,7 +106,7 @@ def expected(campaign: Campaign, chain: Chain, taus: Taus) -> Errors:
 
 
 def judge(campaign: Campaign, chain: Chain, taus: Taus, repetitions: int) -> Errors:
-    """Return the error that ``repetitions`` releases from the reports of a chain show; slices per release."""
+    """Return the squares and slices of ``repetitions`` releases from the reports of a chain, averaged per release."""
     truth = simulate_reports(campaign, chain)
     return _by_releases(campaign, chain, taus, windows_of(campaign, truth.collected.closes_ms), repetitions)
 

@@ -15,7 +15,7 @@ from aggservice.files.atomic import whole_file
 
 
 def proposal_text(proposal: Proposal, text: str) -> str:
-    """Return the text of a campaign file with the proposal's values; comments and layout stay. It is read once more."""
+    """Return the text of a campaign file with the proposal's values; comments and layout stay. It is checked."""
     try:
         import tomlkit
     except ImportError:

@@ -24,12 +24,12 @@ _COARSE_STEPS = (4.0, 2.0)
 _FINE_STEPS = (2**0.5, 2**0.25, 2**0.125, 2**0.0625)
 _MAX_EVALUATIONS = 600
 _CHOOSING_PEOPLE = 60_000
-"""Simulated people that choose, at least: the choice should fit no single draw."""
+"""The least number of simulated people to choose on, so that the choice does not fit one draw only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The error of one choice: to expect on the half that chose and on the half that judges, and as releases show."""
+    """The errors of one choice: expected on the half to choose on and on the half to judge on, and that of releases."""
 
     choice: Choice
     chosen_on: float
@@ -164,7 +164,7 @@ class _Search:
         return self._known[choice]
 
     def run(self, starts: list[Choice]) -> None:
-        """Go down from every start in large steps, then from the best of them in small ones, until none helps."""
+        """Search from every start in large steps, then from the best result in small ones, until no step helps."""
         found = []
         for start in starts:
             self.best = start

@@ -85,7 +85,7 @@ class MeasureMetrics:
         *,
         totals: Sequence[MeasureErrors] | None = None,
     ) -> MeasureMetrics:
-        """Add up the errors of several jobs; ``totals`` are those to add truth, estimate and bias of, if not all."""
+        """Add up the errors of several jobs; truth, estimate and bias only over ``totals`` if that is given."""
         slices = sum(one.slices for one in errors)
         added = errors if totals is None else totals
         typical = [one.median_relative_error for one in errors if one.median_relative_error is not None]

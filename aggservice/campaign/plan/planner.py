@@ -243,7 +243,9 @@ def _deltas(lines: Sequence[QueryLine], cells: _Cells, resources: BudgetLimits) 
     most = max(_sum(loads, asking) for _, loads in cells)
     share = resources.delta_atto // most if most else 0
     if most and not share:
-        raise CampaignError(f"a report is in {most} queries that discover keys, and no δ is left for each: give more δ")
+        raise CampaignError(
+            f"a report is in {most} queries that discover keys, and δ* is too small to divide: give more δ"
+        )
     return [share if line.discovery else 0 for line in lines]
 
 

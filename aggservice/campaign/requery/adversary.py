@@ -65,7 +65,7 @@ class RunOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveImpression:
-    """Saves an impression on a device after some days (W3C Attribution); ``conversion_sites`` empty lets all use it."""
+    """Saves an impression on a device after some days (W3C Attribution). No ``conversion_sites`` means all."""
 
     device: int
     site: str

@@ -32,7 +32,7 @@ class MakeResponse(Protocol):
 class EventLevelReports:
     """The event-level clients of all devices. Conversions of the source ``moved`` go to a dummy, which sends nothing.
 
-    Its response is drawn all the same: that a source exists is not hidden.
+    The response of that source is drawn all the same: the existence of a source is not hidden.
     """
 
     def __init__(

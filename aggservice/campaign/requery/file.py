@@ -96,7 +96,7 @@ class LateStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCase:
-    """What happens if the noisy value of a key is above ``above``; without it, in every other case."""
+    """A case of an ``EventsStep``: it happens if a noisy value exceeds ``above``; with None, in every other case."""
 
     name: str
     above: int | None
@@ -105,7 +105,7 @@ class EventCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsStep:
-    """Events that depend on an earlier answer: the first case whose ``above`` the noisy value of a key exceeds.
+    """Events that depend on an earlier answer: the first case whose ``above`` is below the noisy value of ``key``.
 
     With ``sources`` the conversions belong to the sources of an earlier group, within what is left of their Λ₁ and Λ₀.
     """

@@ -1,8 +1,8 @@
-"""W3C Attribution in the interactive game: budgets on real browsers, sealed reports that are used once, an engine.
+"""W3C Attribution in the interactive game: browsers with budgets, sealed reports that are used once, an engine.
 
 The same game as ``aggservice.campaign.requery.interactive`` (Algorithm 5 of the Privacy Sandbox paper) with another
 mechanism: what bounds the loss are the filters of each browser (W3C Attribution Level 1, "Privacy Budget Store"), and
-the ledger only sees to it that no report is released twice.
+the ledger only ensures that no report is released twice.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class AttributionMechanism:
 
     def _take(self, event: Event) -> None:
         if not isinstance(event, SaveImpression | MeasureConversion):
-            raise CampaignError("W3C Attribution has impressions and conversions: play others with a SummaryMechanism")
+            raise CampaignError(
+                "W3C Attribution has only impressions and conversions: play other events with a SummaryMechanism"
+            )
         browser = self._browser(event.device)
         self._clock.advance(event.days * DAY_MS)
         if isinstance(event, MeasureConversion):
@@ -85,7 +87,7 @@ class AttributionMechanism:
             )
 
     def _browser(self, device: int) -> Browser:
-        """Return the browser of a device. Its epochs begin before its first event, whatever that is and does."""
+        """Return the browser of a device. Its epochs begin before its first event, whatever kind of event that is."""
         if device not in self.browsers:
             browser = Browser(
                 clock=self._clock, bits=self._bits, config=self._config, keys=self._keys, draws=self._draws

@@ -114,7 +114,7 @@ class ScenarioServer:
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             if self._process.poll() is not None:
-                raise RunError(f"the service ended when it was started: see {log}")
+                raise RunError(f"the service stopped while it was starting: see {log}")
             with grpc.insecure_channel(self.address) as channel:
                 try:
                     grpc.channel_ready_future(channel).result(timeout=0.5)

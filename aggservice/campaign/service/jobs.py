@@ -49,7 +49,8 @@ class JobResult:
     """What the service returned for a job: its rows with the header of its summary, or the error of a job that could
     not be paid for. It holds no true value.
 
-    ``statements`` has one statement per measure if they differ; ``draws`` the draws of noise in each row if not one.
+    ``statements`` has one statement per measure if they differ; ``draws`` has the number
+    of noise draws in each row; None means one each.
     """
 
     job: Job
@@ -250,10 +251,12 @@ def summary_path(out: Path, job: Job) -> Path:
 
 
 def read_rows(prefix: Path) -> Columns:
-    """Return the rows of the summary files with this prefix; an earlier run may have put them elsewhere."""
+    """Return the rows of the summary files with this prefix; RunError if an earlier run put them elsewhere."""
     shards = sorted(prefix.parent.glob(f"{prefix.stem}-*.avro"))
     if not shards:
-        raise RunError(f"job {prefix.parent.name} was done before, and its summary is not in {prefix.parents[2]}")
+        raise RunError(
+            f"job {prefix.parent.name} ran before, into another folder than {prefix.parents[2]}: use that one"
+        )
     parts = [rows for path in shards for rows in read_summary(path)]
     none = np.empty(0, dtype=np.uint64)
     return (

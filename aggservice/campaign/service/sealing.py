@@ -112,7 +112,7 @@ def sealing_tasks(
 
 
 def start_fork_server() -> None:
-    """Start the process from which workers that seal and open fork, so that its imports run beside other work."""
+    """Start the process that forks the workers for sealing and opening, so that it imports during other work."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(["__main__", __name__, *pool.PRELOADED])
     forkserver.ensure_running()
 

@@ -44,7 +44,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobShape:
-    """All of a job that its sums depend on. Its price is not among it."""
+    """Everything that the sums of a job depend on. The price of the job is not part of it."""
 
     batches: tuple[int, ...]
     time_ms: int

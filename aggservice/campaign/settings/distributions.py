@@ -60,7 +60,7 @@ class Distribution:
     def _problem(self) -> str:
         given = self.parameters
         if not all(np.isfinite(value) for value in given.values()):
-            return "parameters are finite numbers"
+            return "every parameter must be a finite number"
         if self.name == "uniform" and not given["low"] <= given["high"]:
             return "low must not be above high"
         if self.name in ("poisson", "exponential") and not 0 <= given["mean"] <= _POISSON_LIMIT:

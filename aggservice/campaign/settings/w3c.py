@@ -41,9 +41,10 @@ class DesignSettings:
 class W3cSettings:
     """How a campaign measures with W3C browsers.
 
-    ``epsilon`` is that of every call: one per conversion and measure. ``histogram_size`` None has room for every
-    combination of the fields of impressions. ``cleared`` is the share of devices that clear their history once,
-    ``disabled`` of those whose user has turned the API off, ``inactive`` of conversions without an activation.
+    ``epsilon`` is that of every call: one per conversion and measure. ``histogram_size`` None means room for
+    every combination of the fields of impressions. ``cleared`` is the share of devices that clear their history once,
+    ``disabled`` the share of devices with the API turned off, ``inactive`` the share of conversions without an
+    activation.
     """
 
     design: DesignSettings

@@ -37,7 +37,7 @@ class Stage:
 class Chain:
     """Runs stages with one source of randomness, ``bits``, that ``identity`` names in digests.
 
-    Without an identity nothing is shared with another chain: the bits are new ones.
+    Without an identity nothing is shared with another chain, because the bits are fresh.
     """
 
     def __init__(

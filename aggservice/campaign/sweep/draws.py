@@ -148,7 +148,7 @@ def releases_of(campaign: Campaign, chain: Chain, truth: Truth, repetitions: int
 
 
 class _Law:
-    """Means and deviations of the largest slices of a job; by Welford's method, exact enough for any number."""
+    """Means and deviations of the largest slices of a job; by Welford's method, for any number of releases."""
 
     def __init__(self, campaign: Campaign, answer: JobResult, truth: JobTruth) -> None:
         compared = Comparison(campaign, answer, truth)

@@ -1,7 +1,7 @@
 """Sweeps: one campaign at every point of a grid, computing each stage once for all points that share its inputs.
 
 Points are unsealed unless asked otherwise. Each is released ``repetitions`` times from each of ``populations`` drawn
-populations. With a cache folder a sweep that was stopped goes on where it was.
+populations. With a cache folder, a sweep that was stopped continues where it was.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def run_sweep(
 
 
 def is_sweep_folder(out: Path) -> bool:
-    """Whether a folder has nothing but what a sweep, finished or not, leaves; an empty one has nothing else."""
+    """Whether a folder holds only files of a sweep, finished or not; True for an empty folder."""
     return out.is_dir() and {path.name for path in out.iterdir()} <= SWEEP_FILES
 
 
@@ -172,7 +172,7 @@ class SweepStopped(KeyboardInterrupt):
 def _result(
     points: Sequence[SweepPoint], found: Mapping[int, Draws], populations: int, stages: tuple[list[Any], list[Any]]
 ) -> SweepResult:
-    """Return the result of the points all of whose populations are there."""
+    """Return the result of the points for which every population has finished."""
     whole = []
     for index, point in enumerate(points):
         places = range(index * populations, (index + 1) * populations)
@@ -237,7 +237,7 @@ def _run_all(
 
 
 def _end_on_interrupt() -> None:
-    """Let an interrupt of the terminal, which every process gets, end this one without a word."""
+    """End this process silently on Ctrl-C, which the terminal sends to every process."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

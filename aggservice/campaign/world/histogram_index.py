@@ -28,7 +28,7 @@ def mixed_radix(fields: tuple[KeyField, ...], codes: Mapping[str, Ints], size: i
 
 
 def codes_of(fields: tuple[KeyField, ...], numbers: Ints) -> dict[str, Ints]:
-    """Return the codes that ``mixed_radix`` made numbers of."""
+    """Return the codes from which ``mixed_radix`` made these numbers."""
     codes = {}
     for field in reversed(fields):
         codes[field.name] = numbers % len(field.values)

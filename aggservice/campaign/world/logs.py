@@ -106,7 +106,7 @@ def read_table(path: Path, files: Sequence[Path] = ()) -> dict[str, list[Any]]:
     _check_names(names, path)
     for number, row in enumerate(rows, 2):
         if len(row) != len(names):
-            raise CampaignError(f"{path.name}, line {number}, has {len(row)} fields and the header {len(names)}")
+            raise CampaignError(f"{path.name}, line {number}, has {len(row)} fields, not {len(names)} like the header")
     return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 

@@ -98,7 +98,7 @@ def _sent_by_a_fleet(
 def _sent_by_the_paper(
     campaign: Campaign, views: Impressions, event: Ints, bits: Bits
 ) -> tuple[ReportColumns, Ints, Ints]:
-    """Return the reports of PAA-SR-Client (Algorithm 3), one for every view at its time, and what became of each item.
+    """Return the reports of PAA-SR-Client (Algorithm 3), one per view; and for each item its report (or -1) and fate.
 
     All values of a run are equal, so of a device's items in a window the first min(Λ₀, ⌊Λ₁/v⌋) are sent. Every other
     view has a null report. Windows are fixed, where those of deployed devices roll.

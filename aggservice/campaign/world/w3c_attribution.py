@@ -59,7 +59,7 @@ class Touches:
         self.days = ceil(campaign.client.expiry_days)
 
     def fleet(self, config: Config, bits: Bits) -> Fleet:
-        """Return a fleet whose lists are the conversion sites of ads, and what no ad accepts."""
+        """Return a fleet. Its lists: the empty one, each conversion site alone, and a match value that no ad has."""
         sites = [(number,) for number in range(self.layout.destinations)]
         return Fleet(bits=bits, config=config, lists=((), *sites, (_OTHER,)))
 
@@ -116,7 +116,7 @@ class Touches:
         return rows[np.diff(found.offset) > 0], found.index
 
     def measured(self, attributable: Ints, index: Ints) -> MeasuredConversions:
-        """Return the ground truth before any report: what an uncapped browser gives, and no fate but none or 0."""
+        """Return the ground truth before any report is made: every fate is NOT_ATTRIBUTED or NO_VALUE."""
         items = self.conversion.size
         words = {name: np.zeros(items, dtype=np.uint64) for name in ("true_high", "true_low", "key_high", "key_low")}
         high, low = self.layout.key(self.task[attributable], index)

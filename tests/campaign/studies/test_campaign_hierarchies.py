@@ -125,7 +125,7 @@ def test_report_and_picture(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ('levels = ["whole", "daily"', 'levels = ["daily", "whole"', 'Put over = "all" first'),
-        ('over = "each"\nby = ["ad"]', 'over = "rolling"\nwindow = 2\nby = ["ad"]', "rolls: windows overlap"),
+        ('over = "each"\nby = ["ad"]', 'over = "rolling"\nwindow = 2\nby = ["ad"]', "has windows that overlap"),
         ('over = "all"\nby = ["ad"]', 'over = "all"\nby = ["product"]', "whose slices it does not divide"),
         ('by = ["ad"]\nepsilon = "8"', 'by = ["ad"]\nrepeat = 2\nepsilon = "8"', "which repeats"),
         ('"daily by product"]', '"weekly"]', "Did you mean|Write"),
