@@ -1,8 +1,8 @@
 """Lower bounds on ε from samples of two worlds: an event chosen on one half, confidence intervals on the other.
 
 If a mechanism is (ε, δ)-DP then P[S] ≤ e^ε·Q[S] + δ for every event S, so ε ≥ ln((P[S] − δ)/Q[S]). Clopper and
-Pearson's exact intervals bound both probabilities. The event may be chosen in any way from one half of the samples,
-every other one: the rest has not seen it, so one interval per world is enough.
+Pearson's exact intervals bound both probabilities. The event may be chosen in any way from one half of the samples
+(every second one). The other half is independent of that choice, so one interval per world is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _CELLS = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A set of values of one feature: those in the chosen cells between ``edges``, as seen more often in a world."""
+    """The values of one feature that lie in the chosen ``cells`` between ``edges``.
+
+    ``in_second`` says that the second world has them more often.
+    """
 
     feature: str
     edges: NDArray[np.int64]
@@ -57,7 +60,7 @@ def upper_limit(hits: int, trials: int, alpha: float) -> float:
 
 
 def limited_epsilon(p: tuple[int, int], q: tuple[int, int], delta: float, alpha: float) -> float:
-    """Return the ε that hits and trials of two worlds show at δ: above the true one with probability at most α."""
+    """Return a lower bound on ε at δ from (hits, trials) of two worlds; it is wrong with probability at most α."""
     least = lower_limit(*p, alpha / 2) - delta
     return max(0.0, log(least / upper_limit(*q, alpha / 2))) if least > 0 else 0.0
 
@@ -65,9 +68,9 @@ def limited_epsilon(p: tuple[int, int], q: tuple[int, int], delta: float, alpha:
 def choose_event(first: Samples, second: Samples, delta: float, alpha: float) -> Event:
     """Return the event with the largest bound on these samples.
 
-    Values are put into about 48 cells of similar weight. Tried are half-lines, and unions of cells in descending order
-    of their ratio, for every feature and in both directions. Unions fit themselves to chance, so they must be better by
-    a tenth.
+    Values are put into about 48 cells of similar weight. Candidates are half-lines, and unions of cells in descending
+    order of their ratio, for every feature and in both directions. A union may overfit, so it must be better by a
+    tenth.
     """
     best: tuple[float, Event] | None = None
     for feature in first:

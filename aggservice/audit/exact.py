@@ -42,7 +42,7 @@ class BranchNoise:
         self._ends = low, high
 
     def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
-        """Return ``size`` draws; beyond the ends the two tails are one value each, which clamping makes exact."""
+        """Return ``size`` draws. Each tail is one value, which is exact because metrics are clamped there."""
         if not self.live:
             return np.zeros(size, dtype=np.int64)
         values, chances = support(noise, *self._ends)
@@ -56,7 +56,7 @@ def support(noise: Noise, low: int, high: int) -> tuple[tuple[int, ...], tuple[F
     ``low`` stands for everything up to it and ``high`` for everything from it on, unless the noise is truncated.
     """
     if isinstance(noise, DiscreteGaussian):
-        raise TypeError("exact games have Laplace noise: the probabilities of Gaussian noise are not known exactly")
+        raise TypeError("an exact game needs Laplace noise: the probabilities of Gaussian noise are not known exactly")
     if isinstance(noise, TruncatedDiscreteLaplace):
         low, high = -noise.tau, noise.tau
     chances = [cut(noise.cdf(low)), *(cut(noise.pmf(x)) for x in range(low + 1, high))]
@@ -94,12 +94,12 @@ class Coins:
 
     def fraction(self) -> float:
         """Refuse: doubles have too many values to try."""
-        raise TypeError("exact games have browsers with exact arithmetic")
+        raise TypeError("an exact game cannot try every double: use a browser with exact arithmetic")
 
 
 @dataclass(slots=True, kw_only=True)
 class ExactGame:
-    """Two worlds, the moves that an adversary may choose from (``opening`` in the first round), the largest true sum.
+    """Two worlds, the moves that an adversary may choose from (first: ``opening``), and the largest true sum.
 
     Metrics below 0 count as 0 and those above ``most`` as ``most``: beyond the true sums the ratio of Laplace
     probabilities is constant, so an adversary loses nothing, and noise has few values to try.
@@ -186,7 +186,7 @@ class ExactGame:
 def merged(
     first: Mapping[Any, Weights], second: Mapping[Any, Weights]
 ) -> list[tuple[dict[Hidden, Fraction], dict[Hidden, Fraction]]]:
-    """Return (P, Q) per answer, those in the same proportion (to twelve digits) as one: an adversary loses nothing."""
+    """Return (P, Q) per answer. Answers with the same P/Q (to twelve digits) are merged: nothing is lost."""
     found: dict[Any, tuple[dict[Hidden, Fraction], dict[Hidden, Fraction]]] = {}
     for seen in first.keys() | second.keys():
         p, q = first.get(seen, {}), second.get(seen, {})

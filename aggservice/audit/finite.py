@@ -84,7 +84,7 @@ def rollout(
     *,
     own_states: bool,
 ) -> list[Fraction]:
-    """Return the least δ_t of each round at e^(ε_t): with these ε_t, what Definition 4.1 asks of a privacy rollout.
+    """Return the least δ_t of each round for the given e^(ε_t), as Definition 4.1 requires of a privacy rollout.
 
     As printed (``own_states`` False) both worlds answer round t from the state that D₁ … D_{t-1} left. With
     ``own_states`` the second world answers from the state that D₁⁻ˣ … D_{t-1}⁻ˣ left, which Theorem 4.2 needs.
@@ -118,8 +118,8 @@ class UniversalQuery:
 class IndividualFilter:
     """The universal mechanism with the filter φ_{ε,δ} for each unit: a unit that cannot pay is left out (Lemma 4.11).
 
-    Its state has what each unit paid. With the same price for all units it is the mechanism of Lemma 4.9, but for an
-    answer: where that one answers ⊥, this one answers about nobody.
+    Its state is what each unit has paid. With one price for all units it is the mechanism of Lemma 4.9, with one
+    difference: where that one answers ⊥, this one answers about no units.
     """
 
     def __init__(self, units: Iterable[Hashable], limit: Price) -> None:

@@ -21,7 +21,7 @@ from aggservice.mechanisms import SecureBits, SystemClock
 
 GAMES: tuple[Game, ...] = (*sums.GAMES, *budgets.GAMES, *devices.GAMES, *w3c.GAMES, *local.GAMES)
 FALSE_ALARM = 1e-4
-"""The most that a run of a correct service can raise an alarm with, over all of its bounds."""
+"""The largest probability that a run against a correct service raises an alarm, over all of its bounds."""
 QUICK, THOROUGH = 1, 60
 _SLACK = 1e-9
 """A charge is a number of millionths, so two that differ by less are the same up to rounding."""

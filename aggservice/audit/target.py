@@ -75,7 +75,7 @@ class Attacked:
             return None
 
     def metrics(self, summary: Summary | None) -> NDArray[np.int64]:
-        """Return the metrics of a summary that must be there."""
+        """Return the metrics of a summary; ClientError if there is none, because the job was refused."""
         if summary is None or summary.metrics is None:
             raise ClientError("a job that the ledger can pay was refused: give the audit a ledger of its own")
         return np.asarray(summary.metrics, dtype=np.int64)

@@ -16,7 +16,7 @@ from budget import EpsilonDeltaFilter
 def summary_world(
     api: Api, bounds: ContributionBounds, *, epsilon: str, delta: str = "0", without: Without | None = None
 ) -> Make:
-    """Return a world with the budgets ε* and δ* per report; each call of it begins anew.
+    """Return a function that makes a new world with the budgets ε* and δ* per report at each call.
 
     With ``without`` it is the neighbouring world. The clients, seals, engine and ledger are the real ones.
     """

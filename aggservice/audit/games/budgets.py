@@ -62,7 +62,7 @@ def callers(target: Target, scale: int) -> list[Played]:
 
 
 def retries(target: Target, scale: int) -> list[Played]:
-    """The same job four times: four equal answers tell what one tells."""
+    """Send the same job four times: four equal answers reveal what one reveals, and pay once."""
     units = 2_000 * scale
     with target.open() as attacked:
         reports, job = attacked.units(units, every=2), attacked.new_job()
@@ -74,7 +74,7 @@ def retries(target: Target, scale: int) -> list[Played]:
 
 
 def filtering_ids(target: Target, scale: int) -> list[Played]:
-    """Half of Λ₁ under each of two IDs, asked for apart and together: each half pays for what asks for it."""
+    """Put half of Λ₁ under each of two IDs; ask for each and for both. A half pays for jobs that ask for its ID."""
     units = 2_000 * scale
     with target.open() as attacked:
         reports = [
@@ -94,7 +94,7 @@ def filtering_ids(target: Target, scale: int) -> list[Played]:
 def _answer_and_die(
     state: str, keys: str, reports: list[AggregatableReport], count: int, job: str, pipe: Connection
 ) -> None:
-    """Run a service over the ledger in ``state``, ask once, pass the answer on and be killed."""
+    """Run a service over the ledger in ``state``, ask once, send the answer to ``pipe``, and kill this process."""
     clock = SystemClock()
     target = Target(bits=SecureBits(), clock=clock, _keys=KeySet.parse(keys))
     with target.open(_LIMITS, state=Path(state)) as attacked:
@@ -105,7 +105,7 @@ def _answer_and_die(
 
 
 def crash(target: Target, scale: int) -> list[Played]:
-    """An answer, a killed service, and a new one over its ledger: the same job again, then others until a refusal."""
+    """Kill a service after one answer, start one over its ledger, repeat the job, then ask others until a refusal."""
     units, job = 1_500 * scale, "audit-crash"
     spawn = multiprocessing.get_context("spawn")
     with TemporaryDirectory(prefix="aggservice-audit-") as state:

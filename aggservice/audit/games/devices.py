@@ -1,7 +1,7 @@
-"""Games against browsers: contribution budgets and windows, event-level noise, and reports that say nothing.
+"""Games against browsers: contribution budgets and windows, event-level noise, and null reports.
 
-Where a browser bounds contributions, what left it is sealed and summed by the service: the noise there is for Λ₁, so a
-browser that sends more is told apart more easily than was charged.
+The service sums what a browser sends. Its noise is scaled to Λ₁, so a browser that lets a unit contribute more than Λ₁
+reveals more than was charged.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ STORAGE: dict[str, Callable[[Bits], Sent]] = {
 
 
 def _summed(target: Target, units: int, name: str, act: Callable[[Bits], Sent]) -> Played:
-    """Let each unit act in a browser of its own, sum what left it under its own key, and charge ε = 1."""
+    """Let each unit act in its own browser, and sum what that sends under the unit's own key in a job of ε = 1."""
     with target.open() as attacked:
         reports = []
         for at in range(units):
@@ -134,7 +134,7 @@ def storage_caps(target: Target, scale: int) -> list[Played]:
 
 
 def counts(target: Target, scale: int) -> list[Played]:
-    """Contributions beyond Λ₀ = 3 of the paper's clients, which τ is not for: none, whatever the unit does."""
+    """Count what the paper's clients send beyond Λ₀ = 3, which the threshold τ does not cover: it must be none."""
     trials, l0 = 300 * scale, 3
     ara, paa = [], []
     for _ in range(trials):
@@ -157,7 +157,7 @@ def counts(target: Target, scale: int) -> list[Played]:
 
 
 def responses(target: Target, scale: int) -> list[Played]:
-    """Sources whose truth is the first of three states, or the second; and sources in browsers, converted or not."""
+    """Compare sources in the first and the second of three states; and sources in browsers, converted and not."""
     trials = 60_000 * scale
     drawn = [draw_states(target.bits, 3, Fraction(1), trials) for _ in range(2)]
     first, second = ({"state": np.where(one == TRUTHFUL, truth, one)} for truth, one in enumerate(drawn))
@@ -173,7 +173,7 @@ def responses(target: Target, scale: int) -> list[Played]:
 
 
 def _event_reports(bits: Bits, trials: int, converts: bool) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return how many event-level reports each of some sources sends: none or one."""
+    """Return how many event-level reports (0 or 1) each of ``trials`` sources sends."""
     found = np.zeros(trials, dtype=np.int64)
     source = {"event_level_epsilon": 1, "trigger_data": [0], "max_event_level_reports": 1,
               "event_report_windows": {"end_times": [86_400]}}  # fmt: skip
@@ -188,7 +188,7 @@ def _event_reports(bits: Bits, trials: int, converts: bool) -> np.ndarray[Any, n
 
 
 def null_reports(target: Target, scale: int) -> list[Played]:
-    """With a context ID a trigger sends one report of one length, whether or not a source was there."""
+    """Compare triggers with and without a source: with a context ID both send one report of the same length."""
     trials, keys = 250 * scale, target.keys().public(target.clock)
     features = []
     for attributed in (True, False):

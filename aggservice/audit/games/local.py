@@ -67,7 +67,7 @@ def _rows(columns: Any) -> Ints:
 
 
 def _sampled(protocol: Any, read: Callable[[Any], Ints], users: int, reports: int, bits: Bits) -> list[dict[str, Ints]]:
-    """Return, for users who hold 0 and for users who hold 1, the first report and how reports lean over time."""
+    """Return, for users who hold 0 and for users who hold 1, the first report, and reports for 0 less those for 1."""
     found = []
     for value in (0, 1):
         fleet = protocol.fleet(users, bits)
@@ -94,7 +94,7 @@ def once(target: Target, scale: int) -> list[Played]:
 
 
 def over_time(target: Target, scale: int) -> list[Played]:
-    """Eight reports of one value by each device: they may tell ε∞ together, and no more."""
+    """Let each device report one value eight times: all its reports together may reveal at most ε∞."""
     users = 12_000 * scale
     pair: dict[str, Any] = {"epsilon_permanent_micro": _ONE, "epsilon_first_micro": _FIRST}
     hashing = loloha(k=4, g=2, **pair)
@@ -125,7 +125,7 @@ def _local(attacked: Attacked, protocol: Any, report: int) -> AggregatableReport
 
 
 def shuffle(target: Target, scale: int) -> list[Played]:
-    """The order of a shuffle, which must say nothing; and one report among two that the caller made, which pays ε₀."""
+    """Check that the order of a shuffle reveals nothing, and that a report beside two of the caller's own pays ε₀."""
     with target.open() as attacked:
         return [_order(attacked, 2_500 * scale), _among(attacked, 100 * scale)]
 

@@ -25,7 +25,7 @@ _LIFT = 4
 
 
 def worlds(features: dict[str, Metrics], units: int) -> tuple[Samples, Samples]:
-    """Divide columns over keys 0, 2, 4, …: the first ``units`` of them had a unit, the others had none."""
+    """Split columns over keys 0, 2, 4, …: the first ``units`` keys had a unit each (first world), the others none."""
     return {name: column[:units] for name, column in features.items()}, {
         name: column[units:] for name, column in features.items()
     }
@@ -40,7 +40,7 @@ def pairs(metrics: Metrics, **more: Metrics) -> dict[str, Metrics]:
 
 
 def together(answers: Sequence[Metrics], moved: Sequence[int] | None = None) -> dict[str, Metrics]:
-    """Return features of several answers about the same keys, which a unit moved by ``moved`` each (Λ₁).
+    """Return features of several answers about the same keys; a unit adds ``moved[i]`` (default: Λ₁) to answer i.
 
     The logarithm of the likelihood ratio of Laplace noise is a metric cut to [0, Λ₁], up to a factor and a constant.
     """
@@ -79,7 +79,7 @@ def repeated(target: Target, scale: int) -> list[Played]:
 
 
 def late(target: Target, scale: int) -> list[Played]:
-    """A first job without the units, a second one with them: only the second is theirs to pay."""
+    """Ask once without the reports of the units and once with them: they pay for the second job only."""
     units = 3_000 * scale
     with target.open() as attacked:
         reports, others = attacked.units(units, every=2), attacked.nulls(100)
@@ -102,7 +102,7 @@ def _shown(attacked: Attacked, reports: Sequence[AggregatableReport], keys: int,
 
 
 def discovery(target: Target, scale: int, *, mask: int | None = None, share: int = 1) -> list[Played]:
-    """Keys lifted above 2τ by others, with and without the unit; and keys that a unit has alone, or that nobody has."""
+    """Compare keys that others lift above 2τ, with and without the unit; and keys that one unit has or nobody has."""
     units, alone = 1_200 * scale // share, 3_000 * scale // share
     with target.open(_DISCOVERY, l0=1) as attacked:
         lifting = [
@@ -124,7 +124,7 @@ def discovery(target: Target, scale: int, *, mask: int | None = None, share: int
 
 
 def masked(target: Target, scale: int) -> list[Played]:
-    """The same with a mask that allows all of these keys, and lifted keys outside a mask, which are never shown."""
+    """Play ``discovery`` under a mask that allows all its keys; check that lifted keys outside a mask are not shown."""
     units = 150 * scale
     allowed = discovery(target, scale, mask=(1 << 32) - 1, share=4)
     with target.open(_DISCOVERY, l0=1) as attacked:
@@ -138,7 +138,7 @@ def masked(target: Target, scale: int) -> list[Played]:
 
 
 def others(target: Target, scale: int) -> list[Played]:
-    """The total of what is left out, one job per trial: the unit's report holds a contribution, or is null."""
+    """Compare the others total, one job per trial, when the unit's report holds a contribution and when it is null."""
     jobs = 260 * scale
     sums: tuple[list[int], list[int]] = ([], [])
     charged = 0.0
@@ -157,7 +157,7 @@ def others(target: Target, scale: int) -> list[Played]:
 
 
 def gaussian(target: Target, scale: int) -> list[Played]:
-    """Gaussian noise at ρ = ½, compared at δ = 0.1 with the exact curve of the ρ that was charged."""
+    """Compare Gaussian noise at ρ = ½ with the exact curve of the charged ρ, at δ = 0.1."""
     units, delta = 6_000 * scale, 0.1
     with target.open(ZcdpFilter(rho_micro=10_000_000)) as attacked:
         reports = attacked.units(units, every=2)

@@ -65,7 +65,7 @@ def _job(site: str) -> JobParameters:
 class Plan:
     """What each device does after an impression in each of two weeks, and which limit of ε = 2 bounds what it releases.
 
-    ``holder`` is the site whose ``limit`` it is. Every other limit has plenty.
+    ``holder`` is the site to which ``limit`` belongs. Every other limit is too large to matter.
     """
 
     limit: Filter
