@@ -100,7 +100,7 @@ class _Events:
         self.devices = devices
 
     def columns(self) -> tuple[SourceColumns, TriggerColumns]:
-        """Return the columns. A key has the row of the source in its high half, of the trigger in its low half."""
+        """Return the columns. The high half of a key is the row of its source, the low half that of its trigger."""
         row = np.arange(self.size)
         s, t = ~self.is_trigger, self.is_trigger
 
@@ -151,7 +151,7 @@ class _Events:
 
 
 def _vendor() -> VendorValues:
-    """Return limits under which a browser and a fleet send the same: those that a fleet lacks are off, as is chance."""
+    """Return limits under which both send the same reports: noise, and limits that a fleet lacks, are off."""
     plenty = 1 << 30
     return VendorValues(
         max_sources_per_origin=plenty,
@@ -188,7 +188,7 @@ def _fleet(events: _Events) -> tuple[float, Sent]:
 
 
 def _browsers(events: _Events) -> tuple[float, Sent]:
-    """Return the time that browsers take from headers to reports, unsealed as the fleet's, and what they sent."""
+    """Return the time that browsers take from headers to unsealed reports, and what they sent."""
     vendor, bits = _vendor(), SeededBits("bench")
     browsers = [Browser(clock=ManualClock(0), bits=bits, config=vendor) for _ in range(events.devices)]
     click = Request(context="https://publisher.example", eligible="navigation-source")

@@ -3,9 +3,9 @@
 Both run on all cores. The engine reads Avro, judges, opens, decodes, drops repeated ids, sums over the domain, draws
 noise, stages an Avro summary and charges a fresh SQLite ledger.
 
-What made single runs differ was the machine: a minute in which other processes had a core fell on one side only. So in
-each round half of the bare opens run before the engine and half after it, over files that were just read, and the
-median of the rounds' ratios counts. Each round states what share of the machine other processes had.
+Single runs differ, because other processes of the machine may take a core from one of the two sides only. So in each
+round half of the bare opens run before the engine and half after it, over files that were just read, and the median of
+the rounds' ratios counts. Each round states what share of the machine other processes had.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _bare_opener(folder: str, half: int, part: int, parts: int, begin: Any, time
 
 
 def bare_seconds(folder: Path, workers: int, half: int) -> float:
-    """Return the time that the slowest of ``workers`` processes opens, when they share one half of the reports."""
+    """Return the seconds that the slowest of ``workers`` processes takes to open its part of half of the reports."""
     return float(max(at_once(_bare_opener, [(str(folder), half, part, workers) for part in range(workers)])))
 
 

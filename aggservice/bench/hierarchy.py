@@ -18,8 +18,9 @@ _ROUNDS = 41
 
 
 def command(
-    leaves: Annotated[int, typer.Option(help="At most this many leaves, of a tree with ten children a node.")] = 10**6,
-    full: Annotated[bool, typer.Option("--full", help="The same: the promised size is the default.")] = False,
+    leaves: Annotated[int, typer.Option(help="At most this many leaves, of a tree with ten children per node.")] = 10
+    ** 6,
+    full: Annotated[bool, typer.Option("--full", help="No effect: the promised size is the default.")] = False,
 ) -> None:
     """Hierarchies: time of least squares over that of a plain sum."""
     depth = int(np.floor(np.log10(leaves) + 1e-9))

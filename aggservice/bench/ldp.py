@@ -32,7 +32,7 @@ def command(
             help="The folder with PWGTP_Delaware.csv; default: synthetic data.",
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="The same: the promised sizes are the defaults.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="No effect: the promised sizes are the defaults.")] = False,
 ) -> None:
     """Local DP: our L-OSUE over multi-freq-ldpy's, reports per s.
 

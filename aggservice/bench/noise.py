@@ -15,7 +15,7 @@ from aggservice.mechanisms.geometric import digits_of
 def command(
     ours: Annotated[int, typer.Option(help="Our draws per round.")] = 10_000_000,
     theirs: Annotated[int, typer.Option(help="opendp's draws per round.")] = 200_000,
-    full: Annotated[bool, typer.Option("--full", help="The same: the promised size is the default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="No effect: the promised size is the default.")] = False,
 ) -> None:
     """Exact discrete Laplace: draws per second over opendp's.
 

@@ -32,7 +32,7 @@ def cpu_seconds(arguments: tuple[str, ...]) -> float:
 
 def command(
     rounds: Annotated[int, typer.Option(help="Interleaved rounds; the best of each counts.", min=1)] = 20,
-    full: Annotated[bool, typer.Option("--full", help="The same: the promised size is the default.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="No effect: the promised size is the default.")] = False,
 ) -> None:
     """Starting: CPU time of importing typer and rich over --help."""
     times: dict[str, list[float]] = {name: [] for name in _WORKS}

@@ -68,7 +68,10 @@ class Opener:
 
 
 def _take_turns(count: int, contributions: int, maximum: int, rounds: int, begin: Any, out: Any) -> None:
-    """Put the times of both works over ``count`` own reports into ``out``: by round, batch and work, begun together."""
+    """Put the times of both works over ``count`` new reports into ``out``, by round, batch and work.
+
+    All processes begin each of them together.
+    """
     opener = Opener(*make_batch(count, contributions, maximum))
     opener.whole(0)
     times = []

@@ -2,8 +2,8 @@
 
 A folder holds ``public_key.json``, ``private_key.txt`` and pairs of ``report_NAME.json`` and
 ``report_NAME_cleartext_payloads.json`` (content/test/data/{attribution_reporting,private_aggregation}/
-aggregatable_report_goldens). One report passes when each of its payloads opens, equals its cleartext, and is what
-our encoder makes of the contributions our decoder found in it.
+aggregatable_report_goldens). A report passes if each of its payloads opens to its cleartext, and our
+encoder makes the same bytes from the contributions that our decoder finds in it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLEARTEXT_SUFFIX = "_cleartext_payloads.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenResult:
-    """What became of one golden report; ``differences`` is empty when it passed."""
+    """The result of one golden report; ``differences`` is empty if it passed."""
 
     name: str
     differences: tuple[str, ...]

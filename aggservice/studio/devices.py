@@ -170,7 +170,7 @@ def _act(device: Device, what: str, given: Given) -> dict[str, Any]:
         case "enable" | "disable":
             browser.enabled = what == "enable"
         case _:
-            raise StudioError(f"{what!r} is not known")
+            raise StudioError(f"a device cannot do {what!r}: use save, convert, clear, forget, wait, enable or disable")
     return {"sites": given.texts("sites") or [given.text("site", "")]}
 
 

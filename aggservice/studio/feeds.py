@@ -1,7 +1,7 @@
 """Progress of work in the background: events that a page follows as a stream (server-sent events).
 
-A feed keeps its events, so that a page that connects late or again sees all of them. Open streams are counted: one
-page needs one, and a thousand are refused.
+A feed keeps its events, so that a page that connects late or again sees all of them. The number of open
+streams is limited; a page needs one.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class Feeds:
         try:
             return self._feeds[name]
         except KeyError:
-            raise UnknownItemError("this work is not known: it ended long ago or in another studio") from None
+            raise UnknownItemError(
+                "this work is unknown, because it ended long ago or in another studio: start it again"
+            ) from None
 
     @contextmanager
     def _stream(self) -> Any:

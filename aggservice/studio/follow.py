@@ -47,12 +47,12 @@ class Step:
 
 
 def follow(given: Given) -> dict[str, Any]:
-    """Walk the first conversion from number ``conversion`` on whose fate is ``fate`` (any, if it is empty)."""
+    """Return the steps of the first conversion with number ``conversion`` or more and ``fate`` (empty: any fate)."""
     campaign = parse_campaign(given.text("toml"), folder=Path.cwd())
     if campaign.client.kind != "attribution" or campaign.client.form != "deployed":
-        raise StudioError('reports are followed through the Attribution Reporting browser: write kind = "attribution"')
+        raise StudioError('only a deployed browser can be followed: write kind = "attribution" and form = "deployed"')
     if campaign.population.log is not None or campaign.population.size > _MAX_PEOPLE:
-        raise StudioError(f"reports are followed in simulated populations of at most {_MAX_PEOPLE:,} people")
+        raise StudioError(f"the population is too large or comes from a log: simulate at most {_MAX_PEOPLE:,} people")
     bits = SeededBits(f"studio {given.text('seed', 'studio', most=200)}")
     truth = simulate_reports(campaign, Chain(bits))
     fates = truth.items.fate.reshape(-1, len(campaign.measures))[:, 0]
@@ -76,7 +76,7 @@ def _fate(words: str) -> Fate:
     for fate in Fate:
         if fate.words == words:
             return fate
-    raise StudioError(f"{words!r} is not a fate")
+    raise StudioError(f"{words!r} is not a fate: use one of {', '.join(fate.words for fate in Fate)}")
 
 
 def _words(number: int) -> str:
@@ -211,7 +211,7 @@ class _Walk:
         return ReportBatch.of([received])
 
     def _aggregate(self, report: AggregatableAttributionReport, batch: ReportBatch) -> None:
-        """Run a paid job over this report alone, and show its key's place in the whole campaign beside it."""
+        """Run a paid job over this report alone, and show the same key in the whole campaign beside it."""
         query, campaign = self._campaign.queries[0], self._campaign
         limits = campaign.service
         ledger = Ledger.create(

@@ -79,17 +79,19 @@ class Guard:
             return _refuse(421, f"this studio is not at {host[:80]!r}: open the address that it printed")
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
         if origin is not None and origin not in {f"http://{one}" for one in self._access.hosts}:
-            return _refuse(403, "requests of other origins are refused")
+            return _refuse(403, "this request comes from another origin: use the page that the studio serves")
         if site not in ("same-origin", "none") and not (
             site == "cross-site" and scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate"
         ):
-            return _refuse(403, "requests of other sites are refused")
+            return _refuse(403, "this request comes from another site: use the page that the studio serves")
         if scope["method"] not in ("GET", "HEAD"):
             if headers.get(OWN_HEADER) != "1" or headers.get("content-type") != "application/json":
                 return _refuse(403, f"send JSON with the header {OWN_HEADER}: 1")
             length = headers.get("content-length", "")
             if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-                return _refuse(413, f"a request has at most {MAX_BODY_BYTES:,} bytes and names its length")
+                return _refuse(
+                    413, f"the body is too large or its length is missing: send at most {MAX_BODY_BYTES:,} bytes"
+                )
         return self._without_token(scope, headers)
 
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:

@@ -120,7 +120,7 @@ class Ledgers:
         with closing(self._database(given)) as store:
             found = Ledger.open(store, clock=SystemClock()).job(given.text("caller", most=128), given.text("job"))
         if found is None:
-            raise StudioError("this ledger has no such job of this caller")
+            raise StudioError("this ledger has no such job of this caller: check both names")
         receipt = Receipt.from_bytes(found.receipt)
         nodes = path_nodes(receipt.leaf, receipt.seq, receipt.checkpoint.entries, receipt.path)
         return {
@@ -159,7 +159,7 @@ class Ledgers:
         path = self._shelf.path(given.text("ledger"), Kind.LEDGER)
         seed = given.whole("seed", 0, least=0, most=1 << 32)
         if path.suffix == ".log" or path.stat().st_size > _MAX_COPY_BYTES:
-            raise StudioError("choose a SQLite ledger of at most 512 MiB to tamper with a copy of")
+            raise StudioError("only a copy of a SQLite ledger of at most 512 MiB can be changed: choose such a ledger")
 
         def audit(progress: Callable[[int], None]) -> dict[str, Any]:
             with TemporaryDirectory() as folder:
@@ -274,7 +274,7 @@ def _change(copy: Path, how: str, place: random.Random) -> str:
         else:
             rowid, value = place.choice(database.execute(query).fetchall() or [(None, b"")])
             if not value:
-                raise StudioError(f"this ledger is too empty to {text}")
+                raise StudioError(f"cannot {text}: this ledger has none; choose another ledger")
             at = place.randrange(len(value))
             changed = value[:at] + bytes([value[at] ^ (1 << place.randrange(8))]) + value[at + 1 :]
             database.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (changed, rowid))

@@ -33,8 +33,8 @@ def _protocol(given: Given) -> FrequencyProtocol:
 def local_dp(given: Given) -> dict[str, Any]:
     """Return one device's memoized answers and reports of a series of values, and estimates of growing fleets.
 
-    Each fleet's users hold values that fall off as 1/rank; the error stands beside V*, the method's variance (Eq. 5 of
-    the LOLOHA paper).
+    Users hold each value with a probability proportional to 1/rank. The error is given beside V*, the method's variance
+    (Eq. 5 of the LOLOHA paper).
     """
     protocol, bits = _protocol(given), _bits(given)
     values = [given.whole("value", 0, least=0, most=protocol.k - 1)] * given.whole(

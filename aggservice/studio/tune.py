@@ -1,7 +1,7 @@
 """Tune: a campaign file as a form and as text, and the errors to expect of it, recomputed with every move.
 
-The population is simulated once and its attribution once per setting that changes it; a move of ε only applies the law
-of the noise anew. Edits keep the file's comments and layout (tomlkit).
+The population is simulated once and its attribution once per setting that changes it; a move of ε only
+recomputes the noise. Edits keep the file's comments and layout (tomlkit).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Tune:
         """Write the text as a new campaign file in a folder of the shelf."""
         name = given.text("name", "campaign.toml", most=100)
         if not name.endswith(".toml"):
-            raise StudioError("the name of a campaign file ends with .toml")
+            raise StudioError("the name does not end with .toml: add that to it")
         parse_campaign(given.text("toml"), folder=self._folder(given))
         path = self._shelf.new_path(given.whole("folder", 0, least=0, most=len(self._shelf.folders) - 1), name)
         with path.open("x", encoding="utf-8") as file:
@@ -278,7 +278,7 @@ def edited(text: str, path: str, value: str) -> str:
         for step in before:
             here = here[int(step)] if step.isdigit() else here.setdefault(step, tomlkit.table())
         if not isinstance(here, Mapping):
-            raise StudioError(f"{path} is not in this file")
+            raise StudioError(f"{path} is not a field of this file: check its name")
         here[last] = parsed  # type: ignore[index]
     except (TOMLKitError, IndexError, KeyError, TypeError) as problem:
         raise StudioError(f"{path} cannot be set to {value[:60]}: {problem}") from None

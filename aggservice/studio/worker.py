@@ -29,7 +29,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run the campaign of the request and say how it goes."""
+    """Run the campaign of the request and print its events."""
     asked = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
     from aggservice.campaign import CampaignError, parse_campaign, run_campaign
