@@ -84,7 +84,9 @@ def command(
         made_few = run_few()
         made = run_fleet()
         if made_few != run_fleet(few, browsers):
-            raise RuntimeError("the fleet and the browsers disagree on how many contributions were made")
+            raise RuntimeError(
+                "the fleet and the browsers disagree on how many contributions were made: the times mean nothing"
+            )
         fleet_cpu_s: list[float] = []
 
         def timed_fleet(run: Callable[[], int] = run_fleet, into: list[float] = fleet_cpu_s) -> None:

@@ -145,7 +145,7 @@ def command(
 
     found, expected = run_few(), run_browsers(few, offsets, words)
     if [found.histogram(row, SIZE) for row in range(len(found))] != expected:
-        raise RuntimeError("the fleet and the browsers disagree on the histograms")
+        raise RuntimeError("the fleet and the browsers disagree on the histograms: the times mean nothing")
     attributed = sum(map(any, expected)) / len(expected)
     print(f"{len(expected):,} conversions by Fleet and by Browser: equal histograms, {attributed:.0%} of them not zero")
     taken: dict[str, list[float]] = {"fleet": [], "browsers": []}

@@ -64,7 +64,7 @@ class Opener:
         opened = open_batch(self.batches[index], self.keys.by_id)
         _, status = decode_batch(opened)
         if status.any():
-            raise RuntimeError("a report that was sealed for this benchmark did not open")
+            raise RuntimeError("a report that was sealed for this benchmark did not open: the times mean nothing")
 
 
 def _take_turns(count: int, contributions: int, maximum: int, rounds: int, begin: Any, out: Any) -> None:

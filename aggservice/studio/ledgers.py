@@ -225,7 +225,7 @@ def _unit(text: str) -> bytes:
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise StudioError("a unit key has 40 hex digits") from None
+        raise StudioError("this is not a unit key: give 40 hex digits") from None
 
 
 def _report(report: AuditReport) -> dict[str, Any]:

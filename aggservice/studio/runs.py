@@ -77,7 +77,7 @@ class Runs:
         """End a run and remove what it had written."""
         process = self._running.get(given.text("feed", most=100))
         if process is None:
-            raise UnknownItemError("this run is not running")
+            raise UnknownItemError("this run has ended, or is unknown: there is nothing to cancel")
         _end(process)
         return {"cancelled": True}
 

@@ -72,11 +72,11 @@ class Shelf:
         """Return the path of an item; UnknownItemError if it is not below its folder or not of this kind."""
         number, _, relative = item.partition("/")
         if not (number.isascii() and number.isdigit() and int(number) < len(self.folders)) or "\x00" in relative:
-            raise UnknownItemError(f"{item[:200]!r} is not on the shelf")
+            raise UnknownItemError(f"{item[:200]!r} is not on the shelf: choose an item of the list")
         folder = self.folders[int(number)]
         path = (folder / relative).resolve()
         if path == folder or not path.is_relative_to(folder) or _kind_of(path) is not kind:
-            raise UnknownItemError(f"{item[:200]!r} is not a {kind} on the shelf")
+            raise UnknownItemError(f"{item[:200]!r} is not a {kind} on the shelf: choose one of the list")
         return path
 
     def new_path(self, folder: int, name: str) -> Path:

@@ -48,7 +48,9 @@ class QueryPrice:
 
     def __post_init__(self) -> None:
         if not (self.epsilon_micro > 0 and 0 <= self.delta_atto <= ATTO and self.filtering_ids):
-            raise CampaignError("a query needs ε above 0, δ from 0 to 1 and at least one filtering ID")
+            raise CampaignError(
+                "the price of a query is out of range: give ε above 0, δ from 0 to 1 and at least one filtering ID"
+            )
 
     @classmethod
     def of(

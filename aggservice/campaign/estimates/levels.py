@@ -20,7 +20,7 @@ def level_variances(branching: Sequence[int], shares: Sequence[float]) -> list[f
     O(depth): nodes of a level are alike.
     """
     if len(shares) != len(branching) + 1 or not all(0 <= one <= 1 for one in shares) or not shares[-1] > 0:
-        raise CampaignError("give one share from 0 to 1 per level, and one above 0 for the leaves")
+        raise CampaignError("the shares do not fit the levels: give one from 0 to 1 per level, above 0 for the leaves")
     own = [2 / share**2 if share else float("inf") for share in shares]
     below = own[:]
     for depth in range(len(branching) - 1, -1, -1):
@@ -50,7 +50,7 @@ def best_shares(branching: Sequence[int], weights: Sequence[float]) -> list[floa
     Coordinate searches in steps from large to small, from uniform shares and from one or two levels with the leaves.
     """
     if len(weights) != len(branching) + 1 or not all(weight >= 0 for weight in weights) or not sum(weights) > 0:
-        raise CampaignError("give one weight of 0 or more per level, not all of them 0")
+        raise CampaignError("the weights do not fit the levels: give one of 0 or more per level, not all of them 0")
 
     def error(parts: list[float]) -> float:
         whole = sum(parts)

@@ -70,7 +70,7 @@ def lift(
     The interval does not apply if the control group's conversions are not above noise and chance.
     """
     if not (treated_people > 0 and control_people > 0):
-        raise CampaignError("an experiment needs people in both groups")
+        raise CampaignError("an experiment needs people in both groups: give numbers above 0")
     share = treated_people / control_people
 
     def width(r: float) -> float:

@@ -95,7 +95,7 @@ class BudgetLimits:
             and 0 <= self.delta_atto <= ATTO
             and 1 <= self.l0 <= self.l1
         ):
-            raise CampaignError("choose ε* of at least one step, a step of at most 64, δ* from 0 to 1, and 1 ≤ Λ₀ ≤ Λ₁")
+            raise CampaignError("a limit is out of range: choose 64 ≥ step > 0, ε* ≥ step, 0 ≤ δ* ≤ 1 and 1 ≤ Λ₀ ≤ Λ₁")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +179,9 @@ def make_plan(lines: Sequence[QueryLine], resources: BudgetLimits) -> Plan:
     """Propose a split: the least ε for each line, then the rest in proportion until some report would overspend."""
     names = [line.name for line in lines]
     if not lines or len(set(names)) != len(names):
-        raise CampaignError("a plan needs query lines with distinct names")
+        raise CampaignError(
+            "there are no query lines, or two have the same name: give at least one, each with its own name"
+        )
     cells = _cells(lines)
     deltas = _deltas(lines, cells, resources)
     least = _least(lines, resources, deltas, Fraction(1))

@@ -138,7 +138,9 @@ class W3cJobs(Jobs):
         if refusal is not None:  # reports of several tasks are used together, so the job is refused whole
             raise refusal
         if not summaries:
-            raise ClientError(f"job {job.name} has no task with {self._least} reports", return_code="INVALID_JOB")
+            raise ClientError(
+                f"job {job.name} has no task with {self._least} reports: make batches longer", return_code="INVALID_JOB"
+            )
         self._statements = tuple(self._by_measure(summaries))
         rows, self._draws = self._rows(job, summaries)
         path = summary_path(self._out, job)

@@ -53,7 +53,7 @@ class Distribution:
                 raise CampaignError("the column to draw from is empty: give it at least one row")
             return
         if self.name not in PARAMETERS or set(self.parameters) != set(PARAMETERS[self.name]):
-            raise CampaignError(f"{self.name!r} with {sorted(self.parameters)} is not a distribution")
+            raise CampaignError(f"there is no distribution {self.name!r} with parameters {sorted(self.parameters)}")
         if problem := self._problem():
             raise CampaignError(problem)
 

@@ -84,9 +84,9 @@ class KeyLayout:
 
     def __post_init__(self) -> None:
         for a, b in self.overlaps():
-            raise CampaignError(f"fields {a.name!r} and {b.name!r} overlap")
+            raise CampaignError(f"fields {a.name!r} and {b.name!r} overlap: give one another offset")
         if len({field.name for field in self.fields}) != len(self.fields):
-            raise CampaignError("two fields have the same name")
+            raise CampaignError("two fields have the same name: give each its own")
 
     def overlaps(self) -> list[tuple[KeyField, KeyField]]:
         """Return the pairs of fields that share a bit."""

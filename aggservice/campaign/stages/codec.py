@@ -58,7 +58,7 @@ def _outline(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
         return {"fraction": str(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"a stage cannot hold a {type(value).__name__}")
+    raise TypeError(f"a stage cannot hold a {type(value).__name__}: use arrays, text, numbers or dataclasses")
 
 
 def _value(outline: Any, array: Callable[[str], NDArray[Any]]) -> Any:
@@ -81,15 +81,15 @@ def _value(outline: Any, array: Callable[[str], NDArray[Any]]) -> Any:
 
 def _name(kind: type) -> str:
     if not kind.__module__.startswith(_OURS):
-        raise TypeError(f"a stage cannot hold a {kind.__qualname__}")
+        raise TypeError(f"a stage cannot hold a {kind.__qualname__}: use classes of this project")
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _class(name: str) -> Any:
     module, _, kind = name.partition(":")
     if not module.startswith(_OURS):
-        raise TypeError(f"{name} is not a class of a stage")
+        raise TypeError(f"a stage cannot hold a {name}")
     found = getattr(import_module(module), kind)
     if not (isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum))):
-        raise TypeError(f"{name} is not a class of a stage")
+        raise TypeError(f"a stage cannot hold a {name}")
     return found

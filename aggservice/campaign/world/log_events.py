@@ -32,7 +32,7 @@ def extent_of(tables: LogTables) -> Extent:
     """Return the extent of a log; it must have at least one row."""
     times = [one for table in tables.both for one in times_of(table)]
     if not times:
-        raise CampaignError("the log has no rows")
+        raise CampaignError("the log has no rows: give it at least one")
     start = min(times) // DAY_MS * DAY_MS
     destinations = {one for table in tables.both if "destination" in table for one in names_of(table, "destination")}
     return Extent(

@@ -245,5 +245,5 @@ def read_column(path: Path, name: str) -> list[float]:
     """Return one column of numbers of a log."""
     found = numbers_of(LogTable(columns=read_table(path), file=path, names={}), name)
     if not found:
-        raise CampaignError(f"{path.name} has no rows")
+        raise CampaignError(f"{path.name} has no rows: give it at least one")
     return found

@@ -89,7 +89,9 @@ def _sent_by_a_fleet(
     report = report_of[event]
     cut = int((report < 0).sum())
     if cut != sum(made.cuts.values()) or len(made) != event.size - cut:
-        raise RunError(f"devices sent {len(made)} reports and cut {sum(made.cuts.values())}, of {event.size} due")
+        raise RunError(
+            f"of {event.size} reports, devices sent {len(made)} and cut {sum(made.cuts.values())}: some are lost"
+        )
     full = np.ones(len(made), dtype=np.bool_)
     reports = _reports(made.device, made.time_ms, made.report_time_ms, made.report_id, full, made.value)
     return reports, report, np.where(report >= 0, Fate.ON_THE_WAY, Fate.CAPPED_L1)

@@ -173,7 +173,7 @@ def receipt(
     found = opened.job(caller, job)
     store.close()
     if found is None:
-        raise LedgerMismatchError(f"caller {caller!r} has no job {job!r} in this ledger")
+        raise LedgerMismatchError(f"caller {caller!r} has no job {job!r} in this ledger: check both names")
     _write(found.receipt, file)
 
 

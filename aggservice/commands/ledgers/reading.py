@@ -189,7 +189,7 @@ def _overview(store: Store, opened: Any, as_json: bool) -> None:
 
 def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:
     if (epsilon is None) == (rho is None):
-        raise typer.BadParameter("give --epsilon (Laplace noise) or --rho (Gaussian noise)")
+        raise typer.BadParameter("give exactly one of --epsilon (Laplace noise) and --rho (Gaussian noise)")
     if rho is not None:
         mechanism: Mechanism = GaussianNoise(rho=Rho.parse(rho), delta=Delta.parse(delta))
     else:

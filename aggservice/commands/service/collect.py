@@ -37,7 +37,7 @@ def collect(
     if not host or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 1 << 16):
         refuse(f"--listen: {listen!r} is not an address such as 127.0.0.1:8080")
     if (certificate is None) != (private_key is None):
-        refuse("give --certificate and --private-key together")
+        refuse("only one of --certificate and --private-key is given: give both, or neither")
     for one in origin or ():
         if not is_reporting_origin(one):
             refuse(f"--origin: {one!r} is not an origin such as https://adtech.example")

@@ -274,7 +274,7 @@ def summary(
     count = 0
     with _opened(source) as (stream, is_avro):
         if not is_avro:
-            raise WireError(f"{source} is not an Avro file")
+            raise WireError(f"{source} is not an Avro file: give a summary as the service writes it")
         with _text(target) as out:
             for rows in read_summary(stream):
                 for number, metric in zip(_numbers(rows), rows.metric.tolist(), strict=True):

@@ -80,12 +80,12 @@ def create(
     if not (bool(conversion_site) == bool(histogram_size) == bool(max_value)):
         refuse("--conversion-site, --histogram-size and --max-value belong together: give all of them, or none")
     if (shuffle_delta or shuffle_bound or shuffle_collection) and not shuffle_randomizer:
-        refuse("--shuffle-delta, --shuffle-bound and --shuffle-collection need --shuffle-randomizer")
+        refuse("--shuffle-delta, --shuffle-bound and --shuffle-collection need --shuffle-randomizer: give it too")
     try:
         mask = int(key_mask, 16) if key_mask else None
         ids = tuple(int(one) for one in filtering_ids.split(",")) if filtering_ids else ()
     except ValueError:
-        refuse("give --key-mask in hexadecimal digits and --filtering-ids as whole numbers separated by commas")
+        refuse("--key-mask or --filtering-ids is wrong: give hexadecimal digits, and whole numbers separated by commas")
     parameters = JobParameters(
         attribution_report_to=attribution_report_to,
         reporting_site=reporting_site,
@@ -234,7 +234,7 @@ def aggregate(
     try:
         ids = tuple(int(one) for one in filtering_ids.split(",")) if filtering_ids else ()
     except ValueError:
-        refuse("give --filtering-ids as whole numbers separated by commas")
+        refuse("--filtering-ids is wrong: give whole numbers separated by commas")
     parts = [] if domain is None else list(read_domain(domain))
     high, low = (np.concatenate([getattr(one, name) for one in parts] or [np.empty(0, np.uint64)]) for name in _HALVES)
     parameters = JobParameters(

@@ -212,7 +212,7 @@ class ObjectPublisher:
             if f"{manifest.destination}/".startswith(f"{root}/"):
                 return RemoteFolder(root, f"{manifest.destination}/".removeprefix(f"{root}/").rstrip("/"))
         raise RemoteError(
-            "the result is paid for, but it goes to object storage that this service is not configured for any more"
+            "the result is paid for, but its object storage is no longer configured: ask the operator to configure it"
         )
 
     def publish(self, manifest: Manifest, folder: Path) -> None:
