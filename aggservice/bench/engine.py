@@ -150,7 +150,7 @@ class Others:
     def share(self, *used: Used) -> float:
         """Return the share of the machine's time since the beginning that processes other than ours had.
 
-        ``used`` is what measured processes used meanwhile: what their servers forked is not among our children.
+        ``used`` is what the measured processes used: those that their fork servers started are not our children.
         """
         total, idle, own = (now - then for now, then in zip(self._now(), self._start, strict=True))
         return max(0.0, (total - idle - own - sum(one.unwaited_s for one in used)) / total)

@@ -100,7 +100,7 @@ def _options(value: int) -> ConversionOptions:
 
 
 def core_seconds(work: Callable[[], object]) -> float:
-    """Return the time of one core that a call takes; nothing here uses a second one."""
+    """Return the CPU time that a call takes; nothing here uses a second core."""
     started = time.process_time()
     work()
     return time.process_time() - started

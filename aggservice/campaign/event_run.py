@@ -1,4 +1,4 @@
-"""Event-level reports of a campaign, alone or beside aggregatable ones: the browser adds the noise, no ledger pays."""
+"""Event-level reports of a campaign, alone or beside aggregatable ones: the browser adds the noise."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ _INTEGERS_AS_TEXT = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedEvent:
-    """One registration of a log: when, by which user, and where it stands in the log."""
+    """One registration of a log: its time, its user, and its place in the log."""
 
     time_ms: int
     user: str
@@ -180,7 +180,7 @@ def _trigger_header(row: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _as_headers_write(name: str, value: Any) -> Any:
-    """Return a value as headers have it: 64-bit numbers as text, which the log may have as numbers."""
+    """Return a value as a header holds it: a 64-bit number, which the log may hold as a number, becomes text."""
     if isinstance(value, dict):
         return {key: _as_headers_write(key, one) for key, one in value.items()}
     if isinstance(value, list):

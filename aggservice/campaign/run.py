@@ -272,7 +272,7 @@ def _sealed_jobs(
     service: RemoteService | None,
     ledger: Path | None,
 ) -> Iterator[Jobs]:
-    """Seal the reports to a service and yield what submits jobs to it, over files if the service can read them."""
+    """Seal the reports to a service and yield a runner of jobs there, over files if the service can read them."""
     with _open_service(campaign, out, chain.bits, truth, workers, service, ledger) as (client, keys, clock, files):
         prefix = "" if service is None and ledger is None else _new_prefix()
         yield seal_reports(
@@ -293,7 +293,7 @@ def seal_reports(
     files: bool,
     prefix: str = "",
 ) -> Jobs:
-    """Seal the reports into ``out`` and return what submits jobs over them."""
+    """Seal the reports into ``out`` and return a runner of jobs over them."""
     with chain.watch.stage("seal", truth.collected.received) as sealed:
         rows, folder, bits = truth.collected.rows, out / "batches", chain.bits.child("sealing")
         if campaign.client.api != "w3c":
@@ -308,7 +308,7 @@ def seal_reports(
 
 @contextmanager
 def _unsealed_jobs(campaign: Campaign, out: Path, chain: Chain, truth: Truth, ledger: Path | None) -> Iterator[Jobs]:
-    """Yield what runs jobs over unsealed reports, at an engine with the ledger that a service would have."""
+    """Yield a runner of jobs over unsealed reports: an engine with the ledger that a service would have."""
     (out / "batches").mkdir()  # marks the folder as that of a run
     manual, clock = _clock(campaign, ledger)
     bits = chain.bits.child("service")

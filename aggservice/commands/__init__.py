@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "estimate": (
         "commands.campaigns.estimate:estimate",
-        "Means, ratios, lift and quantiles from summaries.",
+        "Compute means, ratios, lift and quantiles from summaries.",
     ),
     "new": ("commands.campaigns.new:new", "Write a commented file to start from."),
     "replay": (
@@ -67,7 +67,7 @@ COMMANDS = {
     ),
     "attack": (
         "commands.campaigns.attack:attack",
-        "Attack on-device budgets: what is left for other sites.",
+        "Attack on-device budgets; show what other sites have left.",
     ),
     "figure": (
         "commands.campaigns.attack:figure",
@@ -256,8 +256,8 @@ def _names(
 def main() -> None:
     """Run the program.
 
-    Most objects of a command live until it ends. So cycles are looked for rarely, and not at all on the way out: with
-    the usual thresholds that takes a fifth of the CPU time of ``demo``.
+    Most objects of a command live until it ends. So garbage is collected rarely, and never at exit: with the usual
+    thresholds, collection takes a fifth of the CPU time of ``demo``.
     """
     gc.disable()
     gc.set_threshold(_OBJECTS_PER_COLLECTION, 50, 50)

@@ -21,9 +21,7 @@ def studio(
         list[Path] | None, typer.Argument(help="Folders with campaign files, runs, ledgers or scenarios.")
     ] = None,
     listen: Annotated[str, typer.Option(help="host:port; another host than loopback needs --token.")] = "127.0.0.1:0",
-    token: Annotated[
-        bool, typer.Option("--token", help="Ask for a token, which is part of the printed address.")
-    ] = False,
+    token: Annotated[bool, typer.Option("--token", help="Require a token; the printed address contains it.")] = False,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")] = True,
 ) -> None:
     """Open the web page: tune, run, follow, audit, try budgets.

@@ -117,7 +117,7 @@ def keys_of(raw: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
 
 
 class ContentDigest:
-    """A hash over the keys and reports of a stream. It does not depend on how they were divided into messages."""
+    """A hash over the keys and reports of a stream. It does not depend on their division into messages."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256(b"aggservice stream v1\0")

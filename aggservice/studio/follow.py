@@ -1,7 +1,7 @@
 """Follow one report: a simulated conversion from its registration to its place in a summary, step by step.
 
 Every step is the library's own: the Attribution Reporting browser, the wire format, the collector, the engine and a
-ledger in memory. The data is simulated from a seed, so showing what is inside a report reveals nobody.
+ledger in memory. The data is simulated from a seed, so showing what is inside a report harms no one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may talk to the studio: the page it served itself, on the addresses it listens on, and nobody else.
+"""Refuses every request that does not come from the studio's own page at one of its own addresses.
 
 The checks run before any route: the Host header (against DNS rebinding), Origin and Sec-Fetch-Site (against requests
 of other sites), a header that only the studio's own scripts send (against forged forms), an optional token, and the

@@ -11,7 +11,7 @@ from aggservice.audit.target import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """The samples of both worlds, and the ε at δ that one unit was charged or promised. ``name`` tells parts apart."""
+    """The samples of both worlds, and the ε at δ that one unit was charged or promised. ``name`` names the part."""
 
     first: Samples
     second: Samples

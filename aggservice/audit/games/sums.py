@@ -1,7 +1,7 @@
 """Games against one release: declared keys, discovery, the others total, Gaussian noise, repeated and late reports.
 
-Units are tried many at a time: unit i alone contributes to key 2i, and the noise of each key is its own, so that every
-key is a trial. Keys of the second world are those that nobody contributed to.
+One job tries many units: only unit i contributes to key 2i, and each key has independent noise, so that every key is a
+trial. Keys of the second world are those without any contribution.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def worlds(features: dict[str, Metrics], units: int) -> tuple[Samples, Samples]:
 
 
 def pairs(metrics: Metrics, **more: Metrics) -> dict[str, Metrics]:
-    """Return the metric of each even key, and its difference from the odd key beside it, which nobody ever uses.
+    """Return the metric of each even key, and its difference from the next odd key, which has no contribution.
 
     Two keys that share their noise show the true sum in that difference.
     """
@@ -50,7 +50,7 @@ def together(answers: Sequence[Metrics], moved: Sequence[int] | None = None) -> 
 
 
 def guesses(job: str, metrics: Metrics, epsilon_micro: int) -> dict[str, Metrics]:
-    """Return what is left of metrics after subtracting noise that somebody could compute from the public job id."""
+    """Return the metrics less noise that anyone could compute from the job id, if the service drew it from there."""
     law = DiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=L1)
     sources: dict[str, Bits] = {"job id": SeededBits(job), "job id and label": SeededBits(job).child("noise")}
     return {

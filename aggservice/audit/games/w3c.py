@@ -2,7 +2,7 @@
 
 Neighbours lose the impressions that one device saved in one epoch (docs/guarantees.md). What a device paid is read from
 its own budgets, which no site can see. The service has noise for 2 · maxValue at each report's ε, so a browser that
-reports more than it paid for is told apart more easily.
+reports more than it paid for reveals more than was charged.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ def _distinct(bits: Bits, total: int, count: int) -> Ints:
 
 
 class _CommonEpochs(RandomDraws):
-    """Lets the epochs of all devices begin at the same moments, as in the artifact."""
+    """Makes the epochs of all devices begin at the same times, as in the artifact."""
 
     def __init__(self, bits: Bits, clock: ManualClock) -> None:
         super().__init__(bits)

@@ -17,7 +17,7 @@ def level_variances(branching: Sequence[int], shares: Sequence[float]) -> list[f
     """Return the exact variance of the least-squares estimate of a node of each level, from the root to the leaves.
 
     ``branching[d]`` is the number of children of a node at depth d; a share of 0 means that a level is not asked for.
-    O(depth): nodes of a level are alike.
+    Takes O(depth), because all nodes of a level have the same variance.
     """
     if len(shares) != len(branching) + 1 or not all(0 <= one <= 1 for one in shares) or not shares[-1] > 0:
         raise CampaignError("the shares do not fit the levels: give one from 0 to 1 per level, above 0 for the leaves")

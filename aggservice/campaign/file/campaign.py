@@ -181,7 +181,7 @@ def _check_w3c(top: Section, campaign: Campaign) -> None:
         if origin != f"https://{parse_site(origin.removeprefix('https://'))}":
             section = top if key == "reporting_origin" else top.section("population")
             section.refuse(
-                key, f"has {origin!r}", "W3C Attribution knows sites: write https:// and a registrable domain"
+                key, f"has {origin!r}", "W3C Attribution measures sites: write https:// and a registrable domain"
             )
     for index, query in enumerate(campaign.queries):
         for key in ("discovery", "others_epsilon"):

@@ -47,7 +47,7 @@ def parse_design(section: Section) -> DesignSettings:
 
 
 def parse_w3c(section: Section) -> W3cSettings:
-    """Read how a campaign measures with W3C browsers. The fields stand beside those of the other APIs."""
+    """Read how a campaign measures with W3C browsers. The fields are in the same table as those of the other APIs."""
     size = section.whole("histogram_size", 0, least=1, most=design_config(Design.W3C).max_histogram_size)
     settings = W3cSettings(
         design=parse_design(section),

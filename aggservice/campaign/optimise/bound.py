@@ -46,7 +46,7 @@ def noise_lab(campaign: Campaign, chain: Chain) -> Choice:
 def lower_bound(campaign: Campaign, chain: Chain, taus: Taus) -> float | None:
     """Return an RMSRE_τ that no choice can beat; None with key discovery.
 
-    A query may use no more ε than all queries together have; with one query that is its own.
+    The bound lets each query use the ε of all queries together; with one query that is its own ε.
     """
     if any(query.discovery for query in campaign.queries) or campaign.client.kind != "attribution":
         return None

@@ -40,7 +40,7 @@ class Figures:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
     """What ``optimise`` proposes, beside the file as it is and Noise Lab's rule. ``bound`` is below the error of every
-    choice on the half that judges; None if there is no bound.
+    choice on the half to judge on; None if there is no bound.
     """
 
     campaign: Campaign

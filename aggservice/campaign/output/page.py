@@ -100,7 +100,7 @@ def html_page(title: str, body: str) -> str:
 
 
 def escaped(value: object) -> str:
-    """Return text for HTML."""
+    """Return a value as text, escaped for HTML."""
     return html.escape(str(value))
 
 

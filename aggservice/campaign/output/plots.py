@@ -67,7 +67,7 @@ def draw_plots(campaign: Campaign, metrics: Metrics, folder: Path) -> list[tuple
 def save(plt: Any, figure: Any, stem: Path) -> Path:
     """Write a figure as SVG and PNG without dates, and return the SVG.
 
-    The canvases print by themselves: ``savefig`` would draw each figure once more, only to measure it.
+    It prints through the canvas, because ``savefig`` would draw each figure once more to measure it.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -22,7 +22,7 @@ from w3c_client.randomness import Draws, RandomDraws
 class AttributionMechanism:
     """Browsers with budgets of their own before a service: events make reports and queries make jobs.
 
-    Time begins with that of ``clock`` and passes before each event that says so. Without a ``backend``, jobs run in an
+    Time starts at that of ``clock`` and advances by the days of each event. Without a ``backend``, jobs run in an
     engine over ``ledger`` that has no minimum batch. With ``without`` it is the neighbouring world: the same moves,
     without the impressions that one device saved in one epoch. ``draws`` are the random choices of all browsers.
     """

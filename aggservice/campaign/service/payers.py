@@ -1,7 +1,7 @@
-"""Classes of privacy units that every job of a run charges alike: one unit of each class pays for all of them.
+"""Classes of privacy units that every job of a run charges the same: one unit per class pays for its whole class.
 
-A ledger treats units with the same past alike, so its decisions and balances over one unit per class are those over all
-units. It makes the charge of a simulated run as small as the number of its classes.
+A ledger treats units with the same past in the same way, so its decisions and balances over one unit per class are
+those over all units. A simulated run therefore charges only as many units as it has classes.
 """
 
 from __future__ import annotations

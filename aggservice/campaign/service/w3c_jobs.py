@@ -1,6 +1,7 @@
 """The jobs of a W3C campaign: one per task, since a service sums only reports of one task, and each of them once.
 
-Reports go to ``batches/000/TASK/``: the page that called knows the task. Rows come back by index and leave here by key.
+Reports go to ``batches/000/TASK/``: the page that called knows the task. The service returns rows by index; this module
+returns them by key.
 """
 
 from __future__ import annotations

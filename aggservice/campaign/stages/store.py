@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class StageStore:
-    """Computes a stage when nobody has before. ``folder`` keeps every finished stage for later runs.
+    """Computes each stage once. ``folder`` keeps every finished stage for later runs.
 
     Memory holds what was used since the last ``forget_unused``: one chain of stages, whatever the number of points.
     ``computed`` and ``read`` list the names and digests of stages that were computed, or read from the folder.
@@ -28,7 +28,7 @@ class StageStore:
     _used: set[tuple[str, str]] = field(default_factory=set)
 
     def get(self, name: str, digest: str, compute: Callable[[], T]) -> T:
-        """Return the result of a stage: held, from the folder, or computed now and then kept."""
+        """Return the result of a stage: from memory, from the folder, or computed now and stored."""
         key = (name, digest)
         self._used.add(key)
         if key in self._held:

@@ -140,7 +140,7 @@ def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[SweepPoi
 
 
 def changed(campaign: Campaign, values: Mapping[str, Any]) -> Campaign:
-    """Return the campaign with other values of some fields, given by their paths; it is read and checked anew."""
+    """Return the campaign with other values of some fields, given by their paths, read and checked like a file."""
     document: dict[str, Any] = copy.deepcopy(dict(campaign.document))
     for path, value in values.items():
         for table, key in _holders(document, path):

@@ -154,7 +154,7 @@ def _read_json(files: Sequence[Path]) -> dict[str, list[Any]]:
 
 
 def json_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON file, one after the other or in lists."""
+    """Return the objects of a JSON file, which holds them one after the other or in lists."""
     remedy = "Name measurement-simulation's JSON, a CSV file or a Parquet file"
     text = read_text(path, remedy=remedy, error=CampaignFileError)
     decoder, rows, at = json.JSONDecoder(), [], 0

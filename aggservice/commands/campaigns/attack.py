@@ -30,7 +30,7 @@ def attack(
     seed: Annotated[str, typer.Option(help="The seed of the population; default: the file's.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Attack on-device budgets: what is left for other sites.
+    """Attack on-device budgets; show what other sites have left.
 
     Prints the error of every conversion site's query (RMSRE), the conversions that each filter refused, and how much of
     a device's global budget the adversary took, beside the bound that the design gives.

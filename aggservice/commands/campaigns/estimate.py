@@ -18,7 +18,7 @@ from aggservice.commands.console import Json, print_json, refuse
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire import read_summary
 
-estimate = typer.Typer(help="Means, ratios, lift and quantiles from summaries.", no_args_is_help=True)
+estimate = typer.Typer(help="Compute means, ratios, lift and quantiles from summaries.", no_args_is_help=True)
 
 SummaryFile = Annotated[Path, typer.Argument(help="A summary file (Avro), as the service writes it.")]
 Epsilon = Annotated[str, typer.Option(help="ε of the job, as decimal text.")]
@@ -27,7 +27,7 @@ Level = Annotated[
     float, typer.Option(help="Confidence: the share of intervals that hold the truth.", min=0.5, max=0.9999)
 ]
 Scale = Annotated[float, typer.Option(help="What one counted unit contributes (the scale of a measure).")]
-Buckets = Annotated[str, typer.Option(help="Buckets to add up, decimal or 0x…, with commas between.")]
+Buckets = Annotated[str, typer.Option(help="Buckets to add up, decimal or 0x…, separated by commas.")]
 
 
 @estimate.command()
@@ -82,7 +82,7 @@ def lift(
 @estimate.command()
 def quantile(
     summary: SummaryFile,
-    buckets: Annotated[str, typer.Option(help="The buckets of the histogram in order of value, commas between.")],
+    buckets: Annotated[str, typer.Option(help="The buckets of the histogram in order of value, separated by commas.")],
     p: Annotated[float, typer.Option("--p", help="Which quantile: 0.5 is the median.")] = 0.5,
     scale: Scale = 1.0,
     epsilon: Epsilon = "10",
@@ -147,7 +147,7 @@ def _numbers(text: str) -> Sequence[int]:
     try:
         found = [int(part.strip(), 0) for part in text.split(",")]
     except ValueError:
-        refuse(f"{text!r} is not a list of buckets: write whole numbers, decimal or 0x…, with commas between")
+        refuse(f"{text!r} is not a list of buckets: write whole numbers, decimal or 0x…, separated by commas")
     if len(set(found)) != len(found):
         refuse(f"{text!r} names a bucket twice: name each once")
     return found

@@ -22,7 +22,7 @@ def _group() -> None:
 def campaign(
     file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")] = Path("campaign.toml"),
 ) -> None:
-    """Write a campaign file that runs as it is, explained."""
+    """Write an explained campaign file that runs as it is."""
     text = (files("aggservice.campaign.file") / "template.toml").read_text(encoding="utf-8")
     try:
         with file.open("x", encoding="utf-8") as opened:

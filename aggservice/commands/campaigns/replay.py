@@ -17,7 +17,7 @@ def replay(
     log: Annotated[
         Path,
         typer.Argument(
-            help="A folder of *source*.json and *trigger*.json, by year/month/day if you like.", exists=True
+            help="A folder of *source*.json and *trigger*.json, also in folders by year/month/day.", exists=True
         ),
     ],
     out: Annotated[Path, typer.Option(help="A new folder for the reports.")] = Path("replayed"),

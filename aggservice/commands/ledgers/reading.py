@@ -217,8 +217,8 @@ def check(
 ) -> None:
     """Dry-run a job: say whether every unit can pay for it.
 
-    If not, lists units that cannot pay and what they lack, with --reports also their reports by id, file and row; the
-    exit code is 1. Nothing is charged.
+    If not, lists units that cannot pay and what they lack, and with --reports also their reports by id, file and row;
+    the exit code is then 1. Nothing is charged.
     """
     release = _release(epsilon, delta, rho)
     store, opened = reading(ledger, schema)
@@ -284,7 +284,7 @@ def log(
 ) -> None:
     """List the entries of a ledger or of an exported log.
 
-    The entries are shown as they are written; verify checks them.
+    Shows the entries as they are written; `aggservice ledger verify` checks them.
     """
     query = EntryQuery(
         job_id=job,

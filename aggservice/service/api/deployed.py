@@ -204,7 +204,7 @@ def _times(found: Iterable[tuple[str, bool, timestamp_pb2.Timestamp]]) -> dict[s
 
 
 def job_document(job: aggregation_pb2.Job) -> dict[str, Any]:
-    """Return a job as getJob shows it. A job that only the ledger knows has no request any more."""
+    """Return a job as getJob shows it. A job that only the ledger knows is shown without its request."""
     asked, given = job.request, job.request.job_parameters
     inputs = [asked.input_data_blob_prefix, *asked.input_data_blob_prefixes]
     parameters: dict[str, Any] = _place(asked.output_domain_blob_prefix, "output_domain")

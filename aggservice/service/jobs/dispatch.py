@@ -51,7 +51,7 @@ class _Running:
             self.session.cancel()
 
     def begin(self, session: Session) -> None:
-        """Record the session; CancelledError if the job must not begin any more."""
+        """Record the session; CancelledError if the job was cancelled, or its lease lost, before it began."""
         if self.cancelled or self.lost:
             raise CancelledError("the job was cancelled before it began; nothing was charged")
         self.session = session
@@ -105,7 +105,7 @@ class Dispatcher:
             self._spawn(self._look())
 
     def rest(self) -> None:
-        """Take up no more jobs; those that run go on."""
+        """Stop taking up jobs; running jobs continue."""
         self._taking = False
 
     def reports_read(self, row: QueuedJob) -> int | None:

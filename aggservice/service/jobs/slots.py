@@ -15,8 +15,8 @@ class JobSlots:
     """A bounded number of running jobs, and a bounded queue of jobs that wait for a slot, first come, first served.
 
     One caller holds at most ``per_caller`` slots. If that is fewer than all, one caller may also fill at most half of
-    the queue: a job that reads a slow stream holds its slot for as long as its caller likes. Used from the event loop
-    alone.
+    the queue: a job that reads a slow stream holds its slot for as long as its caller likes. Used only
+    from the event loop.
     """
 
     def __init__(self, *, jobs: int, per_caller: int, waiting: int, metrics: Metrics) -> None:

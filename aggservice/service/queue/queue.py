@@ -139,7 +139,7 @@ class JobQueue:
         return self.database.write("renew_leases", work)
 
     def finish(self, seq: int, owner: str, end: JobEnd) -> bool:
-        """Record how a job ended; False, and nothing is changed, if ``owner`` does not hold it any more."""
+        """Record how a job ended and return True; change nothing and return False if ``owner`` no longer holds it."""
 
         def work(execute: Execute) -> bool:
             rows = execute(
@@ -152,7 +152,7 @@ class JobQueue:
         return self.database.write("finish_job", work)
 
     def give_back(self, seq: int, owner: str) -> None:
-        """Let any service take up a job that ``owner`` could not finish because it stops; not counted as an attempt."""
+        """Return a job of ``owner``, which is stopping, to the queue; the attempt is not counted."""
         self.database.write(
             "give_back_job",
             lambda execute: execute(
@@ -181,7 +181,7 @@ class JobQueue:
         return self.database.write("cancel_job", work)
 
     def take_over(self) -> int:
-        """Let the jobs of services that have ended be taken up at once: for a queue that only one service can use."""
+        """Return the jobs of ended services to the queue; return their number. For a queue of one service only."""
         if self.shared:
             return 0
         return self.database.write(

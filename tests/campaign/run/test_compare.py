@@ -160,8 +160,8 @@ def test_a_seed_repeats_the_comparison_and_the_page_has_every_api(tmp_path: Path
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ('name = "three"', 'name = "three"\nreporting_origin = "https://www.ad-tech.example"', "knows sites"),
-        ("days = 6", 'days = 6\ndestinations = ["https://a.shop.example"]', "knows sites"),
+        ('name = "three"', 'name = "three"\nreporting_origin = "https://www.ad-tech.example"', "measures sites"),
+        ("days = 6", 'days = 6\ndestinations = ["https://a.shop.example"]', "measures sites"),
         ('epsilon = "10"', 'epsilon = "10"\ndiscovery = true', "every index"),
         ("[client]", '[client]\ndesign = "big-birds"', "Write one of"),
         ("[client]", '[client]\nform = "paper"', "deployed"),
