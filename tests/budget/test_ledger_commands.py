@@ -250,7 +250,7 @@ def test_recover_gives_back_visibly(desk: Desk) -> None:
         (["balance", "LEDGER", "xyz"], "not a unit key"),
         (["log", "LEDGER", "--since", "yesterday"], "not a time"),
         (["log", "LEDGER", "--unit", "00"], "not a unit key"),
-        (["check", "LEDGER", "--caller", "anna"], "give --epsilon"),
+        (["check", "LEDGER", "--caller", "anna"], "give exactly one of --epsilon"),
         (["check", "LEDGER", "--caller", "anna", "--epsilon", "65"], "above 64"),
         (["check", "LEDGER", "--caller", "anna", "--epsilon", "nan"], "not a decimal number"),
         (["check", "LEDGER", "--caller", "anna", "--rho", "1"], "zCDP"),

@@ -174,8 +174,8 @@ def test_what_cannot_be_converted_says_where(tmp_path: Path) -> None:
         ("{}", "reports", "in: line 1: aggregation_service_payloads"),
         ('[{"aggregation_service_payloads": [1]}]', "reports", "in: entry 0"),
         ("{}\n{", "reports", "in: "),
-        ("what", "reports", "not Avro"),
-        ("[]\n[]\n", "reports", "in: line 2: there is more"),
+        ("what", "reports", "neither Avro nor JSON"),
+        ("[]\n[]\n", "reports", "in: the list on line 1 is followed"),
         ("what", "summary", "not an Avro file"),
         ("Obj\x01", "summary", "byte 4"),
     ):

@@ -95,7 +95,10 @@ class BudgetLimits:
             and 0 <= self.delta_atto <= ATTO
             and 1 <= self.l0 <= self.l1
         ):
-            raise CampaignError("a limit is out of range: choose 64 ≥ step > 0, ε* ≥ step, 0 ≤ δ* ≤ 1 and 1 ≤ Λ₀ ≤ Λ₁")
+            raise CampaignError(
+                "a limit is out of range: choose a step of at most 64, ε* of at least one step, δ* from 0 to 1, "
+                "and 1 ≤ Λ₀ ≤ Λ₁"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

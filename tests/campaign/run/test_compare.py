@@ -162,7 +162,7 @@ def test_a_seed_repeats_the_comparison_and_the_page_has_every_api(tmp_path: Path
     [
         ('name = "three"', 'name = "three"\nreporting_origin = "https://www.ad-tech.example"', "measures sites"),
         ("days = 6", 'days = 6\ndestinations = ["https://a.shop.example"]', "measures sites"),
-        ('epsilon = "10"', 'epsilon = "10"\ndiscovery = true', "every index"),
+        ('epsilon = "10"', 'epsilon = "10"\ndiscovery = true', "its own indexes"),
         ("[client]", '[client]\ndesign = "big-birds"', "Write one of"),
         ("[client]", '[client]\nform = "paper"', "deployed"),
         ('call_epsilon = "0.5"', 'call_epsilon = "0.0000005"', "six decimal places"),

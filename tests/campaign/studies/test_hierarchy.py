@@ -182,9 +182,9 @@ def test_best_shares_beat_others() -> None:
     cost = sum(weight / share**2 for weight, share in zip(weights, apart, strict=True))
     for shares in draws.dirichlet(np.ones(4), 2000):
         assert sum(weight / share**2 for weight, share in zip(weights, shares, strict=True)) >= cost
-    with pytest.raises(CampaignError, match="one share"):
+    with pytest.raises(CampaignError, match="shares do not fit"):
         level_variances([2], [0.5, 0.0])
-    with pytest.raises(CampaignError, match="one weight"):
+    with pytest.raises(CampaignError, match="weights do not fit"):
         best_shares([2], [0.0, 0.0])
 
 
