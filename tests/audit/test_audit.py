@@ -37,6 +37,7 @@ def test_every_game_says_what_it_exposes_and_how_many_bounds_it_has() -> None:
     assert len({game.name for game in GAMES}) == len(GAMES) >= 20
     page = (Path(__file__).parents[2] / "docs" / "audit.md").read_text(encoding="utf-8")
     assert f"({sum(game.parts for game in GAMES)} in a whole run)" in page
+    assert f"one of the {len(GAMES)} games" in page
     assert all(game.exposes for game in GAMES)
 
 
