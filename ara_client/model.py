@@ -127,7 +127,10 @@ class EventClient:
             self.v[s, spec.trig_data] = self.u[s, spec.trig_data] = 0
 
     def register_trigger(self, t: Trigger) -> None:
-        """Add to the value of the newest active source that matches. First pass the windows before it."""
+        """Add the trigger's value to the newest active source that matches.
+
+        Call ``pass_windows`` first, up to the time of the trigger.
+        """
         if t.value > 0:
             for s in reversed(self.sources):
                 if s.exp_date > t.time and t.dest == s.dest and t.filt & s.src_filt and (s, t.data) in self.v:
@@ -170,8 +173,8 @@ def outputs_of(s: EventSource) -> list[tuple[tuple[EventReport, ...], ...]]:
 class InteractiveRandomizedResponse(Generic[Answer]):
     """Algorithm 8 with parameters ε and O; its state is i and s*.
 
-    Theorem 5.1 needs truthful answers inside O: with another one the loss is infinite. So an answer that no combination
-    in O begins with is refused, whether or not it would be sent.
+    Theorem 5.1 requires that the truthful answers form a combination in O; otherwise the privacy loss is infinite. So
+    ``answer`` raises an error if no combination in O begins with the truthful answers so far, even if s* is sent.
     """
 
     def __init__(self, *, epsilon: Fraction, outputs: Sequence[Sequence[Answer]], bits: Bits) -> None:
@@ -181,7 +184,7 @@ class InteractiveRandomizedResponse(Generic[Answer]):
         self._truth: list[Answer] = []
 
     def draw(self) -> Sequence[Answer] | None:
-        """Return None to be truthful, or s*."""
+        """Draw s*, or None to answer truthfully."""
         e = exp(self.epsilon)
         truthful = bernoulli(self._bits, (e - 1) / (e + (len(self.outputs) - 1)))
         return None if truthful else self.outputs[uniform_below(self._bits, len(self.outputs))]

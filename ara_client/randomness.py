@@ -98,7 +98,7 @@ class FixedDraws:
         self.null_days: frozenset[int] = frozenset()
 
     def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
-        """Return the reports that were set."""
+        """Return ``fake_reports``, numbered by bucket, or None if it is not set."""
         if self.fake_reports is None:
             return None
         seen: dict[int, int] = {}
@@ -109,7 +109,7 @@ class FixedDraws:
         return chosen
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
-        """Return whether the day was set."""
+        """Return whether ``null_days`` has the day."""
         return lookback_day in self.null_days
 
     def aggregatable_delay_ms(self) -> int:

@@ -44,7 +44,9 @@ _MAX_BUFFERED_OS_REGISTRATIONS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request that a page makes. ``context`` is the top-level origin, ``eligible`` the request's header.
+    """A request that a page makes.
+
+    ``context`` is the top-level origin; ``eligible`` is the value of the header ``Attribution-Reporting-Eligible``.
 
     ``navigation`` names the navigation to which the request belongs: the sources of one navigation must have the same
     scopes. Without a name, a navigation request is a navigation of its own.

@@ -28,14 +28,14 @@ class AggregatableCandidate:
 
     @property
     def required(self) -> int:
-        """The sum of the values, which the budgets pay."""
+        """The sum of the contributions' values: the amount to charge to the budgets."""
         return sum(contribution.value for contribution in self.contributions)
 
 
 def create_aggregatable(
     state: BrowserState, trigger: TriggerEvent, source: StoredSource, subject: FilterSubject
 ) -> AggregatableCandidate | AttributionResult:
-    """Return the contributions of a trigger for a source, or why it makes none."""
+    """Return the aggregatable report that a trigger would make for a source, or why it makes none."""
     registration = trigger.registration
     if not registration.has_aggregatable_data:
         return NOT_REGISTERED
@@ -62,7 +62,7 @@ def contributions_of(
 ) -> tuple[Contribution, ...]:
     """Return the histogram contributions of a source and a trigger (WICG, "create aggregatable contributions").
 
-    One per aggregation key for which the trigger has a value, in the order of the keys' names.
+    There is one per aggregation key for which the trigger has a value, in the order of the keys' names.
     """
     buckets = dict(source.registration.aggregation_keys)
     for data in registration.aggregatable_trigger_data:

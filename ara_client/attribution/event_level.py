@@ -103,7 +103,7 @@ def store_event_report(
 
 
 def check_event_limits(state: BrowserState, trigger: TriggerEvent, source: StoredSource) -> AttributionResult | None:
-    """Return the limit that forbids one more event-level report, or None."""
+    """Return the refusal if a limit forbids one more event-level report, otherwise None."""
     vendor = state.vendor
     if not state.limits.allows_attribution(source, "event", trigger.destination):
         kind = "trigger-event-attributions-per-source-destination-limit"
@@ -146,7 +146,7 @@ def event_report(
 
 
 def _lowest_priority(state: BrowserState, source: StoredSource, due_ms: int) -> PendingReport | None:
-    """Return the report of a source's window to replace first: lowest priority, then the latest made."""
+    """Return the source's report due at ``due_ms`` to replace, or None: lowest priority first, then newest."""
     same_window = [
         pending
         for pending in state.pending.of_source(source.id)

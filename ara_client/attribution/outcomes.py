@@ -1,4 +1,4 @@
-"""What the steps of attribution hand to each other: a trigger as it arrived, and what became of it or of a source."""
+"""Values that the steps of attribution exchange: a trigger as it arrived, and the results for triggers and sources."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class TriggerEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributionResult:
-    """The result of one half of attribution. ``type`` is None for success and for a half that was not requested.
+    """The result of event-level or of aggregatable attribution.
 
+    ``type`` is the debug data type of a failure; None for success, and if the trigger requested no such report.
     ``dropped`` is the event-level report that was made but not stored.
     """
 

@@ -72,7 +72,7 @@ def _plain_space(trigger_data: tuple[int, ...], windows: int, max_reports: int) 
 
 
 def _check_states(state: BrowserState, source: StoredSource, space: StateSpace) -> SourceOutcome | None:
-    """Return why a source could reveal too much; otherwise set its rate of noise and return None."""
+    """Set a source's rate of noise; return the refusal if its reports could reveal too much, otherwise None."""
     vendor, epsilon, states = state.vendor, source.registration.event_level_epsilon, space.count
     if states > vendor.max_trigger_state_cardinality:
         limit = str(vendor.max_trigger_state_cardinality)
@@ -93,7 +93,10 @@ def _check_states(state: BrowserState, source: StoredSource, space: StateSpace) 
 
 
 def _check_own_limits(state: BrowserState, source: StoredSource) -> tuple[SourceOutcome | None, bool]:
-    """Return the limit of its own site or reporting site that a source exceeds, and whether it hits the shared one."""
+    """Return the refusal if a source exceeds a limit of its own origin or reporting site, otherwise None.
+
+    The second part says whether it exceeds the limit on destinations that all reporting sites share.
+    """
     vendor = state.vendor
     if state.sources.count_at(source.origin) >= vendor.max_sources_per_origin:
         return SourceOutcome(type="source-storage-limit", limit=str(vendor.max_sources_per_origin)), False

@@ -69,7 +69,7 @@ def attribute(state: BrowserState, trigger: TriggerEvent) -> None:
 
 
 def _find_source(state: BrowserState, trigger: TriggerEvent) -> tuple[StoredSource | None, list[StoredSource]]:
-    """Return the source to attribute to, and the other matching ones, to be removed (WICG, "find matching")."""
+    """Return the source to attribute to, or None, and the other matching sources, which the caller removes."""
     matching = state.sources.with_target(trigger.reporting_origin, trigger.destination)
     wanted = trigger.registration.scopes
     for index, source in enumerate(matching):

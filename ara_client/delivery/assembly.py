@@ -15,7 +15,7 @@ Sealable = AggregatableAttributionReport | AggregatableDebugReport
 
 
 class AssemblyFailure(AraClientError):
-    """A report could not be sealed. ``transient``: its keys may be fetched later."""
+    """A report could not be sealed. ``transient`` is true if trying again later can succeed."""
 
     def __init__(self, message: str, *, transient: bool) -> None:
         super().__init__(message)

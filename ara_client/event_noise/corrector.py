@@ -78,9 +78,9 @@ class Corrector:
     ) -> CorrectedCount:
         """Estimate how many reports of a kind the sources would have sent without noise.
 
-        ``histogram[m]`` is the number of sources that sent exactly m reports with this trigger data (window, bucket),
-        m = 0, 1, …; include sources without reports. The estimate of the variance is unbiased, except that it is never
-        below the variance of the random states alone.
+        ``histogram[m]`` is the number of sources that sent exactly m reports with this trigger data and, if given,
+        window and bucket, for m = 0, 1, …; include sources without reports. The estimate of the variance is unbiased,
+        except that it is never below the variance of the random states alone.
         """
         law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
         if not 0 < len(histogram) <= len(law):
@@ -106,7 +106,7 @@ class Corrector:
         bucket: int | None = None,
         confidence: float = 0.95,
     ) -> CorrectedCount:
-        """Estimate as ``reports`` does when only the total is known. The variance is then an upper bound."""
+        """Estimate what ``reports`` estimates, from the total number of reports; the variance is an upper bound."""
         law = self.space.report_counts(trigger_data, window=window, bucket=bucket)
         most = len(law) - 1
         if not (sources >= 0 and 0 <= reports <= sources * most):

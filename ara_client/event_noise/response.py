@@ -27,8 +27,8 @@ _BATCH_LIMIT = 1 << 63
 def response_rate(states: int, epsilon: float) -> float:
     """Return the probability that a source with this many states reports a random one: |O| / (|O| − 1 + e^ε).
 
-    The double that Chromium computes and puts in ``randomized_trigger_rate`` (WICG "obtain a randomized source
-    response pick rate").
+    This is the double that Chromium computes and puts in ``randomized_trigger_rate`` (WICG "obtain a randomized
+    source response pick rate").
 
     >>> response_rate(2925, 14)
     0.0024263221679834087
@@ -98,7 +98,7 @@ def exact_rate(states: int, epsilon: Fraction) -> Real | Fraction:
 def exact_truth(states: int, epsilon: Fraction) -> Real | Fraction:
     """Return (e^ε − 1)/(e^ε + |O| − 1), the probability of a truthful answer in Algorithm 8, as an exact number.
 
-    It is 1 − ``exact_rate``, computed separately to stay precise if that is close to 1.
+    It is 1 − ``exact_rate``, computed separately to stay precise if ``exact_rate`` is close to 1.
     """
     shrunk = _shrunk(states, epsilon)
     return (1 - shrunk) / (shrunk * (states - 1) + 1) if epsilon else Fraction(0)

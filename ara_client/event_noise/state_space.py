@@ -126,11 +126,11 @@ class StateSpace:
             by_bucket = windows[spec.trigger_data]
             sent = len(by_bucket)
             if sent > left or sent >= len(ways):
-                raise ParameterError(f"not a state: trigger data {spec.trigger_data} sends {sent} reports")
+                raise ParameterError(f"not a state: too many reports with trigger data {spec.trigger_data}: {sent}")
             order = [by_bucket[bucket] for bucket in sorted(by_bucket)]
             prefix = sorted(by_bucket) == list(range(sent))
             if not (prefix and order == sorted(order) and all(0 <= window < spec.windows for window in order)):
-                raise ParameterError(f"not a state: buckets or windows out of order at {spec.trigger_data}")
+                raise ParameterError(f"not a state: trigger data {spec.trigger_data} has wrong buckets or windows")
             rank += sum(ways[j] * after[left - j] for j in range(sent))
             left -= sent
             rank += _multiset_rank(order, spec.windows) * after[left]
@@ -213,7 +213,7 @@ def _multiset_rank(order: Sequence[int], windows: int) -> int:
 
 
 def _kinds(sent: int, windows: int, window: int | None, bucket: int | None) -> list[int]:
-    """Return, for each m, in how many of the ways to send ``sent`` reports exactly m have this window and bucket."""
+    """Count the ways to send ``sent`` reports; entry m counts those where exactly m have this window and bucket."""
     ways = comb(sent + windows - 1, sent) if windows else int(sent == 0)
     if bucket is not None:
         if bucket >= sent:

@@ -35,7 +35,7 @@ TIME_LIMIT_MS = 1 << 61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registrations:
-    """What source and trigger registrations have in common, in order of time.
+    """The columns that source and trigger registrations share; rows are in order of time.
 
     ``order`` is the position of a registration among all sources and triggers.
     """
@@ -104,7 +104,7 @@ class TriggerColumns(Registrations):
         """Build columns from arrays, or from single numbers that apply to every row; most are 0 if not given.
 
         Give ``order``, ``time_ms``, ``device``, ``key_high``, ``key_low`` and ``value``. Without ``offset`` every
-        trigger requests one contribution; ``dedup_key`` alone applies to all rows.
+        trigger requests one contribution; without ``has_dedup_key`` a given ``dedup_key`` is used in every row.
         """
         return _build(cls, {"has_dedup_key": "dedup_key" in columns} | columns, "value")
 
@@ -142,7 +142,7 @@ class FleetReports:
 
 
 def _build(kind: type[Built], given: Mapping[str, ArrayLike | None], last: str) -> Built:
-    """Return registrations of these columns; ``last`` and what every registration needs must be among them."""
+    """Build registrations from columns; the column ``last`` and those that every registration needs must be given."""
     unknown = given.keys() - {field.name for field in fields(kind)}
     missing = {"order", "time_ms", "device", "key_high", "key_low", last} - given.keys()
     if unknown or missing:
@@ -166,10 +166,10 @@ def _check_rows(columns: Registrations) -> None:
         column = getattr(columns, field.name)
         wanted = rows + 1 if field.name == "offset" else int(offset[-1]) if field.name in _INNER else rows
         if column.shape != (wanted,):
-            raise ParameterError(f"column {field.name} has shape {column.shape}, not {wanted} rows")
+            raise ParameterError(f"column {field.name} must have {wanted} rows, got shape {column.shape}")
         kind = _KINDS[field.type]
         if column.dtype != kind:
-            raise ParameterError(f"column {field.name} holds {column.dtype}, not {kind.__name__}; use .of()")
+            raise ParameterError(f"column {field.name} must hold {kind.__name__}, got {column.dtype}; use .of()")
         if not (column.flags.c_contiguous and column.flags.writeable):
             raise ParameterError(f"column {field.name} must be a contiguous, writable array; build columns with .of()")
     if rows and not (np.diff(columns.order) > 0).all():
@@ -190,7 +190,7 @@ def _check_rows(columns: Registrations) -> None:
 
 def _check_offset(offset: Ints, rows: int) -> None:
     if offset.shape != (rows + 1,):
-        raise ParameterError(f"column offset has shape {offset.shape}, not {rows + 1} rows")
+        raise ParameterError(f"column offset must have {rows + 1} rows, got shape {offset.shape}")
     sizes = np.diff(offset)
     if offset[0] != 0 or not ((sizes >= 0) & (sizes <= MAX_KEYS)).all():
         raise ParameterError(f"column offset must start at 0 and give each row 0 to {MAX_KEYS} entries")
@@ -203,9 +203,9 @@ def _column(values: ArrayLike | None, kind: type[np.generic], rows: int) -> NDAr
     """
     given = np.asarray(values)
     if given.dtype.kind == "f" and given.size:
-        raise ParameterError("columns hold integers, and floats lose digits: convert them first")
+        raise ParameterError("a column holds floats, which lose digits: convert it to integers first")
     if given.dtype.kind not in "biuf" and not all(isinstance(value, (int, np.integer)) for value in given.flat):
-        raise ParameterError(f"columns hold integers, not {given.dtype}")
+        raise ParameterError(f"a column must hold integers, got {given.dtype}")
     if given.size and kind is not np.bool_:
         least, most = (0, (1 << 64) - 1) if kind is np.uint64 else (-(1 << 63), (1 << 63) - 1)
         if not (least <= int(given.min()) and int(given.max()) <= most):

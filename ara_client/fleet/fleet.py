@@ -31,7 +31,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class TriggerOutcome(IntEnum):
-    """The outcome of a trigger. In the paper's form each but ``ATTRIBUTED`` sends a null report."""
+    """The outcome of a trigger. In the paper's form every outcome except ``ATTRIBUTED`` sends a null report."""
 
     ATTRIBUTED = kernels.ATTRIBUTED
     NO_SOURCE = kernels.NO_SOURCE
@@ -216,7 +216,7 @@ class Fleet:
         order, time = self._last
         for columns in (sources, triggers):
             if len(columns) and not (columns.order[0] > self._last[0] and columns.time_ms[0] >= self._last[1]):
-                raise ParameterError("the batch must come after the one before it, by order and by time_ms")
+                raise ParameterError("the batch begins before the previous one ends: sort batches by order and time_ms")
             if len(columns):
                 order, time = max(order, int(columns.order[-1])), max(time, int(columns.time_ms[-1]))
         # In time, the source before each trigger must not be later, nor the source after it earlier.
@@ -230,7 +230,7 @@ class Fleet:
             raise ParameterError("order and time_ms disagree: number sources and triggers together, by time")
         for filters, limit in zip((sources.filter, triggers.filter), self._matches.shape, strict=True):
             if filters.size and not (filters.min() >= 0 and filters.max() < limit):
-                raise ParameterError(f"column filter must lie in the match table, from 0 to {limit - 1}")
+                raise ParameterError(f"column filter must index the match table, from 0 to {limit - 1}")
         if self.rules.form == "deployed":
             if triggers.value.size and not (triggers.value.min() >= 1 and triggers.value.max() <= AGGREGATABLE_BUDGET):
                 raise ParameterError(f"column value must lie in [1, {AGGREGATABLE_BUDGET}] in the deployed form")

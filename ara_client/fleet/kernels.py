@@ -193,7 +193,7 @@ def register(
 
 @njit(cache=True)
 def _best(rows: Ints, groups: Ints, group: int, now: int) -> int:
-    """Remove expired sources from the top of a group; return the best remaining one."""
+    """Remove expired sources from the top of a group; return the best remaining one, or ``NONE``."""
     at = groups[group, HEAD]
     while at != NONE and rows[at, EXPIRY_MS] <= now:
         at = _without_root(rows, at)
@@ -205,7 +205,10 @@ def _best(rows: Ints, groups: Ints, group: int, now: int) -> int:
 def _charge(
     wanted: Words, start: int, stop: int, store: Store, at: int, counts: bool, caps: Caps, sent: Words, written: int
 ) -> tuple[int, int]:
-    """Charge source ``at`` for the contributions, cap before budget as in Chromium; return outcome and end."""
+    """Charge source ``at`` for its contributions; return the outcome and where the written contributions end.
+
+    The cap on reports is checked before the budget, as in Chromium.
+    """
     rows = store.rows
     end, total = _contribute(wanted, start, stop, store, at, sent, written)
     if end == written:
@@ -235,7 +238,10 @@ def _attribute_paper(
     sent: Words,
     written: int,
 ) -> tuple[int, int, int]:
-    """Attribute a trigger as in Algorithm 2: newest source first, then the next one if a budget does not allow it."""
+    """Attribute a trigger as in Algorithm 2: try the newest source first, then the next one if a budget is spent.
+
+    Returns the source or ``NONE``, the outcome, and where the written contributions end.
+    """
     rows = store.rows
     outcome = NO_SOURCE
     previous = NONE

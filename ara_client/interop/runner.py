@@ -54,7 +54,7 @@ def run_directory(
 ) -> Iterator[CaseResult]:
     """Run every case of a directory in order of name; ``only`` selects some by name.
 
-    Raises ``InteropCaseError`` if ``default_config.json``, every case, or a selected case is missing.
+    Raises ``InteropCaseError`` if the directory has no ``default_config.json``, no case, or not every selected case.
     """
     config = folder / DEFAULT_CONFIG
     if not config.is_file():
@@ -64,7 +64,7 @@ def run_directory(
     if only:
         missing = set(only) - {path.stem for path in paths}
         if missing:
-            raise InteropCaseError(f"{folder} has no case named {', '.join(sorted(missing))}")
+            raise InteropCaseError(f"{folder} has no case named {', '.join(sorted(missing))}: check the spelling")
         paths = [path for path in paths if path.stem in only]
     if not paths:
         raise InteropCaseError(f"{folder} has no cases: name the folder that holds Chromium's cases")
@@ -175,7 +175,7 @@ def sorted_reports(reports: Sequence[JsonMap]) -> list[JsonMap]:
 
 
 def _normalise_expected(report: JsonMap) -> JsonMap:
-    """Return an expected report with a rate that is written as an integer turned into a double."""
+    """Convert integer values of ``randomized_trigger_rate`` in an expected report to doubles; return the report."""
     bodies = report["payload"] if isinstance(report["payload"], list) else [{"body": report["payload"]}]
     for entry in bodies:
         rate = entry.get("body", {}).get("randomized_trigger_rate")

@@ -1,7 +1,7 @@
 """JSON values with their paths: read each value, note what is wrong with it, continue.
 
 Every reader returns None after noting a problem, so that a parser can go through a whole registration and report
-everything that is wrong with it. Numbers are read as Chromium reads them: JSON has no integer type, so 3.0 is one.
+everything that is wrong with it. Numbers are read as Chromium reads them: 3.0 counts as an integer.
 """
 
 from __future__ import annotations
@@ -128,10 +128,10 @@ class Node:
 
 
 def parse_registration(text: str, read: Callable[[Node, Node], T]) -> Parsed[T]:
-    """Return what ``read`` makes of the map that a header's text is, or every problem with it.
+    """Parse a header's text as a JSON map; return what ``read`` builds from the map, or every problem with it.
 
-    ``read`` gets the map twice: problems noted through the first node refuse the registration, problems noted through
-    the second, which is for debugging fields, are only listed in ``ignored``.
+    ``read`` gets the map as two nodes. Problems noted through the first refuse the registration. The second is for
+    debugging fields: problems noted through it are only listed in ``ignored``.
     """
     problems: list[Problem] = []
     ignored: list[Problem] = []
@@ -144,7 +144,7 @@ def parse_registration(text: str, read: Callable[[Node, Node], T]) -> Parsed[T]:
 
 
 def load_json(text: str) -> Any:
-    """Return the value of RFC 8259 text; raise ``InvalidJsonError`` for anything else, NaN and lone surrogates too."""
+    """Return the value of RFC 8259 text; raise ``InvalidJsonError`` for other text, such as NaN or lone surrogates."""
     if text.count("[") + text.count("{") > _MAX_DEPTH and _depth(text) > _MAX_DEPTH:
         raise InvalidJsonError("nests deeper than 200 levels")
     try:

@@ -1,4 +1,4 @@
-"""Attribution scopes: labels that a trigger selects sources by, and the limit on distinct ones."""
+"""Attribution scopes: labels by which a trigger selects sources, and the limit on distinct labels."""
 
 from __future__ import annotations
 

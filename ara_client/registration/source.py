@@ -76,7 +76,7 @@ class SourceRegistration:
         return self.windows if spec is None else spec.windows
 
     def match_trigger_data(self, data: int) -> int | None:
-        """Return the trigger data to report for that of a trigger, or None without a match (WICG, "find matching")."""
+        """Return the source's trigger data that a trigger's ``data`` selects, or None (WICG, "find matching")."""
         if self.exact_matching:
             return data if data in self.trigger_data else None
         return self.trigger_data[data % len(self.trigger_data)] if self.trigger_data else None

@@ -33,7 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventTriggerData:
-    """One event-level configuration; the first with matching filters is used. Only full-flexible sums ``value``."""
+    """One event-level configuration; the first with matching filters is used.
+
+    Only sources in the full-flexible form sum ``value``."""
 
     data: int
     priority: int
@@ -125,8 +127,8 @@ def _registration(root: Node, forgiven: Node, vendor: VendorValues) -> TriggerRe
     )
     if registration.includes_source_time and registration.sends_unconditionally:
         root.problem(
-            "aggregatable_source_registration_time must be exclude with trigger_context_id "
-            "or aggregatable_filtering_id_max_bytes"
+            'aggregatable_source_registration_time must be "exclude" if trigger_context_id '
+            "or aggregatable_filtering_id_max_bytes is given"
         )
     return registration
 

@@ -39,7 +39,7 @@ class BrowserState:
         *,
         priority: int = 0,
     ) -> PendingReport:
-        """Add a report to the pending ones, due at its scheduled time; return it as it waits."""
+        """Add a report to the pending reports, due at its scheduled time; return the pending report."""
         pending = PendingReport(
             id=self.next_id(),
             report=report,

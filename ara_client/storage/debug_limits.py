@@ -44,8 +44,8 @@ class DebugBudgets:
     ) -> bool:
         """Spend ``required`` if every budget allows it; return whether it did.
 
-        Without a source, only the budgets of the sites and Λ₁ count: no source matched, or its registration failed and
-        the caller checked its budget.
+        Without a source, only Λ₁ and the budgets of the sites are checked. Pass None if no source matched, or if its
+        registration failed and the caller has checked its budget.
         """
         self._age(context_site, now_ms)
         remaining = AGGREGATABLE_BUDGET if source is None else source.debug_budget

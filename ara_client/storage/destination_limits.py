@@ -23,7 +23,7 @@ class DestinationLimits:
         self._vendor = vendor
 
     def within_window(self, source: StoredSource) -> WindowVerdict:
-        """Return whether a source passes the limits per window; that of the reporting site is checked first."""
+        """Return whether a source passes the limits per window; the limit of its reporting site is checked first."""
         everyone, own = self._counts(source, (source.site,)), self._counts(source, _sites(source))
         vendor = self._vendor
         fits_own = own <= vendor.max_destinations_per_window_reporting_site
@@ -56,7 +56,7 @@ class DestinationLimits:
     def sources_to_deactivate(self, source: StoredSource) -> set[int] | None:
         """Return the ids of the sources to remove so that a new one fits, or None if the new one is refused.
 
-        Destinations of unexpired sources are kept in order of priority, then newest, then by name, last first
+        Up to the limit, destinations of unexpired sources are kept by highest priority, then newest, then last name
         (WICG, "get sources to delete for the unexpired destination limit").
         """
         limit = self._vendor.max_destinations_per_source_site_and_reporting_site
@@ -80,7 +80,7 @@ class DestinationLimits:
         return None if source.id in dropped else dropped
 
     def _counts(self, source: StoredSource, key: tuple[str, ...]) -> int:
-        """Return the number of destinations of unexpired sources with this one: an upper bound for every window."""
+        """Count the destinations of unexpired sources, this source included: an upper bound for every window."""
         known = self._limits.living(key, source.time_ms).known
         return len(known) + sum(destination not in known for destination in source.registration.destinations)
 

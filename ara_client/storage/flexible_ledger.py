@@ -47,9 +47,10 @@ class PlannedReport:
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One trigger data: its buckets, how many of them sent reports have crossed, and the sum at that point.
+    """One trigger data while ``plan`` runs: its buckets, how many are crossed, and its sum so far.
 
     ``due_ms`` is the time of the report of the previous bucket, ``last_ms`` the end of the last window of its triggers.
+    ``parts`` lists the triggers that count for the next bucket, each with the part of its value that is used.
     """
 
     buckets: Sequence[int]
@@ -86,14 +87,14 @@ class FlexibleLedger:
         self._triggers = [trigger for trigger in self._triggers if trigger.left > 0]
 
     def add(self, trigger: AttributedTrigger) -> None:
-        """Add a trigger, to count from the next plan on."""
+        """Add a trigger; the next ``plan`` includes it."""
         self._triggers.append(trigger)
 
     def plan(self, now_ms: int) -> list[PlannedReport]:
         """Return the reports for the triggers so far, most important first; drop the previous plan.
 
         O(n log n) in the triggers not used up. A report is due when the last window of its triggers ends, but not
-        before the report of the bucket below. A report that a limit kept out of a past window goes with the next one.
+        before the report of the bucket below. A report that a limit kept out of a past window is sent in the next one.
         """
         self._planned = {}
         accounts: dict[int, _Account] = {}

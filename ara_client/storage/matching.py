@@ -19,7 +19,7 @@ class FilterSubject:
         self.age_ms = max(age_ms, 0)
 
     def matches(self, filters: FilterPair) -> bool:
-        """Return whether the source matches one of the filters and one of the negated ones; an empty list matches."""
+        """Return whether the source matches one of ``filters`` and one of ``not_filters``; an empty list matches."""
         positive, negative = filters.positive, filters.negative
         return (not positive or any(self._matches(config, negated=False) for config in positive)) and (
             not negative or any(self._matches(config, negated=True) for config in negative)

@@ -1,8 +1,8 @@
 """The attribution rate-limit cache: records of registrations and attributions, and the limits on them.
 
-WICG, "attribution rate-limit record"; boundaries as in Chromium's ``RateLimitTable``: a record counts while its time,
-which is the source's, is strictly later than the beginning of the window. ``ara_client.storage.destination_limits``
-has the limits on destinations, which use the same records.
+WICG, "attribution rate-limit record"; boundaries as in Chromium's ``RateLimitTable``: a record has the time of its
+source and counts while that time is strictly later than the beginning of the window. The limits on destinations
+(``ara_client.storage.destination_limits``) use the same records.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class RecordIndex:
         return 0 if listed is None else len(listed) - listed.bisect_left((time_ms + 1, -1))
 
     def origin_fits(self, key: tuple[str, ...], time_ms: int, origin: Origin, most: int) -> bool:
-        """Return whether, among the records after a time, ``origin`` appears before ``most`` other origins do.
+        """Return whether ``origin`` is, or can become, one of the first ``most`` distinct origins after a time.
 
-        O(1) while a key has few origins in all, the usual case. There can be more than ``most`` only because records
+        O(1) while a key has few origins in all, the usual case. A key can have more than ``most`` only because records
         of noised sources are added without a check.
         """
         known = self._origins.get(key, {})

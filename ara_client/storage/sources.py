@@ -68,7 +68,7 @@ class StoredSource:
 
     @property
     def aggregatable_window_end_ms(self) -> int:
-        """The time from which no aggregatable report is made for it."""
+        """The end of the aggregatable report window: from this time on, triggers make no aggregatable report."""
         return self.time_ms + self.registration.aggregatable_window_ms
 
     def as_subject(self, now_ms: int) -> FilterSubject:
@@ -77,7 +77,7 @@ class StoredSource:
 
 
 def count(counts: dict[K, int], key: K, by: int) -> None:
-    """Add to a count; remove the key at zero."""
+    """Add ``by`` to the count of a key; remove the key if its count becomes 0."""
     total = counts.get(key, 0) + by
     if total:
         counts[key] = total

@@ -302,7 +302,7 @@ def test_bad_columns_are_refused() -> None:
         ({"offset": [0, 1, 2], "name": [0, -1]}, "not be negative"),
         ({"offset": [0, 21, 21]}, "0 to 20"),
         ({"offset": [1, 1, 1]}, "start at 0"),
-        ({"priority": [0.5, 1.0]}, "hold integers"),
+        ({"priority": [0.5, 1.0]}, "holds floats"),
         ({"priority": ["5", "6"]}, "hold integers"),
         ({"priority": None}, "hold integers"),
         ({"priority": [1 << 63, 1 << 63]}, "range of int64"),
@@ -310,7 +310,7 @@ def test_bad_columns_are_refused() -> None:
         ({"key_low": [0, -1]}, "range of uint64, 0 to"),
         ({"key_high": 1 << 64}, "range of uint64, 0 to"),
         ({"time_ms": (1 << 61) + 1}, "of the epoch"),
-        ({"offset": []}, "not 3 rows"),
+        ({"offset": []}, "must have 3 rows"),
         ({"offset": [0, 0, -1]}, "0 to 20"),
         ({"offset": [0, 0, 1 << 50]}, "0 to 20"),
     ]:
@@ -318,9 +318,9 @@ def test_bad_columns_are_refused() -> None:
             SourceColumns.of(**(good | change))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="column value"):
         TriggerColumns.of(**(trigger | {"value": -1}))  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="has shape"):
+    with pytest.raises(ParameterError, match="column device must have 2 rows"):
         replace(SourceColumns.of(**good), device=np.zeros(3, dtype=np.int64))  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="column device holds int32"):
+    with pytest.raises(ParameterError, match="column device must hold int64, got int32"):
         replace(SourceColumns.of(**good), device=np.zeros(2, dtype=np.int32))  # type: ignore[arg-type]
     with pytest.raises(ParameterError, match="range of uint64, 0 to"):
         TriggerColumns.of(**(trigger | {"dedup_key": [-1]}))  # type: ignore[arg-type]
@@ -338,7 +338,7 @@ def test_bad_columns_are_refused() -> None:
             Fleet(bits=SecureBits()).register(bad_sources, bad_triggers)
     fleet = Fleet(bits=SecureBits())
     fleet.register(sources, triggers)
-    with pytest.raises(ParameterError, match="must come after"):
+    with pytest.raises(ParameterError, match="begins before the previous one ends"):
         fleet.register(sources, triggers)
     paper = FleetRules.paper(contribution_budget=1, sparsity_budget=1)
     with pytest.raises(ParameterError, match="no names"):
