@@ -43,7 +43,7 @@ MAX_CONTEXT_ID_LENGTH = 64
 
 @dataclass(slots=True)
 class _Origin:
-    """What the browser holds for an origin: its storage and the operations its module registered."""
+    """The state of one origin: its storage and the operations that its module registered."""
 
     database: Database
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -79,14 +79,14 @@ class Browser:
     # The page's side.
 
     def storage(self, origin: str) -> WindowStorage:
-        """Return what a page may do with the Shared Storage of ``origin``: write."""
+        """Return the page's access to the Shared Storage of ``origin``; it can only write."""
         return WindowStorage(self._origin(serialize_origin(origin)).database)
 
     def register(self, origin: str, name: str, operation: Operation) -> None:
         """Register an operation under ``name``, as the module script of ``origin`` would (``register()``)."""
         operations = self._origin(serialize_origin(origin)).operations
         if not name or name in operations:
-            raise CallError("TypeError", f"operation {name!r} is registered already or has no name")
+            raise CallError("TypeError", f"operation name {name!r} is empty or already registered: use another name")
         if not callable(operation) or inspect.iscoroutinefunction(operation):
             raise CallError("TypeError", "operation must be a plain function (storage, private_aggregation, data)")
         operations[name] = operation
@@ -94,8 +94,8 @@ class Browser:
     def run(self, origin: str, operation: str, data: object = None, **options: Unpack[ReportOptions]) -> None:
         """Run a registered operation on a copy of ``data`` (``sharedStorage.run()`` with its privateAggregationConfig).
 
-        Returns nothing and throws only for its own arguments, before the operation starts: what the operation
-        computes leaves in a report or not at all. An unknown operation is a line on the console.
+        Returns nothing. Invalid arguments raise ``CallError`` before the operation starts; nothing that the operation
+        does raises an error here, so its results leave only in reports. An unknown operation is logged.
         """
         reporting_origin = serialize_origin(origin)
         parameters = self.report_parameters(Api.SHARED_STORAGE, **options)
@@ -123,10 +123,10 @@ class Browser:
         return run_auction(self, auction, self._bits)
 
     def clear(self, origin: str | None = None) -> None:
-        """Delete the storage and pending reports of ``origin``, or of all; keep what sites have spent of their budgets.
+        """Delete the storage and pending reports of ``origin`` (None: of all origins); keep the spent budgets.
 
-        This is what a site can cause (``Clear-Site-Data``) or a user who deletes a site's data. Deleted reports stay
-        paid for. ``forget_budgets`` is the separate call that deletes the contribution history.
+        A site causes this by ``Clear-Site-Data``, a user by deleting a site's data. Deleted reports are not refunded.
+        ``forget_budgets`` is the separate call that deletes the contribution history.
         """
         if origin is None:
             for known in self._origins.values():
@@ -142,22 +142,22 @@ class Browser:
         self._pending.pop(reporting_origin, None)
 
     def forget_budgets(self, origin: str | None = None) -> None:
-        """Delete the contribution history of the site of ``origin``, or of all: this begins a new privacy unit.
+        """Delete the contribution history of the site of ``origin`` (None: of all): this begins a new privacy unit.
 
-        After it the site may contribute Λ₁ again at once, so no bound of the service holds across the call. Only a
-        user who deletes all internal data of the browser causes it (specification, "Clearing storage"; Chromium keeps
-        the history under a data type of its own); no page, worklet or response header can.
+        Afterwards the site may contribute Λ₁ again at once, so no bound of the service holds across the call. Only a
+        user who deletes all internal data of the browser can cause this (specification, "Clearing storage"; Chromium
+        keeps the history as a separate data type); no page, worklet or response header can.
         """
         self._budgeter.forget(None if origin is None else site_of(serialize_origin(origin)))
 
     # The network's side.
 
     def next_report_time_ms(self) -> int | None:
-        """Return when the next report leaves, or None: a simulation moves its clock there."""
+        """Return when the next report is due, or None without one; a simulation advances its clock to that time."""
         return self._queue[0][0] if self._queue else None
 
     def take_due(self) -> list[Delivery]:
-        """Remove and return the reports that are due, unsealed, in order of time: the simulator's view."""
+        """Remove and return the due reports, unsealed, in order of time. Only the simulator may see them."""
         now = self._clock.now_ms()
         due = []
         while self._queue and self._queue[0][0] <= now:
@@ -168,9 +168,9 @@ class Browser:
         return due
 
     def send_due(self) -> list[SentReport]:
-        """Remove the reports that are due and return them as the network carries them, sealed.
+        """Remove the due reports and return them sealed, as the network carries them.
 
-        A report whose coordinator has no keys here is an error of the simulation: ``ConfigError``, and all stay queued.
+        If ``keys`` lacks the coordinator of a due report, ``ConfigError`` is raised and all reports stay queued.
         """
         now = self._clock.now_ms()
         for time_ms, _, delivery in self._queue:
@@ -181,7 +181,7 @@ class Browser:
         return [self._seal(delivery) for delivery in self.take_due()]
 
     def budget_used(self, origin: str, api: Api = Api.SHARED_STORAGE) -> tuple[int, int]:
-        """Return what the site of ``origin`` has used of its ten-minute and day budgets: the simulator's view."""
+        """Return what the site of ``origin`` has used of its ten-minute and day budgets, for the simulator only."""
         return self._budgeter.used(site_of(serialize_origin(origin)), api, self._clock.now_ms())
 
     # What worklets of this package use.
@@ -195,26 +195,29 @@ class Browser:
         max_contributions: int | None = None,
         aggregation_coordinator_origin: str | None = None,
     ) -> ReportParameters:
-        """Check and return what a page decides about a report (obtain the pre-specified report parameters).
+        """Check the options that a page gives for a report; return them as parameters.
 
-        Of several errors the page gets the one that Chromium finds first: types, context ID, coordinator, then ranges.
+        Specification: obtain the pre-specified report parameters. The checks are in Chromium's order: types,
+        context ID, coordinator, then ranges; ``CallError`` names the first failure.
         """
         filtering_id_max_bytes = _whole(filtering_id_max_bytes, "filtering_id_max_bytes")
         if max_contributions is not None:
             max_contributions = _whole(max_contributions, "max_contributions")
         if context_id is not None:
             if not isinstance(context_id, str) or code_units(context_id) > MAX_CONTEXT_ID_LENGTH:
-                raise CallError("DataError", f"a context ID is a string of at most {MAX_CONTEXT_ID_LENGTH} characters")
+                raise CallError(
+                    "DataError", f"context_id must be a string of at most {MAX_CONTEXT_ID_LENGTH} characters"
+                )
             context_id = context_id.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
         coordinator = self.config.default_coordinator
         if aggregation_coordinator_origin is not None:
             coordinator = serialize_origin(aggregation_coordinator_origin)
             if coordinator not in self.config.coordinators:
-                raise CallError("DataError", f"{coordinator} is not an allowed aggregation coordinator")
+                raise CallError("DataError", f"{coordinator} is not among the allowed aggregation coordinators")
         if not 1 <= filtering_id_max_bytes <= MAX_FILTERING_ID_MAX_BYTES:
-            raise CallError("DataError", f"filtering_id_max_bytes is 1 to {MAX_FILTERING_ID_MAX_BYTES}")
+            raise CallError("DataError", f"filtering_id_max_bytes must be from 1 to {MAX_FILTERING_ID_MAX_BYTES}")
         if max_contributions == 0:
-            raise CallError("DataError", "max_contributions is positive")
+            raise CallError("DataError", "max_contributions must be at least 1")
         size = self.config.max_contributions(api, max_contributions)
         deterministic = (
             context_id is not None
@@ -253,7 +256,7 @@ class Browser:
         self.journal.log(self._clock.now_ms(), origin, operation, message)
 
     def _schedule(self, scope: BatchingScope, entries: list[CacheEntry], debug: DebugDetails) -> None:
-        """Report creation and scheduling steps: select the contributions, make the report, put it in the queue."""
+        """Select the contributions, make the report and queue it (report creation and scheduling steps)."""
         config = self.config
         origin = scope.reporting_origin
         pending = self._pending.get(origin, 0)
@@ -263,7 +266,7 @@ class Browser:
             for entry in entries:
                 self.record_loss(scope, cause, entry.contribution)
             return
-        # Chromium without error reporting has no contributions but the unconditional ones.
+        # Chromium without error reporting has only unconditional contributions.
         counted = any(entry.contribution.value for entry in entries if entry.event is None)
         if config.all_or_nothing and not counted and config.merging:
             debug = NO_DEBUG
@@ -323,7 +326,7 @@ class Browser:
 
 
 def _whole(value: object, name: str) -> int:
-    """Convert as Web IDL's ``[EnforceRange] unsigned long long``."""
+    """Convert as Web IDL's ``[EnforceRange] unsigned long long`` does; raise ``CallError`` if that fails."""
     try:
         whole = operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -29,9 +29,9 @@ class Api(StrEnum):
 class Rules(StrEnum):
     """How contributions become the contents of a report.
 
-    ``SPECIFICATION``: each contribution is tested against the budget and only those denied are dropped
-    (Private Aggregation specification, "Scheduling reports"). ``CHROMIUM``: contributions are merged and sorted
-    first and the report is approved or denied as a whole, as Chromium does without error reporting.
+    ``SPECIFICATION``: each contribution is approved or denied by itself, and only denied ones are dropped (Private
+    Aggregation specification, "Scheduling reports"). ``CHROMIUM``: contributions are merged and sorted first, and the
+    report is approved or denied as a whole, as Chromium does without error reporting.
     """
 
     SPECIFICATION = "specification"
@@ -45,10 +45,10 @@ _DEFAULT_MAX_CONTRIBUTIONS: Mapping[Api, int] = MappingProxyType({Api.SHARED_STO
 class Config:
     """The implementation-defined values of the specifications. The defaults are Chromium as shipped.
 
-    ``operation_deadline_ms`` runs each operation in a child process and ends it when that much real time has passed
+    With ``operation_deadline_ms`` each operation runs in a child process that is stopped after that much real time
     (by ``fork``, so it needs a POSIX system); without it operations run in this process. ``pending_report_limit``
-    counts reports of one origin that are scheduled and not yet sent. ``error_reporting`` is Chromium's feature of that
-    name, which it ships disabled. ``merging`` off and ``report_version`` "0.1" are older browsers.
+    is the maximum of scheduled, unsent reports per origin. ``error_reporting`` is Chromium's feature of that name,
+    which it ships disabled. ``merging=False`` and ``report_version="0.1"`` are how older browsers behave.
     """
 
     smaller_budget: int = 1 << 16
@@ -108,18 +108,19 @@ class Config:
         return self.rules is Rules.CHROMIUM and not self.error_reporting
 
     def max_contributions(self, api: Api, asked: int | None) -> int:
-        """Return the number of contributions of a report (specification: determine the max contributions)."""
+        """Return how many contributions a report may hold (specification: determine the max contributions)."""
         if asked is None:
             return self.default_max_contributions[api]
         return min(asked, self.maximum_max_contributions)
 
 
 def chromium(**changes: object) -> Config:
-    """Return the shipped browser, which is the default: whole reports are approved or denied, and a tenth of a second
-    is added to report times so that they do not show how long budgeting took."""
+    """Return the configuration of the shipped browser, which is the default.
+
+    Reports are approved or denied as a whole. Report times have 0.1 s added to hide how long budgeting took."""
     return Config(**changes)  # type: ignore[arg-type]
 
 
 def specification(**changes: object) -> Config:
-    """Return the specification's behaviour where Chromium differs: each contribution is approved or denied."""
+    """Return the specification's configuration where Chromium differs: each contribution is approved by itself."""
     return Config(**{"rules": Rules.SPECIFICATION, "local_processing_ms": 0, **changes})  # type: ignore[arg-type]

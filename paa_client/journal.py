@@ -1,4 +1,4 @@
-"""What only the simulator sees: lost contributions with their causes, and the console of operations."""
+"""Records for the simulator only: lost contributions with their causes, and the console of operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paa_client.reporting.contributions import Cause, Contribution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostContribution:
-    """One contribution that was cut."""
+    """One contribution that entered no report."""
 
     time_ms: int
     reporting_origin: str
@@ -70,7 +70,7 @@ class Journal:
         )
 
     def count(self, *, site: str | None = None, api: Api | None = None, cause: Cause | None = None) -> int:
-        """Return how many contributions were cut, of one site, API and cause or of all."""
+        """Return how many contributions were lost; each argument, if given, selects by site, API or cause."""
         return sum(
             number
             for (of_site, of_api, of_cause), number in self._counts.items()
@@ -78,5 +78,5 @@ class Journal:
         )
 
     def counts(self) -> dict[tuple[str, Api, Cause], tuple[int, int]]:
-        """Return, by site, API and cause, how many contributions were cut and the sum of their values."""
+        """Return, by site, API and cause, how many contributions were lost and the sum of their values."""
         return {key: (number, self._values[key]) for key, number in self._counts.items()}

@@ -29,7 +29,7 @@ class SummaryReport:
 
     @property
     def is_null(self) -> bool:
-        """Whether it is (r, ⊥, ⊥), which sums ignore."""
+        """Whether this is the null report (r, ⊥, ⊥), which adds nothing to a sum."""
         return self.k is None
 
 
@@ -37,7 +37,7 @@ class SummaryReport:
 class PaaSrClient:
     """Algorithm 3. ``storage`` is Ξ, ``sparsity`` L₀ and ``contributed`` L₁, by device and window.
 
-    The printed check reads L₀(a, t) and L₁(a, t); a is u there.
+    The paper prints L₀(a, t) and L₁(a, t) in the check; this code reads a as the device u.
     """
 
     lambda_1: int
@@ -57,7 +57,7 @@ class PaaSrClient:
         state = self.storage[u] if u in self.storage else self.empty()
         self.storage[u], k, v = pi(state)
         if not 0 <= v <= self.lambda_1:
-            raise ConfigError(f"π returned the value {v}, which is not in 0..Λ₁")
+            raise ConfigError(f"π returned the value {v}: it must lie from 0 to Λ₁ = {self.lambda_1}")
         r = self.bits.read(16)
         if v > 0 and self.sparsity[u, t] + 1 <= self.lambda_0 and self.contributed[u, t] + v <= self.lambda_1:
             self.sparsity[u, t] += 1

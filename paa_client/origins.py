@@ -1,4 +1,4 @@
-"""Origins as text: those that receive reports, and the sites whose budgets pay."""
+"""Origins as text: those that receive reports, and the sites whose budgets are charged."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from paa_client.errors import CallError
 
 @lru_cache(maxsize=4096)
 def serialize_origin(url: str) -> str:
-    """Return the origin of ``url``, serialized; a path is dropped.
+    """Return the origin of ``url`` as text, without its path; raise ``CallError`` if it cannot receive reports.
 
     Reports go only to potentially trustworthy origins: https, or http on loopback (specification, "report
     creation and scheduling steps").
     """
     origin = parse_origin(url)
     if origin is None:
-        raise CallError("SyntaxError", f"{url!r} is not the URL of an https origin")
+        raise CallError("SyntaxError", f"{url!r} is not the URL of an origin: use https")
     serialized = str(origin)
     if not is_reporting_origin(serialized):
         raise CallError("DataError", f"{url!r} cannot receive reports: use https")

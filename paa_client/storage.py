@@ -53,7 +53,7 @@ class Database:
         return self._store(key, value)
 
     def append(self, key: str, value: str) -> bool:
-        """Store the present value with ``value`` after it; return whether there was room."""
+        """Append ``value`` to the current value of ``key``; return whether there was room."""
         self._check_value(value)
         current = self.get(key)
         return self._store(key, value if current is None else current + value)
@@ -101,18 +101,21 @@ class Database:
 
     def _check_key(self, key: str) -> None:
         if not isinstance(key, str):
-            raise WorkletTypeError(f"a key is a string, not {type(key).__name__}")
+            raise WorkletTypeError(f"key must be a string, not {type(key).__name__}")
         if not 0 < _BYTES_PER_UNIT * len(key) <= self._max_bytes:
-            raise WorkletTypeError("a key is not empty and not longer than the storage of its origin")
+            raise WorkletTypeError(
+                f"key must have 1 to {self._max_bytes // _BYTES_PER_UNIT} characters, got {len(key)}"
+            )
 
     def _check_value(self, value: str) -> None:
         if not isinstance(value, str):
-            raise WorkletTypeError(f"a value is a string, not {type(value).__name__}: write str(...) or JSON")
+            raise WorkletTypeError(f"value must be a string, not {type(value).__name__}: write str(...) or JSON")
         if _BYTES_PER_UNIT * len(value) > self._max_bytes:
-            raise WorkletTypeError("a value is not longer than the storage of its origin")
+            most = self._max_bytes // _BYTES_PER_UNIT
+            raise WorkletTypeError(f"value must have at most {most} characters, got {len(value)}")
 
     def _check(self) -> None:
-        """Assert the invariant of the structure: the counted size is the size."""
+        """Assert that the counted size is the size of the entries, and within the limit."""
         assert self._bytes == sum(self._size(key, value) for key, (value, _) in self._entries.items())
         assert self._bytes <= self._max_bytes
 
@@ -127,7 +130,7 @@ def _for_page() -> Iterator[None]:
 
 
 class WindowStorage:
-    """What a page may do with its origin's Shared Storage: write, never read (interface ``SharedStorage``, Window).
+    """A page's access to its origin's Shared Storage: it writes, never reads (interface ``SharedStorage``, Window).
 
     An invalid key or value raises ``CallError``; the page does not learn whether there was room.
     """
@@ -156,9 +159,9 @@ class WindowStorage:
 
 
 class WorkletStorage:
-    """What an operation may do with Shared Storage while it runs (interface ``SharedStorage``, worklet).
+    """An operation's access to Shared Storage while it runs (interface ``SharedStorage``, worklet).
 
-    ``emit``, if given, gets each write: a child process passes writes to its parent this way.
+    ``emit``, if given, is called with each write; a child process uses it to pass writes to its parent.
     """
 
     def __init__(self, database: Database, emit: Emit | None = None) -> None:
@@ -198,11 +201,11 @@ class WorkletStorage:
         return len(self._live().entries())
 
     def keys(self) -> Iterator[str]:
-        """Iterate over the keys as they stand now."""
+        """Iterate over the keys stored at the time of the call."""
         return iter([key for key, _ in self._live().entries()])
 
     def entries(self) -> Iterator[tuple[str, str]]:
-        """Iterate over keys and values as they stand now."""
+        """Iterate over the keys and values stored at the time of the call."""
         return iter(self._live().entries())
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
@@ -214,12 +217,12 @@ class WorkletStorage:
 
     def _live(self) -> Database:
         if self._database is None:
-            raise WorkletNotAllowedError("sharedStorage is used after its operation ended")
+            raise WorkletNotAllowedError("sharedStorage was used after its operation had ended")
         return self._database
 
 
 def replay(database: Database, effect: Effect) -> bool:
-    """Do to ``database`` what a child process did to its copy; return whether ``effect`` was a write."""
+    """Apply a write of a child process to ``database``; return False if ``effect`` is not a write."""
     match effect:
         case ("set", str(key), str(value), bool(ignore)):
             database.set(key, value, ignore_if_present=ignore)

@@ -48,17 +48,18 @@ class AuctionAggregation(PrivateAggregation):
         filtering_id: int = 0,
         named_budget: str | None = None,
     ) -> None:
-        """Contribute if ``event`` happens: ``reserved.win``, ``loss``, ``always``, ``once``, an error event, or an
-        event of the buyer's own that the ad's frame reports.
+        """Contribute if ``event`` happens (Protected Audience specification, "determine whether to perform default
+        processing").
 
-        Protected Audience specification, "determine whether to perform default processing": what is wrong throws a
-        TypeError; unknown reserved events, and a seller's own events, are ignored.
+        An event is ``reserved.`` with ``win``, ``loss``, ``always``, ``once`` or the name of an error, or a name that
+        a buyer chose and the ad's frame reports. An invalid argument throws a TypeError; unknown reserved events, and
+        names that a seller chose, are ignored.
         """
         emit = self._live()
         try:
             if not isinstance(event, str):
-                raise WorkletTypeError("an event is a string")
-            # Of an event that nobody knows yet, only the types are checked: what is in range may change with it.
+                raise WorkletTypeError(f"event must be a string, not {type(event).__name__}")
+            # For an unknown event only types are checked: a future browser may define other ranges for it.
             whole_id = _converted(bucket, value, filtering_id)
             if _is_unknown(event):
                 return
@@ -67,7 +68,7 @@ class AuctionAggregation(PrivateAggregation):
             filled_id = check_filtering_id(whole_id, self._max_bytes)
             self._check_named(named_budget)
             if event == ONCE and self._function in (AuctionFunction.REPORT_RESULT, AuctionFunction.REPORT_WIN):
-                raise WorkletTypeError(f"{ONCE} is not available when reporting: use {ALWAYS}")
+                raise WorkletTypeError(f"{ONCE} is not available in {self._function.value}: use {ALWAYS}")
         except WorkletError as error:
             raise self._refused(WorkletTypeError(str(error))) from None
         name = event.removeprefix(RESERVED)
@@ -87,7 +88,7 @@ def _is_unknown(event: str) -> bool:
 
 
 def _converted(bucket: object, value: object, filtering_id: object) -> int:
-    """Convert as Web IDL does, which throws at what is of no use; return the filtering ID."""
+    """Check that Web IDL can convert each argument, or throw; return the converted filtering ID."""
     if not isinstance(bucket, Signal):
         to_bigint(bucket, "bucket")
     if not isinstance(value, Signal):
@@ -97,11 +98,11 @@ def _converted(bucket: object, value: object, filtering_id: object) -> int:
 
 def _bucket(bucket: object) -> int | list[Any]:
     if isinstance(bucket, Signal):
-        # A sum with any double is past either end of the buckets long before this, and a child process can pass it on.
+        # Larger offsets give the same clamped bucket. The limit keeps the number short enough for JSON.
         return [bucket.base_value, bucket.scale, max(-_MAX_OFFSET, min(bucket.offset, _MAX_OFFSET))]
     whole = to_bigint(bucket, "bucket")
     if not 0 <= whole < BUCKETS:
-        raise WorkletTypeError("bucket is negative or does not fit in 128 bits")
+        raise WorkletTypeError("bucket is negative or does not fit in 128 bits: use 0 to 2¹²⁸ - 1")
     return whole
 
 
@@ -110,5 +111,5 @@ def _value(value: object) -> int | list[Any]:
         return [value.base_value, value.scale, to_long(value.offset, "offset")]
     whole = to_long(value, "value")
     if whole < 0:
-        raise WorkletTypeError(f"value {whole} is negative")
+        raise WorkletTypeError(f"value must be 0 or more, got {whole}")
     return whole

@@ -1,4 +1,4 @@
-"""What takes part in a Protected Audience auction, and what its functions learn and return."""
+"""The participants of a Protected Audience auction, and the arguments and results of their functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AuctionHost(Protocol):
     config: Config
 
     def report_parameters(self, api: Api, **options: Unpack[ReportOptions]) -> ReportParameters:
-        """Check and return what a page decides about a report."""
+        """Check the options that a page gives for a report; return them as parameters."""
 
     def process(self, scope: BatchingScope) -> None:
         """Make the reports of a scope that has ended."""
@@ -33,7 +33,7 @@ class AuctionHost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bid:
-    """What ``generate_bid`` returns: an amount, and what the seller may know of the ad (plain values)."""
+    """The result of ``generate_bid``: an amount, and data about the ad for the seller (plain values)."""
 
     bid: float
     ad: object = None
@@ -41,7 +41,7 @@ class Bid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What ``score_ad`` returns: only a positive desirability takes part; a reason may say why not."""
+    """The result of ``score_ad``. A bid can win only with a positive desirability; a reason may explain a rejection."""
 
     desirability: float
     reject_reason: RejectReason = RejectReason.NOT_AVAILABLE
@@ -49,7 +49,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BidSignals:
-    """What ``generate_bid`` learns."""
+    """The information that ``generate_bid`` receives."""
 
     interest_group: str
     seller: str
@@ -59,7 +59,7 @@ class BidSignals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreSignals:
-    """What ``score_ad`` learns."""
+    """The information that ``score_ad`` receives."""
 
     bid: float
     ad: object
@@ -69,7 +69,10 @@ class ScoreSignals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultSignals:
-    """What ``report_result`` and ``report_win`` learn. ``signals_for_winner`` is what ``report_result`` returned."""
+    """The information that ``report_result`` and ``report_win`` receive.
+
+    ``signals_for_winner`` is the result of ``report_result``.
+    """
 
     bid: float
     highest_scoring_other_bid: float
@@ -83,7 +86,7 @@ class ResultSignals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterestGroup:
-    """A buyer's interest group with its functions. Times are what a run measures; they are given, not taken."""
+    """A buyer's interest group with its functions. Its run and fetch times are parameters, not measurements."""
 
     owner: str
     name: str
@@ -101,7 +104,7 @@ class InterestGroup:
 class Auction:
     """A single-level auction. The four report parameters are the seller's ``privateAggregationConfig``.
 
-    ``measured`` gives per-participant base values that an auction of this size cannot show (quotas, cumulative times).
+    ``measured`` gives, per participant, base values that the simulator does not compute (quotas, cumulative times).
     """
 
     seller: str

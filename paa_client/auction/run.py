@@ -33,21 +33,21 @@ from paa_client.worklet.isolation import WorkletOutcome, run_worklet
 
 
 class FencedFrame:
-    """The frame in which the winning ad is shown. It can report events; it reveals nothing about the auction."""
+    """The frame that shows the winning ad. It can report events, and reveals nothing about the auction to the page."""
 
     def __init__(self, fire: Callable[[str], None]) -> None:
         self._fire = fire
 
     def report_event(self, event: str) -> None:
-        """Send the contributions that wait for ``event`` (``window.fence.reportEvent()``): the first time only."""
+        """Send the contributions that wait for ``event``, at its first call only (``window.fence.reportEvent()``)."""
         if not isinstance(event, str) or event.startswith(RESERVED):
-            raise CallError("TypeError", f"an event of a frame is a name without the prefix {RESERVED!r}")
+            raise CallError("TypeError", f"event must be a string without the prefix {RESERVED!r}, got {event!r}")
         self._fire(event)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A contribution that waits for an event of the auction, with what its signals refer to."""
+    """A contribution that waits for an event of the auction, with the data to fill in its signals."""
 
     event: str
     bucket: int | list[Any]
@@ -222,7 +222,7 @@ class _Run:
     def _call(
         self, function: AuctionFunction, bidder: int, body: Callable[[AuctionAggregation], object]
     ) -> WorkletOutcome:
-        """Run one function in a context of its own; its contributions go to its origin's scope, or wait."""
+        """Run one function in a new context; add its contributions to its origin's scope, or keep them for an event."""
         selling = function in (AuctionFunction.SCORE_AD, AuctionFunction.REPORT_RESULT)
         origin = self._seller if selling else self._owners[bidder]
         parameters = self._seller_parameters if selling else self._buyer_parameters[bidder]
@@ -265,7 +265,7 @@ class _Run:
         return outcome
 
     def _scope(self, origin: str, parameters: ReportParameters) -> BatchingScope:
-        """Get or create a batching scope: one for each origin and coordinator."""
+        """Get or create the batching scope of an origin with these report parameters."""
         fresh = BatchingScope(Api.PROTECTED_AUDIENCE, origin, parameters)
         return self._scopes.setdefault((origin, parameters), fresh)
 
@@ -289,7 +289,7 @@ class _Run:
     def _fill_in(
         self, waiting: _Waiting, offers: Sequence[_Offer], winner: _Offer | None, other: _Offer | None
     ) -> Contribution | None:
-        """Return the contribution with its signals filled in, or None where a signal has no value."""
+        """Return the contribution with its signals filled in, or None if a signal has no value."""
         offer = next((offer for offer in offers if offer.bidder == waiting.bidder), None)
         reason: RejectReason | None = None
         if waiting.function in (AuctionFunction.GENERATE_BID, AuctionFunction.SCORE_AD):
@@ -334,7 +334,7 @@ _SELLER_TOO = frozenset({BaseValue.AVERAGE_CODE_FETCH_TIME, BaseValue.PERCENT_SC
 
 
 def _to_double(value: object) -> float | None:
-    """Return a number of a worklet as the platform's double, infinite where it is too large; None if it is none."""
+    """Return a worklet's number as a double, infinite if it is too large; None if the value is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -344,7 +344,7 @@ def _to_double(value: object) -> float | None:
 
 
 def _happens(waiting: _Waiting, *, won: bool, once: int | None) -> bool:
-    """Say whether the event of a contribution happened (process the Private Aggregation contributions)."""
+    """Return whether the event of a contribution happened (process the Private Aggregation contributions)."""
     if waiting.event == WIN or not waiting.event.startswith(RESERVED):
         return won
     if waiting.event == LOSS:

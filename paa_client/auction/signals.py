@@ -19,7 +19,7 @@ _MAX_SCALE = sys.float_info.max
 
 
 class BaseValue(StrEnum):
-    """What the browser knows after an auction (Protected Audience specification, "Signal base value")."""
+    """A number that the browser knows after an auction (Protected Audience specification, "Signal base value")."""
 
     WINNING_BID = "winning-bid"
     HIGHEST_SCORING_OTHER_BID = "highest-scoring-other-bid"
@@ -53,7 +53,7 @@ class RejectReason(StrEnum):
 
     @property
     def number(self) -> int:
-        """The number that stands for it."""
+        """The number that a report carries for this reason."""
         return list(RejectReason).index(self)
 
 
@@ -67,17 +67,17 @@ class Signal:
 
     def __post_init__(self) -> None:
         if self.base_value not in set(BaseValue):
-            raise WorkletTypeError(f"{self.base_value!r} is not a base value")
+            raise WorkletTypeError(f"{self.base_value!r} is not a base value: use one of BaseValue")
         # Web IDL's double: finite, and a whole number only as far as a double holds it.
         if isinstance(self.scale, bool) or not isinstance(self.scale, int | float) or not abs(self.scale) <= _MAX_SCALE:
-            raise WorkletTypeError("scale is a finite number")
+            raise WorkletTypeError("scale must be a finite number")
         if isinstance(self.offset, bool) or not isinstance(self.offset, int):
-            raise WorkletTypeError("offset is a whole number")
+            raise WorkletTypeError("offset must be an integer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """What one execution of a worklet function can refer to. ``participant`` holds the per-participant numbers."""
+    """The base values for one execution of a worklet function; ``participant`` holds those of its participant."""
 
     winning_bid: float = 0.0
     highest_scoring_other_bid: float = 0.0
@@ -87,7 +87,7 @@ class Measurements:
     participant: Mapping[BaseValue, float] = field(default_factory=dict)
 
     def number(self, base: BaseValue, rules: Rules) -> float | None:
-        """Return a signal's numeric value; None where Chromium has none and drops the contribution."""
+        """Return the number of a base value; None if Chromium has no number and drops the contribution."""
         match base:
             case BaseValue.WINNING_BID:
                 return self.winning_bid
@@ -105,15 +105,15 @@ class Measurements:
 
 
 def percentage(numerator: float, denominator: float) -> float:
-    """Return a percentage metric: 0 of nothing, at most 110."""
+    """Return a percentage of at most 110; 0 if the denominator is 0."""
     return min(100.0 * numerator / denominator, _MAX_PERCENT) if denominator else 0.0
 
 
 def resolve_signal(signal: Signal, measurements: Measurements, largest: int, rules: Rules) -> int | None:
-    """Return the bucket or value that ``signal`` stands for, in [0, largest]; None if it is not a number.
+    """Return the bucket or value that ``signal`` gives, clamped to [0, largest]; None if it is not a number.
 
     The product is truncated before the offset is added (Protected Audience specification, "fill in the signal
-    value"); Chromium truncates values after adding it.
+    value"); Chromium adds the offset first when it computes a value.
     """
     base = measurements.number(BaseValue(signal.base_value), rules)
     if base is None:

@@ -1,4 +1,4 @@
-"""Many devices at once: reach and frequency over columns of events, report for report as ``Browser`` makes them."""
+"""Many devices at once: reach and frequency over columns of events, with the same reports as ``Browser``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UUID_VARIANT = np.uint8(0x80)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetReports:
-    """The reports of a fleet in columns, in order of the events that made them; one contribution each.
+    """The reports of a fleet in columns, in order of the events that made them; each has one contribution.
 
     ``event`` is the row of the event, ``time_ms`` its time; ``report_id`` has 16 bytes per row. ``cuts`` counts the
     contributions that the budgets denied.
@@ -51,11 +51,11 @@ class FleetReports:
 
     @property
     def asked(self) -> int:
-        """How many contributions were made, cut ones included."""
+        """The number of contributions that were requested, including those that the budgets denied."""
         return len(self) + sum(self.cuts.values())
 
     def totals(self) -> dict[int, int]:
-        """Return the sum of each bucket: the truth that a summary is compared with."""
+        """Return the sum of each bucket without noise, to compare with a summary report."""
         buckets, counts = np.unique(self.bucket, return_counts=True)
         return {int(bucket): int(count) * self.value for bucket, count in zip(buckets, counts, strict=True)}
 
@@ -64,9 +64,9 @@ class FleetReports:
 class Fleet:
     """Devices that run one recipe's operation for one origin, each with its own storage and budgets.
 
-    Equal to one ``Browser`` per device with ``run(origin, operation, slice)`` at each event, for one-level ``Reach``
-    and for ``KPlusFrequency``. The filtering ID, limits, delays and coordinator are the recipe's and the
-    configuration's.
+    Equal to one ``Browser`` per device that calls ``run(origin, operation, slice)`` at each event, for one-level
+    ``Reach`` and for ``KPlusFrequency``. The recipe gives the filtering ID; the configuration gives limits, delays and
+    coordinator.
     """
 
     recipe: Reach | KPlusFrequency
@@ -75,15 +75,15 @@ class Fleet:
 
     def __post_init__(self) -> None:
         if isinstance(self.recipe, Reach) and self.recipe.levels != 1:
-            raise ConfigError("a fleet measures one level of reach: use Browser for several")
+            raise ConfigError("a fleet supports one level of reach: use Browser for several")
         if isinstance(self.recipe, KPlusFrequency) and self.recipe.thresholds[-1] > _MAX_THRESHOLD:
-            raise ConfigError(f"a fleet counts up to {_MAX_THRESHOLD} views: use Browser for more")
+            raise ConfigError(f"a fleet supports thresholds of up to {_MAX_THRESHOLD} views: use Browser for more")
         if self.config.pending_report_limit is not None:
-            raise ConfigError("a fleet keeps no count of pending reports: use Browser for pending_report_limit")
+            raise ConfigError("a fleet does not support pending_report_limit: use Browser, or set it to None")
         if not self.config.private_aggregation_allowed:
-            raise ConfigError("a fleet's devices may use Private Aggregation: use Browser where they may not")
+            raise ConfigError("a fleet does not support private_aggregation_allowed=False: use Browser")
         if not 0 <= self.recipe.filtering_id < 256**DEFAULT_FILTERING_ID_MAX_BYTES:
-            raise ConfigError("a fleet's filtering IDs have one byte: use Browser for filtering_id_max_bytes")
+            raise ConfigError("a fleet supports filtering IDs of one byte: use 0 to 255, or Browser for larger ones")
         serialize_origin(self.origin)
 
     def run(
@@ -124,7 +124,7 @@ class Fleet:
         )
 
     def reports(self, columns: FleetReports) -> Iterator[Report]:
-        """Iterate over the reports as ``Browser`` would queue them, ready to be sealed."""
+        """Yield the reports as ``Browser`` would queue them, before sealing."""
         origin = serialize_origin(self.origin)
         coordinator = self.config.default_coordinator
         maximum = self.config.max_contributions(Api.SHARED_STORAGE, None)
@@ -175,12 +175,12 @@ class Fleet:
         owner, when, name = (np.ascontiguousarray(column) for column in (device, time_ms, slice_id))
         for column, what in ((owner, "device"), (when, "time_ms"), (name, "slice_id")):
             if column.ndim != 1 or (column.dtype.kind not in "iu" and column.size) or column.size != owner.size:
-                raise ConfigError(f"{what} must be a column of whole numbers, as long as the others")
+                raise ConfigError(f"column {what} must be a list of integers, as long as the other columns")
         last_slice = _MAX_K_PLUS_SLICE if isinstance(self.recipe, KPlusFrequency) else _MAX_REACH_SLICE
         limits = ((owner, devices - 1, "device"), (when, _MAX_TIME_MS, "time_ms"), (name, last_slice, "slice_id"))
         for column, largest, what in limits:
             if column.size and not (int(column.min()) >= 0 and int(column.max()) <= largest):
-                raise ConfigError(f"{what} must lie between 0 and {largest}")
+                raise ConfigError(f"column {what} must hold numbers from 0 to {largest}")
         return owner.astype(np.int64), when.astype(np.int64), name.astype(np.int64)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES
 
-#: What became of an event.
+#: The outcome of an event.
 SENT, NOT_ASKED, CUT_TEN_MINUTES, CUT_DAY = range(4)
 
 _EMPTY = -1
@@ -22,7 +22,7 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 def group_by_device(
     device: NDArray[np.int64], devices: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
-    """Return the events in order of device, otherwise as they came, and where each device's begin; linear time."""
+    """Return the events sorted by device (stable) and the start of each device's events; linear time."""
     starts = np.zeros(devices + 1, dtype=np.int64)
     for index in range(device.size):
         starts[device[index] + 1] += 1
@@ -55,8 +55,8 @@ def run_kernel(
     """Write for each event whether it contributes, and if so which threshold it reached.
 
     ``threshold_index[c]`` is the index of the threshold that a count of c reaches, or -1; counts beyond its end reach
-    none. ``refresh`` says that every view is a write. Times of a device do not decrease and are not negative; sums
-    stay below ``larger_budget`` + ``value`` < 2⁶².
+    none. With ``refresh`` every view is a write and renews the entry. Times of a device must not decrease or be
+    negative; sums stay below ``larger_budget`` + ``value`` < 2⁶².
     """
     devices = starts.size - 1
     most = 0

@@ -1,4 +1,4 @@
-"""Measurements as library functions: what to run on a device, which buckets to ask for, how to read the summary."""
+"""Recipes for measurements: the operation to run on a device, the buckets to query, and how to read the summary."""
 
 from __future__ import annotations
 

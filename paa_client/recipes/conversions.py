@@ -1,4 +1,4 @@
-"""Cross-site conversions: which campaign a buyer last saw, and what was bought, without knowing who."""
+"""Cross-site conversions: counts and amounts of purchases, by the campaign that the buyer saw last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNT, _AMOUNT = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossSiteConversion:
-    """Conversions and what they were worth, by the campaign seen last (last touch) within a lookback window.
+    """Counts and amounts of conversions, by the campaign seen last (last touch) within a lookback window.
 
     A conversion makes two contributions: a count under ``count_filtering_id`` and an amount under
     ``amount_filtering_id``, so that the two can be aggregated at different times. Amounts are clipped at
@@ -39,44 +39,44 @@ class CrossSiteConversion:
 
     def __post_init__(self) -> None:
         if not 0 < self.count_share < 1:
-            raise ConfigError(f"the share of counts lies between 0 and 1, not {self.count_share}")
+            raise ConfigError(f"count_share must lie strictly between 0 and 1, got {self.count_share}")
         if not (self.max_amount > 0 and self.lookback_ms > 0):
-            raise ConfigError("max_amount and lookback_ms are positive")
+            raise ConfigError(f"must be positive: max_amount {self.max_amount}, lookback_ms {self.lookback_ms}")
         budget_share(int(self.budget * self.count_share), self.cap)
         if self.largest_amount < 1:
-            raise ConfigError("the budget left for amounts is less than 1 per conversion")
+            raise ConfigError("less than 1 is left for the amount of a conversion: lower cap or count_share")
 
     @property
     def count_value(self) -> int:
-        """What a conversion contributes to the count."""
+        """The value that a conversion contributes to the count."""
         return budget_share(int(self.budget * self.count_share), self.cap)
 
     @property
     def largest_amount(self) -> int:
-        """What a conversion of ``max_amount`` or more contributes."""
+        """The value that a conversion of ``max_amount`` or more contributes to the amount."""
         return (self.budget - self.cap * self.count_value) // self.cap
 
     @property
     def amount_scale(self) -> Fraction:
-        """What a unit of amount contributes."""
+        """The value contributed per unit of amount."""
         return Fraction(self.largest_amount, self.max_amount)
 
     def bucket(self, campaign: int, *, amount: bool = False) -> int:
-        """Return the bucket of a campaign's count, or of its amount."""
+        """Return the bucket of a campaign's count or, with ``amount``, of its amount."""
         if not 0 <= campaign < 1 << _CAMPAIGN_BITS:
-            raise ConfigError(f"campaigns have {_CAMPAIGN_BITS} bits, not {campaign}")
+            raise ConfigError(f"campaign must be an id of {_CAMPAIGN_BITS} bits, got {campaign}")
         return (_AMOUNT if amount else _COUNT) << _CAMPAIGN_BITS | campaign
 
     def domain(self, campaigns: Iterable[int], *, amount: bool = False) -> list[int]:
-        """Return the buckets to ask the service for, with the filtering ID of counts or of amounts."""
+        """Return the buckets of counts or, with ``amount``, of amounts; query each kind with its filtering ID."""
         return [self.bucket(campaign, amount=amount) for campaign in campaigns]
 
     def view(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Mapping[str, int]) -> None:
-        """Remember the campaign; ``data`` = {"campaign": id, "time_ms": now}."""
+        """Store the campaign as the one seen last; ``data`` = {"campaign": id, "time_ms": now}."""
         storage.set(f"{self.prefix}-touch", json.dumps([data["campaign"], data["time_ms"]]))
 
     def convert(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Mapping[str, int]) -> None:
-        """Contribute a conversion; ``data`` = {"order": id, "amount": worth, "time_ms": now}."""
+        """Contribute a conversion; ``data`` = {"order": id, "amount": price paid, "time_ms": now}."""
         touch = storage.get(f"{self.prefix}-touch")
         order = f"{self.prefix}-order-{data['order']}"
         if touch is None or storage.get(order) is not None:
@@ -96,12 +96,12 @@ class CrossSiteConversion:
     def estimate_count(
         self, counts: Summary, campaign: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> Estimate:
-        """Return how many conversions the campaign had."""
+        """Estimate how many conversions the campaign had."""
         return estimate(counts[self.bucket(campaign)], self.count_value, noise, level=confidence)
 
     def estimate_amount(
         self, amounts: Summary, campaign: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> Estimate:
-        """Return what the campaign's conversions were worth, each clipped and rounded to a unit of the scale."""
+        """Estimate the sum of the campaign's amounts, each clipped and rounded to a unit of the scale."""
         noisy = amounts[self.bucket(campaign, amount=True)]
         return estimate(noisy, float(self.amount_scale), noise, level=confidence)

@@ -1,4 +1,4 @@
-"""Demographics across sites: what one site knows of its users, measured over the visitors of another."""
+"""Demographics across sites: attributes that one site knows, counted over the visitors of another site."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PUBLISHER_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demographics:
-    """Histograms of attributes (age range, language, …) over the visitors of each publisher, one per device.
+    """Histograms of attributes (age range, language, …) over each publisher's visitors; a device counts once.
 
     The site that knows the attributes writes them when it is visited (README, "Measuring user demographics with
     cross-site information"); devices that never visited it count as unknown.
@@ -32,24 +32,24 @@ class Demographics:
 
     def __post_init__(self) -> None:
         if not self.attributes or any(UNKNOWN in categories for categories in self.attributes.values()):
-            raise ConfigError(f"name at least one attribute, and no category {UNKNOWN!r}: it is there already")
+            raise ConfigError(f"give at least one attribute, and remove the category {UNKNOWN!r}: it is built in")
         budget_share(self.budget, len(self.attributes))
 
     @property
     def value(self) -> int:
-        """What a device contributes to each of its categories."""
+        """The value that a device contributes to each of its categories."""
         return budget_share(self.budget, len(self.attributes))
 
     def bucket(self, publisher: int, attribute: str, category: str) -> int:
-        """Return the bucket: publisher, then attribute, then category (0 for unknown)."""
+        """Return the bucket: the bits of publisher, attribute and category (0 for unknown), in that order."""
         if not 0 <= publisher < 1 << _PUBLISHER_BITS:
-            raise ConfigError(f"publishers have {_PUBLISHER_BITS} bits, not {publisher}")
+            raise ConfigError(f"publisher must be an id of {_PUBLISHER_BITS} bits, got {publisher}")
         index = list(self.attributes).index(attribute)
         number = 0 if category == UNKNOWN else 1 + self.attributes[attribute].index(category)
         return publisher << 32 | index << 16 | number
 
     def domain(self, publisher: int) -> list[int]:
-        """Return the buckets to ask the service for."""
+        """Return the buckets to query from the service."""
         return [
             self.bucket(publisher, attribute, category)
             for attribute, categories in self.attributes.items()
@@ -57,11 +57,11 @@ class Demographics:
         ]
 
     def remember(self, storage: WindowStorage, values: Mapping[str, str]) -> None:
-        """Store what the site knows of its user; the page of that site calls this."""
+        """Store the attributes that a site knows about its user; a page of that site calls this."""
         storage.set(self.key, json.dumps(dict(values)))
 
     def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: int) -> None:
-        """Run on the publisher's page; ``data`` is the publisher. Contributes once for each publisher."""
+        """Run on the publisher's page; ``data`` is the publisher's id. A device contributes once per publisher."""
         flag = f"{self.key}-sent-{data}"
         if storage.get(flag) is not None:
             return
@@ -75,7 +75,7 @@ class Demographics:
     def estimate(
         self, summary: Summary, publisher: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> dict[tuple[str, str], Estimate]:
-        """Return how many visitors of the publisher are in each category of each attribute."""
+        """Estimate how many visitors of the publisher are in each category of each attribute."""
         return {
             (attribute, category): estimate(
                 summary[self.bucket(publisher, attribute, category)], self.value, noise, level=confidence

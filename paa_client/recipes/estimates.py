@@ -1,4 +1,4 @@
-"""From noisy sums back to counts: estimates with the intervals that the service's noise gives them."""
+"""Estimates of counts from noisy sums, with intervals that follow from the service's noise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Summary = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """An unbiased estimate with its standard deviation, and an interval that holds the truth with ``level`` or more."""
+    """An unbiased estimate, its standard deviation, and an interval with the truth at probability ``level`` or more."""
 
     value: float
     standard_deviation: float
@@ -30,7 +30,7 @@ class Estimate:
     level: Fraction
 
     def holds(self, truth: float) -> bool:
-        """Say whether ``truth`` lies in the interval."""
+        """Return whether ``truth`` lies in the interval."""
         return self.low <= truth <= self.high
 
 
@@ -38,20 +38,21 @@ def service_noise(epsilon: Fraction | int, budget: int = CONTRIBUTION_BUDGET) ->
     """Return the noise that the service adds to each bucket at ``epsilon``: discrete Laplace with scale Λ₁/ε."""
     micro = Fraction(epsilon) * 10**6
     if micro.denominator != 1:
-        raise ConfigError(f"ε = {epsilon} is not a whole number of 10⁻⁶")
+        raise ConfigError(f"ε must have at most 6 decimal places, got {epsilon}")
     return DiscreteLaplace(epsilon_micro=int(micro), sensitivity=budget)
 
 
 def half_width(noise: DiscreteLaplace, level: Fraction, terms: int = 1) -> int:
     """Return w with P[|sum of ``terms`` independent noises| ≤ w] ≥ level.
 
-    Exact for one term. For more, Chernoff's bound with the moment generating function of the discrete Laplace law,
-    (1-r)² / ((1-re^λ)(1-re^-λ)) for r = e^-a and 0 < λ < a, at the best of many λ: any of them is valid.
+    Exact for one term. For more terms it is Chernoff's bound, with the moment generating function of the discrete
+    Laplace law, (1-r)² / ((1-re^λ)(1-re^-λ)) for r = e^-a and 0 < λ < a. The bound holds for every λ; the best of
+    many is used.
     """
     if not 0 < level < 1:
-        raise ConfigError(f"a level lies between 0 and 1, not {level}")
+        raise ConfigError(f"level must lie strictly between 0 and 1, got {level}")
     if terms < 1:
-        raise ConfigError(f"a sum has at least one term, not {terms}")
+        raise ConfigError(f"terms must be at least 1, got {terms}")
     if terms == 1:
         return noise.half_width(level)
     rate = float(noise.rate)
@@ -65,12 +66,12 @@ def half_width(noise: DiscreteLaplace, level: Fraction, terms: int = 1) -> int:
 def estimate(
     noisy: int, scale: float, noise: DiscreteLaplace, *, level: Fraction = DEFAULT_LEVEL, terms: int = 1
 ) -> Estimate:
-    """Return the estimate of a quantity that was contributed ``scale`` times and read from a sum of ``terms`` buckets.
+    """Estimate a quantity from the noisy sum of ``terms`` buckets, where each unit contributed ``scale``.
 
-    The interval is about the contributions that were made; what the browser's budget cut is not in it.
+    The interval covers the noise only. Contributions that the browser's budget denied are not accounted for.
     """
     if not scale > 0:
-        raise ConfigError(f"a scale is positive, not {scale}")
+        raise ConfigError(f"scale must be positive, got {scale}")
     width = half_width(noise, level, terms)
     return Estimate(
         value=noisy / scale,
@@ -82,7 +83,7 @@ def estimate(
 
 
 def budget_share(budget: int, parts: int) -> int:
-    """Return what each of ``parts`` contributions may use of the budget; it must be at least 1."""
+    """Return the share of the budget for each of ``parts`` contributions; raise ``ConfigError`` if it is below 1."""
     if not 1 <= parts <= budget:
-        raise ConfigError(f"a budget of {budget} cannot be divided among {parts} contributions")
+        raise ConfigError(f"a budget of {budget} cannot be divided among {parts} contributions: use 1 to {budget}")
     return budget // parts

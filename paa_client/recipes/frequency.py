@@ -19,15 +19,15 @@ _MARK = "1"
 
 def _check_slice(slice_id: int) -> None:
     if not 0 <= slice_id < 1 << SLICE_BITS:
-        raise ConfigError(f"slice ids have {SLICE_BITS} bits, not {slice_id}")
+        raise ConfigError(f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KPlusFrequency:
     """K+ frequency for one or more K: a device contributes to bucket (slice, K) when its count of views reaches K.
 
-    The count is unary in Shared Storage (README, "K+ frequency measurement"). ``cap`` is how many such moments a
-    device may have in ten minutes.
+    The count is unary in Shared Storage (README, "K+ frequency measurement"). ``cap`` is how many such contributions a
+    device may make in ten minutes.
     """
 
     thresholds: tuple[int, ...]
@@ -39,11 +39,11 @@ class KPlusFrequency:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.thresholds or list(self.thresholds) != sorted(set(self.thresholds)) or not self.thresholds[0] > 0:
-            raise ConfigError(f"thresholds are positive and increasing, not {self.thresholds}")
+            raise ConfigError(f"thresholds must be positive and increasing, got {self.thresholds}")
 
     @property
     def value(self) -> int:
-        """What a device contributes when it reaches a threshold."""
+        """The value that a device contributes when it reaches a threshold."""
         return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, threshold: int) -> int:
@@ -67,7 +67,7 @@ class KPlusFrequency:
     def estimate(
         self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> dict[int, Estimate]:
-        """Return, for each K, how many devices saw the slice K times or more."""
+        """Estimate, for each K, how many devices saw the slice K times or more."""
         return {
             threshold: estimate(summary[self.bucket(slice_id, threshold)], self.value, noise, level=confidence)
             for threshold in self.thresholds
@@ -78,8 +78,8 @@ class KPlusFrequency:
 class FrequencyHistogram:
     """How many devices saw something exactly f times: views are counted, and reported once at the end.
 
-    Each device contributes to one bucket only, so that the whole budget carries one fact; the price is that a page
-    must run ``report`` when the count is final. The last bin holds ``bins`` views or more.
+    Each device contributes to one bucket only, so it can use the whole budget for it; in return, a page must run
+    ``report`` when the count is final. The last bin holds ``bins`` views or more.
     """
 
     bins: int
@@ -91,18 +91,18 @@ class FrequencyHistogram:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.bins > 0:
-            raise ConfigError(f"a histogram has at least one bin, not {self.bins}")
+            raise ConfigError(f"bins must be at least 1, got {self.bins}")
 
     @property
     def value(self) -> int:
-        """What a device contributes to its bin."""
+        """The value that a device contributes to its bin."""
         return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, frequency: int) -> int:
         """Return the bucket of a slice and a frequency; frequencies above ``bins`` share the last."""
         _check_slice(slice_id)
         if not frequency > 0:
-            raise ConfigError(f"a frequency is positive, not {frequency}")
+            raise ConfigError(f"frequency must be at least 1, got {frequency}")
         return slice_id * self.bins + min(frequency, self.bins) - 1
 
     def domain(self, slices: Iterable[int]) -> list[int]:
@@ -114,7 +114,7 @@ class FrequencyHistogram:
         storage.append(f"{self.prefix}-{data}", _MARK)
 
     def report(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: int) -> None:
-        """Contribute the count of the slice ``data``, if there is one, and forget it."""
+        """Contribute the count of the slice ``data``, if there is one, and delete the count."""
         key = f"{self.prefix}-{data}"
         count = len(storage.get(key) or "")
         if count:
@@ -125,7 +125,7 @@ class FrequencyHistogram:
     def estimate(
         self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> dict[int, Estimate]:
-        """Return, for each frequency, how many devices had it."""
+        """Estimate, for each frequency, how many devices had it."""
         return {
             f: estimate(summary[self.bucket(slice_id, f)], self.value, noise, level=confidence)
             for f in range(1, self.bins + 1)
@@ -133,6 +133,6 @@ class FrequencyHistogram:
 
 
 def mean_frequency(histogram: Mapping[int, Any]) -> float:
-    """Return the mean of an estimated frequency histogram, negative estimates taken as they are."""
+    """Return the mean frequency of an estimated histogram; negative estimates count as they are."""
     total = sum(part.value for part in histogram.values())
     return sum(f * part.value for f, part in histogram.items()) / total if total else 0.0

@@ -1,4 +1,4 @@
-"""Reach: how many devices saw something at least once, on whatever sites they saw it."""
+"""Reach: how many devices saw something at least once, over all sites."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SLICE_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """Direct reach: a device contributes once to each slice (campaign, campaign × region, …), the first time.
+    """Direct reach: a device contributes to a slice (campaign, campaign × region, …) at its first view only.
 
     ``cap`` is how many slices of one level a device may report in ten minutes, ``levels`` how many levels of slices
-    are measured at once: each contribution is the budget divided by both (reach white paper, "Multiple Reach
+    are measured at once; each contribution is budget / (cap · levels) (reach white paper, "Multiple Reach
     Measurements with Capping").
     """
 
@@ -36,13 +36,16 @@ class Reach:
 
     @property
     def value(self) -> int:
-        """What a device contributes to a slice."""
+        """The value that a device contributes to a slice."""
         return budget_share(self.budget, self.cap * self.levels)
 
     def bucket(self, slice_id: int, level: int = 0) -> int:
-        """Return the bucket of a slice: its level above 64 bits of id."""
+        """Return the bucket of a slice: its id in the low 64 bits, its level above."""
         if not (0 <= slice_id < 1 << SLICE_BITS and 0 <= level < self.levels):
-            raise ConfigError(f"slice {slice_id}, level {level}: ids have {SLICE_BITS} bits, {self.levels} level(s)")
+            raise ConfigError(
+                f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}; "
+                f"level must be from 0 to {self.levels - 1}, got {level}"
+            )
         return level << SLICE_BITS | slice_id
 
     def domain(self, slices: Iterable[int], level: int = 0) -> list[int]:
@@ -68,7 +71,7 @@ class Reach:
         level: int = 0,
         confidence: Fraction = DEFAULT_LEVEL,
     ) -> Estimate:
-        """Return the reach of a slice."""
+        """Estimate the reach of a slice."""
         return estimate(summary[self.bucket(slice_id, level)], self.value, noise, level=confidence)
 
 
@@ -76,8 +79,8 @@ class Reach:
 class CumulativeReach:
     """Reach up to each of ``horizon`` steps, by point contributions: a device counts in the step of its first view.
 
-    The sum up to step t has the noise of t + 1 buckets, where a bucket for every "until t" would have that of
-    ``horizon`` shares of the budget (reach white paper, "Point Contribution").
+    The sum up to step t has the noise of t + 1 buckets. With one bucket per sum instead, a device would divide its
+    budget among up to ``horizon`` buckets (reach white paper, "Point Contribution").
     """
 
     horizon: int
@@ -89,17 +92,20 @@ class CumulativeReach:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.horizon > 0:
-            raise ConfigError(f"a horizon is positive, not {self.horizon}")
+            raise ConfigError(f"horizon must be at least 1, got {self.horizon}")
 
     @property
     def value(self) -> int:
-        """What a device contributes to the step of its first view."""
+        """The value that a device contributes to the step of its first view."""
         return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, step: int) -> int:
         """Return the bucket of a slice and step."""
         if not (0 <= slice_id < 1 << SLICE_BITS and 0 <= step < self.horizon):
-            raise ConfigError(f"slice {slice_id}, step {step}: ids have {SLICE_BITS} bits, steps end at {self.horizon}")
+            raise ConfigError(
+                f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}; "
+                f"step must be from 0 to {self.horizon - 1}, got {step}"
+            )
         return slice_id * self.horizon + step
 
     def domain(self, slices: Iterable[int]) -> list[int]:
@@ -107,7 +113,7 @@ class CumulativeReach:
         return [self.bucket(slice_id, step) for slice_id in slices for step in range(self.horizon)]
 
     def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Mapping[str, int]) -> None:
-        """Run on each view with ``data`` = {"slice": id, "step": the time step now}."""
+        """Run on each view with ``data`` = {"slice": id, "step": number of the current time step}."""
         key = f"{self.prefix}-{data['slice']}"
         if storage.get(key) is None:
             bucket = self.bucket(data["slice"], data["step"])
@@ -117,7 +123,7 @@ class CumulativeReach:
     def estimate(
         self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> list[Estimate]:
-        """Return the reach of a slice up to each step."""
+        """Estimate the reach of a slice up to each step."""
         total = 0
         estimates = []
         for step in range(self.horizon):

@@ -1,8 +1,8 @@
-"""Reach from sketches: counting Bloom filters that can be merged after the fact, against the direct method.
+"""Reach from sketches: counting Bloom filters that can be merged later, unlike direct reach.
 
 Reach white paper, "Sketch-Based Methods", for its uniform filters. A cell of the sketch is a bucket; a user is hashed
-to one cell; reach is read from the number of cells that are not empty. The service's noise makes some empty cells
-look occupied and some occupied ones empty: ``Readout`` is the law of that, in closed form.
+to one cell; reach is estimated from the number of occupied cells. The service's noise makes some empty cells look
+occupied and some occupied ones look empty: ``Readout`` gives the probabilities in closed form.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _CONTENT_BITS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachSketch:
-    """A sketch of ``size`` cells for each content (a campaign and day, say); a device contributes to it once.
+    """A sketch of ``size`` cells per content (for example a campaign and day); a device contributes to it once.
 
-    ``cap`` is how many contents a device may report in ten minutes. The user's id comes with ``data`` or, failing
-    that, from Shared Storage; devices with the same id count once when sketches are read.
+    ``cap`` is how many contents a device may report in ten minutes. The user's id comes with ``data``, otherwise from
+    Shared Storage; devices with the same id count once when sketches are read.
     """
 
     size: int
@@ -43,11 +43,11 @@ class ReachSketch:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.size > 2:
-            raise ConfigError(f"a sketch has at least three cells, not {self.size}")
+            raise ConfigError(f"size must be at least 3 cells, got {self.size}")
 
     @property
     def value(self) -> int:
-        """What a device contributes to its cell."""
+        """The value that a device contributes to its cell."""
         return budget_share(self.budget, self.cap)
 
     def cell(self, user: str | int) -> int:
@@ -58,7 +58,10 @@ class ReachSketch:
     def bucket(self, content: int, cell: int) -> int:
         """Return the bucket of a cell."""
         if not (0 <= content < 1 << _CONTENT_BITS and 0 <= cell < self.size):
-            raise ConfigError(f"content {content}, cell {cell}: contents have {_CONTENT_BITS} bits, cells {self.size}")
+            raise ConfigError(
+                f"content must be an id of {_CONTENT_BITS} bits, got {content}; "
+                f"cell must be from 0 to {self.size - 1}, got {cell}"
+            )
         return content * self.size + cell
 
     def domain(self, content: int) -> list[int]:
@@ -66,7 +69,7 @@ class ReachSketch:
         return [self.bucket(content, cell) for cell in range(self.size)]
 
     def operation(self, storage: WorkletStorage, aggregation: PrivateAggregation, data: Mapping[str, Any]) -> None:
-        """Run on each view with ``data`` = {"content": id, "user": id}; without a user, the stored ``user-id``."""
+        """Run on each view with ``data`` = {"content": id, "user": id}; ``user`` defaults to the stored ``user-id``."""
         key = f"{self.prefix}-{data['content']}"
         user = data.get("user", storage.get("user-id"))
         if storage.get(key) is not None or user is None:
@@ -76,26 +79,26 @@ class ReachSketch:
         storage.set(key, "1")
 
     def occupied(self, summary: Summary, content: int) -> NDArray[np.bool_]:
-        """Return which cells look occupied: those whose noisy count is one half or more."""
+        """Return which cells look occupied: those whose noisy sum is at least half of one device's value."""
         return np.array([2 * summary[self.bucket(content, cell)] >= self.value for cell in range(self.size)])
 
     def readout(self, noise: DiscreteLaplace | None) -> Readout:
-        """Return the law of reading this sketch under ``noise`` (None: no noise, as in the white paper's estimator)."""
+        """Return how cells of this sketch are read under ``noise`` (None: no noise, as in the white paper)."""
         return Readout.of(self.size, self.value, noise)
 
 
 def merge_sketches(sketches: Sequence[NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Return the sketch of the union: a cell is occupied if it is in any of them."""
+    """Return the union of sketches: a cell is occupied if it is occupied in any of them."""
     return np.logical_or.reduce(sketches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readout:
-    """How a cell with c users is read: as empty with probability ``decay``·``ratio``^c, or ``empty`` for c = 0.
+    """The probability to read a cell as empty: ``decay``·``ratio``^c with c ≥ 1 users, ``empty`` with none.
 
-    That is exact for discrete Laplace noise and the threshold of one half, since for c ≥ 1 the noise would have to
-    fall below a negative number. So for n users the moments are sums of powers n: with p = 1/size,
-    E[Y] = A(1-p+pρ)ⁿ + B(1-p)ⁿ for a cell, and likewise for two.
+    This is exact for discrete Laplace noise and a threshold of half a user's value: for c ≥ 1 a cell is read as empty
+    only if the noise is below a negative number. So the moments for n users are sums of n-th powers. For one cell,
+    with p = 1/size, ρ = ratio, A = decay and B = empty - decay: E[Y] = A(1-p+pρ)ⁿ + B(1-p)ⁿ; for two likewise.
     """
 
     size: int
@@ -105,7 +108,7 @@ class Readout:
 
     @classmethod
     def of(cls, size: int, value: int, noise: DiscreteLaplace | None) -> Readout:
-        """Return the law for cells to which each user adds ``value``."""
+        """Return the probabilities for cells to which each user adds ``value``."""
         if noise is None:
             return cls(size=size, decay=0.0, ratio=0.0, empty=1.0)
         rate = float(noise.rate)
@@ -119,7 +122,7 @@ class Readout:
         )
 
     def _moments(self, n: float) -> tuple[float, float, float]:
-        """Return E[Y₁], dE[Y₁]/dn and E[Y₁Y₂] for n users, Y saying that a cell is read as empty."""
+        """Return E[Y₁], dE[Y₁]/dn and E[Y₁Y₂] for n users; Yᵢ is 1 if cell i is read as empty, otherwise 0."""
         p, a, b = 1.0 / self.size, self.decay, self.empty - self.decay
         some, none = math.log1p(-p * (1.0 - self.ratio)), math.log1p(-p)
         one = a * math.exp(n * some) + b * math.exp(n * none)
@@ -131,19 +134,21 @@ class Readout:
         return one, slope, pair
 
     def expected(self, n: float, sketches: int = 1) -> float:
-        """Return the expected number of cells read as occupied, in the union of ``sketches``.
+        """Return the expected number of cells read as occupied, in the union of ``sketches`` sketches.
 
-        For a union this takes each cell's users to be in one of the sketches: exact for one sketch.
+        Exact for one sketch. For more, it assumes that all users of a cell are in the same sketch.
         """
         return self.size * (1.0 - self._moments(n)[0] * self.empty ** (sketches - 1))
 
     def estimate(self, occupied: int, sketches: int = 1) -> float:
-        """Return the n whose expectation is ``occupied``; 0 if it is below that of none, infinity if all are occupied.
+        """Return the number of users for which ``occupied`` cells are expected.
+
+        0 if no more cells are occupied than expected without users; infinity if all cells are occupied.
 
         Without noise this is the white paper's estimator, ln(1 - occupied/size) / ln(1 - 1/size).
         """
         if not 0 <= occupied <= self.size:
-            raise ConfigError(f"{occupied} of {self.size} cells cannot be occupied")
+            raise ConfigError(f"occupied must be from 0 to {self.size} cells, got {occupied}")
         if occupied <= self.expected(0.0, sketches):
             return 0.0
         if occupied == self.size:

@@ -1,4 +1,4 @@
-"""The price of winning bids: what a seller is owed by each buyer, and how far a losing buyer was from winning."""
+"""The price of winning bids: how much each buyer owes a seller, and by how much a losing buyer bid too little."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class WinningBidPrice:
 
     def __post_init__(self) -> None:
         if not self.max_price > 0:
-            raise ConfigError(f"max_price is positive, not {self.max_price}")
+            raise ConfigError(f"max_price must be positive, got {self.max_price}")
         budget_share(self.budget, 2 * self.cap)
 
     @property
     def value(self) -> int:
-        """What a win contributes to the count, and at most to the price."""
+        """The value that a win contributes to the count, and the most that it contributes to the price."""
         return budget_share(self.budget, 2 * self.cap)
 
     @property
     def price_scale(self) -> float:
-        """What a unit of price contributes."""
+        """The value contributed per unit of price."""
         return self.value / self.max_price
 
     def number(self, buyer: str) -> int:
@@ -51,7 +51,7 @@ class WinningBidPrice:
         return 1 + list(self.buyers).index(buyer) if buyer in self.buyers else 0
 
     def bucket(self, buyer: str, *, price: bool = False) -> int:
-        """Return the bucket of a buyer's wins, or of what they cost."""
+        """Return the bucket of a buyer's wins or, with ``price``, of their prices."""
         return (_PRICE if price else _COUNT) << _BUYER_BITS | self.number(buyer)
 
     def domain(self, buyers: Iterable[str]) -> list[int]:
@@ -59,7 +59,7 @@ class WinningBidPrice:
         return [self.bucket(buyer, price=price) for buyer in buyers for price in (False, True)]
 
     def report_result(self, aggregation: AuctionAggregation, signals: ResultSignals) -> None:
-        """Pass as ``Auction(report_result=...)``."""
+        """Contribute the win and its price. Pass this method as ``Auction(report_result=...)``."""
         buyer = signals.interest_group_owner
         price = min(max(signals.bid, 0.0), self.max_price)
         aggregation.contribute_to_histogram(bucket=self.bucket(buyer), value=self.value, filtering_id=self.filtering_id)
@@ -70,7 +70,7 @@ class WinningBidPrice:
     def estimate(
         self, summary: Summary, buyer: str, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> tuple[Estimate, Estimate]:
-        """Return how many auctions the buyer won, and the sum of the prices."""
+        """Estimate how many auctions the buyer won, and the sum of the prices."""
         return (
             estimate(summary[self.bucket(buyer)], self.value, noise, level=confidence),
             estimate(summary[self.bucket(buyer, price=True)], self.price_scale, noise, level=confidence),
@@ -79,10 +79,10 @@ class WinningBidPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossGap:
-    """How much a losing buyer should have bid more, summed: a signal value filled in after the auction.
+    """The sum of the gaps between the winning bid and a buyer's own bid, over the auctions that the buyer lost.
 
-    Called in ``generateBid()``: (winning bid - own bid) times the scale, in the auctions that were lost (Extended
-    Private Aggregation Reporting, "Getting the average bid gap for an ad"). Gaps are clipped by the budget.
+    ``generateBid()`` contributes a signal value, which the browser fills in after the auction: the gap times the scale
+    (Extended Private Aggregation Reporting, "Getting the average bid gap for an ad"). The budget limits each gap.
     """
 
     bucket: int
@@ -93,17 +93,17 @@ class LossGap:
 
     def __post_init__(self) -> None:
         if not self.max_gap > 0:
-            raise ConfigError(f"max_gap is positive, not {self.max_gap}")
+            raise ConfigError(f"max_gap must be positive, got {self.max_gap}")
         budget_share(self.budget, 2 * self.cap)
 
     @property
     def value(self) -> int:
-        """What a loss contributes to the count, and a gap of ``max_gap`` to the sum."""
+        """The value that a loss contributes to the count, and that a gap of ``max_gap`` contributes to the sum."""
         return budget_share(self.budget, 2 * self.cap)
 
     @property
     def scale(self) -> float:
-        """What a unit of gap contributes."""
+        """The value contributed per unit of gap."""
         return self.value / self.max_gap
 
     def contribute(self, aggregation: AuctionAggregation, bid: float) -> None:
@@ -115,7 +115,7 @@ class LossGap:
     def estimate(
         self, summary: Summary, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
     ) -> tuple[Estimate, Estimate]:
-        """Return how many auctions were lost, and the sum of the gaps."""
+        """Estimate how many auctions were lost, and the sum of the gaps."""
         return (
             estimate(summary[self.count_bucket], self.value, noise, level=confidence),
             estimate(summary[self.bucket], self.scale, noise, level=confidence),

@@ -14,7 +14,7 @@ _KEPT_MINUTES = 30 * LARGER_WINDOW_MINUTES
 
 
 class Usage:
-    """What was contributed in each whole minute of the last 31 days: a list in order of time.
+    """The sum of contributions in each whole minute of the last 31 days, in order of time.
 
     The current minute and the 9 (or 1,439) before it count, as in Chromium's budgeter; so do minutes ahead of a clock
     that was set back. Minutes that no longer count are kept, because they count again when a clock that was set
@@ -31,7 +31,7 @@ class Usage:
         self._larger = 0
 
     def smaller(self, minute: int) -> int:
-        """Return what was used in the ten minutes that end with ``minute``; O(10)."""
+        """Return what was used in the ten minutes that end with ``minute``; at most ten steps."""
         total = 0
         for index in range(len(self._minutes) - 1, -1, -1):
             if self._minutes[index] <= minute - SMALLER_WINDOW_MINUTES:
@@ -84,7 +84,7 @@ class Reservations:
     fractions: dict[str, Fraction] = field(default_factory=dict)
 
     def limit(self, name: str | None, whole: int) -> int:
-        """Return how much of ``whole`` the budget ``name`` may use; None is the unreserved part."""
+        """Return how much of ``whole`` the named budget may use; the name None means the unreserved part."""
         if name is not None:
             return int(self.fractions[name] * whole)
         return int((1 - sum(self.fractions.values(), Fraction(0))) * whole)
@@ -110,9 +110,10 @@ class Budgeter:
     def query(
         self, requests: Sequence[BudgetRequest], site: str, api: Api, now_ms: int, *, consume: bool
     ) -> list[Cause | None]:
-        """Return for each request, in order, the limit that denies it, or None (specification: query the budget).
+        """Return, for each request in order, the limit that denies it, or None (specification: query the budget).
 
-        A request counts those approved before it in the same call. With ``consume`` what was approved is spent.
+        Each approved request reduces what later requests of the same call may use. Only with ``consume`` are the
+        approved amounts recorded as spent.
         """
         minute = now_ms // MINUTE_MS
         usage = self._usage.get((site, api))
@@ -170,7 +171,10 @@ class Budgeter:
         return (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
 
     def forget(self, site: str | None = None) -> None:
-        """Delete the history of ``site``, or of all: this begins a new privacy unit; see ``Browser.forget_budgets``."""
+        """Delete the history of ``site`` (None: of all sites), which begins a new privacy unit.
+
+        See ``Browser.forget_budgets``.
+        """
         if site is None:
             self._usage.clear()
             self._named.clear()

@@ -33,7 +33,7 @@ INTERNAL_ERROR_EVENTS = {
 
 
 class Cause(StrEnum):
-    """Why a contribution enters no report. The budgets deny with the three causes that end in ``budget``."""
+    """Why a contribution enters no report. The three causes that end in ``budget`` are denials by a budget."""
 
     ZERO_VALUE = "zero-value"
     INVALID = "invalid"
@@ -67,7 +67,7 @@ RecordLoss = Callable[[Cause, Contribution], None]
 
 
 def to_bigint(value: object, name: str) -> int:
-    """Convert as Web IDL's ``bigint``: whole numbers of any size, nothing else."""
+    """Convert as Web IDL's ``bigint`` does; throw ``WorkletTypeError`` for anything but an integer."""
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -75,7 +75,7 @@ def to_bigint(value: object, name: str) -> int:
 
 
 def to_long(value: object, name: str) -> int:
-    """Convert as Web IDL's ``long`` (ECMAScript ToInt32): truncate, then wrap modulo 2³²; NaN and infinities are 0."""
+    """Convert as Web IDL's ``long`` does (ToInt32): truncate, then wrap modulo 2³²; NaN and infinities become 0."""
     if isinstance(value, float):
         value = math.trunc(value) if math.isfinite(value) else 0
     whole = to_bigint(value, name)
@@ -83,7 +83,7 @@ def to_long(value: object, name: str) -> int:
 
 
 def check_filtering_id(filtering_id: int, max_bytes: int) -> int:
-    """Refuse a filtering ID that does not fit in ``max_bytes`` bytes."""
+    """Return the filtering ID; throw ``WorkletRangeError`` if it does not fit in ``max_bytes`` bytes."""
     if not 0 <= filtering_id < 256**max_bytes:
         raise WorkletRangeError(
             f"filtering_id does not fit in {max_bytes} byte(s): ask for more with filtering_id_max_bytes"
@@ -102,7 +102,7 @@ def validate(bucket: object, value: object, filtering_id: object, max_bytes: int
     whole_id = to_bigint(filtering_id, "filtering_id")
     if not 0 <= whole_bucket < BUCKETS:
         # The message omits the number: Python refuses to print very long ones.
-        raise WorkletRangeError("bucket is negative or does not fit in 128 bits")
+        raise WorkletRangeError("bucket is negative or does not fit in 128 bits: use 0 to 2¹²⁸ - 1")
     if whole_value < 0:
-        raise WorkletRangeError(f"value {whole_value} is negative")
+        raise WorkletRangeError(f"value must be 0 or more, got {whole_value}")
     return Contribution(whole_bucket, whole_value, check_filtering_id(whole_id, max_bytes))

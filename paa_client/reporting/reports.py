@@ -39,7 +39,7 @@ class Report:
 
     @property
     def shared_info(self) -> str:
-        """The text of ``shared_info`` (obtain a report's shared info; ``debug_mode`` as Chrome adds it)."""
+        """The text of ``shared_info`` (obtain a report's shared info), with ``debug_mode`` as Chrome adds it."""
         return self._shared_info().serialise()
 
     @property
@@ -99,7 +99,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentReport:
-    """What the network carries: an address and a body (``body.to_json()``)."""
+    """A report as the network carries it: a URL and a body (``body.to_json()``)."""
 
     time_ms: int
     url: str

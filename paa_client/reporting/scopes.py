@@ -21,7 +21,7 @@ class DebugDetails:
 
     @property
     def order(self) -> tuple[bool, bool, int]:
-        """The place of its report among those of one scope in Chromium: no debug mode, no key, then by key."""
+        """The sort key of Chromium for the reports of one scope: without debug mode, then without key, then by key."""
         return (self.enabled, self.key is not None, self.key or 0)
 
 
@@ -29,7 +29,7 @@ NO_DEBUG = DebugDetails()
 
 
 class ReportOptions(TypedDict, total=False):
-    """What a page may decide about a report (``privateAggregationConfig``)."""
+    """The options that a page may give for a report (``privateAggregationConfig``)."""
 
     context_id: str | None
     filtering_id_max_bytes: int
@@ -61,7 +61,7 @@ class WorkletContext:
     reservations: Reservations = field(default_factory=Reservations)
 
     def apply(self, effect: Effect) -> bool:
-        """Apply an effect on the whole context; return whether it was one."""
+        """Apply a ``debug`` or ``reserve`` effect to this context; return False for any other effect."""
         match effect:
             case ("debug", key):
                 self.debug = DebugDetails(enabled=True, key=key)
@@ -90,7 +90,7 @@ class CacheEntry:
 class BatchingScope:
     """Contributions that go into the same report unless their debug details differ.
 
-    ``debug`` is what the report of a scope without contributions shows.
+    ``debug`` applies to the report of a scope without contributions.
     """
 
     api: Api
@@ -101,7 +101,7 @@ class BatchingScope:
     debug: DebugDetails = NO_DEBUG
 
     def by_debug_details(self, *, debug_mode_allowed: bool) -> dict[DebugDetails, list[CacheEntry]]:
-        """Return the entries in groups, each to become a report, in order of appearance."""
+        """Return the entries grouped by debug details, in order of appearance; each group becomes one report."""
         if not debug_mode_allowed:
             return {NO_DEBUG: self.entries} if self.entries else {}
         groups: dict[DebugDetails, list[CacheEntry]] = {}

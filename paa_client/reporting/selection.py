@@ -15,9 +15,9 @@ _MAX_VALUE = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The choice of one report's contributions: whose budget pays, when, and what the report may hold.
+    """Selects the contributions of one report: which site's budget is charged, when, and how many fit.
 
-    ``record_loss`` is called with every contribution that is cut.
+    ``record_loss`` is called with every contribution that is left out.
     """
 
     all_or_nothing: bool
@@ -33,11 +33,14 @@ class Selection:
     merging: bool = True
 
     def select(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
-        """Return the contributions of the report, after spending budget on them."""
+        """Return the contributions of the report after charging the budget for them."""
         return self._as_a_whole(entries) if self.all_or_nothing else self._one_by_one(entries)
 
     def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
-        """The specification's report creation and scheduling steps, from "compile all unmerged contributions" on."""
+        """Return the contributions that the specification selects, each approved by itself.
+
+        Report creation and scheduling steps, from "compile all unmerged contributions" on.
+        """
         kept, _ = self._approved(self._keep_first_keys(self._compile(entries)), consume=True)
         contributions = [request.contribution for request in kept]
         return merge_contributions(contributions) if self.merging else contributions
@@ -66,10 +69,11 @@ class Selection:
         return [entry.request for event in happened for entry in waiting if entry.event is event] + kept
 
     def _as_a_whole(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
-        """Chromium without error reporting: merge as contributions arrive, up to the limit; then approve all or none.
+        """Return the contributions that Chromium without error reporting selects: all or none are approved.
 
-        Contributions that wait for an error event do not exist in this browser. Merged contributions are in order of
-        bucket and filtering ID; without merging the first ones are kept in order of arrival, zeros included.
+        Contributions are merged as they arrive, up to the limit, and sorted by bucket and filtering ID. Without
+        merging the first ones are kept in order of arrival, zeros included. This browser has no error events, so
+        contributions that wait for one are ignored.
         """
         requests = [entry.request for entry in entries if entry.event is None]
         if self.merging:

@@ -21,7 +21,7 @@ UNCAUGHT_ERROR = "uncaught-error"
 class PrivateAggregation:
     """The interface ``PrivateAggregation`` of the specification, in a Shared Storage operation.
 
-    Everything that is wrong with a call is thrown inside the worklet; nothing is thrown to the page.
+    An invalid call throws inside the worklet; nothing is thrown to the page.
     """
 
     _bad_key_counts = True
@@ -61,7 +61,7 @@ class PrivateAggregation:
             emit(("contribute-on-exception", made.bucket, made.value, made.filtering_id, named_budget))
 
     def enable_debug_mode(self, *, debug_key: int | None = None) -> None:
-        """Reveal this context's reports, with ``debug_key`` if given (``enableDebugMode()``); once per context."""
+        """Make this context's reports debug reports, with ``debug_key`` if given; callable once per context."""
         emit = self._live()
         if debug_key is not None:
             try:
@@ -79,20 +79,20 @@ class PrivateAggregation:
     def reserve_budget(self, name: str, fraction: float | Fraction) -> None:
         """Keep ``fraction`` of both budgets for contributions that name it (explainer "Named budgets").
 
-        Holds for this context only. All reservations together must not exceed the whole.
+        A reservation holds for this context only. All reservations together must not exceed 1.
         """
         emit = self._live()
         if not isinstance(name, str) or not name:
-            raise self._refused(WorkletTypeError("a named budget needs a name"))
+            raise self._refused(WorkletTypeError("the name of a budget must be a string that is not empty"))
         if name in self._fractions:
             raise self._refused(WorkletDataError(f"budget {name!r} is reserved already in this context"))
         if isinstance(fraction, bool) or not isinstance(fraction, int | float | Fraction):
-            raise self._refused(WorkletTypeError(f"a fraction is a number, not {type(fraction).__name__}"))
+            raise self._refused(WorkletTypeError(f"fraction must be a number, not {type(fraction).__name__}"))
         if not 0 < fraction <= 1:
-            raise self._refused(WorkletRangeError("a fraction lies in (0, 1]"))
+            raise self._refused(WorkletRangeError("fraction must be above 0 and at most 1"))
         exact = Fraction(fraction)
         if sum(self._fractions.values(), exact) > 1:
-            raise self._refused(WorkletRangeError("named budgets would exceed the whole budget"))
+            raise self._refused(WorkletRangeError("the fractions of all named budgets would exceed 1: lower one"))
         self._fractions[name] = exact
         emit(("reserve", name, exact.numerator, exact.denominator))
 
@@ -102,7 +102,7 @@ class PrivateAggregation:
 
     def _live(self) -> Emit:
         if self._emit is None:
-            raise WorkletNotAllowedError("privateAggregation is used outside of an operation")
+            raise WorkletNotAllowedError("privateAggregation was used outside of its operation")
         if not self._allowed:
             raise self._refused(WorkletNotAllowedError('the "private-aggregation" permissions policy denied the call'))
         return self._emit

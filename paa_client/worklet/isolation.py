@@ -29,10 +29,10 @@ class WorkletOutcome:
 
 
 def run_worklet(work: Callable[[Emit], object], apply: Emit, deadline_ms: int | None) -> WorkletOutcome:
-    """Run ``work`` and apply each of its effects as it happens; no exception of it leaves this function.
+    """Run ``work`` and apply each of its effects as it happens; an exception in ``work`` goes to the outcome.
 
-    With a deadline the work runs in a child process (its result must then be plain values) and is ended when that
-    much real time has passed; what it did before that counts.
+    With a deadline, ``work`` runs in a child process that is stopped after that much real time; effects before the
+    deadline count. The result must then consist of plain values.
     """
     if deadline_ms is None:
         return _contain(work, apply)
@@ -49,7 +49,7 @@ def _contain(work: Callable[[Emit], object], emit: Emit) -> WorkletOutcome:
 
 
 def _describe(error: BaseException) -> str:
-    """Return a line about ``error``, whose own ``__str__`` may throw: it is worklet code too."""
+    """Return one line about ``error``. Its ``__str__`` is worklet code too and may throw."""
     try:
         return f"{type(error).__name__}: {error}"
     except BaseException:
@@ -57,7 +57,7 @@ def _describe(error: BaseException) -> str:
 
 
 def _in_child(work: Callable[[Emit], object], apply: Emit, deadline_ms: int) -> WorkletOutcome:
-    """Fork; the child writes each effect as a line of JSON, so the parent only ever reads plain values."""
+    """Run ``work`` in a forked child, which sends each effect as a line of JSON: the parent reads only plain values."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:  # pragma: no cover - runs in the child
@@ -89,7 +89,7 @@ def _be_child(work: Callable[[Emit], object], writer: int) -> None:  # pragma: n
 
 
 def _follow(reader: int, apply: Emit, deadline_ms: int) -> WorkletOutcome:
-    """Apply what the child says until it ends or its time is over."""
+    """Apply the child's effects until it ends or the deadline passes; return how it ended."""
     deadline = time.monotonic() + deadline_ms / 1000
     poll = select.poll()  # unlike select(), for descriptors of any number
     poll.register(reader, select.POLLIN)

@@ -1,4 +1,4 @@
-"""Shared Storage operations: running one, and taking what it does into its batching scope."""
+"""Shared Storage operations: running one, and collecting its contributions in its batching scope."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from paa_client.worklet.aggregation import PrivateAggregation
 from paa_client.worklet.isolation import WorkletOutcome, run_worklet
 
 Operation = Callable[[WorkletStorage, PrivateAggregation, Any], object]
-"""An operation: what a module's class with a ``run`` method is on the platform. Whatever it returns is dropped."""
+"""An operation; on the platform this is a class with a ``run`` method. Its result is dropped."""
 
 
 def clone(data: object) -> object:
-    """Return a copy of what a page passes in, so that nothing comes back through it (structured clone).
+    """Return a copy of what a page passes in, so that the page cannot see later changes (structured clone).
 
-    As there, a function is no data: called, it would carry values out.
+    Data with a function raises ``CallError``, as on the platform: calling it could carry values out.
     """
     if data is None or type(data) in (str, int, float, bool):
         return data
@@ -38,7 +38,9 @@ def clone(data: object) -> object:
 
 def _refuse_functions(data: object, seen: set[int]) -> None:
     if callable(data) or isinstance(data, ModuleType):
-        raise CallError("DataCloneError", f"a {type(data).__name__} cannot be copied")
+        raise CallError(
+            "DataCloneError", f"data holds a {type(data).__name__}, which cannot be copied: pass plain values"
+        )
     if id(data) in seen or not isinstance(data, Mapping | list | tuple | set | frozenset):
         return
     seen.add(id(data))
@@ -102,7 +104,7 @@ class OperationRun:
                     replay(self._database, effect)
 
     def _accept(self, contribution: Contribution, event: ErrorEvent | None) -> None:
-        """Put a contribution in the scope; after the scope's timeout it is in no report."""
+        """Add a contribution to the scope; after the scope's timeout, count it as lost instead."""
         timeout_ms = self._scope.parameters.timeout_ms
         if timeout_ms is not None and self._clock.now_ms() >= timeout_ms:
             self._record_loss(Cause.AFTER_TIMEOUT, contribution)

@@ -208,7 +208,7 @@ def test_fleets_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("recipe", "config", "words"),
     [
-        (Reach(), Config(private_aggregation_allowed=False), "may use Private Aggregation"),
+        (Reach(), Config(private_aggregation_allowed=False), "private_aggregation_allowed=False"),
         (Reach(filtering_id=256), Config(), "one byte"),
         (Reach(filtering_id=-1), Config(), "one byte"),
     ],
