@@ -1,10 +1,11 @@
 """A browser's W3C Attribution, Level 1: privacy budgets live on the device, per site and epoch.
 
 ``Browser(clock=, bits=, config=, keys=)`` is one browser. ``save_impression(page, options)`` stores an impression or
-raises ``CallError``; ``measure_conversion(page, options)`` returns a ``Conversion``: its ``histogram``, ``max_value``,
-``epsilon_micro``, ``conversion_site`` and ``caller``, with ``keys`` the sealed ``report``, and for the simulator's eyes
-only what each epoch paid or which ``Filter`` refused it (``epochs``, ``refused_by``). ``page`` is a site or a ``Page``;
-options are ``ImpressionOptions`` and ``ConversionOptions`` or dictionaries with the platform's names.
+raises ``CallError``. ``measure_conversion(page, options)`` returns a ``Conversion`` with ``histogram``, ``max_value``,
+``epsilon_micro``, ``conversion_site`` and ``caller``. If the browser has ``keys``, it also has the sealed ``report``.
+Its ``epochs`` and ``refused_by`` are for the simulator only: what each epoch paid, or which ``Filter`` refused it.
+``page`` is a site or a ``Page``; options are ``ImpressionOptions`` and ``ConversionOptions`` or dictionaries with the
+platform's names.
 
 ``Config`` holds every limit; ``design_config`` gives the filters of W3C, Big Bird, Cookie Monster or a global budget.
 ``Fleet`` is many browsers in columns; ``w3c_client.model`` is the specification's algorithm in its own words;

@@ -15,9 +15,9 @@ class _Tab:
 
 
 class Activations:
-    """Whether each tab is enabled, and its last activation (specification, "Attribution API Activation").
+    """Whether the API is enabled in each tab, and its last activation (specification, "Attribution API Activation").
 
-    This state is apart from HTML's transient activation: neither consumes the other.
+    This state is separate from HTML's transient activation: neither consumes the other.
     """
 
     def __init__(self, config: Config) -> None:
@@ -38,12 +38,14 @@ class Activations:
         self._tabs.pop(tab, None)
 
     def check(self, tab: str, now_ms: int) -> None:
-        """Raise ``NotAllowedError`` unless the tab is enabled or was activated recently; enable it."""
+        """Enable the API in a tab that was activated recently; raise ``NotAllowedError`` if it is not enabled then."""
         state = self._tabs.get(tab) or _Tab()
         if state.enabled:
             return
         if state.activated_ms + self._duration_ms < now_ms:
-            raise CallError(ErrorName.NOT_ALLOWED, "the user did nothing here recently: call after an activation")
+            raise CallError(
+                ErrorName.NOT_ALLOWED, "no recent user activation in this tab: call soon after a user's input"
+            )
         state.enabled = True
         if self._consume:
             state.activated_ms = 0

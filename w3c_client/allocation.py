@@ -1,6 +1,6 @@
 """Fair allocation of a value to impressions: dependent randomised rounding of credits to integers.
 
-Whatever is drawn, the amounts add up to the value and each is within 1 of its share; on average each is its share
+The amounts always add up to the value, and each is within 1 of its share; the expectation of each is its share
 (specification, "fairly allocate credit"; Srinivasan 2001). N credits need at most N − 1 draws.
 """
 
@@ -17,7 +17,7 @@ Coin = Callable[[int, int], bool]
 
 @lru_cache(maxsize=4096)
 def integer_weights(credit: tuple[float, ...]) -> tuple[int, ...]:
-    """Return the smallest integers in the same proportion as the credits, each taken as the decimal it prints as.
+    """Return the smallest integers in the same proportion as the credits; a credit means the decimal that it prints as.
 
     >>> integer_weights((0.25, 0.25, 0.5)), integer_weights((0.1, 1e308))[0]
     ((1, 1, 2), 1)
@@ -30,9 +30,9 @@ def integer_weights(credit: tuple[float, ...]) -> tuple[int, ...]:
 
 
 def allocate_exactly(weights: Sequence[int], value: int, coin: Coin) -> list[int]:
-    """Return integers that add up to ``value``; shares and probabilities are rational, so nothing is rounded twice.
+    """Divide ``value`` by ``weights`` into integers, with exact rational shares and probabilities.
 
-    A certain outcome draws nothing. ``parts[i] / total`` is the fraction still to be rounded of amount i.
+    ``coin`` is not called for a certain outcome. ``parts[i] / total`` is the fraction of amount i not yet rounded.
     """
     total = sum(weights)
     amounts, parts = [], []
@@ -46,7 +46,7 @@ def allocate_exactly(weights: Sequence[int], value: int, coin: Coin) -> list[int
         if a == 0 and b == 0:
             continue
         up = a + b > total
-        # What each would gain (or lose) to become whole; the first is made whole in proportion to the other's step.
+        # The steps to an integer, both up or both down. The chance to round one is proportional to the other's step.
         step_a, step_b = (total - a, total - b) if up else (a, b)
         favourable, of = step_b, step_a + step_b
         chosen = favourable == of or (favourable != 0 and coin(favourable, of))
@@ -60,7 +60,10 @@ def allocate_exactly(weights: Sequence[int], value: int, coin: Coin) -> list[int
 
 
 def allocate_in_doubles(credit: Sequence[float], value: int, draw: Callable[[], float]) -> list[int] | None:
-    """Return the same in IEEE doubles, in the specification's order of operations; None if a double overflows."""
+    """Divide ``value`` by ``credit`` into integers, in IEEE doubles and in the specification's order of operations.
+
+    Returns None if a double overflows.
+    """
     total = 0.0
     for item in credit:
         total += item

@@ -1,6 +1,6 @@
-"""Attribution: from stored impressions to a histogram that was paid for (specification, "Attribution Logic").
+"""Attribution: from stored impressions to a histogram whose budgets are charged (specification, "Attribution Logic").
 
-This is the repaired algorithm: a histogram is made once, and a window within one epoch pays for that very histogram.
+This is the repaired algorithm: the histogram is made once, and a window within one epoch is charged for that histogram.
 The draft of May 2026 drew it twice, so a conversion could report a value and pay nothing.
 """
 
@@ -25,9 +25,9 @@ _site = attrgetter("impression_site")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochOutcome:
-    """What one epoch with matching impressions did, for the simulator's eyes only; no page may learn it.
+    """The result for one epoch with matching impressions. For the simulator only: no page may learn it.
 
-    ``refused_by`` is the first filter that could not pay; then ``charge`` was not deducted.
+    ``refused_by`` is the first filter with too little budget, in which case ``charge`` was not deducted; or None.
     """
 
     epoch: int
@@ -39,7 +39,7 @@ class EpochOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
-    """A histogram, and what it took to make it.
+    """A histogram, and the result for each epoch that it used.
 
     ``outside`` is the part of the value whose index lies beyond the histogram. ``single_epoch`` says that the window
     lay within one epoch.
@@ -65,9 +65,9 @@ class Attributor:
         self._cost = COSTS[config.arithmetic]
 
     def attribute(self, conversion: CheckedConversion, caller: Caller, now_ms: int, action: int | None) -> Attributed:
-        """Return the histogram of a conversion, after its epochs were charged.
+        """Charge the epochs of a conversion and return its histogram.
 
-        An epoch that cannot pay loses its impressions for this conversion only. Each epoch is judged by itself.
+        Each epoch is charged by itself. The impressions of an epoch that cannot pay are not used for this conversion.
         """
         options = conversion.options
         current = self._epochs.index(now_ms)
@@ -129,9 +129,9 @@ class Attributor:
         )
 
     def _fill(self, matches: Sequence[Impression], options: ConversionOptions) -> tuple[tuple[int, ...], int]:
-        """Return the histogram of last-n-touch attribution, and what fell outside it.
+        """Return the histogram of last-n-touch attribution, and the value that falls outside it.
 
-        An impression whose index lies outside takes its place and its amount with it: nothing is spread again.
+        An impression whose index lies outside still takes its place and its amount; the amount is not given to others.
         """
         histogram = [0] * options.histogram_size
         if not matches:

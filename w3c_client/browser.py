@@ -52,9 +52,10 @@ __all__ = ["DEFAULT_SERVICE", "Browser", "Conversion", "SentReport"]
 class Conversion:
     """The result of a conversion. A page receives ``report`` alone; everything else is for the simulator.
 
-    ``histogram`` is what the report holds. ``outside`` is the value beyond the histogram; ``epochs`` is what each epoch
-    with matches paid, or which filter refused it. ``enabled`` is False if the user has turned the API off. ``report``
-    is sealed for the service; it is None without keys, and for services whose protocol is not open yet (DAP).
+    ``histogram`` is what the report holds. ``outside`` is the value whose index lies beyond the histogram; ``epochs``
+    says what each epoch with matches paid, or which filter refused it. ``enabled`` is False if the user has turned the
+    API off. ``report`` is sealed for the service; it is None without keys, and for services with the protocol DAP,
+    which is not final.
     """
 
     histogram: tuple[int, ...]
@@ -119,7 +120,8 @@ class Browser:
     def save_impression(self, page: Page | str, options: ImpressionOptions | Mapping[str, Any]) -> None:
         """Save an impression (``saveImpression``), or raise ``CallError`` and change nothing.
 
-        ``options`` may be a dictionary with the platform's names. Nothing tells whether the impression was stored.
+        ``options`` may be a dictionary with the platform's names. The caller does not learn whether the impression was
+        stored.
         """
         given = options if isinstance(options, ImpressionOptions) else ImpressionOptions.from_members(options)
         page = Page(top_level=page) if isinstance(page, str) else page
@@ -130,8 +132,8 @@ class Browser:
     def measure_conversion(self, page: Page | str, options: ConversionOptions | Mapping[str, Any]) -> Conversion:
         """Measure a conversion (``measureConversion``), or raise ``CallError`` and change nothing.
 
-        A valid call always has a result; its histogram is all zeros if nothing matched, nothing could be paid, or the
-        API is off.
+        A valid call always has a result. Its histogram is all zeros if nothing matched, no epoch could pay, or the API
+        is off.
         """
         given = options if isinstance(options, ConversionOptions) else ConversionOptions.from_members(options)
         page = Page(top_level=page) if isinstance(page, str) else page
@@ -144,9 +146,9 @@ class Browser:
     ) -> list[SentReport]:
         """Handle the headers of a response that a page received; return the report that is sent, if any.
 
-        The response's own origin is the caller, whoever requested it. A malformed header is dropped alone; a rejected
-        call is dropped too. Impressions are saved before conversions are measured. ``Clear-Site-Data`` acts on every
-        https response, the other two headers on those of requests with certain destinations only.
+        The caller is the origin of the response, whoever made the request. A malformed header is ignored, and so is one
+        whose call is rejected; the other headers still count. Impressions are saved before conversions are measured.
+        ``Clear-Site-Data`` works in every https response, the other two headers only for some request destinations.
         """
         page = Page(top_level=page) if isinstance(page, str) else page
         origin = parse_origin(url)
@@ -180,25 +182,25 @@ class Browser:
         self._activations.activate(tab, self._clock.now_ms())
 
     def navigate(self, tab: str, *, same_site: bool = False) -> None:
-        """Record a navigation of the top level; to another site it ends the use of the API in this tab."""
+        """Record a navigation of the tab's top level; one to another site disables the API until a new activation."""
         if not same_site:
             self._activations.leave_site(tab)
 
     def clear_impressions_for_site(self, site: str) -> None:
-        """Remove what a site saved and its name from what others saved, as its ``Clear-Site-Data`` header does."""
+        """Remove a site's impressions, and its name from those of others, as its ``Clear-Site-Data`` header does."""
         self._clear_for_host(site)
 
     def clear_site_data(self, sites: Collection[str]) -> None:
-        """Clear data of sites while keeping the visits: their budgets are spent for all epochs within reach."""
+        """Clear data of sites but keep the visits: their budgets become 0 in every epoch that attribution can use."""
         parsed = self._parse(sites)
         if not parsed:
-            raise CallError(ErrorName.TYPE, "name at least one site whose data is cleared")
+            raise CallError(ErrorName.TYPE, "sites is empty: give at least one site whose data to clear")
         clearing.exhaust_sites(self._budgets, self._epochs, parsed, self._clock.now_ms())
 
     def forget_visits(self, sites: Collection[str] | None = None) -> None:
-        """Forget visits to some sites, or without any to all. Attribution resumes with the next epoch.
+        """Forget the visits to some sites, or to all if none are given. Attribution resumes with the next epoch.
 
-        Forgetting all deletes the global budget too: budgets of new visits begin afresh, as the specification says.
+        Forgetting all visits deletes the global budgets too: every budget is full again, as the specification says.
         """
         parsed = None if sites is None else self._parse(sites)
         clearing.forget_visits(self._impressions, self._budgets, self._epochs, parsed or None, self._clock.now_ms())
@@ -207,12 +209,12 @@ class Browser:
 
     @property
     def impressions(self) -> tuple[Impression, ...]:
-        """The stored impressions; expired ones may still be among them, but never match."""
+        """The stored impressions. Expired ones may still be stored, but they never match."""
         return tuple(self._impressions)
 
     @property
     def budgets(self) -> tuple[BudgetEntry, ...]:
-        """What each filter has left where it was charged, in order of filter, epoch and site."""
+        """The rest of every budget that was charged, in order of filter, epoch and site."""
         return tuple(
             BudgetEntry(filter=name, epoch=epoch, site=site, left_micro=left)
             for name in Filter
@@ -227,13 +229,13 @@ class Browser:
 
     @property
     def epoch_start_ms(self) -> int | None:
-        """When epoch 0 begins; None until a conversion first needed it. No site may learn it."""
+        """When epoch 0 begins, or None before the first conversion that needs it. No site may learn it."""
         return self._epochs.start_ms
 
     # What only a simulation may see
 
     def left(self, name: Filter, site: str = "") -> int:
-        """Return what a filter has left in the current epoch; the global budget has no site."""
+        """Return the rest of a budget in the current epoch; omit ``site`` for the global budget."""
         epoch = 0 if self._epochs.start_ms is None else self._epochs.index(self._clock.now_ms())
         return self._budgets.left(name, epoch, site)
 

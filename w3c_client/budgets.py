@@ -2,7 +2,7 @@
 
 The service adds Laplace noise of scale b = 2 · maxValue / ε to every bucket. A window of several epochs costs each
 epoch with matches 2 · value / b; a window within one epoch costs its site only ‖h‖₁ / b (specification, "deduct privacy
-and safety budgets"). Costs round up, so that what is paid covers what is lost.
+and safety budgets"). Costs round up, so that the charge covers the privacy loss.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Key = tuple[int, str]
 
 @lru_cache(maxsize=4096)
 def epsilon_micro(epsilon: float) -> int:
-    """Return ε as a whole number of micro-epsilon, rounded up: the number that a report tells the service.
+    """Return ε as a whole number of micro-epsilon, rounded up: the number in the report to the service.
 
-    A double is taken as the decimal that it prints as, so 0.013 is 13,000 and not 13,001.
+    A double means the decimal that it prints as, so 0.013 is 13,000 and not 13,001.
     """
     return ceil(Fraction(str(epsilon)) * MICRO)
 
@@ -35,14 +35,14 @@ def epsilon_micro(epsilon: float) -> int:
 def exact_cost(sensitivity: int, max_value: int, epsilon: float) -> int:
     """Return ⌈ε · sensitivity / (2 · maxValue)⌉ in micro-epsilon, exactly.
 
-    ε counts as whole micro-epsilon because the service scales its noise by that number. Never more than the loss
-    rounded up: three conversions at ε = 0.013 fit a budget of 0.039.
+    ε is rounded to whole micro-epsilon first, because the service scales its noise by that number. No cost exceeds the
+    rounded-up loss: three conversions at ε = 0.013 fit a budget of 0.039.
     """
     return -(-epsilon_micro(epsilon) * sensitivity // (2 * max_value))
 
 
 def spec_cost(sensitivity: int, max_value: int, epsilon: float) -> int:
-    """Return the cost in IEEE doubles, in the specification's order of operations: sometimes one too much."""
+    """Return the cost in IEEE doubles, in the specification's order of operations; rounding can make it 1 too high."""
     scale = (2 * max_value) / epsilon
     return ceil(sensitivity / scale * MICRO)
 
@@ -55,7 +55,7 @@ COSTS: Final[dict[Arithmetic, Callable[[int, int, float], int]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one epoch of a conversion costs each kind of filter, in micro-epsilon."""
+    """The cost of one epoch of a conversion for each kind of filter, in micro-epsilon."""
 
     site: int
     shared: int
@@ -63,9 +63,9 @@ class Charge:
 
 
 class BudgetStores:
-    """What is left of every filter. A key that was never charged holds the filter's whole capacity.
+    """The rest of every budget. A key that was never charged has the whole capacity of its filter.
 
-    All filters pay or none does. One call touches a key at most once per filter, however many impressions it has.
+    A call charges all filters or none, and each key at most once per filter, however many impressions it has.
     """
 
     def __init__(self, config: Config) -> None:
@@ -83,9 +83,10 @@ class BudgetStores:
     def pay(
         self, epoch: int, site: str, impression_sites: Collection[str], charge: Charge, action: int | None = None
     ) -> Filter | None:
-        """Charge one epoch of a conversion on ``site``; return the first filter that refuses, which changes nothing.
+        """Charge one epoch of a conversion on ``site`` and return None, or return the first filter that refuses.
 
-        Equality passes (specification, "check for available privacy budget").
+        A refusal changes nothing. A cost equal to the rest passes (specification, "check for available privacy
+        budget").
         """
         amounts = [
             (name, cost, keys)
@@ -106,7 +107,7 @@ class BudgetStores:
         return None
 
     def admit(self, epoch: int, site: str, action: int | None) -> bool:
-        """Record a site that acts in an epoch after a user's action; return whether it may (Big Bird's cap)."""
+        """Record that a site uses an epoch after a user's action; return False if the cap of Big Bird forbids it."""
         if self._sites_per_action is None or action is None:
             return True
         sites = self._sites_of_action.setdefault((action, epoch), set())
@@ -128,11 +129,11 @@ class BudgetStores:
         return charge.impression_quota, [(epoch, other) for other in impression_sites]
 
     def left(self, name: Filter, epoch: int, site: str = "") -> int:
-        """Return what a filter has left; the global budget has no site."""
+        """Return the rest of a budget; omit ``site`` for the global budget."""
         return self._left[name].get((epoch, site), self._capacity[name])
 
     def entries(self, name: Filter) -> Iterator[tuple[int, str, int]]:
-        """Yield every key that was charged or set, with what it has left."""
+        """Yield the epoch, site and rest of every budget that was charged or set."""
         return ((epoch, site, left) for (epoch, site), left in self._left[name].items())
 
     def empty_site(self, site: str, epochs: range) -> None:

@@ -43,11 +43,11 @@ class Arithmetic(StrEnum):
 
 
 class SharedCost(StrEnum):
-    """What limits shared by several sites pay for a window within one epoch.
+    """The charge to budgets that several sites share, for a window within one epoch.
 
     ``WHOLE_VALUE``: twice the value, as the specification says. ``INDIVIDUAL``: the norm of the histogram, as Big Bird
-    charges its global filter and conversion-site quotas; an impression-site quota only if the conversion names one
-    impression site.
+    charges its global filter and conversion-site quotas; impression-site quotas are charged the norm only if the
+    conversion names exactly one impression site.
     """
 
     WHOLE_VALUE = "whole-value"
@@ -83,9 +83,9 @@ _BUDGETS: Final = ("site_budget_micro", "global_budget_micro", "impression_quota
 class Config:
     """Every implementation-defined value (specification, "Setting Implementation-Defined Values").
 
-    ``filters`` are the limits that run; a budget without its filter has no effect. Budgets are in micro-epsilon per
-    epoch. ``impressions_per_site`` None keeps all. ``consume_activation`` lets one activation serve one tab's site
-    once, as upstream's simulator proposes; the text does not.
+    ``filters`` are the limits in use; a budget without its filter has no effect. Budgets are in micro-epsilon per
+    epoch. ``impressions_per_site=None`` keeps all impressions. With ``consume_activation`` an activation enables the
+    API on one site only, as the simulator of w3c/attribution proposes; the specification does not consume activations.
     """
 
     aggregation_services: Mapping[str, str] = field(default_factory=lambda: _SERVICES)
@@ -175,7 +175,8 @@ def design_config(design: Design | str, **changes: object) -> Config:
     """Return a design's filters over the default limits; ``changes`` are fields of ``Config``.
 
     ``big-bird`` adds conversion-site quotas and a cap on sites per user action, with the values of its evaluation
-    (quotas of 1 and 2 ε, cap 2); ``cookie-monster`` has per-site budgets alone; ``global-only`` one budget for all.
+    (quotas of 1 and 2 ε, cap 2); ``cookie-monster`` has only per-site budgets; ``global-only`` has one budget for all
+    sites.
     """
     filters: dict[Design, dict[str, object]] = {
         Design.W3C: {},

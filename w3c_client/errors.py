@@ -1,4 +1,4 @@
-"""The errors of ``w3c_client``: those that a page sees, and those of whoever sets up the simulation."""
+"""The errors of ``w3c_client``: those that a page sees, and those for the user of the simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ScenarioError(W3cError, ValueError):
 
 
 class ErrorName(StrEnum):
-    """The errors that the API rejects a call with. The last two are names of a ``DOMException``."""
+    """The names of the errors with which the API rejects a call. The last two are names of a ``DOMException``."""
 
     TYPE = "TypeError"
     RANGE = "RangeError"
@@ -30,7 +30,7 @@ class ErrorName(StrEnum):
 class CallError(W3cError, ValueError):
     """A call is rejected, and changes nothing. ``name`` is the platform's name of the error.
 
-    Only what the page itself said, its policy and its activation decide; stored impressions and budgets never do.
+    The cause is always the page's own arguments, policy or activation, never stored impressions or budgets.
     """
 
     def __init__(self, name: ErrorName, message: str) -> None:
@@ -44,4 +44,4 @@ class CallError(W3cError, ValueError):
 
 
 class HeaderError(W3cError, ValueError):
-    """A response header is malformed. A browser drops that header alone, silently."""
+    """A response header is malformed. A browser silently ignores that header and processes the others."""

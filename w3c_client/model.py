@@ -1,7 +1,7 @@
 """The algorithm of W3C Attribution Level 1 in its own words, as repaired after May 2026: a reference for the browser.
 
 Every step of "do attribution and fill a histogram" is a plain function over plain values, in the order of the text:
-nothing is indexed, cached or precomputed. Costs and credits are rational. ``rand`` answers "with probability p?".
+nothing is indexed, cached or precomputed. Costs and credits are rational. ``rand(p)`` is True with probability p.
 """
 
 from __future__ import annotations
@@ -91,7 +91,10 @@ class UserAgent:
     def deduct(
         self, epoch: int, site: str, impressions: Sequence[SavedImpression], options: Question, l1_norm: int | None
     ) -> bool:
-        """Deduct privacy and safety budgets, all or none. ``l1_norm`` is None for a window of several epochs."""
+        """Deduct from all privacy and safety budgets or from none; return whether the budgets sufficed.
+
+        ``l1_norm`` is None for a window of several epochs.
+        """
         noise_scale = 2 * options.max_value / options.epsilon
         value_deduction = ceil(2 * options.value / noise_scale * 1_000_000)
         deduction = value_deduction if l1_norm is None else ceil(l1_norm / noise_scale * 1_000_000)
@@ -167,7 +170,7 @@ def fill_a_histogram(matched: Sequence[SavedImpression], options: Question, rand
 
 
 def fairly_allocate_credit(credit: Sequence[Fraction], value: int, rand: Rand) -> list[int]:
-    """Return integers that add up to ``value``, each on average its share."""
+    """Return integers that add up to ``value``; the expectation of each is its share."""
     rounded = [value * item / sum(credit) for item in credit]
     idx1 = 0
     for n in range(1, len(rounded)):

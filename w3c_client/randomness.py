@@ -14,7 +14,7 @@ _DOUBLE_BITS = 53
 
 
 class Draws(Protocol):
-    """What a browser draws."""
+    """The interface for the random choices of a browser."""
 
     def epoch_offset_ms(self, epoch_ms: int) -> Fraction | int:
         """Return a time in [0, ``epoch_ms``)."""
@@ -30,17 +30,17 @@ class Draws(Protocol):
 
 
 class RandomDraws:
-    """Choices from random bits, in the order in which a browser needs them."""
+    """Random choices, drawn from ``bits`` in the order in which a browser needs them."""
 
     def __init__(self, bits: Bits) -> None:
         self._bits = bits
 
     def epoch_offset_ms(self, epoch_ms: int) -> int:
-        """Draw a whole number of milliseconds."""
+        """Draw a whole number of milliseconds in [0, ``epoch_ms``), each equally likely."""
         return uniform_below(self._bits, epoch_ms)
 
     def coin(self, favourable: int, total: int) -> bool:
-        """Draw a whole number below ``total``."""
+        """Draw an integer below ``total``; return whether it is below ``favourable``."""
         return uniform_below(self._bits, total) < favourable
 
     def fraction(self) -> float:
@@ -49,7 +49,7 @@ class RandomDraws:
 
 
 class FixedDraws:
-    """Choices that a scenario gives: one for epochs, and a list for credit, used in turn and then again."""
+    """Choices that a scenario gives: one for epochs, and a list for credit, which repeats after its last number."""
 
     def __init__(self, *, epoch_start: float, fractions: Sequence[float]) -> None:
         self._epoch_start = Fraction(epoch_start)
@@ -57,15 +57,15 @@ class FixedDraws:
         self.used = 0
 
     def epoch_offset_ms(self, epoch_ms: int) -> Fraction:
-        """Return the given part of an epoch."""
+        """Return ``epoch_start`` times the length of an epoch."""
         return self._epoch_start * epoch_ms
 
     def coin(self, favourable: int, total: int) -> bool:
-        """Compare the next number with the probability."""
+        """Return whether the next number of the list is below ``favourable`` / ``total``."""
         return Fraction(self.fraction()) * total < favourable
 
     def fraction(self) -> float:
-        """Return the next number."""
+        """Return the next number of the list."""
         chosen = self._fractions[self.used % len(self._fractions)]
         self.used += 1
         return chosen
@@ -83,9 +83,9 @@ class WordDraws:
         return self._offset_ms
 
     def coin(self, favourable: int, total: int) -> bool:
-        """Compare the next word, as a fraction of 2⁶⁴, with the probability."""
+        """Return whether the next word, as a fraction of 2⁶⁴, is below ``favourable`` / ``total``."""
         return next(self.words) * total < favourable << 64
 
     def fraction(self) -> float:
-        """Refuse: a fleet computes exactly."""
-        raise ConfigError("words decide exact coins: use exact arithmetic")
+        """Raise ``ConfigError``: a fleet draws no doubles."""
+        raise ConfigError("WordDraws has no doubles: set the configuration's arithmetic to exact")

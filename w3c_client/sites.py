@@ -1,4 +1,4 @@
-"""Sites: who saves an impression, who measures, and on whose behalf."""
+"""Sites of a call: the page's top-level site, and the intermediary site that calls on its behalf."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def parse_site(text: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Where a call comes from: the top level, the frame that calls, its tab, and what its policy allows.
+    """The origin of a call: the top level, the frame that calls, its tab, and what its permissions policy allows.
 
     ``top_level`` and ``frame`` are host names or https origins. A page without a ``tab`` counts as activated.
-    ``action`` numbers the user's action that led here, for designs that cap the sites per action; None is an action
-    of its own.
+    ``action`` is the number of the user's action that led to this page, for designs that cap the sites per action;
+    no cap applies to None.
     """
 
     top_level: str
@@ -65,8 +65,8 @@ class Caller:
 def caller_of(top_level: str, frame: str | None) -> Caller:
     """Return the sites of a call (specification, "obtain the implicit API inputs").
 
-    A ``SyntaxError`` if either has no site; HTML's own step would accept ``localhost``, the specification's note and
-    vectors refuse it.
+    Raises the platform's ``SyntaxError`` if either has no site. HTML's own step would accept ``localhost``, but the
+    specification's note and vectors refuse it.
     """
     top = _site_of(top_level)
     inner = None if frame is None else _site_of(frame)

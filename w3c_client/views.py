@@ -1,4 +1,4 @@
-"""What a user may see: stored impressions, budgets and past reports (specification, "Visibility").
+"""Data that a user may see: stored impressions, budgets and past reports (specification, "Visibility").
 
 A page sees none of this.
 """
@@ -12,7 +12,7 @@ from w3c_client.config import Filter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetEntry:
-    """What one filter has left in one epoch; ``site`` is empty for the global budget."""
+    """The rest of one budget in one epoch; ``site`` is empty for the global budget."""
 
     filter: Filter
     epoch: int
@@ -22,7 +22,7 @@ class BudgetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastReport:
-    """A report that this browser made: when, for whom, and what the page asked for."""
+    """A report that this browser made: its time, the site and caller, and the parameters that the page gave."""
 
     time_ms: int
     conversion_site: str

@@ -1,1 +1,1 @@
-"""What a page or a response header asks for: options, their checks, and their text form."""
+"""The calls of pages and response headers: their options, the checks, and the text form."""

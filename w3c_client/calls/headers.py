@@ -1,6 +1,6 @@
 """The response headers ``Save-Impression``, ``Measure-Conversion`` and ``Clear-Site-Data``, by ``http-sf`` (RFC 9651).
 
-Unknown keys and all parameters are ignored. A header with any error is refused whole.
+Unknown keys and all parameters are ignored. A header with an error is refused as a whole.
 """
 
 from __future__ import annotations

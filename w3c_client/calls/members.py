@@ -1,7 +1,7 @@
-"""The types of option members: what WebIDL would convert, and what is refused instead of wrapped.
+"""The types of option members: their values are converted as in WebIDL, except that numbers never wrap.
 
-WebIDL wraps an unsigned long modulo 2³². That helps nobody in a simulator: a number out of its type's range is a
-``TypeError`` here, as a missing required member and a non-finite double are.
+WebIDL wraps an unsigned long modulo 2³². Here a number outside the range of its type is a ``TypeError``, because
+wrapping would hide mistakes in a simulation. A missing required member and a non-finite double are one too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from w3c_client.errors import CallError, ErrorName
 _MAX_DAYS: Final = 999_999_999_999_999
 
 Convert = Callable[[str, Any], Any]
-"""From a member's name and value to the value as stored; raises ``TypeError`` of the platform."""
+"""A function of a member's name and value that returns the converted value or raises the platform's ``TypeError``."""
 
 
 def refuse(name: str, value: object, wanted: str) -> CallError:
@@ -28,7 +28,7 @@ def refuse(name: str, value: object, wanted: str) -> CallError:
 
 
 def integer(least: int, most: int) -> Convert:
-    """Return a conversion to an integer of a range."""
+    """Return a conversion that accepts integers from ``least`` to ``most``."""
 
     def convert(name: str, value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
@@ -41,7 +41,7 @@ def integer(least: int, most: int) -> Convert:
 
 
 def double(name: str, value: Any) -> float | int:
-    """Return a finite number; an integer stays one."""
+    """Return a finite number; an integer stays an integer."""
     if isinstance(value, Decimal):
         value = float(value)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -51,19 +51,19 @@ def double(name: str, value: Any) -> float | int:
     except OverflowError:
         finite = False
     if not finite:
-        raise refuse(name, "a number without a double", "a finite number")
+        raise CallError(ErrorName.TYPE, f"{name} must be a finite number that fits in a double")
     return value
 
 
 def string(name: str, value: Any) -> str:
-    """Return text."""
+    """Return ``value`` if it is a string; otherwise raise the platform's ``TypeError``."""
     if not isinstance(value, str):
         raise refuse(name, value, "a string")
     return value
 
 
 def listed(item: Convert) -> Convert:
-    """Return a conversion of a list, item by item, to a tuple."""
+    """Return a conversion of a list to a tuple that converts each entry by ``item``."""
 
     def convert(name: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)):
@@ -79,7 +79,7 @@ u32, i32, days = integer(0, UINT32_MAX), integer(-(1 << 31), (1 << 31) - 1), int
 def read_members(given: object, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the members of a dictionary by field name; unknown members and None (undefined) are left out.
 
-    Days of a dictionary are unsigned longs; only a header can give more.
+    A number of days must be an unsigned long here; only a header may give more.
     """
     if not isinstance(given, Mapping):
         raise refuse("options", given, "a dictionary")

@@ -56,7 +56,7 @@ class _Options:
         found = read_members(given, {member: field for field, (member, _) in table.items()})
         for field in fields(cls):  # type: ignore[arg-type]
             if field.name in _REQUIRED and field.name not in found:
-                raise CallError(ErrorName.TYPE, f"{table[field.name][0]} is required")
+                raise CallError(ErrorName.TYPE, f"{table[field.name][0]} is missing: it is required")
         return cls(**found)
 
 
@@ -74,7 +74,7 @@ class ImpressionOptions(_Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionOptions(_Options):
-    """``AttributionConversionOptions``: empty lists accept any impression. ``lookback_days`` None is the maximum."""
+    """``AttributionConversionOptions``: empty lists accept any impression. ``lookback_days=None`` is the maximum."""
 
     aggregation_service: str
     histogram_size: int
@@ -168,7 +168,7 @@ def _at_most(what: str, number: int, most: int) -> None:
 
 
 def _sites(name: str, given: Sequence[str], most: int) -> frozenset[str]:
-    """Return the sites of a list, which is counted first, duplicates included, and then parsed."""
+    """Return the sites of a list; raise if it has more than ``most`` entries (duplicates count) or one is no site."""
     _at_most(f"the number of values in {name}", len(given), most)
     parsed = set()
     for index, text in enumerate(given):

@@ -1,4 +1,4 @@
-"""Where a report goes: a URL that may be relative to that of the response (URL Standard, https base)."""
+"""The URL that receives a report; it may be relative to the URL of the response (URL Standard, https base)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DOUBLE_DOT: Final = frozenset({"..", ".%2e", "%2e.", "%2e%2e"})
 
 
 def resolve(text: str, base: str) -> Url | None:
-    """Return the http or https URL that ``text`` is beside ``base``, or None if there is none.
+    """Return the http or https URL of ``text``, resolved against ``base``; None if there is none.
 
     >>> str(resolve("../x?y", "https://base.example/a/b/c"))
     'https://base.example/a/x?y'

@@ -1,4 +1,4 @@
-"""Budgets of a fleet's device in its kernels: columns of ``ent``, searched from the newest on, and sites per action."""
+"""Budgets of one device in the kernels of a fleet: columns of ``ent``, newest searched first; and sites per action."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find(ent, base, count, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def deduct(ent, row, count, key, capacity, cost):  # type: ignore[no-untyped-def]
-    """Take ``cost`` from a budget whose row is known; return the number of rows."""
+    """Subtract ``cost`` from the budget at ``row``, or add the budget if it is absent; return the number of rows."""
     if row == ABSENT:
         ent[E_KEY, count] = key
         ent[E_LEFT, count] = capacity - cost
@@ -53,7 +53,10 @@ def deduct(ent, row, count, key, capacity, cost):  # type: ignore[no-untyped-def
 
 @njit(cache=True)
 def admit(action, epoch, site, rules, actions, count):  # type: ignore[no-untyped-def]
-    """Record a site that acts in an epoch after a user's action; return whether it may, and the number recorded."""
+    """Record that a site uses an epoch after a user's action.
+
+    Returns whether the cap on sites per action allows it, and the number of recorded sites.
+    """
     if not rules[RUNS + ACTION_CAP] or action < 0:
         return True, count
     others = 0
@@ -72,7 +75,10 @@ def admit(action, epoch, site, rules, actions, count):  # type: ignore[no-untype
 
 @njit(cache=True)
 def pay(own, shared, quota, epoch, first, stop, imp, site, action, rules, ent, base, count, room, actions, acted):  # type: ignore[no-untyped-def]
-    """Charge an epoch with the matches ``first`` to ``stop``; return the filter that refuses or -1, and both counts."""
+    """Charge an epoch for its matches ``first`` to ``stop``.
+
+    Returns the filter that refuses or -1, the number of budgets, and the number of recorded sites per action.
+    """
     at_site = at_global = at_quota = ABSENT
     if rules[RUNS + SITE]:
         at_site = find(ent, base, count, entry_key(SITE, epoch, site))

@@ -1,7 +1,8 @@
 """Events and results of a fleet, as columns: one row per impression, conversion, clear or budget.
 
-The caller numbers sites from 0. Lists of sites and match values, and lists of credits, are numbers of the tables that
-the fleet has; number 0 of ``lists`` is the empty list, which allows any. -1 stands for no intermediary and no action.
+The caller numbers sites from 0. A column of lists (of sites, match values or credits) holds indexes into the tables
+``lists`` and ``credits`` of the fleet; index 0 of ``lists`` is the empty list, which allows any. -1 means no
+intermediary or no action.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BUDGETS = tuple(name for name in Filter if name is not Filter.ACTION_CAP)
 
 
 class ClearKind(IntEnum):
-    """What a clear does; all but ``FORGET_ALL`` concern one site."""
+    """The kind of a clear; every kind except ``FORGET_ALL`` concerns one site."""
 
     IMPRESSIONS_FOR_SITE = 0
     SITE_DATA = 1
@@ -36,10 +37,11 @@ class ClearKind(IntEnum):
 
 
 class ConversionOutcome(IntEnum):
-    """What became of a conversion. All but ``ATTRIBUTED`` report zeros; an attributed one may fall outside.
+    """The outcome of a conversion. Every outcome except ``ATTRIBUTED`` reports zeros.
 
-    ``REFUSED``: no epoch with matches could pay. ``CLEARED``: nothing matched but impressions that a clear removed or
-    put out of reach. ``OFF``: the user has turned the API off.
+    An attributed conversion also reports zeros if its value lies outside the histogram. ``REFUSED``: no epoch with
+    matches could pay. ``CLEARED``: the only matches were impressions that a clear removed or made unreachable.
+    ``OFF``: the user has turned the API off.
     """
 
     ATTRIBUTED = 0
@@ -56,10 +58,10 @@ class _Columns:
 
     @classmethod
     def of(cls, **given: ArrayLike) -> Self:
-        """Return the columns; one that is left out has its default in every row."""
+        """Return the columns; an omitted column has its default in every row."""
         rows = max((np.asarray(column).size for column in given.values() if np.ndim(column)), default=1)
         if any(np.ndim(column) and np.asarray(column).size != rows for column in given.values()):
-            raise ConfigError(f"columns of different length: give {rows} rows, or one number for all, in each")
+            raise ConfigError(f"columns have different lengths: give each {rows} rows, or one number for all rows")
         made: dict[str, Any] = {}
         for field in fields(cls):  # type: ignore[arg-type]
             kind = np.bool_ if field.type == "Flags" else np.int64
@@ -83,10 +85,10 @@ class _Columns:
         return type(self)(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})  # type: ignore[arg-type]
 
     def bounded(self, name: str, least: int, most: int) -> None:
-        """Refuse a column with a number outside a range."""
+        """Raise ``ConfigError`` if a column has a number outside a range."""
         column = getattr(self, name)
         if column.size and not (column.min() >= least and column.max() <= most):
-            raise ConfigError(f"column {name} must lie from {least} to {most}")
+            raise ConfigError(f"column {name} must hold numbers from {least} to {most}")
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -151,7 +153,7 @@ class ConversionColumns(_Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearColumns(_Columns):
-    """Clears of one site each (``ClearKind``), or of everything; then ``site`` is -1."""
+    """Clears, each of one site or of everything (``ClearKind``); ``site`` is -1 for a clear of everything."""
 
     device: Ints
     time_ms: Ints
@@ -161,9 +163,9 @@ class ClearColumns(_Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetColumns:
-    """What each filter has left wherever it was charged or set, by device.
+    """The rest of every budget that was charged or set, by device.
 
-    ``key`` packs filter, epoch and site; those of device d end at ``ends[d]``. The other columns are made when asked.
+    ``key`` packs filter, epoch and site; the rows of device d end at ``ends[d]``. Other columns are computed on use.
     """
 
     key: Ints
@@ -197,12 +199,13 @@ class BudgetColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetConversions:
-    """What became of each conversion, in the order in which they were given, and the devices' budgets at the end.
+    """The results of conversions, in the order in which they were given, and the devices' budgets at the end.
 
     The histogram of conversion i has ``amount[offset[i] : offset[i + 1]]`` at ``index`` of the same rows, and zeros
-    elsewhere. ``outside`` is the value beyond it. ``epochs_paid`` and ``epochs_refused`` count epochs with matches;
-    bit b of ``refused`` says that filter b, in the order of ``Filter``, refused one. All but the histogram is for the
-    simulator's eyes only. ``epoch_start_ms`` is per device; ``has_epoch_start`` is False where it was never needed.
+    elsewhere. ``outside`` is the value whose index lies beyond it. ``epochs_paid`` and ``epochs_refused`` count epochs
+    with matches; bit b of ``refused`` is set if filter b, in the order of ``Filter``, refused one. Everything except
+    the histogram is for the simulator only. ``epoch_start_ms`` is per device; ``has_epoch_start`` is False for devices
+    that never needed it.
     """
 
     outcome: NDArray[np.int8]

@@ -1,4 +1,4 @@
-"""Credit in the kernels of a fleet: last-n-touch, and how a value is divided by weights."""
+"""Credit in the kernels of a fleet: last-n-touch, and the division of a value by weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from w3c_client.fleet.layout import (
 def allocate(weights, first, count, value, words, word, top):  # type: ignore[no-untyped-def]
     """Divide ``value`` by the ``count`` weights from ``first`` on (``w3c_client.allocation``), into ``AMOUNTS``.
 
-    A coin of probability f / t, unless certain, takes one word w: w · t < f · 2⁶⁴. So it is exact to 2⁻⁶⁴.
+    A coin of probability f / t, unless certain, compares one random word w: w · t < f · 2⁶⁴. Its error is below 2⁻⁶⁴.
     """
     total = np.int64(0)
     for n in range(count):
@@ -60,7 +60,7 @@ def allocate(weights, first, count, value, words, word, top):  # type: ignore[no
 
 @njit(cache=True)
 def credit(kept, imp, con, c, credit_offset, weights, words, sent, written, room, top):  # type: ignore[no-untyped-def]
-    """Write the histogram of last-n-touch over the first ``kept`` matches; return its end and the sum inside it."""
+    """Write the histogram of last-n-touch over the first ``kept`` matches; return where it ends and its sum."""
     first = credit_offset[con[c, C_CREDIT]]
     most = credit_offset[con[c, C_CREDIT] + 1] - first
     count = 0

@@ -56,9 +56,9 @@ Sorted = TypeVar("Sorted", ImpressionColumns, ConversionColumns, ClearColumns)
 class Fleet:
     """Many browsers with one configuration. Each ``run`` begins with new browsers.
 
-    ``lists`` are lists of sites or match values, the first of them empty; ``credits`` are lists of credits. Time and
-    memory are O(impressions within reach) per conversion, and about 300 bytes per event. Only exact arithmetic, and at
-    most ``impressions_per_site`` impressions of a site per device: ``Browser`` has the rest.
+    ``lists`` are lists of sites or match values, the first of them empty; ``credits`` are lists of credits. Time is
+    O(impressions within reach) per conversion; memory is about 300 bytes per event. A fleet supports only exact
+    arithmetic, and at most ``impressions_per_site`` impressions of a site per device; use ``Browser`` otherwise.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class Fleet:
         self.config = Config() if config is None else config
         self._bits = bits
         if self.config.arithmetic is not Arithmetic.EXACT:
-            raise ConfigError("a fleet computes exactly: use Browser for the specification's doubles")
+            raise ConfigError("a fleet supports only exact arithmetic: use Browser for the specification's doubles")
         if not lists or len(lists[0]):
-            raise ConfigError("lists must begin with the empty list, which allows any")
+            raise ConfigError("lists must begin with the empty list, which allows any site or value")
         distinct = [sorted(set(one)) for one in lists]
         if any(len(one) > _MAX_LISTED or (one and not 0 <= one[0] <= one[-1] <= UINT32_MAX) for one in distinct):
             raise ConfigError(f"a list holds at most {_MAX_LISTED} numbers, each from 0 to {UINT32_MAX}")
@@ -103,11 +103,11 @@ class Fleet:
         epoch_offset_ms: Ints | None = None,
         words: NDArray[np.uint64] | None = None,
     ) -> FleetConversions:
-        """Return what becomes of every conversion, and the budgets that are left.
+        """Return the results of all conversions, and the rest of the budgets.
 
         Events of a device happen in order of time; at the same moment impressions come first, then conversions, then
-        clears. Columns in order of device and time are not copied. ``epoch_offset_ms`` (per device) and ``words`` (one
-        fewer per conversion than it has credits) replace the random choices that come from ``bits``.
+        clears. Columns in order of device and time are not copied. ``epoch_offset_ms`` (one per device) and ``words``
+        (per conversion, one less than its credits) replace the random choices that come from ``bits``.
         """
         clears = ClearColumns.of(device=[], time_ms=[], kind=[]) if clears is None else clears
         last = [int(columns.device.max()) for columns in (impressions, conversions, clears) if len(columns)]
@@ -160,7 +160,7 @@ class Fleet:
         credits = max(self._credits)
         res = np.zeros((len(events[1]), layout.RES_WIDTH), dtype=np.int64)
         ends = np.empty((offset_ms.size, 2), dtype=np.int64)
-        # The most that these devices can add; memory that is not written is not taken.
+        # The arrays have room for the maximum; the system allocates no memory for parts that are never written.
         ent = np.empty((2, int((2 * (saved + charged) + cleared * reach).sum())), dtype=np.int64)
         sent = np.empty((len(events[1]) * credits, 2), dtype=np.int64)
         room = np.empty((3, int(saved.max(initial=0))), dtype=np.int64)
@@ -218,7 +218,7 @@ class Fleet:
     def _check(
         self, impressions: ImpressionColumns, conversions: ConversionColumns, clears: ClearColumns, devices: int
     ) -> None:
-        """Refuse what ``Browser`` would reject, and what a fleet has no room for."""
+        """Raise ``ConfigError`` for events that ``Browser`` would reject, and for numbers too large for the kernels."""
         config, lists = self.config, len(self._lists) - 1
         for columns in (impressions, conversions, clears):
             columns.bounded("device", 0, devices - 1)
@@ -235,7 +235,7 @@ class Fleet:
         conversions.bounded("max_value", 1, MAX_W3C_VALUE)
         conversions.bounded("value", 1, MAX_W3C_VALUE)
         if not (conversions.value <= conversions.max_value).all():
-            raise ConfigError("column value must be at most max_value in each row")
+            raise ConfigError("column value must not exceed column max_value in any row")
         conversions.bounded("epsilon_micro", 1, MAX_EPSILON * 1_000_000)
         conversions.bounded("lookback_days", 1, UINT32_MAX)
         conversions.bounded("credit", 0, len(self._credits) - 1)
@@ -249,11 +249,11 @@ class Fleet:
             columns.bounded(name, 0, lists)
             longest = max(self._lists)
             if longest > most and np.array(self._lists)[getattr(columns, name)].max(initial=0) > most:
-                raise ConfigError(f"a list of column {name} has more than {most} numbers: use fewer")
+                raise ConfigError(f"column {name} uses a list with more than {most} numbers: shorten the list")
         clears.bounded("kind", 0, len(ClearKind) - 1)
         clears.bounded("site", -1, _SITE_MAX)
         if ((clears.site < 0) != (clears.kind == ClearKind.FORGET_ALL)).any():
-            raise ConfigError("column site must name a site in every clear but those of everything, which have -1")
+            raise ConfigError("column site of clears must be -1 for FORGET_ALL, and a site for every other kind")
         limit = config.impressions_per_site
         if limit is not None and len(impressions) and np.bincount(impressions.device).max() > limit:
             pairs = np.unique(np.stack((impressions.device, impressions.site)), axis=1, return_counts=True)[1]
@@ -263,10 +263,10 @@ class Fleet:
 
 def _weights(credit: Sequence[float], most: int) -> list[int]:
     if not 1 <= len(credit) <= most or not all(item > 0 for item in credit):
-        raise ConfigError(f"credits are 1 to {most} positive numbers, not {list(credit)}")
+        raise ConfigError(f"a list of credits must have 1 to {most} positive numbers, got {list(credit)}")
     weights = list(integer_weights(tuple(credit)))
     if sum(weights) >= _MAX_WEIGHT:
-        raise ConfigError(f"the credits {list(credit)} need integers above 2^30: use Browser")
+        raise ConfigError(f"the credits {list(credit)} have too many digits: round them, or use Browser")
     return weights
 
 
@@ -289,7 +289,7 @@ def _first_rows(columns: ImpressionColumns | ConversionColumns | ClearColumns, d
 
 
 def _in_order(columns: Sorted) -> tuple[Sorted, Ints | None]:
-    """Return the columns by device and time, and the order in which the given rows stand there (None: as given)."""
+    """Return the columns sorted by device and time, and the given row of each sorted row (None if already sorted)."""
     device, time_ms = columns.device, columns.time_ms
     later = device[1:] > device[:-1]
     if (later | ((device[1:] == device[:-1]) & (time_ms[1:] >= time_ms[:-1]))).all():
@@ -333,7 +333,7 @@ Words = TypeVar("Words", bound=np.generic)
 
 
 def _regrouped(items: NDArray[Words], ends: Ints, order: Ints) -> NDArray[Words]:
-    """Return the items of each row, which end at ``ends``, with the rows in another order."""
+    """Return the items of rows in another order; the items of given row i end at ``ends[i]``."""
     starts = np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1])) if ends.size else ends
     sizes = (ends - starts)[order]
     before = np.cumsum(sizes) - sizes

@@ -1,9 +1,9 @@
 """Attribution over columns: the loops behind ``Fleet``, device by device.
 
 A row of ``imp``, ``con`` and ``clears`` is an impression, a conversion or a clear, in order of device and time, so that
-the impressions of a device are in order of epochs. Its budgets are the last columns of ``ent``, searched from the
-newest on. Plain loops without validation or randomness. Nothing overflows: ε in 10⁻⁶ is below 2³², twice a value below
-2³², weights add up to less than 2³⁰, epochs fit into 27 bits and sites into 32.
+the impressions of a device are in order of epochs. The budgets of the current device are the last columns of ``ent``,
+newest searched first. Plain loops without validation or randomness. Nothing overflows: ε in 10⁻⁶ is below 2³², twice a
+value below 2³², weights add up to less than 2³⁰, epochs fit into 27 bits and sites into 32.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ from w3c_client.fleet.layout import (
 
 @njit(cache=True)
 def _listed(offset, items, number, item, gone):  # type: ignore[no-untyped-def]
-    """Return whether a list that is not empty has an item; items whose bit is in ``gone`` do not count."""
+    """Return whether list ``number`` has an item; entries whose bit is set in ``gone`` do not count."""
     at = start = offset[number]
     stop = offset[number + 1]
     while at < stop and (items[at] != item or (gone >> (at - start)) & 1):
@@ -92,9 +92,9 @@ def _listed(offset, items, number, item, gone):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _matches(imp, i, con, c, offset, items, cleared):  # type: ignore[no-untyped-def]
-    """Return whether an impression within reach of time fits a conversion (specification, "common matching logic").
+    """Return whether an impression matches a conversion (specification, "common matching logic").
 
-    List 0 is empty and allows any. With ``cleared`` the impression counts as it was saved.
+    The caller has checked the times. List 0 is empty and allows any. With ``cleared``, earlier clears are ignored.
     """
     if imp[i, I_SITES] and not _listed(
         offset, items, imp[i, I_SITES], con[c, C_SITE], 0 if cleared else imp[i, I_GONE]
@@ -116,7 +116,10 @@ def _convert(  # type: ignore[no-untyped-def]
     con, c, res, head, i, current, first, single, imp, list_offset, items, credit_offset, weights, words, rules,
     ent, base, count, sent, written, room, top, actions, acted,
 ):  # fmt: skip
-    """Do attribution for one conversion over the device's impressions ``head`` to ``i``; return the three counts."""
+    """Attribute one conversion to the device's impressions ``head`` to ``i``.
+
+    Returns the numbers of budgets, of written contributions and of recorded sites per action.
+    """
     now, since = con[c, C_TIME], con[c, C_TIME] - con[c, C_LOOKBACK]
     site, action, whole = con[c, C_SITE], con[c, C_ACTION], con[c, C_WHOLE]
     matched, missed = 0, False
@@ -206,7 +209,7 @@ def _convert(  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _forget(site, from_, to, imp, ent, base, count):  # type: ignore[no-untyped-def]
-    """Remove impressions and budgets of a site, or with -1 all of the device's; return the number of budgets."""
+    """Remove the impressions and budgets of a site, or with -1 of the whole device; return the number of budgets."""
     for r in range(from_, to):
         if imp[r, I_STATE] == LIVE and (site < 0 or imp[r, I_SITE] == site):
             imp[r, I_STATE] = GONE
@@ -226,7 +229,7 @@ def _forget(site, from_, to, imp, ent, base, count):  # type: ignore[no-untyped-
 
 @njit(cache=True)
 def _strike(imp, r, column, number, site, offset, items):  # type: ignore[no-untyped-def]
-    """Take a site out of one list of an impression; return whether that leaves the list empty."""
+    """Remove a site from one list of an impression; return whether that makes the list empty."""
     start = offset[number]
     left, found = 0, False
     for at in range(start, offset[number + 1]):
@@ -254,7 +257,7 @@ def _clear_for_site(site, from_, to, imp, offset, items):  # type: ignore[no-unt
 
 @njit(cache=True)
 def _begin(time_ms, offset_ms, from_, to, imp, epoch_ms):  # type: ignore[no-untyped-def]
-    """Return the start of epochs drawn at a moment, and number the impressions so far."""
+    """Return the start of epoch 0 as drawn at ``time_ms``, and set the epochs of the impressions so far."""
     start = (time_ms - offset_ms) // HOUR_MS * HOUR_MS
     for r in range(from_, to):
         imp[r, I_EPOCH] = (imp[r, I_TIME] - start) // epoch_ms
@@ -275,7 +278,7 @@ def run(  # type: ignore[no-untyped-def]
     firsts, imp, con, clears, list_offset, items, credit_offset, weights, words, rules, offset_ms, res, ent, sent,
     ends, room, top, actions,
 ):  # fmt: skip
-    """Run devices; return the number of budgets and contributions, for which there is enough room.
+    """Run devices; return the numbers of budgets and contributions. The caller provides enough room for both.
 
     The events of device d are rows ``firsts[n, d]`` to ``firsts[n, d + 1]`` of ``imp`` (n = 0), ``con`` and ``clears``.
     At the same moment impressions come first, then conversions, then clears.

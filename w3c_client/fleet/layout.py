@@ -1,4 +1,4 @@
-"""How the kernels of a fleet lay out rows: numbers of columns, filters and outcomes."""
+"""The layout of rows in the kernels of a fleet: numbers of columns, filters and outcomes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMP_WIDTH: Final = 15
 CON_WIDTH: Final = 16
 #: Columns of ``clears``.
 K_TIME, K_KIND, K_SITE = range(3)
-#: Columns of ``res``, what becomes of conversions.
+#: Columns of ``res``, the results of conversions.
 R_OUTCOME, R_END, R_OUTSIDE, R_PAID, R_UNPAID, R_REFUSED, R_SINGLE = range(7)
 RES_WIDTH: Final = 7
 #: Rows of ``ent`` (budgets), columns of ``sent`` (contributions) and of ``ends`` (devices).

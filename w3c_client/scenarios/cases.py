@@ -1,4 +1,4 @@
-"""Reading scenarios: e2e files with their ``CONFIG.json``, and lines of random scenarios with what they must leave.
+"""Reading scenarios: e2e files with their ``CONFIG.json``, and lines of random scenarios with the expected stores.
 
 The e2e format is that of ``impl/e2e-tests`` in w3c/attribution, with the members of its proposal for activation
 (``updateActivationTimestamp``, ``topLevelTraversable``, ``activationSeconds``).
@@ -54,7 +54,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Events of one browser. ``stores`` is what it must hold at the end, None if the scenario does not say."""
+    """Events of one browser. ``stores`` is the expected content at the end, or None if the scenario gives none."""
 
     name: str
     config: Config
@@ -67,7 +67,8 @@ class Scenario:
 def load_scenarios(path: Path) -> Iterator[tuple[str, Scenario | ScenarioError]]:
     """Yield the scenarios of a folder, an e2e file, or a file of lines (``.jsonl``, ``.jsonl.gz``), with their names.
 
-    A scenario that does not follow the format comes as its error. Raises ``ScenarioError`` if nothing can be read.
+    For a scenario that does not follow the format, the error takes its place. Raises ``ScenarioError`` if there are no
+    scenarios, or the file cannot be read.
     """
     if path.is_dir():
         files = [file for file in sorted(path.glob("*.json")) if _is_case(file)]

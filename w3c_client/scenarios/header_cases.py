@@ -1,7 +1,7 @@
-"""Header cases: a file of ``Save-Impression`` and ``Measure-Conversion`` values, and what each must be read as.
+"""Header cases: a file of ``Save-Impression`` and ``Measure-Conversion`` values, each with the expected options.
 
-``expected`` is None if the header must be refused; else the options by the platform's names, for
-``Measure-Conversion`` followed by the URL of the report.
+``expected`` is None if the header must be refused. Otherwise it is the options by the platform's names, and for
+``Measure-Conversion`` also the URL of the report.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _measure(text: str, base: str) -> list[Any]:
 
 
 def _members(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a header gives by the platform's names."""
+    """Return the fields of a header by the platform's names."""
     return {
         re.sub("_([a-z])", lambda found: found[1].upper(), field): list(value) if isinstance(value, tuple) else value
         for field, value in given.items()

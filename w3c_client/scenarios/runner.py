@@ -1,4 +1,4 @@
-"""Running scenarios against ``Browser`` and comparing every result, and the stores where the scenario has them."""
+"""Running scenarios against ``Browser`` and comparing every result, and the stores if the scenario gives them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STORES = {"site_budgets": Filter.SITE, "quotas": Filter.IMPRESSION_QUOTA}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioResult:
-    """The result of a scenario or a header case: it passed when it has no differences."""
+    """The result of a scenario or a header case: it passed if it has no differences."""
 
     name: str
     differences: tuple[str, ...]
@@ -71,7 +71,7 @@ def as_json(error: CallError) -> str | dict[str, str]:
 
 
 def run_event(browser: Browser, event: Event) -> Conversion | None:
-    """Do what an event says; return the conversion if it measures one. Raises ``CallError`` as the browser does."""
+    """Perform one event; return the conversion if it measures one. Raises ``CallError`` if the browser does."""
     fields = event.fields
     if event.kind in ("saveImpression", "measureConversion"):
         page = Page(

@@ -11,9 +11,10 @@ from w3c_client.storage.impressions import Impression, ImpressionStore
 
 
 def clear_impressions_for_site(impressions: ImpressionStore, site: str) -> None:
-    """Remove what a site saved, and its name from what others saved (specification, ``Clear-Site-Data``).
+    """Remove a site's impressions, and its name from those of others (specification, ``Clear-Site-Data``).
 
-    An impression goes with its last conversion site or conversion caller. Budgets stay, so a site cannot refill them.
+    An impression that loses its last conversion site or conversion caller is removed. Budgets stay as they are, so a
+    site cannot refill them.
     """
     impressions.replace([left for held in impressions if (left := _without(held, site)) is not None])
 
@@ -36,7 +37,7 @@ def _without(impression: Impression, site: str) -> Impression | None:
 def exhaust_sites(budgets: BudgetStores, epochs: Epochs, sites: Collection[str], now_ms: int) -> None:
     """Empty the budgets of sites whose data the user clears while keeping the visits in history.
 
-    Covers each epoch that attribution can still use. Nothing else changes (``forgetVisits`` false).
+    This covers every epoch that attribution can still use. Nothing else changes (``forgetVisits`` false).
     """
     if not sites:
         return
@@ -51,7 +52,7 @@ def forget_visits(
 ) -> None:
     """Forget the user's visits to some sites, or with None to all (``forgetVisits`` true).
 
-    The start of epochs stays, and so does the global budget unless everything goes. All past impressions become
+    The start of epochs stays. The global budgets stay unless all visits are forgotten. All past impressions become
     unreachable, because attribution starts with the epoch after this moment. The specification's prose would also
     drop impressions by conversion site; its algorithm and vectors do not.
     """

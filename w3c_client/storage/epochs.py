@@ -1,4 +1,4 @@
-"""Epochs: one time line per browser, whose start is drawn when an epoch is first asked for."""
+"""Epochs: one time line per browser. Its start is drawn when an epoch is first needed."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Epochs:
     def index(self, time_ms: int) -> int:
         """Return the epoch of a moment (specification, "get the current epoch").
 
-        The first call draws the start: the whole hour at or before a random moment of the week up to ``time_ms``. Hours
-        round down; the text rounds towards zero, which differs before 1970 and which upstream's vectors refuse.
+        The first call draws the start of epoch 0: a random moment within one epoch before ``time_ms``, rounded down to
+        a whole hour. The specification rounds towards zero, which differs before 1970 and contradicts its vectors.
         """
         if self.start_ms is None:
             moment = time_ms - Fraction(self.draws.epoch_offset_ms(self._length_ms))

@@ -1,4 +1,4 @@
-"""Stored impressions, grouped by epoch so that a conversion looks only where it can find something."""
+"""Stored impressions, grouped by epoch so that a conversion searches only the epochs that it may use."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Impression:
         histogram_index: int,
         priority: int,
     ) -> Impression:
-        """Return an impression with what follows from its fields: its caller, its last moment, and its rank."""
+        """Return an impression; its caller, its last moment and its rank are computed from the arguments."""
         return cls(
             match_value=match_value,
             impression_site=impression_site,
@@ -62,7 +62,7 @@ class Impression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a conversion asks of an impression; an empty set asks nothing."""
+    """The conditions of a conversion on impressions; an empty set allows any."""
 
     site: str
     caller: str
@@ -93,9 +93,9 @@ class _Group:
 class ImpressionStore:
     """Impressions in the order of saving. Saving is O(1), amortized; matching is O(impressions of the epoch).
 
-    Impressions are grouped by epoch from the first match on, because only a conversion may draw the start of epochs.
-    Over ``per_site``, the oldest impression of a site makes room. Expired impressions are dropped when the store has
-    doubled since they last were.
+    Impressions are grouped by epoch from the first call of ``matching`` on, because only a conversion may draw the
+    start of epochs. If a site has more than ``per_site`` impressions, its oldest one is dropped. Expired impressions
+    are dropped each time the store has doubled.
     """
 
     def __init__(self, epochs: Epochs, per_site: int | None) -> None:
@@ -135,11 +135,11 @@ class ImpressionStore:
             self._group(impression)
 
     def keep(self, wanted: Callable[[Impression], bool]) -> None:
-        """Drop every impression that is not wanted."""
+        """Drop every impression for which ``wanted`` returns False."""
         self.replace([held for held in self if wanted(held)])
 
     def replace(self, impressions: Iterable[Impression]) -> None:
-        """Store these in place of all others."""
+        """Replace all stored impressions by ``impressions``."""
         self._groups, self._ungrouped, self._counts, self._size = {}, [], {}, 0
         for impression in impressions:
             self._counts[impression.impression_site] = self._counts.get(impression.impression_site, 0) + 1
@@ -152,7 +152,8 @@ class ImpressionStore:
     def matching(self, epoch: int, wanted: Wanted) -> list[Impression]:
         """Return the matching impressions of an epoch, in the order of saving.
 
-        The last moments of lifetime and lookback still match (specification, "common matching logic").
+        Impressions at the very end of their lifetime or of the lookback still match (specification, "common matching
+        logic").
         """
         if self._ungrouped:
             for impression in self._ungrouped:
@@ -184,7 +185,7 @@ class ImpressionStore:
         return found
 
     def sites_of_epoch(self, now_ms: int) -> frozenset[str]:
-        """Return the sites of the stored impressions of a moment's epoch; of all, while no epoch has been drawn."""
+        """Return the sites with stored impressions of the epoch at ``now_ms``; of any epoch, if none is drawn yet."""
         if self._epochs.start_ms is None:
             return frozenset(held.impression_site for held in self._ungrouped)
         current = self._epochs.index(now_ms)
