@@ -42,16 +42,17 @@ def is_chance(value: object) -> bool:
 
 
 def check_stream(reports: object) -> None:
-    """Refuse a number of reports that is not an integer of at least 1."""
+    """Raise ``ProtocolError`` unless the number of reports is an integer of at least 1."""
     if not is_count(reports, 1):
-        raise ProtocolError(f"a stream has at least one report, not {short_text(reports)}")
+        raise ProtocolError(f"reports must be an integer of at least 1, not {short_text(reports)}")
 
 
 def check_error_terms(users: object, beta: object) -> None:
-    """Refuse the arguments of an error bound unless there are users and 0 < β < 1."""
+    """Raise ``ProtocolError`` unless there is at least one user and 0 < β < 1."""
     if not is_count(users, 1) or not is_chance(beta):
         raise ProtocolError(
-            f"an error bound needs at least one user and 0 < β < 1, not {short_text(users)} and {short_text(beta)}"
+            f"an error bound needs at least one user and 0 < β < 1, got {short_text(users)} users and "
+            f"β = {short_text(beta)}"
         )
 
 

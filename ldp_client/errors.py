@@ -12,7 +12,7 @@ class ProtocolError(LdpError, ValueError):
 
 
 class ReportError(LdpError, ValueError):
-    """A value, report or column is not one of the protocol it was given to."""
+    """A value, report or column does not fit the protocol that it was given to."""
 
 
 class StateError(LdpError, ValueError):

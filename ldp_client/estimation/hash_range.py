@@ -41,7 +41,7 @@ def variance_over_reports(g: int, permanent: Fraction, first: Fraction, calibrat
     elif calibration == "exact":
         factor = a + g - 1
     else:
-        raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {short_text(calibration)}")
+        raise ProtocolError(f"calibration must be 'paper' or 'exact', not {short_text(calibration)}")
     second = over_one * factor / (over_one * factor + g * math.exp(first) * math.expm1(permanent - first))
     return ((a + g - 1) / (math.expm1(permanent) * second)) ** 2 / (g - 1)
 

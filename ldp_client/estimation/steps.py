@@ -86,7 +86,7 @@ def epsilon_pair(permanent_micro: int, first_micro: int) -> tuple[Fraction, Frac
 
 
 def check_pair(permanent: Fraction, first: Fraction) -> None:
-    """Refuse (ε∞, ε₁) unless 0 < ε₁ < ε∞ ≤ 64, with at least a millionth between them: the numerics end there."""
+    """Raise ``ProtocolError`` unless 0 < ε₁ < ε∞ ≤ 64, with at least a millionth between: the limit of the numerics."""
     step, most = Fraction(1, MICRO), _LARGEST_MICRO // MICRO
     if not (step <= first and first + step <= permanent <= most):
         raise ProtocolError(
@@ -96,7 +96,7 @@ def check_pair(permanent: Fraction, first: Fraction) -> None:
 
 
 def check_size(size: int, what: str, least: int = 2, most: int = (1 << 32) - 1) -> None:
-    """Refuse a number of values, hash values, buckets, … unless it is an integer in [least, most]."""
+    """Raise ``ProtocolError`` unless ``size``, a number of values or buckets, is an integer in [least, most]."""
     if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= most:
         raise ProtocolError(f"{what} must be an integer from {least} to {most}, not {short_text(size)}")
 
@@ -138,7 +138,7 @@ def instant_grr(size: int, permanent: Fraction, first: Fraction, calibration: Ca
         return grr(size, chained_ratio(limit, once))
     if calibration == "exact":
         return grr(size, (once * (limit + (size - 2)) - (size - 1)) / (limit - once))
-    raise ProtocolError(f"the calibrations are 'paper' and 'exact', not {short_text(calibration)}")
+    raise ProtocolError(f"calibration must be 'paper' or 'exact', not {short_text(calibration)}")
 
 
 def grr_chain(size: int, permanent_micro: int, first_micro: int | None, calibration: Calibration) -> Chain:

@@ -67,7 +67,7 @@ class Support:
         """
         _check_reports(reports)
         if not is_count(size, 1):
-            raise ProtocolError(f"an error bound needs at least one value, not {short_text(size)}")
+            raise ProtocolError(f"size must be an integer of at least 1, not {short_text(size)}")
         if not is_chance(beta):
             raise ProtocolError(f"β must lie in (0, 1), not {short_text(beta)}")
         return math.sqrt(size / (4 * reports * beta * self.sampled)) / (self.p - self.q)
@@ -94,7 +94,7 @@ class Estimate:
     support: Support
 
     def variances(self) -> Floats:
-        """Return the variance of each frequency, with the estimate, clipped to [0, 1], as the true frequency."""
+        """Return the variance of each frequency; the estimate, clipped to [0, 1], stands for the true frequency."""
         return self.support.variance(self.reports, self.frequencies.clip(0, 1))
 
     def interval(self, confidence: float = 0.95, *, simultaneous: bool = False) -> tuple[Floats, Floats]:
@@ -115,7 +115,7 @@ class Estimate:
 def normal_intervals(
     frequencies: Floats, deviations: Floats | float, confidence: float, simultaneous: bool
 ) -> tuple[Floats, Floats]:
-    """Return the low and high ends of normal intervals, each for itself or for all at once (Bonferroni)."""
+    """Return the low and high ends of normal intervals: one by one, or simultaneous for all (Bonferroni)."""
     if not is_chance(confidence):
         raise ProtocolError(f"the confidence must lie in (0, 1), not {short_text(confidence)}")
     miss = (1 - confidence) / (max(1, frequencies.size) if simultaneous else 1)
@@ -125,4 +125,4 @@ def normal_intervals(
 
 def _check_reports(reports: int) -> None:
     if not is_count(reports, 1):
-        raise ProtocolError(f"a variance or an error bound needs at least one report, not {short_text(reports)}")
+        raise ProtocolError(f"reports must be an integer of at least 1, not {short_text(reports)}")

@@ -1,4 +1,4 @@
-"""Which users an observer of dBitFlipPM catches changing: measured, and exactly for one sampled bit.
+"""The share of users whose changes an observer of dBitFlipPM detects: measured, and exact for one sampled bit.
 
 LOLOHA paper, §5.2 and Table 2: the share of users for whom *every* change of bucket shows as a changed report.
 """
@@ -42,13 +42,13 @@ class ChangeDetector:
         return int(np.sum(self._all_seen & self._changed))
 
     def detected(self) -> float:
-        """Return, of the users who changed, the share for whom every change showed."""
+        """Return the share of the users who changed for whom every change showed."""
         changed = int(self._changed.sum())
         return self.caught() / changed if changed else math.nan
 
 
 def caught_users(data: Dataset, protocol: BitFlip, bits: Bits) -> int:
-    """Return how many users of ``data`` one run of ``protocol`` over all collections catches changing."""
+    """Run ``protocol`` once over all collections; return for how many users of ``data`` every change showed."""
     fleet, watch = protocol.fleet(data.users, bits), ChangeDetector(data.users)
     for t in range(data.collections):
         watch.add_collection(protocol.cell(data.values[:, t]), fleet.report(data.values[:, t]))
@@ -56,15 +56,15 @@ def caught_users(data: Dataset, protocol: BitFlip, bits: Bits) -> int:
 
 
 def detection_chances(data: Dataset, protocol: BitFlip) -> Floats:
-    """Return for each user who changes bucket the exact probability that every change shows, for d = 1.
+    """Return, for each user who changes bucket, the exact probability that every change shows, for d = 1.
 
-    One bit shows every change only if it alternates at each of them: the user's buckets must fall into two sides,
-    with every change going from one to the other. By bucket, the bits of one side must all be 1 and those of the other
-    0; the one sampled bucket, if it is among them, is 1 with p, all others with q. By pattern, buckets outside the
-    sample share their bit, so that one side must be the sampled bucket alone.
+    One bit shows every change only if it alternates: the user's buckets must form two sides such that every change
+    goes from one side to the other. With memo "bucket", the bits of one side must all be 1 and those of the other 0;
+    the bit of the sampled bucket is 1 with probability p, that of any other bucket with probability q. With memo
+    "pattern", buckets outside the sample share one bit, so one side must be the sampled bucket alone.
     """
     if protocol.sampled != 1:
-        raise ProtocolError(f"exact chances of detection are for one sampled bit, not d = {protocol.sampled}")
+        raise ProtocolError(f"exact probabilities of detection need one sampled bit, d = 1, not d = {protocol.sampled}")
     p, q, b = float(protocol.chain.permanent.p), float(protocol.chain.permanent.q), protocol.buckets
     cells = protocol.cell(data.values)
     moving = cells[(cells[:, 1:] != cells[:, :-1]).any(axis=1)]
@@ -73,7 +73,7 @@ def detection_chances(data: Dataset, protocol: BitFlip) -> Floats:
         return np.array(centres, dtype=np.float64) * (p * p + q * q) / b
 
     def alternates(ones: int, zeros: int) -> float:
-        """Return the probability that these many buckets have bit 1, and these many bit 0."""
+        """Return the probability that ``ones`` given buckets have bit 1 and ``zeros`` others have bit 0."""
         none = (b - ones - zeros) * q**ones * p**zeros
         among_ones = ones * p * q ** (ones - 1) * p**zeros if ones else 0.0
         among_zeros = zeros * q * q**ones * p ** (zeros - 1) if zeros else 0.0
@@ -84,7 +84,7 @@ def detection_chances(data: Dataset, protocol: BitFlip) -> Floats:
 
 
 def _sides(walk: list[int]) -> tuple[int, int] | None:
-    """Return the sizes of the two sides between which every change of a walk goes; None if there are none."""
+    """Return the sizes of the two sides between which every change of a walk goes; None if no such sides exist."""
     side = {walk[0]: 0}
     changes = {(x, y) for x, y in itertools.pairwise(walk) if x != y}
     near: dict[int, list[int]] = {}
@@ -105,12 +105,12 @@ def _sides(walk: list[int]) -> tuple[int, int] | None:
 
 
 def hits_law(chances: Floats, runs: int) -> Floats:
-    """Return the exact law of how many users are caught over all ``runs`` runs: a sum of independent coins.
+    """Return the exact distribution of the number of detected users, summed over ``runs`` independent runs.
 
-    Users with chance 0 do not matter. O((users · runs)²) for the others, of whom Table 2 has few.
+    O((users · runs)²) in the users whose chance is not 0; Table 2 has few of them.
     """
     if not is_count(runs, 1):
-        raise ProtocolError(f"a law of hits needs at least one run, not {short_text(runs)}")
+        raise ProtocolError(f"runs must be an integer of at least 1, not {short_text(runs)}")
     law = np.ones(1)
     for chance in np.repeat(chances[chances > 0], runs):
         law = np.convolve(law, (1 - chance, chance))
@@ -120,7 +120,7 @@ def hits_law(chances: Floats, runs: int) -> Floats:
 def two_sided(law: Floats, hits: int) -> float:
     """Return the probability, under ``law``, of a number of hits no more likely than ``hits``."""
     if not is_count(hits, 0):
-        raise ProtocolError(f"a number of hits must be an integer of at least 0, not {short_text(hits)}")
+        raise ProtocolError(f"hits must be an integer of at least 0, not {short_text(hits)}")
     if hits >= law.size:
         return 0.0
     return min(1.0, float(law[law <= law[hits] * (1 + 1e-9)].sum()))

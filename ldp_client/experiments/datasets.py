@@ -73,7 +73,8 @@ def synthetic_dataset(bits: Bits, *, users: int = 10_000, k: int = 360, collecti
     """Return Syn: a uniform value first, and at each later collection a new uniform one with probability ¼."""
     if not is_count(users, 1) or not is_count(k, 2) or not is_count(collections, 1):
         raise DataError(
-            f"Syn needs users, at least two values, and collections, not {short_text((users, k, collections))}"
+            "Syn needs at least 1 user, 2 values and 1 collection, got (users, k, collections) = "
+            f"{short_text((users, k, collections))}"
         )
     values = np.empty((users, collections), dtype=np.int64)
     values[:, 0] = uniform_below_batch(bits, k, users)
@@ -119,7 +120,7 @@ def _table(path: Path) -> NDArray[np.int64]:
         raise DataError(f"{path} holds no table of users and collections with a header line")
     uneven = [number for number, line in enumerate(lines, 1) if line.size != lines[0].size]
     if uneven:
-        raise DataError(f"{path}: row {uneven[0]} has another number of columns than the first")
+        raise DataError(f"{path}: row {uneven[0]} and the first row have different numbers of columns: correct one")
     return np.array(lines, dtype=np.int64)
 
 
@@ -172,32 +173,32 @@ def _hours(path: Path) -> NDArray[np.int64]:
 
 
 def _adult_file(given: Path | None) -> Path:
-    """Return the file of Adult: the one that was named, or one of its usual names in the folder that was named."""
+    """Return the file of Adult: ``given`` itself, or a file with one of its usual names in the folder ``given``."""
     candidates = [] if given is None else [given] if given.is_file() else [given / name for name in _ADULT_FILES]
     found = [path for path in candidates if path.is_file()]
     if not found:
-        told = "which was not given" if given is None else f"not {given}"
+        where = "no file or folder was given" if given is None else f"it is not at {given}"
         raise DataError(
-            f"Adult is read from a file: name it, or the folder of {' or '.join(_ADULT_FILES)} (--data), {told}"
+            f"Adult cannot be read, {where}: give the file, or the folder of {' or '.join(_ADULT_FILES)} (--data)"
         )
     return found[0]
 
 
 def check_dataset(name: str, folder: Path | None) -> None:
-    """Refuse a data set that ``load_dataset`` would not find."""
+    """Raise ``DataError`` if ``load_dataset`` would not find a data set."""
     if name not in ALL_NAMES:
         raise DataError(f"there is no data set {name!r}: choose one of {', '.join(ALL_NAMES)}, or give a file")
     if name == ADULT:
         _adult_file(folder)
     if name in _FILES and (folder is None or not (folder / _FILES[name][0]).is_file()):
-        given = "which was not given" if folder is None else f"not {folder}"
-        raise DataError(f"{name} is read from {_FILES[name][0]}: give the folder that holds it (--data), {given}")
+        where = "no folder was given" if folder is None else f"it is not in {folder}"
+        raise DataError(f"{_FILES[name][0]} cannot be read, {where}: give the folder of {name} (--data)")
 
 
 def load_dataset(name: str, bits: Bits, folder: Path | None) -> Dataset:
     """Return a data set of the paper by name: Syn drawn from ``bits``, the others read from ``folder``.
 
-    Adult may be read from a file itself, given as ``folder``.
+    For Adult, ``folder`` may also be the file itself.
     """
     if name == "Syn":
         return synthetic_dataset(bits)

@@ -17,10 +17,10 @@ from ldp_client.protocols.rappor_decoding import Decoded, decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What one run found.
+    """The result of one run.
 
-    ``leading`` is how many of the most frequent strings were detected before the first that was not, ``found`` how many
-    of all strings in the population, and ``false`` lists the decoys that were detected.
+    ``leading`` counts the detected strings from the most frequent one down to the first that was not detected;
+    ``found`` counts all detected strings of the population; ``false`` lists the decoys that were detected.
     """
 
     decoded: Decoded
@@ -47,7 +47,7 @@ def draw_population(shares: NDArray[np.float64], users: int, bits: Bits) -> NDAr
 
 
 def recover(protocol: Rappor, *, users: int, strings: int, decoys: int, bits: Bits, exponent: float = 1.0) -> Recovery:
-    """Return what decoding finds of ``strings`` strings with a Zipf distribution, tested with ``decoys`` decoys."""
+    """Simulate ``users`` with ``strings`` strings of a Zipf distribution; decode them among ``decoys`` decoys."""
     if not is_count(decoys, 0) or not is_count(strings, 1):
         raise ProtocolError(f"a recovery needs strings, and 0 or more decoys, not {short_text((strings, decoys))}")
     check_users(users)

@@ -1,1 +1,1 @@
-"""What a protocol's reports leak: exact enumeration and bounds."""
+"""The privacy loss of a protocol's reports: exact enumeration and bounds."""

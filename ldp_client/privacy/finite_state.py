@@ -77,7 +77,7 @@ class FiniteState:
         return worst
 
     def everlasting(self, reports: int) -> float:
-        """Return the exact ε that ``reports`` reports of one value reveal of it (Definition 10 for this k)."""
+        """Return the exact ε that ``reports`` reports of one value reveal about it (Definition 10 for this k)."""
         check_stream(reports)
         types = list(_compositions(reports, self.symbols.shape[1]))
         values = range(self.states.shape[0])
@@ -86,7 +86,7 @@ class FiniteState:
         return float((table[:, reached].max(axis=0) - table[:, reached].min(axis=0)).max())
 
     def untrackable_delta(self, reports: int, gamma: float) -> float:
-        """Return the least δ for which one user and two are within e^γ on every set of streams, both ways.
+        """Return the least δ such that, on every set of streams, one user and two differ by at most e^γ and δ.
 
         The sets consist of whole streams, as in the proof of Theorem 14: a hockey-stick divergence between the law of
         one user and the product of two, for the worst split.
@@ -109,7 +109,7 @@ class FiniteState:
     def several_untrackable(self, reports: int, users: int) -> float:
         """Return the least γ for one user against ``users``, for every division of the reports (Definition 15)."""
         if not is_count(users, 2):
-            raise ProtocolError(f"there must be at least two users to tell apart, not {short_text(users)}")
+            raise ProtocolError(f"users must be an integer of at least 2, not {short_text(users)}")
         check_stream(reports)
         symbols = self.symbols.shape[1]
         worst = 0.0
@@ -133,7 +133,7 @@ class FiniteState:
         return worst
 
     def _gap(self, value: int, other: int, first: Counts, second: Counts) -> float:
-        """Return ln of one user's probability over two users', or 0 if neither can send this."""
+        """Return ln(Pr[one user] / Pr[two users]) for these counts; 0 if both probabilities are 0."""
         together = self.log_probability(value, _sum(first, second))
         apart = self.log_probability(value, first) + self.log_probability(other, second)
         if together == apart == -math.inf:

@@ -1,4 +1,4 @@
-"""What a whole sequence of reports leaks: Theorem 3.1 of the LOLOHA paper, exactly, for mechanisms that are small.
+"""The exact privacy loss of a whole sequence of reports, for small mechanisms: Theorem 3.1 of the LOLOHA paper.
 
 The theorem says that no sequence is ε-LDP once it has ε/α reports, if no single step is α-LDP. Read as printed, where a
 step may depend on earlier *values*, it is false: ``compensating`` is a counterexample. It holds if a step depends on
@@ -17,7 +17,7 @@ from ldp_client.checks import is_count, short_text
 from ldp_client.errors import ProtocolError
 from ldp_client.privacy.enumeration import Branch, distribution, log_ratio
 
-#: From earlier values, earlier reports and the present value to the probability of each report.
+#: A function of the earlier values, the earlier reports and the current value; it returns each report's probability.
 LongitudinalStep = Callable[[tuple[int, ...], tuple[int, ...], int], Sequence[Fraction]]
 
 _MOST_BITS = 16
@@ -26,7 +26,7 @@ _MOST_BITS = 16
 def step_loss(step: LongitudinalStep, values: int, length: int) -> float:
     """Return α of Theorem 3.1: the least loss of a step, over every time up to ``length`` and every history.
 
-    No step is α'-LDP for any α' below it. Histories that cannot happen do not count.
+    So no step is α'-LDP for any α' < α. Histories with probability 0 do not count.
     """
     _check(values, length)
     least = float("inf")
@@ -67,12 +67,12 @@ def compensating(odds: Fraction, rare: Fraction) -> LongitudinalStep:
 
     The first report is a binary response with these odds. The t-th later one sends 1 with a probability of about
     ``rare``/2^t, ``odds`` times more often for the value 1 than for 0: no step is α-LDP for α < ln(odds). But the
-    probability also falls with the weight of the history (how likely these values sent these reports), so that a report
-    of 1 hides all that the earlier ones told, and a report of 0 tells next to nothing. Any number of reports stays near
-    ln(odds).
+    probability also falls with the weight of the history (how likely these values sent these reports). So a report of 1
+    hides everything that earlier reports revealed, and a report of 0 reveals almost nothing. The loss of any number of
+    reports stays near ln(odds).
     """
     if not odds > 1 or not rare > 0 or not 4 * rare * odds**2 <= 1:
-        raise ProtocolError(f"odds above 1 and 4·rare·odds² of at most 1 must hold, not {short_text((odds, rare))}")
+        raise ProtocolError(f"odds > 1 and 4·rare·odds² ≤ 1 must hold, got (odds, rare) = {short_text((odds, rare))}")
 
     def later(weight: Fraction, value: int, time: int) -> Fraction:
         return rare / 2**time * (odds if value else 1) * odds / weight
@@ -92,7 +92,7 @@ def compensating(odds: Fraction, rare: Fraction) -> LongitudinalStep:
 
 
 def _laws(step: LongitudinalStep, held: tuple[int, ...]) -> dict[tuple[int, ...], Fraction]:
-    """Return the law of the reports of a sequence of values."""
+    """Return the probability of every sequence of reports, for a given sequence of values."""
     found: dict[tuple[int, ...], Fraction] = {(): Fraction(1)}
     for at, value in enumerate(held):
         found = {
@@ -118,6 +118,6 @@ def _widest(laws: Sequence[dict[Any, Fraction]]) -> float:
 def _check(values: int, length: int) -> None:
     if not is_count(values, 2, 1 << _MOST_BITS) or not is_count(length, 1, _MOST_BITS) or values**length >> _MOST_BITS:
         raise ProtocolError(
-            "sequences of one or more of two or more values can be listed if there are fewer than "
-            f"2^{_MOST_BITS}, not {short_text(values)}^{short_text(length)}"
+            f"cannot list {short_text(values)}^{short_text(length)} sequences: use at least 2 values, a length of at "
+            f"least 1, and fewer than 2^{_MOST_BITS} sequences"
         )

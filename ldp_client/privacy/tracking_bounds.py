@@ -33,7 +33,7 @@ def _check(reports: int, epsilon: float = 0.0, users: int = 2) -> None:
     if not epsilon >= 0:
         raise ProtocolError(f"ε must be a number of at least 0, not {epsilon!r}")
     if not is_count(users, 2):
-        raise ProtocolError(f"there must be at least two users to tell apart, not {short_text(users)}")
+        raise ProtocolError(f"users must be an integer of at least 2, not {short_text(users)}")
 
 
 def permanent_untrackable(reports: int, epsilon: float) -> float:

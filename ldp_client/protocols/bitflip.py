@@ -76,9 +76,7 @@ class BitFlip(Described):
         if not self.sampled <= self.buckets <= self.k:
             raise ProtocolError(f"d ≤ b ≤ k must hold, not d = {self.sampled}, b = {self.buckets}, k = {self.k}")
         if self.memo not in get_args(Memo):
-            raise ProtocolError(
-                f"dBitFlipPM memoizes by {' or '.join(map(repr, get_args(Memo)))}, not {short_text(self.memo)}"
-            )
+            raise ProtocolError(f"memo must be {' or '.join(map(repr, get_args(Memo)))}, not {short_text(self.memo)}")
         step = symmetric(exp(epsilon(self.epsilon_permanent_micro) / 2))
         object.__setattr__(self, "chain", Chain(permanent=step))
 
@@ -105,10 +103,10 @@ class BitFlip(Described):
 
     @property
     def privacy(self) -> Privacy:
-        """Every report of a bucket is the same, so ε₁ = ε∞; over all values min(d + 1, b)·ε∞ (Table 1).
+        """Every report of a bucket is the same, so ε₁ = ε∞; over all values the ε is min(d + 1, b)·ε∞ (Table 1).
 
-        By bucket, it is b·ε∞: every bucket outside the sample has an answer of its own. With one sampled bit, only
-        that bit differs between two values, so that the true ε is ε∞/2.
+        With memo "bucket" it is b·ε∞, because every bucket outside the sample has its own answer. With one sampled
+        bit, only that bit differs between two values, so the true ε is ε∞/2.
         """
         unary = self.chain.first_unary()
         one = unary / 2 if self.sampled == 1 else unary
@@ -126,7 +124,7 @@ class BitFlip(Described):
             return BitFlipClient(self, draws, sample(draws, self.buckets, self.sampled), {})
         chosen = as_list(sampled, "sampled buckets")
         if not all(is_count(bucket, 0, self.buckets - 1) for bucket in chosen) or len(set(chosen)) != self.sampled:
-            raise ReportError(f"a client samples {self.sampled} different buckets below {self.buckets}")
+            raise ReportError(f"sampled must be {self.sampled} different buckets below {self.buckets}")
         return BitFlipClient(self, draws, tuple(sorted(int(bucket) for bucket in chosen)), {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> BitFlipClient:

@@ -94,7 +94,7 @@ class Device(Generic[Owner, Key, Answer]):
         return json.dumps({"protocol": self.protocol.describe(), "memo": self._saved()}, sort_keys=True).encode()
 
     def _saved(self) -> dict[str, Any]:
-        """Return what has been memoized: the answer to each key, unless a device has more to save."""
+        """Return what ``save`` stores: the memoized answer to each key. A device with more state overrides this."""
         return {str(key): kept.hex() if isinstance(kept, bytes) else kept for key, kept in self._memo.items()}
 
 

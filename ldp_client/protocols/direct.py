@@ -90,7 +90,7 @@ class DirectEncoding(DirectResponse):
 
     @property
     def privacy(self) -> Privacy:
-        """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
+        """The ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.k)
 
 

@@ -149,7 +149,7 @@ class DyadicClient(Device[DyadicTree, str, int]):
         if not isinstance(held, bool | int | np.bool_ | np.integer) or held not in (0, 1):
             raise ReportError("a state must be 0 or 1")
         if self._period >= self.protocol.periods:
-            raise ReportError(f"all {self.protocol.periods} periods are over")
+            raise ReportError(f"all {self.protocol.periods} periods have passed: choose a protocol with more periods")
         change = int(held) - self._held
         self._held = int(held)
         self._period += 1
@@ -208,7 +208,7 @@ class DyadicServer:
     def estimate(self, period: int) -> float:
         """Return the unbiased estimate of how many users hold the Boolean in ``period``."""
         if not is_count(period, 1, self.protocol.periods):
-            raise ReportError(f"periods are 1 to {self.protocol.periods}, not {short_text(period)}")
+            raise ReportError(f"period must be an integer from 1 to {self.protocol.periods}, not {short_text(period)}")
         total = sum(int(self._sums[node_index(self.protocol.periods, *node)]) for node in cover(int(period)))
         return self.protocol.scale * total
 

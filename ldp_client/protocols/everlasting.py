@@ -43,7 +43,7 @@ class BitwiseEverlasting(DirectResponse):
 
     @property
     def privacy(self) -> Privacy:
-        """ε of a report (two binary responses in a row, Theorem 20), of all reports of a value, and of both values."""
+        """The ε of a report (two binary responses, Theorem 20), of all reports of a value, and of both values."""
         first = self.chain.first_grr()
         permanent = float(epsilon(self.epsilon_permanent_micro))
         return Privacy(asked=first, first=first, permanent=permanent, worst_case=2 * permanent)

@@ -72,7 +72,7 @@ class LocalHashing(CountsValues):
 
     @property
     def privacy(self) -> Privacy:
-        """ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
+        """The ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.g)
 
     def client(self, bits: Bits | Draws, function: UniversalHash | None = None) -> HashedClient:
@@ -80,7 +80,7 @@ class LocalHashing(CountsValues):
         draws = as_draws(bits)
         chosen = draw_hash(draws, self.g) if function is None else function
         if not isinstance(chosen, UniversalHash) or chosen.g != self.g:
-            raise ReportError(f"the protocol hashes to {self.g} values, but the function given does not")
+            raise ReportError(f"function must hash to the protocol's {self.g} values")
         return HashedClient(self, draws, chosen, {})
 
     def restore(self, saved: bytes, bits: Bits | Draws) -> HashedClient:
@@ -105,7 +105,7 @@ class LocalHashing(CountsValues):
         if not all(isinstance(each, HashedReport) and isinstance(each.function, UniversalHash) for each in sent):
             raise ReportError(f"a report of {self.kind} must be a HashedReport with its hash function")
         if any(report.function.g != self.g for report in sent):
-            raise ReportError(f"a report was hashed to another number of values than {self.g}")
+            raise ReportError(f"a report's hash function must have {self.g} values: it belongs to another protocol")
         return HashedColumns(
             multipliers=np.array([report.function.multiplier for report in sent], dtype=np.uint64),
             addends=np.array([report.function.addend for report in sent], dtype=np.uint64),

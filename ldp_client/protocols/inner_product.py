@@ -87,7 +87,10 @@ class InnerProduct(Described):
         return float(epsilon(self.epsilon_pair_micro))
 
     def everlasting(self, delta: float) -> Bound:
-        """Return the (ε, δ) of all L pairs, and so of any number of reports: advanced composition, or the sum."""
+        """Return the (ε, δ) of all L pairs, and so of any number of reports.
+
+        This is the smaller of advanced composition and the sum.
+        """
         if not 0 <= delta < 1:
             raise ProtocolError(f"δ must lie in [0, 1), not {delta!r}")
         total = self.stored * self.epsilon_pair
@@ -166,7 +169,7 @@ class InnerProduct(Described):
             raise ReportError(f"vectors must have {self.bits} bits and must not be zero")
         if candidates is None:
             if self.bits > MOST_LISTED_BITS:
-                raise ReportError(f"2^{self.bits} values cannot be listed: name the candidates")
+                raise ReportError(f"2^{self.bits} values are too many to list: give the candidates")
             sums = np.zeros(1 << self.bits, dtype=np.int64)
             signs = np.where(products, -1, 1)
             np.add.at(sums, vectors.astype(np.int64), signs)
@@ -217,7 +220,7 @@ class PairFleet(DeviceColumns[InnerProduct]):
         if self._values is None:
             self._store(held)
         elif not np.array_equal(self._values, held):
-            raise ReportError("a fleet's values do not change; a single client keeps pairs for each of its values")
+            raise ReportError("the values of a fleet must not change between collections: use single clients for that")
         chosen = uniform_below_batch(self._bits, self.protocol.stored, self.users)
         rows = np.arange(self.users)
         return PairColumns(vectors=self._vectors[rows, chosen], products=self._products[rows, chosen])
@@ -240,14 +243,14 @@ def for_everlasting(*, bits: int, stored: int, epsilon_total: float, delta: floa
     """Return the mechanism that is (ε, δ)-everlasting with L stored pairs, for ε < 1.
 
     ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which can only add privacy. Advanced composition
-    gives (ε, δ) only if ε ≤ 4 ln(1/δ), which the paper does not state; whatever else composes to more is refused too.
+    gives (ε, δ) only if ε ≤ 4 ln(1/δ), which the paper does not state. ``ProtocolError`` if the pairs compose to more.
     """
     _check_guarantee(epsilon_total, delta)
     check_size(stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
     pair = epsilon_total / (2 * math.sqrt(-2 * stored * math.log(delta)))
     micro = math.floor(pair * MICRO)
     if micro < 1:
-        raise ProtocolError(f"{stored} stored pairs leave ε' = {pair:.3g} for each, less than a millionth")
+        raise ProtocolError(f"{stored} stored pairs leave ε' = {pair:.3g} for each, below a millionth: store fewer")
     return _guaranteed(InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro), epsilon_total, delta)
 
 
@@ -266,28 +269,31 @@ def for_accuracy(
     spread = _spread(bits, users, beta)
     if simple:
         if not alpha > 2 * spread:
-            raise ProtocolError(f"the simple choice needs an accuracy above {2 * spread:.3g}, not {alpha:.3g}")
+            raise ProtocolError(f"with simple, the accuracy α must be above {2 * spread:.3g}, not {alpha:.3g}")
         pair = 4 * spread / alpha
     else:
         if not alpha > spread:
             raise ProtocolError(
-                f"{users} users cannot give an accuracy of {alpha:.3g}: "
-                f"drawing {bits}-bit vectors alone costs {spread:.3g}"
+                f"{users} users cannot give an accuracy of {alpha:.3g}, because random {bits}-bit vectors alone have "
+                f"an error of {spread:.3g}: request less accuracy, or use more users"
             )
         pair = 2 * spread / (alpha - spread)
     micro = math.ceil(pair * MICRO)
     stored = math.floor((epsilon_total * MICRO / micro) ** 2 / (-8 * math.log(delta)))
     if stored < 1:
         raise ProtocolError(
-            f"an accuracy of {alpha:.3g} takes ε' = {micro / MICRO:.3g}, which ({epsilon_total:.3g}, {delta:.3g}) "
-            "does not pay for even once: request less accuracy, or use more users"
+            f"an accuracy of {alpha:.3g} needs ε' = {micro / MICRO:.3g} per stored pair, but (ε, δ) = "
+            f"({epsilon_total:.3g}, {delta:.3g}) allows no pair: request less accuracy, or use more users"
         )
     return _guaranteed(InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro), epsilon_total, delta)
 
 
 def _spread(bits: int, users: int, beta: float) -> float:
     if not is_count(bits, 1, MOST_BITS) or not is_count(users, 1) or not is_chance(beta):
-        raise ProtocolError(f"an error needs bits, users and 0 < β < 1, not {short_text((bits, users, beta))}")
+        raise ProtocolError(
+            f"an error bound needs 1 to {MOST_BITS} bits, at least one user and 0 < β < 1, got (bits, users, β) = "
+            f"{short_text((bits, users, beta))}"
+        )
     return math.sqrt(2 * ((bits + 1) * math.log(2) - math.log(beta)) / users)
 
 
@@ -304,11 +310,11 @@ def _check_guarantee(epsilon_total: float, delta: float) -> None:
 
 
 def _guaranteed(protocol: InnerProduct, epsilon_total: float, delta: float) -> InnerProduct:
-    """Return the mechanism; ProtocolError if its pairs compose to more than the ε asked for."""
+    """Return the mechanism; ``ProtocolError`` if its pairs compose to more than the requested ε."""
     found = protocol.everlasting(delta).gamma
     if not found <= epsilon_total:
         raise ProtocolError(
             f"{protocol.stored} stored pairs of ε' = {protocol.epsilon_pair:.3g} compose to ε = {found:.3g} at "
-            f"δ = {short_text(delta)}, above the {short_text(epsilon_total)} asked for: give a smaller δ"
+            f"δ = {short_text(delta)}, above the requested {short_text(epsilon_total)}: give a smaller δ"
         )
     return protocol

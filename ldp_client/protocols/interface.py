@@ -19,7 +19,7 @@ from ldp_client.estimation.support import Estimate, Support
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Privacy:
-    """What a protocol leaks, in ε.
+    """The privacy loss of a protocol, in ε.
 
     ``asked`` is the requested ε₁ of a first report and ``first`` its exact value; ``permanent`` is ε∞, the limit of all
     reports of one value; ``worst_case`` is the total over the user's values when every possible answer is
@@ -63,7 +63,7 @@ class FrequencyProtocol(Protocol):
 
     @property
     def privacy(self) -> Privacy:
-        """What the protocol leaks."""
+        """The privacy loss of the protocol."""
 
     @property
     def epsilon_permanent_micro(self) -> int:
@@ -102,12 +102,12 @@ def check_values(values: ArrayLike, k: int, users: int) -> NDArray[np.int64]:
     except (ValueError, TypeError, OverflowError):  # lists of different lengths
         array = np.empty(0, dtype=np.object_)
     if array.shape != (users,) or array.dtype.kind not in "iu":
-        raise ReportError(f"a fleet of {users} users reports {users} integers, not {array.dtype}{array.shape}")
+        raise ReportError(f"values must be {users} integers, one per user, not {array.dtype}{array.shape}")
     return check_numbers(array, k, "values")
 
 
 def check_users(users: int) -> int:
     """Return the size of a fleet; ReportError if it is not an integer of at least one."""
     if isinstance(users, bool) or not isinstance(users, int) or not 0 < users < 1 << 31:
-        raise ReportError(f"a fleet has between 1 and 2^31 - 1 users, not {short_text(users)}")
+        raise ReportError(f"users must be an integer from 1 to 2^31 - 1, not {short_text(users)}")
     return users

@@ -17,7 +17,7 @@ from ldp_client.sampling.draws import Draws
 Value = TypeVar("Value")
 Answer = TypeVar("Answer")
 
-#: A_ldp⁽ⁱ⁾: from the answers z₁, …, z_{i−1} and the i-th value to the answer z_i.
+#: A_ldp⁽ⁱ⁾: a function of the answers z₁, …, z_{i−1} and the i-th value that returns the answer z_i.
 LocalRandomizer = Callable[[tuple[Answer, ...], Value, Draws], Answer]
 
 
@@ -26,7 +26,9 @@ def local_responses(
 ) -> tuple[Answer, ...]:
     """Return z₁, …, z_n: the i-th randomizer answers for the i-th value (Algorithm 3, A_local)."""
     if not data or len(data) != len(randomizers):
-        raise ReportError(f"{len(data)} values need as many randomizers, one or more, not {len(randomizers)}")
+        raise ReportError(
+            f"give values and one randomizer for each, got {len(data)} values and {len(randomizers)} randomizers"
+        )
     answers: tuple[Answer, ...] = ()
     for value, randomizer in zip(data, randomizers, strict=True):
         answers = (*answers, randomizer(answers, value, draws))
@@ -57,7 +59,7 @@ def swapped_responses(
 def with_first(data: Sequence[Value], place: int) -> list[Value]:
     """Return σ_I(D): the values with the first and the one at ``place``, counted from 0, exchanged."""
     if not is_count(place, 0, max(0, len(data) - 1)):
-        raise ReportError(f"a place to swap with is 0 to {len(data) - 1}, not {short_text(place)}")
+        raise ReportError(f"place must be an integer from 0 to {len(data) - 1}, not {short_text(place)}")
     swapped = list(data)
     if swapped:
         swapped[0], swapped[place] = swapped[place], swapped[0]

@@ -57,7 +57,7 @@ def string_bytes(value: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RapporReport:
-    """What a client sends: its cohort and a packed row of k bits."""
+    """A client's report: its cohort and a packed row of k bits."""
 
     cohort: int
     row: bytes
@@ -73,7 +73,7 @@ class RapporColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RapporCounts:
-    """What decoding needs: the number of reports per cohort, and how many of them had each bit set."""
+    """The counts for decoding: the number of reports per cohort, and how many of them had each bit set."""
 
     reports: NDArray[np.int64]
     set_bits: NDArray[np.int64]
@@ -108,9 +108,12 @@ class Rappor(Described):
         for name in ("f", "p", "q"):
             chance = getattr(self, name)
             if not isinstance(chance, Fraction | int):
-                raise ProtocolError(f"{name} must be a Fraction, so that coins are exact, not {short_text(chance)}")
+                raise ProtocolError(f"{name} must be a Fraction, because coins are exact, not {short_text(chance)}")
             if not 0 <= chance <= 1 or chance.denominator.bit_length() > _LONGEST_DENOMINATOR:
-                raise ProtocolError(f"{name} must be a Fraction in [0, 1], not too long, not {short_text(chance)}")
+                raise ProtocolError(
+                    f"{name} must be a Fraction in [0, 1] with a denominator of at most {_LONGEST_DENOMINATOR} bits, "
+                    f"not {short_text(chance)}"
+                )
         if not 0 <= self.f < 1 or not 0 <= self.p < self.q <= 1:
             raise ProtocolError(f"0 ≤ f < 1 and 0 ≤ p < q ≤ 1 must hold, not f = {self.f}, p = {self.p}, q = {self.q}")
         if (self.p == 0) != (self.q == 1):
@@ -136,7 +139,7 @@ class Rappor(Described):
     def privacy(self) -> Privacy:
         """ε₁ = h ln(q*(1−p*)/(p*(1−q*))) of a report, ε∞ = 2h ln((1−f/2)/(f/2)) of all reports of one string.
 
-        Over different strings the total grows with their number.
+        If a user reports different strings, the total grows with their number.
         """
         q, p = self.set_chance, self.clear_chance
         first = math.inf if p == 0 else self.hashes * log_ratio(q * (1 - p) / (p * (1 - q)))
@@ -154,7 +157,7 @@ class Rappor(Described):
         Each hash is eight bytes of SHA-256 over the cohort, a counter and the string, modulo k.
         """
         if not is_count(cohort, 0, self.cohorts - 1):
-            raise ReportError(f"cohorts are 0 to {self.cohorts - 1}, not {short_text(cohort)}")
+            raise ReportError(f"cohort must be an integer from 0 to {self.cohorts - 1}, not {short_text(cohort)}")
         text = string_bytes(value)
         found: list[int] = []
         block = 0
@@ -219,7 +222,7 @@ class RapporClient(Device[Rappor, str, bytes]):
     def report(self, value: str, instant: Step | None = None) -> RapporReport:
         """Return a report of ``value``: its permanent response, drawn at the first use, then randomized again.
 
-        ``instant`` is the instantaneous response of this report, if it is not the protocol's.
+        ``instant``, if given, replaces the protocol's instantaneous response for this report.
         """
         string_bytes(value)
         row = self._kept(value, lambda: self._permanent(value))

@@ -74,9 +74,9 @@ def decode(
     """
     names = as_list(candidates, "candidates")
     if not names or not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        raise ReportError("decoding needs candidate strings, each named once")
+        raise ReportError("candidates must be at least one string, and no string twice")
     if not is_chance(significance):
-        raise ReportError(f"a significance must lie in (0, 1), not {short_text(significance)}")
+        raise ReportError(f"significance must lie in (0, 1), not {short_text(significance)}")
     _check_counts(protocol, counts)
     used = np.flatnonzero(counts.reports > 0)
     if not used.size:
@@ -84,7 +84,9 @@ def decode(
     screened = 0
     if len(names) > used.size * protocol.size // 4:
         if used.size < 2:
-            raise ReportError(f"{len(names)} candidates are too many for one cohort of {protocol.size} bits: use more")
+            raise ReportError(
+                f"{len(names)} candidates are too many for one cohort of {protocol.size} bits: use more cohorts"
+            )
         choosing, used = used[::2], used[1::2]
         kept = _screen(protocol, counts, names, choosing, used.size * protocol.size // 16)
         screened = len(names) - len(kept)
@@ -223,12 +225,13 @@ def learning_limit(
 ) -> float:
     """Return the largest number of strings that can be detected: x ≤ (q − p)√N/(Q√(p(1 − p))), Q = Φ⁻¹(1 − 0.05/M).
 
-    For p = ½ it is the paper's (2q − 1)√N/Q; the standard deviation it prints, √(N/(2q − 1)), is √N/(2q − 1). It is
-    attained if x strings have equal shares and Basic RAPPOR reports once, and it bounds every variant.
+    For p = ½ it is the paper's (2q − 1)√N/Q. (The paper prints the standard deviation as √(N/(2q − 1)); correct is
+    √N/(2q − 1).) The limit is attained if x strings have equal shares and Basic RAPPOR reports once; it holds for
+    every variant.
     """
     low, high = float(p), float(q)
     if not is_count(reports, 1) or not is_count(tests, 1) or not 0 < low < high <= 1 or not is_chance(significance):
-        raise ReportError("the limit needs reports, tests, 0 < p < q ≤ 1 and a significance in (0, 1)")
+        raise ReportError("the limit needs reports ≥ 1, tests ≥ 1, 0 < p < q ≤ 1 and a significance in (0, 1)")
     critical = float(norm.isf(significance / tests))
     if critical <= 0:
         return math.inf

@@ -27,11 +27,11 @@ _MOST_BITS = 800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FadingLosses:
-    """What reports up to a collection reveal, in ε.
+    """The privacy losses, in ε, of the reports up to a collection.
 
-    ``first`` is that of one report of a string not reported before; ``strings`` the sum, for a user whose strings all
-    differ; ``sequence`` bounds what all reports reveal about any sequence of strings, also one that goes back and
-    forth. ``fixed_strings`` is ``strings`` if q stayed. A string that never changes reveals at most ε∞ besides.
+    ``first`` is the loss of one report of a new string in this collection; ``strings`` is the total for a user whose
+    strings all differ; ``fixed_strings`` is that total if q did not move. ``sequence`` bounds the loss for any sequence
+    of strings, also one that returns to earlier strings. A string that never changes also loses at most ε∞.
     """
 
     collection: int
@@ -53,25 +53,25 @@ class FadingRappor(Described):
         if not isinstance(self.ratio, Fraction) or not 0 < self.ratio < 1:
             raise ProtocolError(f"the ratio must be a Fraction between 0 and 1, not {short_text(self.ratio)}")
         if self.rappor.p == 0:
-            raise ProtocolError("a RAPPOR without an instantaneous response (p = 0, q = 1) has no q to move: set 0 < p")
+            raise ProtocolError("fading needs an instantaneous response, and p = 0 with q = 1 omits it: set 0 < p")
 
     def describe(self) -> dict[str, Any]:
         """Return the kind and the parameters, as a saved state holds them."""
         return {"kind": self.kind, "rappor": self.rappor.describe(), "ratio": str(self.ratio)}
 
     def at(self, collection: int) -> Rappor:
-        """Return the RAPPOR of a collection, with q_t: it decodes the reports of that collection."""
+        """Return RAPPOR with the q_t of a collection; use it to decode the reports of that collection."""
         if not is_count(collection, 0):
-            raise ProtocolError(f"collections are numbered from 0, not {short_text(collection)}")
+            raise ProtocolError(f"collection must be an integer of at least 0, not {short_text(collection)}")
         if collection * self.ratio.denominator.bit_length() > _MOST_BITS:
-            raise ProtocolError(f"q equals p in all but name at collection {collection}: stop collecting before it")
+            raise ProtocolError(f"q is too close to p at collection {collection}: stop collecting earlier")
         p, q = Fraction(self.rappor.p), Fraction(self.rappor.q)
         return replace(self.rappor, q=p + (q - p) * self.ratio**collection)
 
     def losses(self, collections: int) -> list[FadingLosses]:
         """Return the losses after each of the first ``collections`` collections."""
         if not is_count(collections, 1):
-            raise ProtocolError(f"losses need at least one collection, not {short_text(collections)}")
+            raise ProtocolError(f"collections must be an integer of at least 1, not {short_text(collections)}")
         rows: list[FadingLosses] = []
         strings = sequence = 0.0
         fixed = self.rappor.privacy.first
@@ -133,22 +133,25 @@ class FadingClient:
         self._device = device
 
     def report(self, value: str) -> RapporReport:
-        """Return a report of ``value`` with the present q, and go on to the next collection."""
+        """Return a report of ``value`` with the current q, and advance to the next collection."""
         instant = self.protocol.at(self.collection).chain.instant
         self.collection += 1
         return self._device.report(value, instant)
 
     def skip(self) -> None:
-        """Go on to the next collection without a report."""
+        """Advance to the next collection without a report."""
         self.collection += 1
 
     def save(self) -> bytes:
-        """Return the state as JSON. It holds the collection: a device that forgot it would report with a larger q."""
+        """Return the state as JSON. It includes the collection, so that a restored device does not use a larger q."""
         memo = {"collection": self.collection, "device": self._device.save().decode()}
         return json.dumps({"protocol": self.protocol.describe(), "memo": memo}, sort_keys=True).encode()
 
 
 def _any_report(rappor: Rappor) -> float:
-    """Return the most that a report can tell of the permanent response, and so of anything: k·max |ln| of a bit."""
+    """Return the largest loss of one report about the permanent response, and so about any string.
+
+    It is k times the largest log-ratio of one bit.
+    """
     p, q = Fraction(rappor.p), Fraction(rappor.q)
     return rappor.size * max(log_ratio(q / p), log_ratio((1 - p) / (1 - q)))

@@ -74,7 +74,7 @@ class UnaryEncoding(CountsValues):
         match self.kind:
             case "SUE" | "OUE":
                 if once is not None:
-                    raise ProtocolError(f"{self.kind} reports once: do not give the ε of a first report")
+                    raise ProtocolError(f"{self.kind} reports once: leave out epsilon_first_micro")
                 return Chain(permanent=symmetric(exp(limit / 2)) if self.kind == "SUE" else oue(limit))
             case "L-SUE":
                 permanent = symmetric(exp(limit / 2))
@@ -85,10 +85,10 @@ class UnaryEncoding(CountsValues):
                 return Chain(permanent=permanent, instant=symmetric(chained_ratio(exp(limit / 2), exp(first / 2))))
             case "L-OSUE":
                 if once is None:
-                    raise ProtocolError("L-OSUE needs the ε of a first report")
+                    raise ProtocolError("L-OSUE needs the ε of a first report: give epsilon_first_micro")
                 _, first = epsilon_pair(self.epsilon_permanent_micro, once)
                 return Chain(permanent=oue(limit), instant=symmetric(chained_ratio(exp(limit), exp(first))))
-        raise ProtocolError(f"the unary protocols are SUE, OUE, L-SUE and L-OSUE, not {short_text(self.kind)}")
+        raise ProtocolError(f"kind must be SUE, OUE, L-SUE or L-OSUE, not {short_text(self.kind)}")
 
     @property
     def support(self) -> Support:
@@ -97,7 +97,7 @@ class UnaryEncoding(CountsValues):
 
     @property
     def privacy(self) -> Privacy:
-        """ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
+        """The ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         first = self.chain.first_unary()
         permanent = Chain(permanent=self.chain.permanent).first_unary()
         deployed = self.chain.instant is not None and self.epsilon_first_micro is None

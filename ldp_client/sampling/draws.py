@@ -1,4 +1,4 @@
-"""What a client can draw: coins of exact bias, uniform integers, and words.
+"""The random draws of a client: coins of exact bias, uniform integers, and words.
 
 Clients draw only through this interface, so that the same client code runs on random bits in production and along
 every branch in ``ldp_client.privacy.enumeration``, which computes its exact output distribution.

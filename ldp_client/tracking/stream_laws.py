@@ -51,7 +51,7 @@ class StreamLaw(Protocol):
 
 
 class _DrawnLaw(ABC):
-    """A law that draws the users' states first, one set or two, and then what they send.
+    """A law that first draws the users' states (one or two per user) and then their reports.
 
     ``report_epsilon`` is infinite for a client whose reports contain part of its state.
     """
@@ -198,7 +198,7 @@ class HashedLaw(_DrawnLaw):
 
 
 class RepeatedLaw(_DrawnLaw):
-    """dBitFlipPM: every report of a value has the same sampled buckets and the same bits, which are a part."""
+    """dBitFlipPM: every report of a value is the same. A part is each user's sampled buckets and their bits."""
 
     def __init__(self, value: int, protocol: BitFlip) -> None:
         self._value, self._protocol = value, protocol
@@ -225,9 +225,9 @@ class RepeatedLaw(_DrawnLaw):
 
 
 class CohortLaw(BitsLaw):
-    """RAPPOR as it is sent: with the cohort, which each user draws once, in the clear. A part has the cohorts too.
+    """RAPPOR as it is sent: each user draws a cohort once and sends it in the clear. A part includes the cohorts.
 
-    Reports of two cohorts cannot come from one user. Two users are told apart by it with probability ``told_apart``.
+    Reports of two cohorts cannot come from one user. Two users have different cohorts with probability ``told_apart``.
     """
 
     def __init__(self, value: str, protocol: Rappor) -> None:
@@ -335,7 +335,7 @@ def stream_law(protocol: Any, value: Any, *, cohort: int | Literal["sent"] = 0) 
         case Rappor():
             if isinstance(cohort, str):
                 if cohort != "sent":
-                    raise ProtocolError(f'a cohort is a number or "sent", not {short_text(cohort)}')
+                    raise ProtocolError(f'cohort must be an integer or "sent", not {short_text(cohort)}')
                 return CohortLaw(value, protocol)
             return BitsLaw(protocol.bloom(value, cohort), protocol.chain)
         case BitwiseEverlasting():

@@ -1,4 +1,4 @@
-"""What a longitudinal protocol costs: bits to send, steps of the server, worst privacy loss (LOLOHA paper, Table 1)."""
+"""The costs of a longitudinal protocol: bits to send, server steps, worst privacy loss (LOLOHA paper, Table 1)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _HASH_BITS = 128
 class Costs:
     """A row of Table 1 in numbers.
 
-    ``report_bits`` are per user and time step, and ``first_bits`` once per user, before the first report (the hash
-    function, or the sampled buckets), which the table leaves out. ``sealed_bits`` is the length of this package's
-    reports, which stand alone and so repeat the latter. ``server_steps`` count one time step of all users; ours takes
-    n·d for dBitFlipPM, where the paper states n·b. ``worst_case`` is on a user's values, in ε.
+    ``report_bits`` are per user and time step. ``first_bits`` are sent once per user (the hash function, or the sampled
+    buckets); the table leaves them out. ``sealed_bits`` is the length of this package's reports, each of which includes
+    ``first_bits``. ``server_steps`` are those of one time step of all users as in the paper; for dBitFlipPM that is
+    n·b, but this package's server takes n·d. ``worst_case`` is the ε over all of a user's values.
     """
 
     report_bits: int
@@ -50,9 +50,9 @@ def costs(protocol: LongitudinalProtocol, users: int) -> Costs:
             sampled = 0 if protocol.sampled == protocol.buckets else protocol.sampled * _bits(protocol.buckets)
             report, first, steps = protocol.sampled, sampled, users * protocol.buckets
         case _:
-            raise ProtocolError(f"Table 1 has no row for a {type(protocol).__name__}")
+            raise ProtocolError(f"Table 1 has no row for {type(protocol).__name__}: give a longitudinal protocol")
     if math.isinf(protocol.privacy.worst_case):
-        raise ProtocolError(f"Table 1 is about longitudinal protocols: {protocol.kind} memoizes nothing")
+        raise ProtocolError(f"Table 1 has no row for {protocol.kind}, which is one-shot: give a longitudinal protocol")
     return Costs(
         report_bits=report,
         first_bits=first,

@@ -48,15 +48,21 @@ class Registry:
         what = _digest(origin, report_id.hex())
         with self._lock:
             if self._by_client.get(who, what) != what:
-                raise RegistryError(f"this client has a token for another report of collection {collection!r}")
+                raise RegistryError(
+                    f"this client already has a token for another report of collection {collection!r}: "
+                    "a client may send one report per collection"
+                )
             if self._by_report.get(report, who) != who:
-                raise RegistryError(f"another client has a token for this report id in collection {collection!r}")
+                raise RegistryError(
+                    f"another client already has a token for this report id in collection {collection!r}: "
+                    "use a new report id"
+                )
             self._by_client[who] = what
             self._by_report[report] = who
         return token
 
     def save(self) -> str:
-        """Return what was signed, without the private key and without names, for ``restore``."""
+        """Return the record of signed tokens for ``restore``, without the private key and without clients' names."""
         with self._lock:
             return json.dumps({"kind": _KIND, "clients": self._by_client, "reports": self._by_report})
 
@@ -78,6 +84,6 @@ class Registry:
 
 
 def _digest(first: str, second: str) -> str:
-    """Return a hash of two texts; other pairs of texts have other hashes."""
+    """Return a hash of two texts; different pairs of texts have different hashes."""
     raw = first.encode()
     return sha256(b"aggservice registry v1\0" + len(raw).to_bytes(4, "big") + raw + second.encode()).hexdigest()

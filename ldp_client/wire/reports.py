@@ -79,7 +79,7 @@ def decode_report(protocol: AnyProtocol, data: bytes) -> Any:
     if not isinstance(data, bytes):
         raise ReportError(f"a report of {protocol.kind} must be bytes, not a {type(data).__name__}")
     if len(data) != report_bytes(protocol):
-        raise ReportError(f"a report of {protocol.kind} has {report_bytes(protocol)} bytes here, not {len(data)}")
+        raise ReportError(f"a report of this {protocol.kind} must have {report_bytes(protocol)} bytes, not {len(data)}")
     match protocol:
         case UnaryEncoding():
             unpack(data, protocol.k)

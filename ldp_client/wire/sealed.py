@@ -67,8 +67,8 @@ def seal_report(
 def columns_of(protocol: AnyProtocol, shuffled: Iterable[bytes], *, refused: list[bytes] | None = None) -> Any:
     """Return shuffled reports as columns for ``protocol.estimate``.
 
-    A device can send any bytes under a randomizer's name, and a shuffle cannot be repeated. Bytes that are not a report
-    of this protocol are skipped and added to ``refused``; without that list they are an error.
+    A device can send any bytes under a randomizer's name, and a shuffle cannot be repeated. So bytes that are not a
+    report of this protocol are skipped and added to ``refused``; without that list they raise ``ReportError``.
     """
     good = []
     for report in shuffled:

@@ -20,7 +20,7 @@ def all_figures() -> dict[str, Figure]:
     for module in sorted(iter_modules(__path__), key=lambda each: each.name):
         for figure in getattr(import_module(f"{__name__}.{module.name}"), "FIGURES", ()):
             if figure.name in found:
-                raise FigureError(f"two figures are named {figure.name!r}")
+                raise FigureError(f"two figures are named {figure.name!r}: rename one of them")
             found[figure.name] = figure
     return found
 

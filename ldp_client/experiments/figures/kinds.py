@@ -1,4 +1,4 @@
-"""What a figure is (a name, and a function from a request to files), and how to write its tables and plots."""
+"""The type of a figure (a name, and a function from a request to files), and functions to write tables and plots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ldp_client.errors import FigureError
 
 
 def _silent(done: int, total: int, words: str) -> None:
-    """Ignore progress."""
+    """Ignore progress: the default of ``FigureRequest.progress``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ class ExperimentPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """The source of data and draws: what a worker process needs besides the point."""
+    """The source of data and draws that a worker process needs in addition to the point."""
 
     seed: str
     folder: Path | None
@@ -125,7 +125,7 @@ def grid(request: FigureRequest) -> list[ExperimentPoint]:
     names = request.datasets or NAMES
     unknown = [name for name in names if name not in ALL_NAMES]
     if unknown:
-        raise FigureError(f"these figures are on {', '.join(ALL_NAMES)}, not on {', '.join(unknown)}")
+        raise FigureError(f"unknown data sets {', '.join(unknown)}: choose among {', '.join(ALL_NAMES)}")
     return [
         ExperimentPoint(dataset=name, method=method, epsilon_micro=micro, alpha=alpha)
         for name in names
@@ -136,11 +136,11 @@ def grid(request: FigureRequest) -> list[ExperimentPoint]:
 
 
 def run_experiments(request: FigureRequest) -> Found:
-    """Return every run of every point: the kept ones, and the missing ones as far as time allows."""
+    """Return the runs of every point: those in the file, and the missing ones that fit in the time limit."""
     cells = grid(request)
     runs = {cell: request.runs if request.runs is not None else RUNS_OF.get(cell.method, RUNS) for cell in cells}
     if min(runs.values()) < 1 or request.workers < 1:
-        raise FigureError(f"at least one run and one worker are needed, not {request.runs} and {request.workers}")
+        raise FigureError(f"runs and workers must be at least 1, got {request.runs} and {request.workers}")
     path = request.out / "loloha-cells.csv"
     size = f"{request.users or 'all'}x{request.collections or 'all'}"
     kept = _read(path, request.seed, size)
@@ -156,7 +156,7 @@ def run_experiments(request: FigureRequest) -> Found:
         if (cell, number) in kept:
             found.setdefault(cell, []).append(kept[cell, number])
     if not found:
-        raise FigureError("the time was up before the first run: allow more time (--budget)")
+        raise FigureError("the time limit passed before the first run ended: allow more time (--budget)")
     return found
 
 
@@ -169,7 +169,7 @@ _Task = tuple[int, ExperimentPoint]
 
 
 def _new_runs(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[tuple[int, ExperimentPoint, MethodResult]]:
-    """Yield the runs that start in time, in order, on the requested number of processes."""
+    """Yield the runs that start within the time limit, in order, on the requested number of processes."""
     source = source_of(request)
     if request.workers == 1:
         for number, cell in _started(request, tasks):
@@ -192,7 +192,7 @@ def _new_runs(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[tuple[
 
 
 def _started(request: FigureRequest, tasks: Sequence[_Task]) -> Iterator[_Task]:
-    """Yield the tasks until the time is up, and report progress for each."""
+    """Yield the tasks until the time limit passes, and report progress for each."""
     end_ms = math.inf if request.budget_s is None else request.clock.now_ms() + 1000 * request.budget_s
     for done, (number, cell) in enumerate(tasks):
         if request.clock.now_ms() >= end_ms:

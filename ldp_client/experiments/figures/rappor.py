@@ -1,4 +1,4 @@
-"""RAPPOR on a Zipf population: which strings are found, and the limit on their number; and with q moving towards p."""
+"""RAPPOR on a Zipf population: the strings found and the limit on their number; and its losses if q moves towards p."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _figure(request: FigureRequest) -> FigureFiles:
 
 
 def _fading(request: FigureRequest) -> FigureFiles:
-    """Make the losses of RAPPOR with q moving towards p, beside those with q fixed, and what can be learned."""
+    """Write the losses of RAPPOR with moving and with fixed q, and how many strings each collection can detect."""
     fading = FadingRappor(rappor=Rappor(), ratio=FADING_RATIO)
     rows = fading.losses(request.collections or FADING_COLLECTIONS)
     users = request.users or USERS

@@ -15,7 +15,10 @@ Row = tuple[float, int, float, float, float, float | None]
 
 
 def amplification(request: FigureRequest) -> list[Row]:
-    """Return (ε₀, reports, closed bound, numerical bound, that of 16-ary response, exact binary value or None)."""
+    """Return (ε₀, reports, closed bound, numerical bound, numerical bound of 16-ary response, exact value or None).
+
+    The exact value is that of binary response, for small numbers of reports.
+    """
     rows: list[Row] = []
     for local in EPSILONS:
         for reports in REPORTS:

@@ -293,5 +293,5 @@ def test_parameters_that_do_not_fit_are_refused() -> None:
         LocalHashing(k=4, g=1, epsilon_permanent_micro=2)
     with pytest.raises(ProtocolError, match="d ≤ b ≤ k"):
         bit_flip(k=4, buckets=2, sampled=3, epsilon_permanent_micro=1)
-    with pytest.raises(ProtocolError, match="'paper' and 'exact'"):
+    with pytest.raises(ProtocolError, match="'paper' or 'exact'"):
         l_grr(k=3, epsilon_permanent_micro=2, epsilon_first_micro=1, calibration="other")  # type: ignore[arg-type]

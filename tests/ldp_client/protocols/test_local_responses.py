@@ -132,7 +132,7 @@ def test_random_draws_and_refusals() -> None:
     assert len(sent) == 4 and set(sent) <= {0, 1}
     for algorithm in (local_responses, shuffled_responses, swapped_responses):
         for data, randomizers in (((), []), ((0, 1), MIXED[:1]), ((), MIXED)):
-            with pytest.raises(ReportError, match="as many randomizers"):
+            with pytest.raises(ReportError, match="one randomizer for each"):
                 algorithm(data, randomizers, Draws(SecureBits()))
     for place in (-1, 2, 1.0, True):
         with pytest.raises(ReportError, match="place"):

@@ -266,7 +266,7 @@ def test_many_candidates_are_screened_by_other_cohorts() -> None:
 def test_decoding_says_what_is_wrong() -> None:
     protocol = Rappor(size=8, hashes=1, cohorts=1)
     counts = protocol.count(protocol.columns([protocol.client(SeededBits("x")).report("a")]))
-    with pytest.raises(ReportError, match="each named once"):
+    with pytest.raises(ReportError, match="no string twice"):
         decode(protocol, counts, ["a", "a"])
     with pytest.raises(ReportError, match="too many for one cohort"):
         decode(protocol, counts, [f"word {number}" for number in range(9)])

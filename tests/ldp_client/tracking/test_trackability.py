@@ -107,7 +107,7 @@ def test_a_cohort_in_the_clear_tells_63_of_64_pairs_apart() -> None:
     assert binom.ppf(1e-10, draws, 63 / 64) <= told <= binom.isf(1e-10, draws, 63 / 64)
     assert found[: draws - told].min() > math.log(64) - 3
     assert law.report_epsilon() == math.inf
-    with pytest.raises(ProtocolError, match='a number or "sent"'):
+    with pytest.raises(ProtocolError, match='an integer or "sent"'):
         stream_law(Rappor(), "word", cohort="known")  # type: ignore[arg-type]
     without = trackability(stream_law(Rappor(), "http://example.com"), 2, 500, SecureBits()).draws
     assert np.isfinite(without).all()

@@ -50,7 +50,7 @@ def test_what_is_not_a_report_is_refused() -> None:
     for name in METHODS:
         with pytest.raises(ReportError):
             encode_report(make(name), "no report")
-        with pytest.raises(ReportError, match="bytes here, not 0"):
+        with pytest.raises(ReportError, match="bytes, not 0"):
             decode_report(make(name), b"")
     with pytest.raises(ReportError, match=r"in \[0, 21\)"):
         decode_report(make("GRR"), b"\0\0\0\x15")
