@@ -57,7 +57,7 @@ def check_error_terms(users: object, beta: object) -> None:
 
 
 def as_list(reports: Iterable[Any], what: str) -> list[Any]:
-    """Return clients' reports as a list."""
+    """Return clients' reports as a list; ``ReportError`` if they are not a sequence."""
     try:
         return list(reports)
     except TypeError:

@@ -214,7 +214,7 @@ class Browser:
 
     @property
     def budgets(self) -> tuple[BudgetEntry, ...]:
-        """The rest of every budget that was charged, in order of filter, epoch and site."""
+        """The remaining amount of every budget that was charged, in order of filter, epoch and site."""
         return tuple(
             BudgetEntry(filter=name, epoch=epoch, site=site, left_micro=left)
             for name in Filter
@@ -235,7 +235,7 @@ class Browser:
     # What only a simulation may see
 
     def left(self, name: Filter, site: str = "") -> int:
-        """Return the rest of a budget in the current epoch; omit ``site`` for the global budget."""
+        """Return the remaining amount of a budget in the current epoch; omit ``site`` for the global budget."""
         epoch = 0 if self._epochs.start_ms is None else self._epochs.index(self._clock.now_ms())
         return self._budgets.left(name, epoch, site)
 

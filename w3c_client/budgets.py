@@ -63,7 +63,7 @@ class Charge:
 
 
 class BudgetStores:
-    """The rest of every budget. A key that was never charged has the whole capacity of its filter.
+    """The remaining amount of every budget. A key that was never charged has the whole capacity of its filter.
 
     A call charges all filters or none, and each key at most once per filter, however many impressions it has.
     """
@@ -85,8 +85,8 @@ class BudgetStores:
     ) -> Filter | None:
         """Charge one epoch of a conversion on ``site`` and return None, or return the first filter that refuses.
 
-        A refusal changes nothing. A cost equal to the rest passes (specification, "check for available privacy
-        budget").
+        A refusal changes nothing. A cost equal to the remaining amount passes (specification, "check for available
+        privacy budget").
         """
         amounts = [
             (name, cost, keys)
@@ -129,11 +129,11 @@ class BudgetStores:
         return charge.impression_quota, [(epoch, other) for other in impression_sites]
 
     def left(self, name: Filter, epoch: int, site: str = "") -> int:
-        """Return the rest of a budget; omit ``site`` for the global budget."""
+        """Return the remaining amount of a budget; omit ``site`` for the global budget."""
         return self._left[name].get((epoch, site), self._capacity[name])
 
     def entries(self, name: Filter) -> Iterator[tuple[int, str, int]]:
-        """Yield the epoch, site and rest of every budget that was charged or set."""
+        """Yield the epoch, site and remaining amount of every budget that was charged or set."""
         return ((epoch, site, left) for (epoch, site), left in self._left[name].items())
 
     def empty_site(self, site: str, epochs: range) -> None:

@@ -12,7 +12,7 @@ from w3c_client.config import Filter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetEntry:
-    """The rest of one budget in one epoch; ``site`` is empty for the global budget."""
+    """The remaining amount of one budget in one epoch; ``site`` is empty for the global budget."""
 
     filter: Filter
     epoch: int

@@ -34,7 +34,7 @@ def zipf_shares(count: int, exponent: float = 1.0) -> NDArray[np.float64]:
     """Return shares proportional to 1/rank^exponent."""
     if not is_count(count, 1) or not exponent >= 0:
         raise ProtocolError(
-            f"a Zipf distribution needs strings and an exponent of at least 0, not {short_text((count, exponent))}"
+            f"count must be at least 1 and exponent at least 0, got (count, exponent) = {short_text((count, exponent))}"
         )
     weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     return weights / weights.sum()

@@ -40,7 +40,7 @@ class FiniteState:
                 raise ProtocolError("each row of states and of symbols must be probabilities that add up to one")
         if self.states.shape[1] != self.symbols.shape[0]:
             raise ProtocolError(
-                f"values lead to {self.states.shape[1]} states, but symbols are given for {self.symbols.shape[0]}"
+                f"values lead to {self.states.shape[1]} states, but symbols have {self.symbols.shape[0]} rows"
             )
 
     def log_probability(self, value: int, counts: Counts) -> float:

@@ -49,7 +49,7 @@ def composed_untrackable(mechanisms: int, each: Bound, slack: float) -> Bound:
     """
     if not is_count(mechanisms, 1) or not 0 <= slack < 1:
         raise ProtocolError(
-            f"composition needs a mechanism and a slack in [0, 1), not {short_text(mechanisms)} and {short_text(slack)}"
+            f"mechanisms must be at least 1 and slack in [0, 1), got {short_text(mechanisms)} and {short_text(slack)}"
         )
     plain = mechanisms * each.gamma
     advanced = plain if slack == 0 else advanced_epsilon(each.gamma, mechanisms, slack)

@@ -120,7 +120,7 @@ class MemoizingColumns(DeviceColumns[Owner]):
 
 
 def flip_row(draws: Draws, row: NDArray[np.bool_], step: Step) -> bytes:
-    """Return a row of bits after one step on each of them, packed."""
+    """Randomize each bit of a row by ``step``; return the new row, packed."""
     return pack(np.array([draws.coin(step.p if bit else step.q) for bit in row], dtype=np.bool_))
 
 

@@ -100,7 +100,7 @@ class InnerProduct(Described):
         return Bound(gamma=total) if total <= advanced else Bound(gamma=advanced, delta=delta)
 
     def untrackable(self, reports: int) -> Bound:
-        """Return (0, k²/L + L²/2^d) for k reports: no pair is sent twice, no vector drawn twice (section 7.1)."""
+        """Return (0, δ) for k reports: δ = k²/L + L²/2^d bounds the chance of a repeated pair (section 7.1)."""
         check_stream(reports)
         return Bound(gamma=0, delta=min(1.0, reports**2 / self.stored + self.stored**2 / 2.0**self.bits))
 

@@ -163,7 +163,7 @@ class ClearColumns(_Columns):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetColumns:
-    """The rest of every budget that was charged or set, by device.
+    """The remaining amount of every budget that was charged or set, by device.
 
     ``key`` packs filter, epoch and site; the rows of device d end at ``ends[d]``. Other columns are computed on use.
     """

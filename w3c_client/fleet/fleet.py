@@ -103,7 +103,7 @@ class Fleet:
         epoch_offset_ms: Ints | None = None,
         words: NDArray[np.uint64] | None = None,
     ) -> FleetConversions:
-        """Return the results of all conversions, and the rest of the budgets.
+        """Return the results of all conversions, and the remaining budgets.
 
         Events of a device happen in order of time; at the same moment impressions come first, then conversions, then
         clears. Columns in order of device and time are not copied. ``epoch_offset_ms`` (one per device) and ``words``
