@@ -1,8 +1,8 @@
-"""Randomness and exact noise: from random bits through integers to integers.
+"""Random bits, clocks, exact noise and privacy bounds. Noise is computed from bits with integers only, never floats.
 
-``Bits`` and ``Clock`` are where chance and time come from; ``DiscreteLaplace``, ``TruncatedDiscreteLaplace``,
-and ``DiscreteGaussian`` are noise with its law beside it; ``Real`` is a probability that is never rounded; the rest
-compute the numbers of a guarantee.
+``Bits`` and ``Clock`` supply randomness and time. ``DiscreteLaplace``, ``TruncatedDiscreteLaplace`` and
+``DiscreteGaussian`` sample noise exactly and give its probabilities. ``Real`` is a probability that is never rounded.
+The other modules compute privacy guarantees.
 """
 
 from aggservice.mechanisms.amplification import AmplificationBound, amplified_micro

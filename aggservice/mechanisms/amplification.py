@@ -1,6 +1,6 @@
-"""What a shuffled report is charged: a bound on what shuffling leaves of ε₀, in whole millionths, rounded up.
+"""The price of a shuffled report: an upper bound on its central ε after shuffling, in whole millionths, rounded up.
 
-The service decides the price with this and every auditor checks it with the same.
+The service computes the price with this module, and auditors check it with the same code.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _ATTO = 10**18
 
 
 class AmplificationBound(StrEnum):
-    """Which bound says what shuffling leaves of ε₀; all of them hold for every randomizer.
+    """The bound used for the central ε of a shuffle; each one holds for every ε₀-LDP randomizer.
 
-    ``numerical`` is the tightest; ``closed`` is Theorem 7's; ``small`` its case for at least 1,000 reports, ε₀ < ½ and
-    δ < 1/100, which is also Corollary 9.
+    ``numerical`` is the tightest. ``closed`` is Theorem 7 of "Amplification by Shuffling" (2019). ``small`` is its
+    special case for at least 1,000 reports, ε₀ < ½ and δ < 1/100, which is also Corollary 9.
     """
 
     NUMERICAL = "numerical"

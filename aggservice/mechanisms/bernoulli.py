@@ -1,4 +1,4 @@
-"""Coins of any bias, exactly: p may be rational, e^-x for rational x, or any ``Real``."""
+"""Exact biased coin flips: p may be rational, e^-x for rational x, or any ``Real``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, be
 
 
 def bernoulli(bits: Bits, p: Real | Fraction) -> bool:
-    """Return True with probability p, exactly. Certain coins (p = 0 or 1) draw nothing."""
+    """Return True with probability p, exactly. If p is 0 or 1, no bits are drawn."""
     certain = _certain(p)
     return certain if certain is not None else bernoulli_twin(Tape(bits), Real.of(p))
 
@@ -44,7 +44,7 @@ def bernoulli_batch(bits: Bits, p: Real | Fraction, size: int) -> NDArray[np.boo
 
 
 def threshold_word(p: Real) -> np.uint64:
-    """Return the first 64 bits of p in (0, 1): a word below it says True, above it False, equal to it: a tie."""
+    """Return the first 64 bits of p in (0, 1). A word below them means True, above them False, equal a tie."""
     floor = p.floor(64)
     if not 0 <= floor < 1 << 64:
         raise ParameterError("a probability is out of range: use a number from 0 to 1")
@@ -76,7 +76,7 @@ def _exp_of(x: Fraction) -> Real:
 
 
 def _certain(p: Real | Fraction) -> bool | None:
-    """Return the outcome of a coin with p = 0 or 1, or None for others; refuse what is not a probability."""
+    """Return the outcome of a coin with p = 0 or 1, or None if 0 < p < 1; raise ``ParameterError`` otherwise."""
     real = Real.of(p)
     low, high = real.bounds(64)
     if low == high and low in (0, 1 << 64):

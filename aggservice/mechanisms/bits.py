@@ -34,8 +34,8 @@ os.register_at_fork(after_in_child=_count_fork)
 class Bits(ABC):
     """A source of independent, uniform bits.
 
-    ``private`` says whether noise made from it protects anyone: a summary made from a source that is not private
-    must say so.
+    ``private`` is False if somebody may know the bits. Noise from such a source protects nobody, and a summary that
+    has it must say so.
     """
 
     private: bool
@@ -52,8 +52,8 @@ class Bits(ABC):
     def child(self, label: str) -> Bits:
         """Return an independent source; the same label of the same seeded source gives the same one.
 
-        Work that is divided among processes takes one child a piece of work, so that the result does not depend
-        on how many processes there were.
+        Work that is divided among processes uses one child per piece of work, so that the result does not depend on
+        the number of processes.
         """
 
     def word(self) -> int:
@@ -150,7 +150,7 @@ class SeededBits(Bits):
 
 
 class ForbiddenBits(Bits):
-    """Raises when drawn from: guards a path that must be deterministic."""
+    """A source that raises an error if bits are drawn. Pass it to code that must be deterministic."""
 
     private = False
 

@@ -1,7 +1,7 @@
 """Mechanism chaining: what it costs to run one local randomizer on the output of another.
 
 Naor and Vexler, "Can Two Walk Together" (FORC 2020), section 4. All functions take and return privacy parameters as
-floats. Two binary randomized responses attain the tight bound, so no better one depends on the two parameters alone.
+floats. Two binary randomized responses attain the tight bound, so no function of the two parameters alone improves it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aggservice.mechanisms.errors import ParameterError
 
 def _checked(epsilon: float) -> float:
     if not epsilon >= 0:
-        raise ParameterError(f"a privacy parameter is a number at least 0, not {epsilon!r}")
+        raise ParameterError(f"a privacy parameter must be a number of at least 0, not {epsilon!r}")
     return epsilon
 
 
@@ -24,7 +24,7 @@ def basic_chain(first: float, second: float) -> float:
 
 
 def tight_chain(first: float, second: float) -> float:
-    """Return ln((e^(ε₁+ε₂) + 1) / (e^ε₁ + e^ε₂)), the privacy of an ε₂ mechanism run on an ε₁ one (Theorem 20).
+    """Return ln((e^(ε₁+ε₂) + 1) / (e^ε₁ + e^ε₂)), the ε of an ε₂ mechanism run on an ε₁ one's output (Theorem 20).
 
     Equivalently, tanh(ε/2) = tanh(ε₁/2)·tanh(ε₂/2). This form is used if one of the two is small, because the logarithm
     of a ratio close to 1 would lose all its digits.
@@ -50,7 +50,7 @@ def small_chain(first: float, second: float) -> float:
 
 
 def chain(epsilons: Iterable[float]) -> float:
-    """Return the privacy of any number of mechanisms, each run on the output of the one before.
+    """Return the ε of any number of mechanisms, each run on the output of the one before.
 
     It applies Theorem 20 step by step, with the chain so far as the first mechanism. The order does not matter. An
     empty chain returns its input unchanged, so its ε is infinite.
@@ -68,7 +68,7 @@ def second_step(total: float, first: float) -> float:
     must be at most ``first``; if they are equal, no second step is needed and ε₂ is infinite.
     """
     if not 0 <= total <= first:
-        raise ParameterError(f"a chain that starts with epsilon {first!r} cannot have epsilon {total!r}")
+        raise ParameterError(f"a chain that begins with epsilon {first!r} cannot have {total!r}: use 0 to {first!r}")
     if total == first:
         return math.inf
     # For tiny numbers tanh(x) = x; half of the smallest float would underflow.

@@ -49,7 +49,7 @@ def _blocks(law: Binomial, negligible: float, most: int) -> tuple[Floats, Floats
     """Divide the range of a binomial law into at most ``most`` blocks of consecutive values.
 
     Return the first value, the last value and the probability of each block, and the probability outside all blocks,
-    which is at most ``negligible``. A probability is too small by at most ``RELATIVE_ERROR``, relatively.
+    which is at most ``negligible``. Each probability is exact or too small, by at most a relative ``RELATIVE_ERROR``.
     """
     half = negligible / 2
     # Bernstein's form of Chernoff's bound: each tail beyond this width has less than half of ``negligible``.
@@ -119,7 +119,7 @@ def _clones(epsilon0: float, k: int) -> Fraction:
 def _check_values(k: int) -> None:
     check_whole(k, "the number of values of randomized response")
     if not 2 <= k <= MOST_TRIALS:
-        raise ParameterError(f"randomized response has from 2 to 2**50 values, not {k!r}")
+        raise ParameterError(f"randomized response must have from 2 to 2**50 values, not {k!r}")
 
 
 def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2) -> float:
@@ -131,7 +131,7 @@ def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2)
     check_shuffle(epsilon0, reports)
     _check_values(k)
     if not epsilon >= 0:
-        raise ParameterError(f"the central epsilon is a number at least 0, not {epsilon!r}")
+        raise ParameterError(f"the central epsilon must be a number of at least 0, not {epsilon!r}")
     reports = min(int(reports), MOST_TRIALS)
     if epsilon >= epsilon0:
         return 0.0
@@ -151,11 +151,11 @@ def shuffled_delta(epsilon0: float, reports: int, epsilon: float, *, k: int = 2)
 
 
 def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) -> float:
-    """Return an ε with ``delta_at(ε) ≤ delta``, at most 10⁻⁹ above the smallest, relatively; δ decreases in ε.
+    """Return the smallest ε with ``delta_at(ε) ≤ delta``, or one that is above it by at most a relative 10⁻⁹.
 
-    ``highest`` must be known to be such an ε; it is returned if ``delta_at`` cannot confirm it. The search is the
-    Illinois form of false position on ln δ, with a bisection if three steps did not halve the interval. ``delta_at``
-    was evaluated at the returned end.
+    ``delta_at`` must be decreasing. ``highest`` must be known to be such an ε; it is returned if ``delta_at`` cannot
+    confirm it. The search is the Illinois form of false position on ln δ, with a bisection if three steps did not halve
+    the interval. It returns only an ε at which ``delta_at`` was evaluated.
     """
     target = math.log(delta)
     low, high = 0.0, highest
@@ -240,9 +240,9 @@ class ExactBinaryShuffle:
     def __init__(self, *, epsilon0: float, reports: int) -> None:
         check_shuffle(epsilon0, reports)
         if not epsilon0 <= _EXACT_EPSILON:
-            raise ParameterError(f"the exact computation is for a local epsilon of at most {_EXACT_EPSILON}")
+            raise ParameterError(f"this class needs a local epsilon of at most {_EXACT_EPSILON}, not {epsilon0!r}")
         if not reports <= _EXACT_LIMIT:
-            raise ParameterError(f"the exact computation is for at most {_EXACT_LIMIT} reports, not {reports}")
+            raise ParameterError(f"this class takes at most {_EXACT_LIMIT} reports, not {reports}")
         self._epsilon0 = epsilon0
         self._flip = 1 / (math.exp(epsilon0) + 1)
         rows = sums_of_two(self._flip, reports - 1)
@@ -253,7 +253,7 @@ class ExactBinaryShuffle:
     def delta(self, epsilon: float) -> float:
         """Return the exact δ at ``epsilon``: the largest over the others' values and both directions."""
         if not epsilon >= 0:
-            raise ParameterError(f"the central epsilon is a number at least 0, not {epsilon!r}")
+            raise ParameterError(f"the central epsilon must be a number of at least 0, not {epsilon!r}")
         if epsilon >= self._epsilon0:
             return 0.0
         stay = self._flip * _gain(self._epsilon0, epsilon)

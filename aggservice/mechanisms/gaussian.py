@@ -27,7 +27,7 @@ from aggservice.mechanisms.symmetric import SymmetricNoise
 from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 _SMALLEST, _LARGEST = Fraction(1, 100), Fraction(1 << 96)
-#: Below this σ the law is summed term by term; above it Euler and Maclaurin are exact to 10⁻¹².
+#: Below this σ the law is summed term by term; above it the Euler-Maclaurin formula is exact to 10⁻¹².
 _SUMMED_SIGMA = 256
 
 
@@ -50,12 +50,12 @@ class DiscreteGaussian(SymmetricNoise):
     def for_zcdp(*, rho_micro: int, sensitivity: int) -> DiscreteGaussian:
         """Return the noise that makes sums of L2 sensitivity Λ satisfy ρ-zCDP: σ² = Λ²/2ρ, exactly."""
         if not isinstance(rho_micro, int) or not rho_micro >= 1 or not sensitivity >= 1:
-            raise ParameterError("ρ must be at least 10⁻⁶ and the sensitivity at least 1")
+            raise ParameterError("ρ or the sensitivity is invalid: use ρ ≥ 10⁻⁶ and a sensitivity of at least 1")
         return DiscreteGaussian(variance_parameter=Fraction(sensitivity**2 * 10**6, 2 * rho_micro))
 
     @property
     def sigma(self) -> float:
-        """Return σ, for people to look at."""
+        """Return σ as a float, for display."""
         return sqrt(self.variance_parameter)
 
     def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
@@ -213,7 +213,7 @@ def gaussian_kernel(
 ) -> Progress:  # pragma: no cover - compiled
     """Write discrete Gaussian numbers: proposals as in ``laplace_kernel`` (63-bit thresholds), then one word to accept.
 
-    A sample's words are consumed only when it is finished, so that the twin can start it afresh at a tie.
+    A sample's words are consumed only when it is finished, so that the twin can start it again at a tie.
     """
     rows = shifts.size
     jump = np.uint64(63 - guide_bits)

@@ -2,7 +2,7 @@
 
 If P[G ≥ g] = e^(-a·g), the digits of G in any mixed radix of powers of two are independent: the digit of weight 2^w
 is j with probability proportional to e^(-a·j·2^w), truncated to the digit's range, and the top digit is geometric
-again. So G costs one table look-up a digit, for any rate a. A threshold is the first 63 bits of an exact cumulative
+again. So G costs one table look-up per digit, for any rate a. A threshold is the first 63 bits of an exact cumulative
 probability; a word that ties with one is settled by the twin with as many further bits as it takes.
 """
 
@@ -20,7 +20,7 @@ from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.reals import Real, exp
 from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape
 
-#: Bits of a word that meet a threshold; the bit left over is the sign.
+#: How many bits of a word are compared with a threshold; the remaining bit is the sign.
 PREFIX = 63
 _DIGIT_BITS = 10
 _GUIDE_BITS = 10
@@ -160,8 +160,8 @@ def laplace_kernel(
 ) -> Progress:  # pragma: no cover - compiled
     """Write signed geometric numbers of at most ``tau`` in size: the lowest bit of a sample's first word is its sign.
 
-    A negative zero and what lies beyond ``tau`` are rejected with their words. Digits stay below 2^62 by the bound
-    that ``digits_of`` checks, so nothing overflows.
+    A negative zero or a number beyond ``tau`` is rejected; its words are used up. Digits stay below 2^62, because
+    ``digits_of`` checks it, so nothing overflows.
     """
     rows = shifts.size
     drop = np.uint64(64 - prefix)

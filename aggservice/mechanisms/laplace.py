@@ -29,14 +29,14 @@ _UNBOUNDED = (1 << 63) - 1
 
 
 def check_laplace(epsilon_micro: int, sensitivity: int) -> None:
-    """Refuse an ε or Λ₁ that is not a whole number in range."""
+    """Raise ``ParameterError`` if ε (in millionths) or Λ₁ is not a whole number in range."""
     for name, value, limit in (("ε in 10⁻⁶", epsilon_micro, MAX_EPSILON_MICRO), ("Λ₁", sensitivity, MAX_SENSITIVITY)):
         if not isinstance(value, int) or not 1 <= value <= limit:
             raise ParameterError(f"{name} must be a whole number from 1 to {limit}, not {value!r}")
 
 
 def micro_of(epsilon: str) -> int:
-    """Return ε from decimal text in millionths; refuse more than six decimal places.
+    """Return ε in millionths, from decimal text with at most six places; otherwise raise ``ParameterError``.
 
     >>> micro_of("10"), micro_of("0.25")
     (10000000, 250000)
@@ -52,7 +52,7 @@ def micro_of(epsilon: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Laplace(SymmetricNoise):
-    """What both forms have: ε = epsilon_micro·10⁻⁶, or given as decimal text ``epsilon``, and L1 sensitivity Λ₁."""
+    """The parameters: ε, given as ``epsilon_micro``·10⁻⁶ or as decimal text ``epsilon``, and the L1 sensitivity Λ₁."""
 
     epsilon_micro: int = 0
     sensitivity: int
@@ -61,7 +61,7 @@ class _Laplace(SymmetricNoise):
     def __post_init__(self, epsilon: str | None) -> None:
         if epsilon is not None:
             if self.epsilon_micro:
-                raise ParameterError("give epsilon or epsilon_micro, not both")
+                raise ParameterError("epsilon and epsilon_micro are both given: give one of them")
             object.__setattr__(self, "epsilon_micro", micro_of(epsilon))
         check_laplace(self.epsilon_micro, self.sensitivity)
 
@@ -169,7 +169,7 @@ def sample_laplace(bits: Bits, rate: Fraction, size: int, tau: int = _UNBOUNDED)
 
 
 def laplace_twin(tape: Tape, digits: Digits, tau: int = _UNBOUNDED) -> int:
-    """Return one sample from the words of ``tape``: the plain form of ``laplace_kernel``, and the judge of its ties."""
+    """Return one sample from the words of ``tape``: the plain form of ``laplace_kernel``, also used at its ties."""
     while True:
         size, spare = geometric_twin(tape, digits)
         negative = spare & 1

@@ -1,8 +1,8 @@
-"""Real numbers known to any precision asked for, in integer arithmetic.
+"""Real numbers with bounds of any requested precision, in integer arithmetic.
 
 Noise may not depend on a rounded probability. A ``Real`` is a number such as e^-x for rational x, or a quotient of
-sums of those, that answers with integer bounds as close as wanted; a sampler compares a uniform number with it bit
-by bit and never rounds. Nothing here is a float except what ``float()`` returns for people to look at.
+sums of those. It gives integer bounds as close as the caller wants; a sampler compares a uniform number with it bit
+by bit and never rounds. Nothing here is a float except what ``float()`` returns, for display.
 """
 
 from __future__ import annotations
@@ -108,7 +108,10 @@ class Real:
         return Real.of(other) / self
 
     def compare(self, other: Real | Fraction | int) -> int:
-        """Return -1, 0 or 1. Equal only where the bounds close on one point (both rational)."""
+        """Return -1, 0 or 1 for less than, equal to or greater than ``other``.
+
+        Equal numbers give 0 if they are whole multiples of some 2^-p. Others raise ``ParameterError``.
+        """
         right = Real.of(other)
         precision = 64
         while precision <= MAX_PRECISION:

@@ -23,20 +23,20 @@ MOST_REPORTS = 10**300
 
 
 def check_whole(count: int, name: str) -> None:
-    """Refuse what is not a whole number by its type: 1000.5, and 1000.0 too."""
+    """Raise ``ParameterError`` if ``count`` is not an integer by its type; the float 1000.0 is refused too."""
     try:
         index(count)
     except TypeError:
-        raise ParameterError(f"{name} is a whole number, not {count!r}") from None
+        raise ParameterError(f"{name} must be a whole number, not {count!r}") from None
 
 
 def check_shuffle(epsilon0: float, reports: int, delta: float | None = None) -> None:
-    """Refuse what no amplification bound is defined for: ε₀ > 0, at least one report, 0 < δ < 1."""
+    """Raise ``ParameterError`` unless ε₀ > 0, 1 ≤ ``reports`` ≤ 10³⁰⁰ and 0 < δ < 1: every bound here needs that."""
     if not 0 < epsilon0 < math.inf:
         raise ParameterError(f"the local epsilon must be a positive number, not {epsilon0!r}")
     check_whole(reports, "the number of reports")
     if not 1 <= reports <= MOST_REPORTS:
-        raise ParameterError(f"a shuffle has at least one report and at most 10**300, not {reports!r}")
+        raise ParameterError(f"a shuffle must have from 1 to 10**300 reports, not {reports!r}")
     if delta is not None and not 0 < delta < 1:
         raise ParameterError(f"delta must lie strictly between 0 and 1, not {delta!r}")
 
@@ -44,8 +44,8 @@ def check_shuffle(epsilon0: float, reports: int, delta: float | None = None) -> 
 def subsampled(epsilon: float, delta: float, share: float) -> tuple[float, float]:
     """Return (ln(1 + q(e^ε − 1)), qδ): how far (1 − q)μ₀ + qμ₁ is from μ₀ if μ₁ is (ε, δ)-close to it (Lemma 4).
 
-    The paper states it for q < ½, which neither direction needs; q = 1 gives (ε, δ) back. It is attained by a response
-    that tells of μ₁ with odds of e^ε. ε' is at most q(e^ε − 1).
+    q is ``share``. The paper assumes q < ½, but the proof holds for all q from 0 to 1; q = 1 gives (ε, δ). The bound is
+    attained if some outcome is e^ε times as likely under μ₁ as under μ₀. The returned ε is at most q(e^ε − 1).
 
     >>> subsampled(1.0, 1e-6, 0.01)
     (0.01703686323617655, 1e-08)
@@ -78,12 +78,12 @@ def step_epsilon(epsilon0: float, reports: int) -> float:
 def closed_epsilon(epsilon0: float, reports: int, delta: float) -> float:
     """Return Theorem 7's central ε at δ: ε₁√(2n ln(1/δ)) + nε₁(e^ε₁ − 1), for any integer n > 1 and any ε₀.
 
-    The bound exceeds ε₀ when ε₀ > ln(n/2)/3 and is then still true but useless; it is returned as the theorem has
-    it. ``aggservice.mechanisms.clones.shuffled_epsilon`` never exceeds either.
+    If ε₀ > ln(n/2)/3 the bound exceeds ε₀: it is true but useless, and is returned all the same.
+    ``aggservice.mechanisms.clones.shuffled_epsilon`` exceeds neither this bound nor ε₀.
     """
     check_shuffle(epsilon0, reports, delta)
     if reports < 2:
-        raise ParameterError("Theorem 7 is stated for at least two reports")
+        raise ParameterError(f"Theorem 7 needs at least two reports, not {reports}")
     step = step_epsilon(epsilon0, reports)
     if step > 700:
         return math.inf
@@ -106,7 +106,7 @@ def moderate_epsilon(epsilon0: float, reports: int, delta: float) -> float:
 
 
 def small_case_refusal(epsilon0: float, reports: int, delta: float) -> str | None:
-    """Return why Theorem 7's last special case does not apply, or None where it does."""
+    """Return why Theorem 7's last special case does not apply, or None if it applies."""
     check_shuffle(epsilon0, reports, delta)
     if reports < SMALL_CASE_REPORTS:
         return f"the bound needs at least {SMALL_CASE_REPORTS} reports of the same randomizer and there are {reports}"
@@ -120,7 +120,7 @@ def small_case_refusal(epsilon0: float, reports: int, delta: float) -> str | Non
 def small_epsilon(epsilon0: float, reports: int, delta: float) -> float:
     """Return 12ε₀√(ln(1/δ)/n): Theorem 7's last special case and Corollary 9.
 
-    For n ≥ 1000 reports of the same randomizer, ε₀ < ½ and δ < 1/100; anything else is refused with the reason.
+    It needs n ≥ 1000 reports of the same randomizer, ε₀ < ½ and δ < 1/100; otherwise ``ParameterError`` says why.
     """
     refusal = small_case_refusal(epsilon0, reports, delta)
     if refusal is not None:
@@ -131,23 +131,24 @@ def small_epsilon(epsilon0: float, reports: int, delta: float) -> float:
 def rdp_epsilon(epsilon0: float, reports: int, alpha: float) -> float:
     """Return the Rényi parameter of order α of a shuffle, 2αe^(4ε₀)(e^ε₀ − 1)²/n (Remark 1).
 
-    Several shuffles of the same people add up order by order.
+    For several shuffles of the same people, add the parameters of the same order.
     """
     check_shuffle(epsilon0, reports)
     if not 1 <= alpha < math.inf:
-        raise ParameterError(f"a Rényi order is a number of at least 1, not {alpha!r}")
+        raise ParameterError(f"a Rényi order must be a number of at least 1, not {alpha!r}")
     step = step_epsilon(epsilon0, reports)
     return alpha * reports * step**2 / 2 if step < 1e150 else math.inf
 
 
 def epsilon_of_shuffles(epsilon0: float, reports: int, shuffles: int, delta: float) -> float:
-    """Return the (ε, δ) of several shuffles of the same n people through the Rényi form of Remark 1.
+    """Return the ε at δ of several shuffles of the same n people, by the Rényi form of Remark 1.
 
-    The Rényi parameter is ρα in α, so the best order is 1 + √(ln(1/δ)/ρ) and gives ρ + 2√(ρ ln(1/δ)).
+    The Rényi parameter of order α is ρα for a constant ρ, so the best order is 1 + √(ln(1/δ)/ρ). It gives
+    ε = ρ + 2√(ρ ln(1/δ)).
     """
     check_shuffle(epsilon0, reports, delta)
     check_whole(shuffles, "the number of shuffles")
     if not 1 <= shuffles <= MOST_REPORTS:
-        raise ParameterError(f"there is at least one shuffle and at most 10**300, not {shuffles!r}")
+        raise ParameterError(f"the number of shuffles must be from 1 to 10**300, not {shuffles!r}")
     rho = shuffles * rdp_epsilon(epsilon0, reports, 1)
     return rho + 2 * math.sqrt(-rho * math.log(delta))

@@ -21,7 +21,7 @@ class SymmetricNoise(ABC):
         """Return P[X ≤ x]."""
 
     def quantile(self, p: Fraction) -> int:
-        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1. Exact where ``cdf`` is."""
+        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1. It is exact if ``cdf`` is."""
         if not 0 < p < 1:
             raise ParameterError(f"a quantile needs 0 < p < 1, not {p}")
         p = Fraction(p)
@@ -35,7 +35,7 @@ class SymmetricNoise(ABC):
     def half_width(self, level: Fraction = Fraction(95, 100)) -> int:
         """Return the smallest h with P[|X| ≤ h] ≥ level, for 0 < level < 1.
 
-        By symmetry, P[|X| ≤ h] = 2·P[X ≤ h] - 1. Exact where ``cdf`` is.
+        By symmetry, P[|X| ≤ h] = 2·P[X ≤ h] - 1. The result is exact if ``cdf`` is.
         """
         return _half_width(self, level)
 

@@ -51,11 +51,11 @@ def discovery_threshold(*, epsilon_micro: int, delta_atto: int, l0: int, l1: int
 def truncated_delta(noise: TruncatedDiscreteLaplace, shift: int, epsilon: Fraction | None = None) -> Real:
     """Return the exact δ(ε) between truncated noise and the same noise moved by ``shift``, from its pmf.
 
-    ε defaults to the noise's own at this shift, a·shift; then only the mass that the moved support does not reach
-    counts. For a smaller ε the part where the likelihood ratio exceeds e^ε is added.
+    ``epsilon`` defaults to a·shift, the noise's own ε at this shift. Then δ is the mass outside the moved support. For
+    a smaller ε, the excess where the likelihood ratio is above e^ε is added.
     """
     if not shift >= 0:
-        raise ParameterError(f"a shift must not be negative, not {shift}")
+        raise ParameterError(f"a shift must be at least 0, not {shift}")
     if shift > 2 * noise.tau:
         return Real.of(1)
     own = noise.rate * shift

@@ -36,7 +36,7 @@ def uniform_below_batch(bits: Bits, n: int, size: int) -> NDArray[np.int64]:
 
 
 def uniform_twin(tape: Tape, n: int) -> int:
-    """Return a uniform number below n from whole words: keep the low bits that n needs, reject what is not below."""
+    """Return a uniform number below n from whole words: keep as many low bits as n needs, and retry until below n."""
     width = (n - 1).bit_length()
     mask = (1 << width) - 1
     while True:
@@ -52,7 +52,7 @@ def uniform_twin(tape: Tape, n: int) -> int:
 def uniform_kernel(
     words: NDArray[np.uint64], largest: np.uint64, mask: np.uint64, out: NDArray[np.int64]
 ) -> Progress:  # pragma: no cover - compiled
-    """Write numbers of [0, largest]; ``mask`` has the bits of ``largest``. One word a try."""
+    """Write numbers of [0, largest]; ``mask`` has the bits of ``largest``. Each try takes one word."""
     made = 0
     used = 0
     while made < out.size:

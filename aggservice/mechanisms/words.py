@@ -56,7 +56,7 @@ def fill(
     """Fill ``out`` by running ``kernel`` over chunks of words, and ``twin`` where it says TIE.
 
     Words that a kernel was given but did not use are kept for the next sample: dropping words that were looked at
-    would bend the distribution. ``words_each`` is how many words a sample takes on average.
+    would bias the distribution. ``words_each`` is how many words a sample takes on average.
     """
     left: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
     done = 0
@@ -81,8 +81,8 @@ def fill(
 def below(tape: Tape, value: int, width: int, threshold: Real) -> bool:
     """Return whether U < threshold, where U is uniform on [0, 1) and ``value`` holds its first ``width`` bits.
 
-    Reads further words from ``tape`` only while the bits known of U are the first bits of the threshold too, so that
-    it reads just as many as a kernel with an exact table does. Exact: equality has probability 0.
+    The result is exact. While the known bits of U are also the first bits of the threshold, it reads another word from
+    ``tape``, and never more words than a kernel with an exact table.
     """
     while True:
         low, high = threshold.bounds(width)
