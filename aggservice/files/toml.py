@@ -18,7 +18,7 @@ _SHOWN_OPTIONS = 20
 class FileError(Exception):
     """A file that is refused: where, why, and what to write instead. Each package raises a subclass of its own.
 
-    ``line`` counts from 1; 0 means that no line is to blame, because something is missing.
+    ``line`` counts from 1; 0 means that the error has no line, because something is missing.
     """
 
     def __init__(self, problem: str, *, remedy: str, line: int = 0, file: str) -> None:
@@ -30,7 +30,7 @@ class FileError(Exception):
 
 
 def read_text(path: Path, *, remedy: str, error: type[FileError]) -> str:
-    """Return the text of a file, or raise ``error``: ``remedy`` says where a good file is."""
+    """Return the text of a file. If it cannot be read, raise ``error`` with ``remedy``, which says what to do."""
     try:
         return path.read_text(encoding="utf-8")
     except OSError as problem:
@@ -180,11 +180,11 @@ class Section:
             self.refuse(key, f"is {text!r}", 'Write a decimal number in quotes, such as "10" or "0.25"')
         if "/" in text or not (found > 0 or (zero and found == 0)):
             least = "0 or more" if zero else "above 0"
-            self.refuse(key, f"is {text!r}", f'Write a decimal number {least}, such as "10": at 0 no noise is enough')
+            self.refuse(key, f"is {text!r}", f'Write a decimal number {least}, such as "10"')
         return text
 
     def flag(self, key: str, default: bool) -> bool:
-        """Return true or false."""
+        """Return the value of a key that must be true or false; ``default`` if absent."""
         value = self._typed(key, (bool,), "true or false")
         return default if value is None else bool(value)
 
