@@ -21,7 +21,7 @@ def _checked(bucket: int) -> int:
 
 
 def bucket_from_int(text: str) -> int:
-    """Return the bucket written in decimal."""
+    """Return the bucket written in decimal; raise ``EncodingError`` for other text."""
     if _DECIMAL.fullmatch(text) is None:
         raise EncodingError(f"{text!r} is not a decimal integer")
     return _checked(int(text))
@@ -37,7 +37,7 @@ def bucket_to_hex(bucket: int) -> str:
 
 
 def bucket_from_hex(text: str) -> int:
-    """Return the bucket of ``0x`` and 1 to 32 hexadecimal digits."""
+    """Return the bucket written as ``0x`` and 1 to 32 hexadecimal digits; otherwise raise ``EncodingError``."""
     if _HEX.fullmatch(text) is None:
         raise EncodingError(f"{text!r} is not 0x followed by 1 to 32 hexadecimal digits")
     return int(text, 16)
@@ -49,14 +49,14 @@ def bucket_to_bytes(bucket: int) -> bytes:
 
 
 def bucket_from_bytes(raw: bytes) -> int:
-    """Return the bucket of up to 16 bytes, big-endian: reads both the 16-byte and the short form."""
+    """Return the bucket of 0 to 16 bytes, big-endian: the 16-byte form or the short form."""
     if len(raw) > BUCKET_BYTES:
         raise EncodingError(f"the bucket has {len(raw)} bytes: use at most {BUCKET_BYTES}")
     return int.from_bytes(raw, "big")
 
 
 def bucket_to_short_bytes(bucket: int) -> bytes:
-    """Return the bytes without leading zeros, as summaries in Avro have them; bucket 0 is empty.
+    """Return the bytes without leading zeros, as in Avro summaries; bucket 0 gives no bytes.
 
     >>> bucket_to_short_bytes(0), bucket_to_short_bytes(256)
     (b'', b'\\x01\\x00')
@@ -65,12 +65,12 @@ def bucket_to_short_bytes(bucket: int) -> bytes:
 
 
 def bucket_to_base64(bucket: int) -> str:
-    """Return the base64 of the 16 bytes."""
+    """Return the 16 bytes of the bucket in base64."""
     return base64.b64encode(bucket_to_bytes(bucket)).decode()
 
 
 def bucket_from_base64(text: str) -> int:
-    """Return the bucket of the base64 of up to 16 bytes."""
+    """Return the bucket whose 0 to 16 bytes ``text`` gives in base64."""
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

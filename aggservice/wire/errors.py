@@ -1,7 +1,7 @@
-"""The errors of ``aggservice.wire``: each has the counter under which the report is counted.
+"""The errors of ``aggservice.wire``: each has the counter that counts the report.
 
-A message describes public text (a key id, a JSON field, a file) exactly. About sealed bytes it says only that they do
-not open, and about opened ones only the kind of flaw: never bytes, positions or values.
+A message may quote public text (a key id, a JSON field, a file). For sealed bytes it says only that they do not open;
+for an opened payload it names only the kind of flaw, and never bytes, positions or values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class KeyNotFoundError(WireError):
 class DecryptionError(WireError):
     """A sealed payload does not open: truncated, altered, for another key or another ``shared_info``.
 
-    The message does not say which: HPKE cannot distinguish them, and an observer should not.
+    The message does not say which: HPKE cannot tell these cases apart, and an observer should not be able to.
     """
 
     status = ReportStatus.DECRYPTION_ERROR
@@ -69,7 +69,7 @@ class PayloadFlaw(StrEnum):
 
 
 class PayloadError(WireError):
-    """An opened payload is not a list of contributions; ``flaw`` says in what way."""
+    """An opened payload does not have the form that its operation requires; ``flaw`` says what is wrong."""
 
     def __init__(self, flaw: PayloadFlaw) -> None:
         super().__init__(f"the payload is malformed: {flaw.value}")

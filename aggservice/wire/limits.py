@@ -1,4 +1,4 @@
-"""Limits of a report that several rooms of this package need."""
+"""Limits of a report that several subpackages need."""
 
 MAX_TIME_S = 253_402_300_799
 """The last second of the year 9999. Later times have no ISO-8601 instant, which the deployed shared ID needs."""

@@ -1,8 +1,9 @@
 """Origins and sites: where reports go, and whose budget pays.
 
-URLs with the schemes http and https are parsed as the URL Standard does (backslashes, missing slashes, IPv4 in any
-base, percent-encoded and internationalised hosts); every other scheme is unsuitable, and so is a host
-that DNS cannot have (an empty label, or one of more than 63 bytes), unless the caller asks for Chromium's own parser.
+URLs with the schemes http and https are parsed as in the URL Standard (backslashes, missing slashes, IPv4 in any base,
+percent-encoded and internationalised hosts). Other schemes are refused. So are hosts that DNS cannot have (an empty
+label, or one of more than 63 bytes), unless the caller asks for Chromium's parser.
+
 A site is the scheme with the registrable domain (HTML, "obtain a site"), by the Public Suffix List with its private
 part.
 """
@@ -62,7 +63,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """A parsed http or https URL: its origin and, serialised, everything after."""
+    """A parsed http or https URL: its origin, and the rest of it as serialised text."""
 
     origin: Origin
     rest: str
@@ -73,10 +74,10 @@ class Url:
 
 @lru_cache(maxsize=65_536)
 def parse_url(text: str, *, as_chromium: bool = False) -> Url | None:
-    """Return the URL that ``text`` is, or None if it does not parse or is not http or https.
+    """Return ``text`` as a URL, or None if it is not a valid http or https URL.
 
-    ``as_chromium`` accepts the hosts that Chromium accepts beyond that: empty and long labels, joiners anywhere, spaces
-    and asterisks (which it escapes).
+    ``as_chromium`` also accepts hosts that only Chromium accepts: with empty or long labels, joiners anywhere, spaces
+    or asterisks (both are escaped).
     """
     text = text.strip(_TRIMMED).replace("\t", "").replace("\n", "").replace("\r", "")
     match = _SCHEME.fullmatch(text)
@@ -103,15 +104,15 @@ def is_other_url(text: str) -> bool:
 
 
 def parse_origin(text: str) -> Origin | None:
-    """Return the origin of the URL that ``text`` is, or None if it is not an http or https URL."""
+    """Return the origin of the URL ``text``, or None if it is not a valid http or https URL."""
     url = parse_url(text)
     return None if url is None else url.origin
 
 
 def is_reporting_origin(text: str) -> bool:
-    """Return whether ``text`` is, as a browser writes it, an origin that reports go to: https, or http on loopback.
+    """Return whether ``text`` is a serialised origin that can receive reports: https, or http on loopback.
 
-    Port 0 parses but cannot be reached. A text longer than any origin is neither parsed nor cached.
+    Port 0 is refused, because it cannot be reached. A text longer than any origin is neither parsed nor cached.
     """
     origin = parse_origin(text) if len(text) <= _MAX_ORIGIN_BYTES else None
     return origin is not None and origin.suitable and origin.port > 0 and str(origin) == text
@@ -207,7 +208,7 @@ def _mapped(domain: str, *, check_joiners: bool) -> str:
             idna.check_bidi(label)
             joiners = (index for index, letter in enumerate(label) if letter in "\u200c\u200d")
             if check_joiners and not all(idna.valid_contextj(label, index) for index in joiners):
-                raise UnicodeError("a joiner character has nothing to join")
+                raise UnicodeError("a joiner character is not between characters that it can join")
     return mapped
 
 
@@ -216,7 +217,7 @@ def _to_ascii(label: str) -> str:
 
 
 def _ipv6(text: str) -> str | None:
-    """Return an address in brackets, its first longest run of zeros shortened; a URL has no zone."""
+    """Return an IPv6 address in brackets with its first longest run of zeros shortened; None if it is invalid."""
     try:
         value = int(ipaddress.IPv6Address(text if "%" not in text else ""))
     except ValueError:
@@ -230,7 +231,7 @@ def _ipv6(text: str) -> str | None:
 
 
 def _ipv4(parts: list[str]) -> str | None:
-    """Return the address of a host that ends in a number: one to four parts, each in any base."""
+    """Return the IPv4 address of a host of one to four numbers, each in any base; None if it is invalid."""
     if len(parts) > 4:
         return None
     numbers = []

@@ -1,7 +1,7 @@
 """The status of a report, as the deployed service counts it.
 
-The names are the deployed Aggregation Service's own counters (2.14, ``ErrorCounter``). The numbers are ours:
-a column of them has the status of each row of a batch.
+The names are counters of the deployed Aggregation Service (2.14, ``ErrorCounter``). The numbers are our own; a column
+of them holds the status of each row of a batch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ReportStatus(IntEnum):
-    """``OK``, or the counter of the first problem of a report."""
+    """The status of a report: ``OK``, or the counter of its first problem."""
 
     OK = 0
     DECRYPTION_ERROR = 1

@@ -192,10 +192,10 @@ def test_a_small_file_of_much_does_not_become_one_batch() -> None:
     lengths = [len(batch) for batch in read_reports(_deflated([(1, long), (1, bytes(3)), (1, long)]))]
     assert lengths == [1, 2]
     assert list(read_reports(_deflated([(0, b""), (0, b"")]))) == []
-    with pytest.raises(AvroError, match="0 reports cannot be 30 bytes"):
+    with pytest.raises(AvroError, match="a block of 0 reports cannot have 30 bytes"):
         list(read_reports(_deflated([(0, bytes(30))])))
     for wrong in ((tiny, bytes(3 * tiny + 1)), (tiny, bytes(3 * tiny - 1) + b"\x01"), (tiny, bytes(3 * tiny - 1))):
-        with pytest.raises(AvroError, match=r"malformed|cannot be"):
+        with pytest.raises(AvroError, match=r"malformed|cannot have"):
             list(read_reports(_deflated([wrong])))
 
 
@@ -243,7 +243,7 @@ def _damaged() -> list[tuple[bytes, str]]:
         (header + encode_long(0) + block[1:], "malformed"),
         (header + encode_long(1) + encode_long(-5) + block[2:], "size of -5"),
         (header + encode_long(1) + encode_long(2**40), "size of"),
-        (header + b"\xff" * 11, "longer than 64 bits"),
+        (header + b"\xff" * 11, "more than 64 bits"),
         (good.replace(b"null", b"snap"), "codec"),
         (good.replace(b'"long"', b'"int" '), "schema"),
         (good.replace(b'"record"', b'"recard"'), "schema"),
@@ -333,7 +333,7 @@ def test_shards(tmp_path: Path) -> None:
     assert find_shards(tmp_path, "other") == [tmp_path / "other"]
     assert len(find_shards(tmp_path, "")) == 4
     found[1].unlink()
-    with pytest.raises(WireError, match="1 of 3 shards are missing, the first is 2"):
+    with pytest.raises(WireError, match="1 of 3 shards are missing, the first is number 2"):
         find_shards(tmp_path, "domain")
     with pytest.raises(WireError, match="no file"):
         find_shards(tmp_path, "none")
@@ -359,9 +359,9 @@ def test_shards_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(WireError, match="no file"):
         find_shards(folder, ".")
     for prefix in ("a\0b", "x" * 300, "\ud800"):
-        with pytest.raises(WireError, match="cannot be looked for"):
+        with pytest.raises(WireError, match="could not be listed"):
             find_shards(folder, prefix)
     for shard in (1, 2, 4):
         (folder / f"r-{shard}-of-99999999999999").write_bytes(b"")
-    with pytest.raises(WireError, match="99999999999996 of 99999999999999 shards are missing, the first is 3"):
+    with pytest.raises(WireError, match="99999999999996 of 99999999999999 shards are missing, the first is number 3"):
         find_shards(folder, "r")

@@ -31,10 +31,10 @@ _ALL_TAGS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketRows:
-    """Rows of an Avro file about buckets. A domain has buckets only, a summary one number, a debug summary two.
+    """Rows of an Avro file of buckets. A row of a domain has no number, of a summary one, of a debug summary two.
 
-    ``numbers`` is (row, column): the metric; or the unnoised metric and the noise. ``tags`` are the bits
-    ``IN_DOMAIN`` and ``IN_REPORTS`` of a debug summary.
+    ``numbers`` has one row per bucket: the metric, or in a debug summary the unnoised metric and the noise. ``tags``
+    are the bits ``IN_DOMAIN`` and ``IN_REPORTS`` of a debug summary.
     """
 
     key_high: NDArray[np.uint64]
@@ -80,7 +80,7 @@ class BucketRows:
 
 
 def read_domain(path: Path | BinaryIO) -> Iterator[BucketRows]:
-    """Yield the buckets of an output domain: block by block, in parts if a block has more than ``MOST_ROWS``."""
+    """Yield the buckets of an output domain, block by block; a block of more than ``MOST_ROWS`` comes in parts."""
     return (rows for block in read_blocks(path, BUCKET) for rows in _decode(block, 0))
 
 
@@ -124,7 +124,7 @@ class BucketWriter(ContainerWriter):
     def write(self, rows: BucketRows) -> None:
         """Append rows."""
         if rows.schema != self._schema:
-            raise EncodingError(f"the rows are of the schema {rows.schema.name}, and the file of {self._schema.name}")
+            raise EncodingError(f"the rows have the schema {rows.schema.name}, but the file has {self._schema.name}")
         columns = rows.numbers.shape[1]
         room = min(len(rows), BLOCK_ROWS) * (_BUCKET_BYTES + columns * LONG_BYTES + _ANNOTATION_BYTES)
         if self._scratch.size < room:
@@ -146,8 +146,9 @@ def write_buckets(target: Path | BinaryIO, rows: BucketRows, *, codec: Codec = "
 
 @njit(cache=True)
 def decode_rows(data, start, key_high, key_low, numbers, tags):  # type: ignore[no-untyped-def]
-    """Fill the columns from a block's bytes, from ``start`` on; return (position after them, True), or (its own, False)
-    where a record is malformed.
+    """Fill the columns with records of a block, from byte ``start`` on.
+
+    Return (position after the records, True), or (position of the first malformed record, False).
     """
     at = np.int64(start)
     for row in range(key_high.size):
@@ -181,7 +182,7 @@ def decode_rows(data, start, key_high, key_low, numbers, tags):  # type: ignore[
 
 @njit(cache=True)
 def _read_tags(data, at, tags, row):  # type: ignore[no-untyped-def]
-    """Read an array of enum symbols into bits; return the position after it or -1."""
+    """Read an array of enum symbols into bits; return the position after it, or -1 if it is malformed."""
     while True:
         count, at = read_long(data, at, data.size)
         if at < 0 or count == 0:

@@ -83,19 +83,19 @@ class _Source:
                 if zigzag >> 64:
                     break
                 return (zigzag >> 1) ^ -(zigzag & 1)
-        raise self.error("a number is longer than 64 bits")
+        raise self.error("a number has more than 64 bits: the file is damaged")
 
     def read_sized(self, limit: int) -> bytes:
         size = self.read_long()
         if not 0 <= size <= limit:
-            raise self.error(f"a size of {size} bytes is not between 0 and {limit}")
+            raise self.error(f"a stated size of {size} bytes is not between 0 and {limit}: the file is damaged")
         return self.read(size)
 
 
 def read_blocks(file: Path | BinaryIO, schema: RecordSchema) -> Iterator[Block]:
     """Yield the blocks of a file that must have ``schema``; raise ``AvroError`` if it is malformed.
 
-    Holds one block at a time. A stream stays open.
+    It holds one block in memory at a time. A stream is not closed.
     """
     if isinstance(file, Path):
         with file.open("rb") as stream:
@@ -106,7 +106,7 @@ def read_blocks(file: Path | BinaryIO, schema: RecordSchema) -> Iterator[Block]:
     while not source.at_end():
         count = source.read_long()
         if count < 0:
-            raise source.error(f"a block says that it has {count} records")
+            raise source.error(f"a block states that it has {count} records: it is damaged")
         size_at = source.position
         data = source.read_sized(MAX_BLOCK_BYTES)
         position = source.position - len(data)
@@ -118,9 +118,9 @@ def read_blocks(file: Path | BinaryIO, schema: RecordSchema) -> Iterator[Block]:
 
 
 def whole_bytes(stream: BinaryIO, name: str, schema: RecordSchema) -> int:
-    """Return how many bytes from the start of a file are its header and whole blocks: what a crash left readable.
+    """Return the size of a file's header and complete blocks, in bytes; 0 if the header is incomplete.
 
-    0 if the header is incomplete.
+    After a crash, that much of the file can be read.
     """
     source = _Source(stream, name)
     whole = 0
@@ -168,7 +168,7 @@ def _inflate(source: _Source, data: bytes) -> bytes:
     except zlib.error:
         raise source.error("a deflated block is damaged") from None
     if inflater.unconsumed_tail or not inflater.eof:
-        raise source.error(f"a deflated block is damaged, or longer than {MAX_BLOCK_BYTES} bytes")
+        raise source.error(f"a deflated block is damaged, or has more than {MAX_BLOCK_BYTES} bytes when inflated")
     return inflated
 
 

@@ -20,22 +20,22 @@ BATCH_ROWS = 4096
 BLOCK_BYTES = 1 << 20
 MOST_ROWS = 1 << 16
 MOST_BYTES = 1 << 25
-"""A batch has at most this many rows, and takes no further block once its blocks have this many bytes."""
+"""A batch has at most ``MOST_ROWS`` rows, and no block is added to a batch that has ``MOST_BYTES`` bytes."""
 
 _FIELDS = 3
 
 
 def read_reports(path: Path | BinaryIO, *, rows: int = BATCH_ROWS) -> Iterator[ReportBatch]:
-    """Yield the reports of an Avro file in batches of about ``rows``: whole blocks, until they have that many.
+    """Yield the reports of an Avro file in batches: each has as many whole blocks as give at least ``rows`` reports.
 
-    A batch has fewer rows if blocks are long (``MOST_BYTES``), and is part of a block that has more than ``MOST_ROWS``.
-    Raises ``AvroError`` at a malformed record, after the batches before it.
+    A batch has fewer reports if they have ``MOST_BYTES``. A block of more than ``MOST_ROWS`` is divided into batches.
+    A malformed record raises ``AvroError`` after the batches before it were yielded.
     """
     held: list[Block] = []
     count, size = 0, 0
     for block in read_blocks(path, REPORT):
         if block.count * _FIELDS > len(block.data) or (block.data and not block.count):
-            raise block.error(0, f"{block.count} reports cannot be {len(block.data)} bytes")
+            raise block.error(0, f"a block of {block.count} reports cannot have {len(block.data)} bytes: it is damaged")
         if held and count + block.count > MOST_ROWS:
             yield from _parts(held)
             held, count, size = [], 0, 0
@@ -50,7 +50,7 @@ def read_reports(path: Path | BinaryIO, *, rows: int = BATCH_ROWS) -> Iterator[R
 
 
 def _parts(blocks: list[Block]) -> Iterator[ReportBatch]:
-    """Yield the reports of some blocks: as one batch, or several for a single block of too many rows."""
+    """Yield the reports of some blocks: one batch, or several if there are more than ``MOST_ROWS``."""
     data = np.frombuffer(blocks[0].data if len(blocks) == 1 else b"".join(block.data for block in blocks), np.uint8)
     left = sum(block.count for block in blocks)
     bounds = np.empty((min(left, MOST_ROWS), _FIELDS, 2), dtype=np.int64)
@@ -115,8 +115,9 @@ def write_reports(target: Path | BinaryIO, batches: Iterable[ReportBatch], *, co
 
 @njit(cache=True)
 def locate_reports(data, begun, end, bounds):  # type: ignore[no-untyped-def]
-    """Write where the three fields of each record lie; return (position after them, True), or (its own, False) where
-    a record is malformed.
+    """Write the start and stop of the three fields of each record into ``bounds``.
+
+    Return (position after the records, True), or (position of the first malformed record, False).
     """
     at = np.int64(begun)
     for row in range(bounds.shape[0]):

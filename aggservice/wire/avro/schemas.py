@@ -38,7 +38,7 @@ class RecordSchema:
 
 
 def _plain(kind: Any) -> Any:
-    """Return a type without what does not change its encoding."""
+    """Return a type without the parts that do not change its encoding."""
     if isinstance(kind, dict):
         inner = kind["type"]
         if inner == "array":

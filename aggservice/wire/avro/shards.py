@@ -23,9 +23,10 @@ def shard_name(prefix: str, shard: int, total: int) -> str:
 
 
 def find_shards(folder: Path, prefix: str) -> list[Path]:
-    """Return the files of ``folder`` whose names begin with ``prefix``, ordered by name and, in a set, by shard number.
+    """Return the files of ``folder`` whose names begin with ``prefix``, ordered by name and shard number.
 
-    A set of shards whose names say how many there are must be complete. A prefix that names one file means that file.
+    Names such as ``a-1-of-3`` state the number of shards: raises ``WireError`` if one is missing, or if no file is
+    found. A prefix that is the whole name of a file means that file only.
     """
     exact = folder / prefix
     parent, start = exact.parent, exact.name
@@ -33,7 +34,7 @@ def find_shards(folder: Path, prefix: str) -> list[Path]:
         parent, start = exact, ""
     try:
         if not exact.resolve().is_relative_to(folder.resolve()):
-            raise WireError(f"the prefix {prefix!r} leads out of its folder")
+            raise WireError(f"the prefix {prefix!r} leads out of its folder: remove '..' and links")
         if exact.is_file():
             return [exact]
         found = (path for path in parent.glob("*") if path.is_file() and path.name.startswith(start))
@@ -41,9 +42,9 @@ def find_shards(folder: Path, prefix: str) -> list[Path]:
     except (OSError, UnicodeEncodeError, ValueError) as problem:
         if isinstance(problem, WireError):
             raise
-        raise WireError(f"the prefix {prefix[:60]!r} cannot be looked for: {problem}") from None
+        raise WireError(f"files with the prefix {prefix[:60]!r} could not be listed: {problem}") from None
     if not files:
-        raise WireError(f"no file under {parent} begins with {start!r}")
+        raise WireError(f"no file in {parent} has a name that begins with {start!r}: check the prefix")
     _check_complete(files)
     return files
 
@@ -62,4 +63,4 @@ def _check_complete(files: list[Path]) -> None:
         there = sorted(shard for shard in shards if 1 <= shard <= total)
         if missing := total - len(there):
             first = next((number for number, shard in enumerate(there, start=1) if shard != number), len(there) + 1)
-            raise WireError(f"{prefix}: {missing} of {total} shards are missing, the first is {first}")
+            raise WireError(f"{prefix}: {missing} of {total} shards are missing, the first is number {first}")

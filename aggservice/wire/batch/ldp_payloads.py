@@ -42,7 +42,7 @@ class LdpColumns:
 def decode_ldp_batch(opened: OpenedBatch, randomizer: Randomizer) -> LdpColumns:
     """Return the reports of one randomizer among the opened payloads.
 
-    A row that is a local report of another randomizer is OK and not among them. Canonical payloads of the randomizer
+    A local report of another randomizer has the status OK and is left out. Canonical payloads of the randomizer
     have one length with a token and one without, and the same bytes around report and token; every other payload goes
     to the single decoder.
     """
@@ -78,7 +78,7 @@ def decode_ldp_batch(opened: OpenedBatch, randomizer: Randomizer) -> LdpColumns:
 def _canonical(
     opened: OpenedBatch, fixed: tuple[bytes, ...], widths: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], list[NDArray[np.uint8]]]:
-    """Return the rows that are ``fixed[0]``, a field, ``fixed[1]`` and so on, and their fields, of these ``widths``."""
+    """Return the rows of the form ``fixed[0]``, field, ``fixed[1]``, …, and their fields, of these ``widths``."""
     spans = opened.plaintexts
     length = sum(map(len, fixed)) + sum(widths)
     sized = np.flatnonzero((opened.status == _OK) & (spans.stops - spans.starts == length))

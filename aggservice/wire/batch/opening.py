@@ -44,7 +44,7 @@ class ReportBatch:
             sealed = report.payloads[0]
             payload = sealed.debug_cleartext_payload if cleartext else sealed.payload
             if payload is None:
-                raise EncodingError("a report has no cleartext payload, because it is not in debug mode")
+                raise EncodingError("a report has no cleartext payload, because it is not in debug mode: leave it out")
             payloads.append(payload)
             key_ids.append(sealed.key_id.encode())
             shared_infos.append(report.shared_info.encode())
@@ -71,7 +71,7 @@ class OpenedBatch:
 
     @classmethod
     def of_cleartext(cls, batch: ReportBatch) -> OpenedBatch:
-        """Return a batch whose payloads are cleartext already, as debug reports for a local test are."""
+        """Return the payloads as plaintexts: they are cleartext already, as in debug reports for a local test."""
         return cls(plaintexts=batch.payloads, status=np.zeros(len(batch), dtype=np.uint8))
 
 

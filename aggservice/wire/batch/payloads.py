@@ -1,8 +1,8 @@
-"""Thousands of opened payloads into columns, in one pass.
+"""Decode thousands of opened payloads into columns, in one pass.
 
-A kernel reads payloads in the canonical form that browsers write. What it does not recognise goes to the single
-decoder, one at a time, so that the two accept and refuse exactly the same payloads; the kernel takes a payload
-exactly when the single decoder accepts it and encodes it back to the same bytes.
+A kernel reads payloads in the canonical form that browsers write. All other payloads go to the single
+decoder, one at a time. The kernel takes a payload exactly if the single decoder accepts it and encodes it back to the
+same bytes, so both accept and refuse the same payloads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ContributionColumns:
 
     @classmethod
     def make(cls, column: Callable[[str, Any], NDArray[Any]]) -> ContributionColumns:
-        """Return the columns that ``column`` gives for each name and type."""
+        """Return columns made by calling ``column`` with the name and type of each."""
         return cls(**{name: column(name, kind) for name, kind in _TYPES.items()})
 
     def taken(self, chosen: slice | NDArray[np.int64]) -> ContributionColumns:
@@ -101,7 +101,7 @@ def _with_singles(
     status: NDArray[np.uint8],
     nulls: bool,
 ) -> ContributionColumns:
-    """Return the columns with the contributions of ``rows`` through the single decoder, in order of rows."""
+    """Decode ``rows`` with the single decoder; return the columns with their contributions added, in order of rows."""
     found: list[tuple[int, int, int, int, int]] = []
     for row in rows.tolist():
         try:
@@ -150,9 +150,9 @@ def _number(buffer, at, count):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _layout(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """Return where the entries of a payload begin, how many there are and the bytes of their IDs; -1 if unrecognised.
+    """Return where a payload's entries begin, their number and the length of their IDs; -1 if it is not canonical.
 
-    The length is checked against the count, so that whoever reads the entries stays inside the payload.
+    The length is checked against the count, so that reading the entries stays inside the payload.
     """
     if stop - start < _HEAD_BYTES + 1 + _TAIL_BYTES or not _same(buffer, start, _HEAD):
         return -1, 0, 0

@@ -1,4 +1,4 @@
-"""Thousands of ``shared_info`` texts into columns, in one pass.
+"""Parse thousands of ``shared_info`` texts into columns, in one pass.
 
 A kernel reads the text that browsers write: a flat JSON object of plain strings with the known names. Anything else
 goes to the single parser, one at a time, so that both accept and refuse the same texts under the same counters.
@@ -31,11 +31,11 @@ _VERSIONS = ("0.1", "1.0")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedInfoColumns:
-    """The fields of many ``shared_info`` texts; a row means something only where its ``status`` is OK (0).
+    """The fields of many ``shared_info`` texts; the other columns of a row are valid only if its ``status`` is OK (0).
 
     ``api``, ``version``, ``origin`` and ``destination`` are indexes into ``APIS``, ``versions``, ``origins`` and
-    ``destinations``; an absent destination or source time is -1. The last three are numbers of W3C reports; other
-    reports have -1. Reports without a version are refused here.
+    ``destinations``; an absent destination or source time is -1. The last three columns are the numbers of W3C
+    reports, and -1 for others. Reports without a version are refused here.
     """
 
     status: NDArray[np.uint8]
@@ -58,7 +58,7 @@ class SharedInfoColumns:
         return self.status.size
 
     def row(self, row: int) -> SharedInfo:
-        """Return one row, whose status is OK, as an object."""
+        """Return one row as an object; its status must be OK."""
         source = int(self.source_registration_time_s[row])
         destination = int(self.destination[row])
         raw = self.report_id[row].tobytes().hex()
@@ -97,7 +97,7 @@ class _TextIndex:
 
 
 def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
-    """Return the fields of every text, and for each row that the single parser refuses the status of its error."""
+    """Return the fields of every text. A text that the single parser refuses gets the status of its error."""
     rows = len(texts)
     status = np.zeros(rows, dtype=np.uint8)
     api = np.zeros(rows, dtype=np.int8)
@@ -121,7 +121,7 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
         try:
             info = SharedInfo.parse(texts[row])
             if info.version == UNVERSIONED or info.api is None:
-                raise SharedInfoError(ReportStatus.UNSUPPORTED_SHAREDINFO_VERSION, "shared_info: no version")
+                raise SharedInfoError(ReportStatus.UNSUPPORTED_SHAREDINFO_VERSION, "shared_info: version is missing")
         except SharedInfoError as error:
             status[row] = error.status
             continue
@@ -157,7 +157,7 @@ def parse_shared_info_batch(texts: Spans) -> SharedInfoColumns:
 def _interned(
     texts: Spans, found: NDArray[np.int64], chosen: NDArray[np.bool_], index: _TextIndex
 ) -> NDArray[np.int32]:
-    """Return the index of the text that each chosen row has at ``found``; -1 for the other rows."""
+    """Return, per chosen row, the index of the text between its start and stop in ``found``; -1 for other rows."""
     column = np.full(len(texts), ABSENT, dtype=np.int32)
     rows = np.flatnonzero(chosen)
     starts, stops = found[rows, 0], found[rows, 1]
@@ -201,7 +201,7 @@ _MAX_DIGITS = 12
 
 @njit(cache=True)
 def _among(buffer, start, stop, words, word_stops):  # type: ignore[no-untyped-def]
-    """Return which of the concatenated words ``buffer[start:stop]`` is, or -1."""
+    """Return the number of the word, among the concatenated ``words``, that ``buffer[start:stop]`` equals, or -1."""
     word_start = 0
     for word in range(word_stops.size):
         if word_stops[word] - word_start == stop - start:
@@ -230,7 +230,7 @@ def hash_texts(buffer, starts, stops):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def same_texts(buffer, starts, stops, others):  # type: ignore[no-untyped-def]
-    """Return whether each text equals the one in row ``others`` of it."""
+    """Return, for each row i, whether its text equals the text of row ``others[i]``."""
     out = np.empty(starts.size, dtype=np.bool_)
     for row in range(starts.size):
         other = others[row]
@@ -246,7 +246,7 @@ def same_texts(buffer, starts, stops, others):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _string_stop(buffer, start, stop):  # type: ignore[no-untyped-def]
-    """Return where the quote is that ends a plain string beginning at ``start``, or -1."""
+    """Return the position of the quote that ends the plain string beginning at ``start``, or -1."""
     for at in range(start, stop):
         byte = buffer[at]
         if byte == _QUOTE:
@@ -258,7 +258,7 @@ def _string_stop(buffer, start, stop):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _fields(buffer, start, stop, found):  # type: ignore[no-untyped-def]
-    """Write where the value of each known name begins and ends; return False unless it is a flat, plain object."""
+    """Write the start and stop of each known field's value; return False if the text is not a flat, plain object."""
     for field in range(_FIELDS):
         found[field, 0] = -1
         found[field, 1] = -1
@@ -288,7 +288,7 @@ def _fields(buffer, start, stop, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _whole(buffer, start, stop, most):  # type: ignore[no-untyped-def]
-    """Return the number up to ``most`` written in decimal without leading zeros, or -1."""
+    """Return the number, if it is in decimal without leading zeros and at most ``most``; otherwise -1."""
     digits = stop - start
     if start < 0 or digits < 1 or digits > _MAX_DIGITS or (digits > 1 and buffer[start] == _ZERO):
         return -1
@@ -335,8 +335,8 @@ def parse_kernel(  # type: ignore[no-untyped-def]
 ):
     """Fill the columns of every text in the form browsers write; the others get the status 255.
 
-    ``times`` gets the scheduled time and the source's, ``found`` the start and stop of each value. The caller checks
-    the origins, because only few are distinct.
+    ``times`` gets the scheduled time and the source's time, ``found`` the start and stop of each value. Origins are not
+    checked here: few are distinct, so the caller checks each once.
     """
     for row in range(starts.size):
         status[row] = _UNRECOGNISED

@@ -41,7 +41,7 @@ def report_unit_keys(
     times_s: NDArray[np.int64],
     filtering_ids: Sequence[int] = (0,),
 ) -> NDArray[np.uint8]:
-    """Return the report units of plain columns: ``origin`` holds indexes into ``origins``, an id has 16 bytes."""
+    """Return the report units of plain columns: ``origin`` has indexes into ``origins``, report ids have 16 bytes."""
     suffixes = [checked_filtering_id(filtering_id).to_bytes(8, "big") for filtering_id in filtering_ids]
     prefixes = [origin_prefix(one) for one in origins]
     raw = report_ids.tobytes()

@@ -1,4 +1,4 @@
-"""Private keys on disk: readable by their owner only, replaced whole or not at all."""
+"""Files of private keys: only their owner can read them, and a failed write leaves the former file unchanged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aggservice.wire.hpke.key_sets import KeySet
 
 
 def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
-    """Write ``keys`` to ``path`` with permissions 0600; refuse to overwrite unless ``replace``."""
+    """Write ``keys`` to ``path`` with permissions 0600; KeySetError if the file exists, unless ``replace``."""
     try:
         with whole_file(path, private=True, replace=replace) as staged:
             staged.write_text(keys.serialise(), encoding="utf-8")
@@ -26,7 +26,7 @@ def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
 
 
 def read_private_file(path: Path, *, holds: str, remedy: str) -> bytes:
-    """Return what is in ``path``; refuse a file that others can read."""
+    """Return the bytes of ``path``; KeySetError if others can read it, or if it cannot be read."""
     try:
         mode = path.stat().st_mode
         document = path.read_bytes()
@@ -38,7 +38,7 @@ def read_private_file(path: Path, *, holds: str, remedy: str) -> bytes:
 
 
 def read_key_set(path: Path) -> KeySet:
-    """Return the set in ``path``; refuse a file that others can read."""
+    """Return the key set in ``path``; KeySetError if it is invalid or if others can read the file."""
     document = read_private_file(path, holds="private keys", remedy="make one with `aggservice keys new`")
     try:
         return KeySet.parse(document)
@@ -48,7 +48,7 @@ def read_key_set(path: Path) -> KeySet:
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Let one process at a time read and rewrite the set in ``path``; a second would drop the first's keys."""
+    """Lock ``path`` so that one process at a time rewrites it: two at once would lose keys. KeySetError if locked."""
     busy = KeySetError(f"another process is changing {path} now: check the file, then run this again if needed")
     try:
         file = path.open("rb")

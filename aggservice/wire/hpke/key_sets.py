@@ -1,4 +1,4 @@
-"""HPKE key sets: public ones that clients fetch, private ones that the service opens with, and their rotation.
+"""HPKE key sets: public keys that clients fetch, private keys that open reports, and their rotation.
 
 A key is published from ``not_before_ms`` until ``expiry_ms``. It opens reports for as long as it stays in the set,
 because reports that were sealed to it keep arriving for months.
@@ -79,7 +79,7 @@ class PublicKeySet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A private key with the time in which its public half is published."""
+    """A private key, and the times from and until which its public half is published."""
 
     id: str
     private: X25519PrivateKey = field(repr=False)
@@ -121,7 +121,7 @@ class KeySet:
 
     @classmethod
     def create(cls, bits: Bits, clock: Clock, *, count: int = 1, lifetime_ms: int = DEFAULT_LIFETIME_MS) -> KeySet:
-        """Return a set of ``count`` new keys that are published from now on for ``lifetime_ms``."""
+        """Return a set of ``count`` new keys, published from now until ``lifetime_ms`` later."""
         if not 1 <= count <= MAX_KEYS:
             raise KeySetError(f"the key set would have {count} keys: use 1 to {MAX_KEYS}")
         now = clock.now_ms()
@@ -211,7 +211,7 @@ def _entries(document: str | bytes) -> list[dict[str, Any]]:
     try:
         fields = json.loads(document)
     except (ValueError, RecursionError):
-        raise KeySetError("the key set is not valid JSON") from None
+        raise KeySetError("the key set is not valid JSON: make one with `aggservice keys new`") from None
     entries = fields.get("keys") if isinstance(fields, dict) else None
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise KeySetError('the key set has the wrong form: use {"keys": [{"id": ..., "key": ...}, ...]}')
@@ -226,7 +226,7 @@ def _key_id(entry: dict[str, Any]) -> str:
         if not isinstance(identity, str) or not identity.encode():
             raise KeySetError("a key has no id: give it a string")
     except UnicodeEncodeError:
-        raise KeySetError("the id of a key contains half of a surrogate pair, which is not a character") from None
+        raise KeySetError("the id of a key has half of a surrogate pair: give an id of whole characters") from None
     return identity
 
 

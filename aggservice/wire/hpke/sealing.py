@@ -37,15 +37,15 @@ def seal(
 ) -> bytes:
     """Return ``plaintext`` sealed to ``key`` and bound to ``shared_info``.
 
-    Without ``bits``, or with private ones, ``cryptography`` draws the ephemeral key. A source that is not private
-    gives 32 bytes of key material, so that a seeded run seals to the same bytes every time, and protects nothing.
-    A key of small order, for which anyone could open the payload, raises ``KeySetError``.
+    If ``bits`` is None or private, ``cryptography`` draws the ephemeral key. Otherwise ``bits`` gives 32 bytes of key
+    material: a seeded run seals to the same bytes every time, and protects nothing. A key of small order, for which
+    anyone could open the payload, raises ``KeySetError``.
     """
     return seal_bound(plaintext, info=hpke_info(shared_info, unversioned=unversioned), key=key, bits=bits)
 
 
 def seal_bound(plaintext: bytes | memoryview, *, info: bytes, key: X25519PublicKey, bits: Bits | None) -> bytes:
-    """Return ``plaintext`` sealed to ``key`` under any ``info``; ``bits`` are as for ``seal``."""
+    """Return ``plaintext`` sealed to ``key`` and bound to ``info``; ``bits`` and errors are as for ``seal``."""
     ephemeral = None if bits is None or bits.private else derive_private_key(bits.read(KEY_BYTES))
     try:
         if ephemeral is None:
@@ -57,7 +57,7 @@ def seal_bound(plaintext: bytes | memoryview, *, info: bytes, key: X25519PublicK
 
 
 def open_sealed(sealed: bytes, *, shared_info: str | bytes, key: X25519PrivateKey, unversioned: bool = False) -> bytes:
-    """Return what was sealed; raise ``DecryptionError`` if it does not open under this key and ``shared_info``."""
+    """Return the plaintext; raise ``DecryptionError`` if ``sealed`` does not open with this key and ``shared_info``."""
     if len(sealed) > MAX_PAYLOAD_BYTES + OVERHEAD_BYTES:
         raise PayloadError(PayloadFlaw.OVERSIZED)
     try:

@@ -1,4 +1,4 @@
-"""HPKE base mode for a sender with a given ephemeral key: how a reproducible run seals.
+"""HPKE base mode for a sender with a given ephemeral key, for reproducible runs.
 
 RFC 9180, sections 4 to 6, for DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and ChaCha20Poly1305, over the primitives of
 ``cryptography``. A private run does not use this: it seals with ``cryptography``'s own ``Suite``.
@@ -33,7 +33,7 @@ def labeled_expand(suite: bytes, secret: bytes, label: bytes, info: bytes, lengt
 
 
 def derive_private_key(material: bytes) -> X25519PrivateKey:
-    """Return the private key of at least 32 bytes of key material (section 7.1.3, ``DeriveKeyPair``)."""
+    """Return the private key derived from at least 32 bytes of key material (section 7.1.3, ``DeriveKeyPair``)."""
     secret = labeled_extract(_KEM_SUITE, b"", b"dkp_prk", material)
     return X25519PrivateKey.from_private_bytes(labeled_expand(_KEM_SUITE, secret, b"sk", b"", KEY_BYTES))
 

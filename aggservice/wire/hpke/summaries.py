@@ -27,7 +27,7 @@ from aggservice.wire.hpke.sender import KEY_BYTES
 
 MAGIC: Final = b"aggsealed1\n"
 SEALED_SUFFIX: Final = ".sealed"
-"""What the name of a sealed shard ends with."""
+"""The suffix of a sealed shard's name."""
 STREAM_NAME: Final = ""
 TOTALS_NAME: Final = "totals"
 """The names of the two documents that are not files."""
@@ -39,7 +39,7 @@ _MOST_LABEL_BYTES: Final = 1 << 14
 
 
 class SealedKind(StrEnum):
-    """What a document holds: rows of a histogram, shuffled reports, or the undeclared and the others total."""
+    """What a document contains: rows of a histogram, shuffled reports, or the ``undeclared`` and ``others`` totals."""
 
     HISTOGRAM = "histogram"
     SHUFFLE = "shuffle"
@@ -47,9 +47,10 @@ class SealedKind(StrEnum):
 
 
 def check_output_key(raw: bytes) -> bytes:
-    """Return the 32 bytes of an X25519 public key; KeySetError if they are not, or anyone could open what it seals.
+    """Return ``raw`` if it is a safe X25519 public key; otherwise raise ``KeySetError``.
 
-    A point of small order gives the same shared secret, zero, with every private key (RFC 7748, section 6.1).
+    It must have 32 bytes. A point of small order is refused, because anyone could open what is sealed to it: the shared
+    secret is zero for every private key (RFC 7748, section 6.1).
     """
     if len(raw) != KEY_BYTES:
         raise KeySetError(f"the public key has {len(raw)} bytes: an X25519 public key has {KEY_BYTES}")
@@ -71,7 +72,7 @@ def parse_output_key(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedLabel:
-    """What a document says in the clear. Every chunk is bound to all of it."""
+    """The part of a document that is not encrypted. Every chunk is bound to the whole label."""
 
     job_request_id: str
     name: str
@@ -127,7 +128,7 @@ class SummarySealer:
     bits: Bits
 
     def document(self, name: str, kind: SealedKind, *, rows: int, body: bytes) -> Iterator[bytes]:
-        """Yield a document piece by piece. Each call seals anew, and gives other bytes unless the bits are seeded."""
+        """Yield a document piece by piece. Each call seals again, so the bytes differ unless the bits are seeded."""
         label = SealedLabel(
             job_request_id=self.job_request_id,
             name=name,
@@ -145,7 +146,7 @@ class SummarySealer:
             yield seal_bound(part, info=label.info(chunk), key=key, bits=bits)
 
     def totals(self, undeclared: int, others: int) -> bytes:
-        """Return the document of the two totals that a job may release besides its rows."""
+        """Return the sealed document of the two totals that a job may release besides its rows."""
         body = b"".join(one.to_bytes(8, "big", signed=True) for one in (undeclared, others))
         return b"".join(self.document(TOTALS_NAME, SealedKind.TOTALS, rows=1, body=body))
 
@@ -155,7 +156,7 @@ def _chunks(size: int) -> int:
 
 
 def read_label(document: bytes) -> tuple[SealedLabel, int]:
-    """Return the label of a document and where its chunks begin; SealedSummaryError if it is not whole."""
+    """Return a document's label and the position of its first chunk; SealedSummaryError if it is incomplete."""
     start = len(MAGIC) + _LENGTH_BYTES
     if not document.startswith(MAGIC) or len(document) < start:
         raise SealedSummaryError("this is not a sealed summary: it does not begin with `aggsealed1`")
@@ -171,7 +172,7 @@ def read_label(document: bytes) -> tuple[SealedLabel, int]:
 def open_document(document: bytes, keys: KeySet, *, job_request_id: str = "", name: str | None = None) -> bytes:
     """Return the bytes that were sealed; SealedSummaryError if ``keys`` do not open them.
 
-    A ``job_request_id`` or ``name`` that is given must be the document's.
+    If ``job_request_id`` or ``name`` is given, the document must have the same one.
     """
     label, at = read_label(document)
     if (job_request_id and label.job_request_id != job_request_id) or (name is not None and label.name != name):
@@ -199,13 +200,13 @@ def open_document(document: bytes, keys: KeySet, *, job_request_id: str = "", na
 
 
 def open_totals(document: bytes, keys: KeySet, *, job_request_id: str) -> tuple[int, int]:
-    """Return the undeclared and the others total."""
+    """Return the totals ``undeclared`` and ``others`` of a sealed document of totals."""
     body = open_document(document, keys, job_request_id=job_request_id, name=TOTALS_NAME)
     return int.from_bytes(body[:8], "big", signed=True), int.from_bytes(body[8:], "big", signed=True)
 
 
 def histogram_columns(body: bytes | memoryview) -> tuple[NDArray[np.uint64], NDArray[np.uint64], NDArray[np.int64]]:
-    """Return high and low halves of the buckets, and the metrics: all buckets come first, then all metrics."""
+    """Return the high and low halves of the buckets, and the metrics. ``body`` has all buckets, then all metrics."""
     count = len(body) // ROW_BYTES
     buckets = np.frombuffer(body, dtype=">u8", count=2 * count).reshape(-1, 2)
     metrics = np.frombuffer(body, dtype=">i8", count=count, offset=16 * count)

@@ -36,8 +36,8 @@ class SealedPayload:
 class AggregatableReport:
     """One report as a browser sends it. ``shared_info`` is the exact text that the payloads are bound to.
 
-    ``trigger_context_id`` and the two debug keys are Attribution Reporting's, ``context_id`` and ``debug_key``
-    Private Aggregation's. Only reports without a version have the last three fields.
+    Attribution Reporting has ``trigger_context_id`` and the two debug keys of source and trigger; Private Aggregation
+    has ``context_id`` and ``debug_key``. Only reports without a version have the last three fields.
     """
 
     shared_info: str
@@ -85,7 +85,7 @@ class AggregatableReport:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> AggregatableReport:
-        """Return the report that ``text`` is; raise ``ReportBodyError`` naming the field that is wrong."""
+        """Parse a report body; a ``ReportBodyError`` names the field that is wrong."""
         if len(text) > MAX_BODY_BYTES:
             raise ReportBodyError(f"the report body has more than {MAX_BODY_BYTES} bytes")
         try:
@@ -157,7 +157,7 @@ def _payload(entry: Any) -> SealedPayload:
 def seal_payload(
     plaintext: bytes, *, shared_info: SharedInfo, keys: PublicKeySet, bits: Bits
 ) -> tuple[str, SealedPayload]:
-    """Return the text of ``shared_info`` and ``plaintext`` sealed under it to a key picked uniformly.
+    """Return the text of ``shared_info``, and ``plaintext`` sealed with it to a random key of ``keys``.
 
     As in Chrome, the cleartext is included if ``shared_info`` enables debug mode.
     """
@@ -185,7 +185,7 @@ def make_report(
 ) -> AggregatableReport:
     """Return the report of ``contributions``, padded with nulls to ``maximum`` and sealed to a key of ``keys``.
 
-    By default, filtering IDs take one byte, and none before version 1.0. Without contributions, it is a null report.
+    By default, filtering IDs have one byte, and before version 1.0 none. Without contributions, it is a null report.
     """
     if filtering_id_bytes is None:
         filtering_id_bytes = DEFAULT_FILTERING_ID_BYTES if shared_info.has_filtering_ids else 0

@@ -1,4 +1,4 @@
-"""Device tokens: a device registry's signature that a report comes from one of its clients.
+"""Device tokens: signatures by which a device registry confirms that a report comes from one of its clients.
 
 The registry signs at most one token per client and collection. A token binds the reporting origin, the collection and
 the report id, and travels inside the sealed payload: those who handle the report cannot see, make, remove or move
@@ -24,7 +24,7 @@ _DOMAIN = b"aggservice device token v1\0"
 
 
 def check_collection(label: str) -> None:
-    """Refuse a collection label that is not 1 to 64 printable ASCII characters."""
+    """Raise ``EncodingError`` unless the collection label has 1 to 64 characters, all printable ASCII."""
     if not 1 <= len(label) <= MAX_COLLECTION_CHARACTERS or not (label.isascii() and label.isprintable()):
         raise EncodingError(
             f"the collection {label[:80]!r} is invalid: use 1 to {MAX_COLLECTION_CHARACTERS} printable ASCII characters"
@@ -32,7 +32,7 @@ def check_collection(label: str) -> None:
 
 
 def token_message(*, origin: str, collection: str, report_id: bytes) -> bytes:
-    """Return the bytes that a token signs: a domain, then origin and collection with their lengths, then the id.
+    """Return the bytes that a token signs: a fixed prefix, origin and collection with their lengths, and the id.
 
     ``origin`` is a reporting origin as a browser writes it and ``report_id`` the 16 bytes of the report's UUID.
     """
@@ -51,13 +51,13 @@ def _prefix(origin: str, collection: str) -> bytes:
 
 
 def sign_token(keys: RegistryKeyPair, *, origin: str, collection: str, report_id: bytes) -> bytes:
-    """Return the 64 bytes of a token. The caller decides who may have one (``ldp_client.Registry``)."""
+    """Return the 64 bytes of a token. It signs whatever it is given; ``ldp_client.Registry`` decides who gets one."""
     return keys.private.sign(token_message(origin=origin, collection=collection, report_id=report_id))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCheck:
-    """What tokens are checked against: the registry's public key and the collection that a job names."""
+    """Checks tokens against a registry's public key and the collection that a job names."""
 
     key: RegistryKey
     collection: str
@@ -66,7 +66,7 @@ class TokenCheck:
         check_collection(self.collection)
 
     def valid(self, token: bytes, *, origin: str, report_id: bytes) -> bool:
-        """Return whether ``token`` is the registry's for this origin, this collection and this report id.
+        """Return whether the registry signed ``token`` for this origin, collection and report id.
 
         ``origin`` and ``report_id`` come from a parsed ``shared_info``. Costs one Ed25519 verification.
         """

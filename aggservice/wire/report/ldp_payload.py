@@ -2,7 +2,7 @@
 
 ``{"data": bytes, "operation": "ldp", "randomizer": 28 bytes}``, canonical CBOR like the histogram payload, with an
 optional ``"token"`` of 64 bytes (``device_tokens``) between ``data`` and ``operation``. All reports of one
-randomizer with a token have one length, and so have all without, so that the sealed length reveals nothing.
+randomizer with a token have the same length, and so have all without one: the sealed length reveals nothing else.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TOKEN, MIDDLE = b"etoken\x58\x40", b"ioperationcldpjrandomizer\x58\x1c"
 class Randomizer:
     """Which local randomizer made a report, as the device states it inside the sealed payload.
 
-    Randomizers have the same ``identity`` exactly if mechanism and parameters are the same. ``epsilon_micro`` is ε₀ of
-    one report and ``epsilon_permanent_micro`` ε∞ of all reports of one value, both in millionths; None if
-    nothing bounds the latter.
+    Randomizers have the same ``identity`` exactly if mechanism and parameters are the same. ``epsilon_micro`` is ε₀,
+    for one report; ``epsilon_permanent_micro`` is ε∞, for all reports of one value, or None if nothing bounds it. Both
+    are in millionths.
     """
 
     identity: bytes
@@ -56,7 +56,7 @@ class Randomizer:
 
     @property
     def hex(self) -> str:
-        """The same as 56 hexadecimal digits, the form in which a job names it."""
+        """The bytes of ``to_bytes`` as 56 hexadecimal digits, which a job uses to name the randomizer."""
         return self.to_bytes().hex()
 
     @classmethod

@@ -1,4 +1,4 @@
-"""The histogram payload: contributions as CBOR, one payload at a time; ``cbor2`` reads it.
+"""The histogram payload: contributions as CBOR, encoded and decoded one payload at a time.
 
 ``{"data": [{"id": bytes, "value": 4 bytes, "bucket": 16 bytes}, ...], "operation": "histogram"}``, integers
 big-endian, keys in canonical order, padded with null contributions so that the length reveals nothing (WICG
@@ -167,7 +167,7 @@ def _refuse_tag(decoder: cbor2.CBORDecoder) -> NoReturn:
 
 
 class _NoTags(Mapping[int, Callable[..., Any]]):
-    """Has a decoder for every tag, which refuses it."""
+    """A mapping that gives every CBOR tag a decoder that refuses the tag."""
 
     def __getitem__(self, tag: int) -> Callable[..., Any]:
         return _refuse_tag

@@ -35,8 +35,8 @@ _ROOT_OF_MINUS_ONE = pow(2, (_P - 1) // 4, _P)
 class RegistryKey:
     """The public key of a device registry.
 
-    Refused: a key that is not a point of the curve, which would verify nothing, and a point of small order (32 zero
-    bytes, for example), under which anyone can make signatures.
+    KeySetError for bytes that are not a point of the curve, which would verify nothing, and for a point of small order
+    (32 zero bytes, for example), with which anyone can forge signatures.
     """
 
     raw: bytes
@@ -49,19 +49,21 @@ class RegistryKey:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the key in hexadecimal: how the ledger and a statement name it."""
+        """The SHA-256 of the key in hexadecimal, which identifies the key in the ledger and in statements."""
         return hashlib.sha256(self.raw).hexdigest()
 
     @classmethod
     def parse(cls, text: str) -> RegistryKey:
-        """Return the key that 64 hexadecimal digits, or the base64 of 32 bytes, stand for."""
+        """Read a key from 64 hexadecimal digits, or from the base64 of 32 bytes."""
         text = text.strip()
         try:
             raw = bytes.fromhex(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             raw = b""
         if len(raw) != KEY_BYTES:
-            raise KeySetError(f"a registry's public key is 64 hexadecimal digits or the base64 of {KEY_BYTES} bytes")
+            raise KeySetError(
+                f"this is not a registry's public key: give 64 hexadecimal digits or the base64 of {KEY_BYTES} bytes"
+            )
         return cls(raw=raw)
 
     @classmethod
@@ -109,7 +111,7 @@ class RegistryKeyPair:
 
     @classmethod
     def read(cls, path: Path) -> RegistryKeyPair:
-        """Return the key pair in ``path``; refuse a file that others can read."""
+        """Return the key pair in ``path``; KeySetError if it is invalid or if others can read the file."""
         document = read_private_file(path, holds="a private key", remedy=_REMEDY)
         try:
             fields = json.loads(document)

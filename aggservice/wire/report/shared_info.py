@@ -36,7 +36,7 @@ class Api(StrEnum):
 
     @property
     def has_source_time(self) -> bool:
-        """Whether reports of this API may name a source's time."""
+        """Whether reports of this API may have a ``source_registration_time``."""
         return self in (Api.ATTRIBUTION_REPORTING, Api.ATTRIBUTION_REPORTING_DEBUG)
 
     @property
@@ -65,8 +65,8 @@ W3C_NUMBERS = {
 class SharedInfo:
     """The fields of ``shared_info``, valid once built. Times are whole seconds since the Unix epoch.
 
-    ``api`` is absent, and ``privacy_budget_key`` present, only in reports without a version. Only W3C reports have the
-    last three: the size of their histogram, the most that it adds up to, and the ε they were made for, in 10⁻⁶.
+    Only reports without a version have a ``privacy_budget_key``, and only they have no ``api``. Only W3C reports have
+    the last three: the size of the histogram, its largest possible sum, and the ε they were made for, in 10⁻⁶.
     """
 
     api: Api | None
@@ -87,7 +87,7 @@ class SharedInfo:
 
     @classmethod
     def parse(cls, text: str | bytes) -> SharedInfo:
-        """Return the fields of ``text``; raise ``SharedInfoError`` with the counter of the first problem.
+        """Return the fields of ``text``; raise ``SharedInfoError`` with the status of the first problem.
 
         Unknown fields are ignored, as in the deployed service.
         """
@@ -151,7 +151,7 @@ def _check(info: SharedInfo) -> None:
     invalid = ReportStatus.REQUIRED_SHAREDINFO_FIELD_INVALID
     if info.version == UNVERSIONED:
         if info.api is not None or info.privacy_budget_key is None:
-            raise _refuse(invalid, "a report without a version has a privacy_budget_key and no api")
+            raise _refuse(invalid, "a report without a version must have a privacy_budget_key and no api")
         if _PRINTABLE.fullmatch(info.privacy_budget_key) is None:
             raise _refuse(invalid, "privacy_budget_key is not base64")
     elif info.api is None or info.privacy_budget_key is not None:

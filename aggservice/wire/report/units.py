@@ -25,7 +25,7 @@ def unit_hour(time_s: int) -> bytes:
 
 
 def origin_prefix(origin: str) -> bytes:
-    """Return the origin as the hashes take it: its length in two bytes, then its text."""
+    """Return the origin in the form that is hashed: its length in two bytes, then its text."""
     raw = origin.encode()
     return len(raw).to_bytes(2, "big") + raw
 
@@ -40,11 +40,13 @@ def instant(time_s: int) -> str:
 
 
 def shared_id_text(info: SharedInfo, filtering_id: int) -> str:
-    """Return the text whose SHA-256 is the shared ID: api, version, origin, for Attribution Reporting destination
-    and source time, and the filtering ID from version 1.0 on or when it is not zero.
+    """Return the text whose SHA-256 is the shared ID.
+
+    It has api, version and origin; for Attribution Reporting also destination and source time; and the filtering ID if
+    the version is at least 1.0 or the ID is not 0.
     """
     if info.api is None:
-        raise EncodingError("a report without a version has no shared ID")
+        raise EncodingError("a report without a version has no shared ID: leave it out")
     parts = [info.api.value, info.version, info.reporting_origin]
     if info.attribution_destination is not None:
         parts.append(info.attribution_destination)
@@ -61,7 +63,7 @@ def shared_id(info: SharedInfo, filtering_id: int = 0) -> str:
 
 
 def report_unit(info: SharedInfo, filtering_id: int = 0) -> bytes:
-    """Return the unit that is this report under this filtering ID."""
+    """Return the unit key of this one report and filtering ID."""
     message = (
         origin_prefix(info.reporting_origin)
         + info.report_id_bytes
@@ -71,13 +73,13 @@ def report_unit(info: SharedInfo, filtering_id: int = 0) -> bytes:
 
 
 def shared_id_unit(info: SharedInfo, filtering_id: int = 0) -> bytes:
-    """Return the unit that this report shares with others of its shared ID and hour."""
+    """Return the unit key that all reports with the same shared ID and hour have in common."""
     message = origin_prefix(info.reporting_origin) + shared_id_text(info, filtering_id).encode()
     return unit_hour(info.scheduled_report_time_s) + sha256(message).digest()[:_DIGEST_BYTES]
 
 
 def checked_filtering_id(filtering_id: int) -> int:
-    """Return a filtering ID that is in range; raise ``EncodingError`` for any other number."""
+    """Return ``filtering_id`` if it is in range; otherwise raise ``EncodingError``."""
     if not 0 <= filtering_id <= MAX_FILTERING_ID:
         raise EncodingError(f"the filtering ID {filtering_id} is out of range: use an integer from 0 to 2^64 - 1")
     return filtering_id
