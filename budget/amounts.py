@@ -90,7 +90,7 @@ def decimal_text(value: int, places: int) -> str:
 
 
 def limit_units(what: str, text: str | int, places: int, maximum: int, minimum: int = 1) -> int:
-    """Read an operator's limit from decimal text, rounding down to the grid, into [minimum, maximum] grid steps.
+    """Return an operator's limit in grid steps, rounded down; AmountError if it is not in [minimum, maximum].
 
     >>> limit_units("epsilon limit", "0.0000019", 6, 10**15)
     1
@@ -99,7 +99,7 @@ def limit_units(what: str, text: str | int, places: int, maximum: int, minimum: 
     if not minimum <= value:
         raise ZeroAmountError(f"{what} {text} rounds down to 0 multiples of 1e-{places}: give a larger limit")
     if not value <= maximum:
-        raise AmountTooLargeError(f"{what} {text} is above {decimal_text(maximum, places)}")
+        raise AmountTooLargeError(f"{what} {text} is above {decimal_text(maximum, places)}: give at most that")
     return value
 
 
@@ -112,7 +112,7 @@ def _check(what: str, steps: object, places: int, maximum: int, minimum: int = 1
     if steps < minimum:
         raise ZeroAmountError(f"{what} must be above 0")
     if steps > maximum:
-        raise AmountTooLargeError(f"{what} is above {decimal_text(maximum, places)}")
+        raise AmountTooLargeError(f"{what} is above {decimal_text(maximum, places)}: give at most that")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)

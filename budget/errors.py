@@ -91,7 +91,7 @@ class StagingError(BudgetError):
 
 
 class RemoteError(StagingError):
-    """Object storage did not answer, or refused. What is paid for stays staged, and is published later."""
+    """Object storage did not answer, or refused. A result that is paid for stays staged and is published later."""
 
 
 class LeaseLostError(BudgetError):

@@ -1,4 +1,4 @@
-"""What a release costs, and whether a unit can pay: the privacy filter of a ledger, fixed when it is created.
+"""The privacy filter of a ledger: the cost of a release, and whether a unit can pay. It is fixed at creation.
 
 Both filters add up what was spent and refuse a release that would bring the sum above the limit. That is sound even
 when later costs depend on earlier answers: for (ε, δ) by the paper's Algorithm 1 and Theorem 4.3, for zCDP by its
@@ -42,7 +42,7 @@ class Spend:
             raise BudgetError(f"{self.uses} uses are out of range: give 0 to {USES_UNBOUNDED}")
 
     def left_of(self, limit: Spend) -> Spend:
-        """Return what is left of ``limit`` after this much, which must not exceed it."""
+        """Return ``limit`` minus this spend, which must not exceed it."""
         return Spend(
             loss_micro=limit.loss_micro - self.loss_micro,
             delta_atto=limit.delta_atto - self.delta_atto,
@@ -194,7 +194,7 @@ def filter_from_plain(plain: dict[str, Any]) -> Filter:
         else:
             raise FormatError(f"{plain['name']!r} is not the name of a filter")
     except (KeyError, TypeError, ValueError) as problem:
-        raise FormatError(f"not a filter: {problem}") from problem
+        raise FormatError(f"the filter cannot be read: {problem}") from problem
     if filter_to_plain(chosen) != plain:
         raise FormatError("the filter is not in canonical form")
     return chosen

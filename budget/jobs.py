@@ -15,7 +15,7 @@ from budget.log.entries import ReleaseEntry, check_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobKey:
-    """A job: its caller and its id, which belongs to one request for ever."""
+    """A job: its caller and its id. A caller can use an id for one request only."""
 
     caller: str
     job_id: str
@@ -62,7 +62,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remaining:
-    """The remaining budget in a set of units: of the unit with the least left, and of the unit with the most left."""
+    """The least and the most budget that any unit of a set has left, for loss, δ and uses separately."""
 
     least: Spend
     most: Spend

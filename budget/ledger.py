@@ -59,7 +59,7 @@ def _head(transaction: Transaction) -> Head:
 
 
 class CreateOptions(TypedDict):
-    """What ``Ledger.create`` and ``Ledger.open_or_create`` take."""
+    """The options of ``Ledger.create`` and ``Ledger.open_or_create``."""
 
     filter: Filter
     signer: Signer
@@ -368,7 +368,7 @@ class Ledger:
     ) -> tuple[Shortfall, ...]:
         """Return one page of shortfalls of ``units``, which come from BudgetExhaustedError.units or Check.lacking."""
         if not (offset >= 0 and 0 < limit <= PAGE_MAX):
-            raise BudgetError(f"a page has 1 to {PAGE_MAX} units and starts at 0 or later, not {limit} at {offset}")
+            raise BudgetError(f"a page of {limit} units from {offset} is invalid: use 1 to {PAGE_MAX} units, from 0 on")
         page = UnitSet(UnitSet.of(units).keys[offset : offset + limit])
         cost = self.filter.cost(release)
         return self.store.read("explain", lambda t: explain_page(t, page, cost, self.filter, caller))
@@ -384,7 +384,7 @@ class Ledger:
         return self._remaining(lambda transaction: (asked,))
 
     def remaining_of(self, seq: int) -> Remaining:
-        """Return the same for the units of release ``seq``, which are read a part at a time."""
+        """Return what ``remaining`` returns for the units of release ``seq``; they are read a part at a time."""
         return self._remaining(lambda transaction: (UnitSet.packed(part.keys) for part in transaction.parts(seq)))
 
     def _remaining(self, sets: Callable[[Transaction], Iterable[UnitSet]]) -> Remaining:
@@ -395,13 +395,13 @@ class Ledger:
     def recover_budget(self, *, operator: str, reason: str, seq: int) -> bytes:
         """Refund, once and in full, what the units of release ``seq`` paid; return the receipt of the new entry.
 
-        An operator's decision, possible only in a ledger created with ``recovery``, and recorded in the log. The
+        This is an operator's decision. Only a ledger created with ``recovery`` allows it, and the log records it. The
         release itself stays: its job id remains used and its result unchanged.
         """
         check_name("the operator", operator)
         check_name("the reason", reason)
         if not self.genesis.recovery:
-            raise RecoveryForbiddenError("budget recovery is off in this ledger: only a new ledger can have it")
+            raise RecoveryForbiddenError("budget recovery is off in this ledger: only a new ledger can allow it")
 
         def work(transaction: Transaction) -> bytes:
             row = transaction.entry(seq)

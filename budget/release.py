@@ -1,4 +1,4 @@
-"""What happened: a release, its mechanisms and their parameters. ``budget.filters`` says what it costs."""
+"""A release: its mechanisms and their parameters. ``budget.filters`` computes what it costs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class GaussianNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalReports:
-    """Reports that devices randomized with ε₀ each, released in random order; each unit once (see ``filters``)."""
+    """Reports, each randomized by its device with ε₀, released in random order; each unit only once (``filters``)."""
 
     name: ClassVar[str] = "local_response"
     epsilon: Epsilon
@@ -63,7 +63,7 @@ class LocalReports:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffledReports:
-    """The same, at the lower price (ε, δ) that shuffling gives for n honest clients in the central model
+    """Like ``LocalReports``, at the lower price (ε, δ) that shuffling gives n honest clients in the central model
     (Erlingsson and others 2019, Theorem 7, or the numerical bound of ``aggservice.mechanisms``).
 
     It carries the inputs of its price. A price below the bound is refused, both in a charge and in a log.
@@ -118,7 +118,7 @@ Mechanism = LaplaceNoise | LaplaceDiscovery | GaussianNoise | LocalReports | Shu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One release: every mechanism that ran on the same units, and what else an auditor should know.
+    """One release: every mechanism that ran on the same units, and parameters for auditors.
 
     ``unit`` names the privacy unit that pays. ``covers`` maps each API whose reports went in to the number of times
     that its bounds count (``budget.terms``). ``parameters`` are names and texts (Λ₁, Λ₀, τ, filtering IDs…) that are
@@ -155,11 +155,11 @@ class Release:
 
     @property
     def final(self) -> bool:
-        """Whether units that pay for this release can never pay again, and are reports in every ledger."""
+        """Whether units that pay for this release can never pay again. They are reports, whatever the ledger's unit."""
         return self.of_reports or any(isinstance(one, OneUseNoise) for one in self.mechanisms)
 
     def check_units(self, count: int) -> None:
-        """Refuse shuffled reports if the number of units differs from the one that their price is for."""
+        """Raise BudgetError if shuffled reports have a price for another number of reports than ``count``."""
         for one in self.mechanisms:
             if isinstance(one, ShuffledReports) and one.reports != count:
                 raise BudgetError(f"the price is for {one.reports} shuffled reports, but {count} units would pay it")
@@ -177,13 +177,13 @@ def release_to_plain(release: Release) -> dict[str, Any]:
 
 def _whole(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX):
-        raise FormatError(f"not a whole number: {text!r}")
+        raise FormatError(f"{text!r} is not a whole number in decimal")
     return int(text)
 
 
 def _bound(text: str) -> AmplificationBound:
     if text not in tuple(AmplificationBound):
-        raise FormatError(f"not a bound of amplification: {text!r}")
+        raise FormatError(f"{text!r} is not the name of an amplification bound")
     return AmplificationBound(text)
 
 
@@ -210,7 +210,7 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
     kind = _KINDS.get(plain.get("name", ""))
     read = {field.name: _FIELDS[field.name] for field in fields(kind)} if kind is not None else {}
     if kind is None or plain.keys() != {"name", *(key for key, _ in read.values())}:
-        raise FormatError(f"not a mechanism: {plain!r}")
+        raise FormatError(f"these values are not a mechanism: {plain!r}")
     return kind(**{name: parse(plain[key]) for name, (key, parse) in read.items()})
 
 

@@ -44,7 +44,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntryRow:
-    """One row of ``entries``."""
+    """One row of the table ``entries``: an entry and its receipt."""
 
     seq: int
     header: bytes
@@ -53,7 +53,7 @@ class EntryRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRow:
-    """One row of ``units``."""
+    """One row of the table ``units``: a part of the unit keys of an entry."""
 
     seq: int
     part: int
@@ -64,7 +64,7 @@ class PartRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRow:
-    """One row of ``jobs``."""
+    """One row of the table ``jobs``: the entry and the result of a job."""
 
     caller: str
     job_id: str
@@ -89,7 +89,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def entry(self, seq: int) -> EntryRow | None:
-        """Return an entry."""
+        """Return the entry with this number, or None."""
 
     @abstractmethod
     def entries(self, start: int = 0) -> Iterator[EntryRow]:
@@ -112,7 +112,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def job(self, caller: str, job_id: str) -> JobRow | None:
-        """Return the job of that caller and id."""
+        """Return the job of this caller and id, or None."""
 
     def admit(self, caller: str, job_id: str) -> None:  # noqa: B027
         """Raise LeaseLostError if another service has taken over this job, and keep it from doing so until the commit.

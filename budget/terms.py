@@ -54,7 +54,7 @@ class Terms:
         missing = sorted(set(covers) - set(self.bounds))
         if missing:
             raise TermsError(
-                f"this ledger has no bounds for {', '.join(missing)}: use one of {', '.join(self.bounds) or 'no API'}"
+                f"this ledger has no bounds for {', '.join(missing)}, only for {', '.join(self.bounds) or 'no API'}"
             )
         if not covers:
             return max(self.bounds.values(), key=lambda one: (one.l1, one.l0), default=Sensitivity())
@@ -69,8 +69,8 @@ class Terms:
     def check(self, release: Release) -> None:
         """Refuse a release with another unit than the ledger's, an unknown API, or other bounds than its APIs have.
 
-        Final releases are charged per report in every ledger. Noise of one use states its own bound, 2 · max_value, and
-        covers only APIs without a bound in the ledger, whose devices bound each report and say so in it.
+        Final releases are charged per report in every ledger. A release with ``OneUseNoise`` has its own bound,
+        2 · max_value, and covers only APIs without a bound in the ledger: their devices bound each report.
         """
         expected = REPORT_UNIT if release.final else self.unit
         if release.unit != expected:
@@ -83,7 +83,7 @@ class Terms:
         once = [one for one in release.mechanisms if isinstance(one, OneUseNoise)]
         if once:
             if len(release.mechanisms) > 1 or not self.bounds.keys().isdisjoint(release.covers):
-                raise TermsError("noise of one use stands alone and covers no API that this ledger has bounds for")
+                raise TermsError("one-use noise must be the only mechanism, over APIs without bounds in this ledger")
             bounds = Sensitivity(l1=once[0].sensitivity, l0=once[0].sensitivity)
         else:
             bounds = self.sensitivity(release.covers)

@@ -32,7 +32,7 @@ UNREADABLE: Final = (BudgetError, ValueError, TypeError, OverflowError, sqlite3.
 
 
 class DisagreementError(BudgetError):
-    """Two values that must agree differ: at entry ``seq`` (None: at no single entry), in ``what``, as ``text`` says."""
+    """Two values that must agree differ. ``seq`` is the entry (None: no single one), ``what`` the part."""
 
     def __init__(self, seq: int | None, what: str, text: str) -> None:
         super().__init__(("" if seq is None else f"entry {seq}: ") + f"{what}: {text}")
@@ -87,7 +87,7 @@ class LogReplay:
         if isinstance(entry, Genesis):
             self.genesis, self.ledger_id, self._balances = entry, leaf, Tally(entry.filter.limit, self._span)
             if any(True for _ in parts):
-                raise DisagreementError(entry.seq, "units", "a genesis charges no units")
+                raise DisagreementError(entry.seq, "units", "a genesis entry must not charge units")
         else:
             self._check_cost(entry)
             self._charge(entry, parts)
@@ -113,7 +113,7 @@ class LogReplay:
         if entry.previous != self.head:
             raise DisagreementError(seq, "chain", "its previous hash is not the hash of the entry before it")
         if type(entry.time_ms) is not int or not entry.time_ms >= self._time_ms:
-            raise DisagreementError(seq, "time", f"its time of {entry.time_ms} ms is before the entry before it")
+            raise DisagreementError(seq, "time", f"its time, {entry.time_ms} ms, is before that of the last entry")
         if isinstance(entry, Genesis) != (seq == 0):
             raise DisagreementError(seq, "order", "the genesis must be the first entry, and only the first")
         return entry
@@ -156,7 +156,7 @@ class LogReplay:
             )
 
     def _charge(self, entry: ReleaseEntry | RecoveryEntry, parts: Iterable[bytes]) -> None:
-        """Replay an entry's units part by part: order, count, digest and every unit's limit."""
+        """Replay an entry's units part by part; check their order, count and digest, and every unit's limit."""
         digest, seen, last = hashlib.sha256(), 0, b""
         for raw in parts:
             keys = columns(rows(raw))
@@ -172,7 +172,7 @@ class LogReplay:
 
 
 def charge_part(balances: Tally, entry: ReleaseEntry | RecoveryEntry, raw: bytes) -> None:
-    """Add what an entry charged to some of its units, or refunded; DisagreementError if a unit leaves its limit."""
+    """Charge or refund some of an entry's units; DisagreementError if a unit goes above its limit or below 0."""
     bad = balances.charge(columns(rows(raw)), entry.cost, -1 if isinstance(entry, RecoveryEntry) else 1)
     if bad >= 0:
         unit = raw[bad * UNIT_BYTES : (bad + 1) * UNIT_BYTES].hex()
@@ -190,7 +190,7 @@ class Evidence:
         self._public_key = public_key
 
     def compare(self, log: LogReplay, entry: Entry) -> int:
-        """Compare the receipts of the entry just replayed and the checkpoints at it; return how many there were."""
+        """Compare the receipts and checkpoints of the entry just replayed; return how many there were."""
         assert log.genesis is not None
         if self._public_key is not None and log.genesis.public_key != self._public_key:
             raise DisagreementError(0, "key", "the ledger's signing key differs from the expected one")
@@ -215,7 +215,7 @@ class Evidence:
 
 
 def check_end(log: LogReplay, checkpoint: Checkpoint) -> None:
-    """Check that a checkpoint states exactly the log replayed so far."""
+    """Check that a checkpoint was signed for exactly the log replayed so far."""
     assert log.genesis is not None
     expected = (log.ledger_id, log.entries, log.head, log.root, log.genesis.public_key)
     signed = (checkpoint.ledger_id, checkpoint.entries, checkpoint.head, checkpoint.root, checkpoint.public_key)

@@ -1,9 +1,9 @@
 """Verify an exported privacy-budget log, with checkpoints, receipts and summaries, in one file of plain Python.
 
 It needs Python 3.11 and `cryptography`, and shares no code with the program that wrote the log. It replays every entry:
-chain, costs, units, limits, refunds; then the signed checkpoint at the end and whatever evidence is given. Exit code 0:
-everything agrees; 1: something does not, and the first difference is named; 2: a file cannot be read. It takes about
-300 bytes of memory per unit. It does not recompute the amplified price of shuffled reports, and says how many it met.
+chain, costs, units, limits, refunds; then the signed checkpoint at the end and the evidence that is given. Exit code 0:
+everything agrees; 1: the first difference is printed; 2: a file cannot be read. It takes about 300 bytes of memory per
+unit. It does not recompute the amplified price of shuffled reports, and prints how many there are.
 """
 
 import argparse
@@ -39,7 +39,7 @@ Cost = tuple[int, int, int]
 
 
 class Mismatch(Exception):
-    """Two things that must agree do not."""
+    """Two values that must agree differ."""
 
 
 def need(condition: object, text: str) -> None:
@@ -70,7 +70,7 @@ def simple(value: Any, depth: int) -> None:
 
 
 def amount(text: Any, unit: int, most: int, least: int = 0) -> int:
-    """Return decimal text as a whole number of 1/unit; refuse any but its one canonical spelling."""
+    """Return decimal text as a whole number of 1/unit; Mismatch unless it has its one canonical spelling."""
     need(isinstance(text, str) and re.fullmatch(r"[0-9]{1,30}(\.[0-9]{1,20})?", text), f"{text!r} is not an amount")
     steps = Fraction(text) * unit
     need(steps.denominator == 1 and least <= steps <= most, f"the amount {text} is out of range")
@@ -181,10 +181,10 @@ class Replay:
         )
         need(entry["seq"] == self.count and type(entry["seq"]) is int, "its number is wrong")
         need(hexadecimal(entry["previous"], 32) == self.head, "its previous hash is not the hash of the entry before")
-        need(type(entry["time_ms"]) is int and entry["time_ms"] >= self.time, "its time is before the entry before")
+        need(type(entry["time_ms"]) is int and entry["time_ms"] >= self.time, "its time is before the last entry's")
         need((kind == "genesis") == (self.count == 0), "the genesis must be the first entry, and only the first")
         if kind == "genesis":
-            need(not units, "a genesis charges no units")
+            need(not units, "a genesis entry must not charge units")
             self.start(entry, raw)
         else:
             cost = self.release_cost(entry) if kind == "release" else self.refund(entry)
@@ -197,18 +197,18 @@ class Replay:
         return entry
 
     def start(self, entry: Any, raw: bytes) -> None:
-        need(entry["format"] == "aggservice-ledger-2" and entry["unit_bytes"] == UNIT_BYTES, "another format of ledger")
+        need(entry["format"] == "aggservice-ledger-2" and entry["unit_bytes"] == UNIT_BYTES, "an unknown ledger format")
         chosen = entry["filter"]
         self.loss = {"epsilon-delta": "epsilon", "zcdp": "rho"}.get(chosen.get("name"), "")
-        need(self.loss and set(chosen) == {"name", self.loss, "delta", "uses"}, "this is not a filter")
+        need(self.loss and set(chosen) == {"name", self.loss, "delta", "uses"}, "its filter has wrong members")
         uses = UNBOUNDED if chosen["uses"] == "unbounded" else digits(chosen["uses"], 1, UNBOUNDED - 1)
         self.limit = (amount(chosen[self.loss], MICRO, 10**15, 1), amount(chosen["delta"], ATTO, ATTO), uses)
-        need(set(entry["terms"]) == {"unit", "bounds"}, "these are not terms")
+        need(set(entry["terms"]) == {"unit", "bounds"}, "its terms have wrong members")
         name(entry["terms"]["unit"], 64)
         for api, bounds in entry["terms"]["bounds"].items():
-            need(name(api, 64) and set(bounds) == {"l1", "l0"}, "these are not bounds")
+            need(name(api, 64) and set(bounds) == {"l1", "l0"}, "the bounds of an API have wrong members")
             digits(bounds["l0"], 1, digits(bounds["l1"], 1, 2**32))
-        need(entry["recovery"] in ("on", "off"), "recovery is neither on nor off")
+        need(entry["recovery"] in ("on", "off"), "its recovery is not 'on' or 'off'")
         hexadecimal(entry["public_key"], 32)
         hexadecimal(entry["nonce"], 16)
         self.genesis, self.ledger = entry, leaf(raw)
@@ -220,15 +220,15 @@ class Replay:
         self.jobs.add(job)
         hexadecimal(entry["request"], 32)
         result = entry["result"]
-        need(set(result) == {"sha256", "size", "files"} and type(result["size"]) is int, "this is not a result")
+        need(set(result) == {"sha256", "size", "files"} and type(result["size"]) is int, "its result has wrong members")
         for one in [result, *result["files"]]:
             hexadecimal(one["sha256"], 32)
-            need(one is result or set(one) == {"name", "size", "sha256"}, "this is not a file")
+            need(one is result or set(one) == {"name", "size", "sha256"}, "a result file has wrong members")
             need(
                 type(one["size"]) is int and one["size"] >= 0 and "/" not in one.get("name", "x"), "a bad size or name"
             )
         release = entry["release"]
-        need(set(release) == {"mechanisms", "unit", "covers", "parameters"}, "this is not a release")
+        need(set(release) == {"mechanisms", "unit", "covers", "parameters"}, "its release has wrong members")
         need(0 < len(release["mechanisms"]) <= 16 and len(release["parameters"]) <= 64, "too many mechanisms")
         for key, text in release["parameters"].items():
             need(0 < len(key) <= 64 and isinstance(text, str) and len(text) <= 4096, "a parameter is not short text")
@@ -260,8 +260,8 @@ class Replay:
             digits(one["max_value"], 1, 2**31 - 1)
         if kind == SHUFFLED:
             self.shuffles += 1
-            need(epsilon <= amount(one["local_epsilon"], MICRO, 64 * MICRO, 1), "a shuffle costs more than none")
-            need(digits(one["reports"], 1, 2**53) == units.get("count"), "the price is for another number of reports")
+            need(epsilon <= amount(one["local_epsilon"], MICRO, 64 * MICRO, 1), "shuffling raises its epsilon")
+            need(digits(one["reports"], 1, 2**53) == units.get("count"), "it is priced for another number of reports")
             name(one["bound"], 64)
         return (epsilon if self.loss == "epsilon" else -(-epsilon * epsilon // (2 * MICRO))), delta
 
@@ -272,7 +272,7 @@ class Replay:
         if not covers:
             return
         if ONE_USE in names:
-            need(len(names) == 1 and terms["bounds"].keys().isdisjoint(covers), "noise of one use stands alone")
+            need(len(names) == 1 and terms["bounds"].keys().isdisjoint(covers), "one-use noise must stand alone")
             l1 = l0 = 2 * int(release["mechanisms"][0]["max_value"])
         else:
             need(covers.keys() <= terms["bounds"].keys(), "it covers an API that the ledger has no bounds for")
@@ -282,22 +282,22 @@ class Replay:
             need(l1 <= 2**32 and stated == (str(l1), str(l0)), f"it states other bounds than {l1} and {l0}")
 
     def cost_of(self, plain: Any) -> Cost:
-        need(set(plain) == {self.loss, "delta", "uses"}, "this is not a cost")
+        need(set(plain) == {self.loss, "delta", "uses"}, "its cost has wrong members")
         loss, delta = amount(plain[self.loss], MICRO, 10**15), amount(plain["delta"], ATTO, ATTO)
         return loss, delta, digits(plain["uses"], 0, UNBOUNDED)
 
     def refund(self, entry: Any) -> Cost:
         paid = self.releases.get(entry["recovers"], (None, None, False))
         need(self.genesis["recovery"] == "on", "budget recovery is off in this ledger")
-        need(isinstance(entry["operator"], str) and isinstance(entry["reason"], str), "a refund names who and why")
+        need(isinstance(entry["operator"], str) and isinstance(entry["reason"], str), "it has no operator or reason")
         need(paid[0] is not None and entry["recovers"] not in self.refunded, "it refunds no release, or one twice")
         need(not paid[2], "it refunds a final release")
-        need(paid[:2] == (entry["cost"], entry["units"]), "it refunds another amount, or other units")
+        need(paid[:2] == (entry["cost"], entry["units"]), "its amount or units differ from the refunded release")
         self.refunded.add(entry["recovers"])
         return self.cost_of(entry["cost"])
 
     def charge(self, stated: Any, units: bytes, cost: Cost, sign: int) -> None:
-        need(set(stated) == {"count", "sha256"}, "these are not units")
+        need(set(stated) == {"count", "sha256"}, "its units have wrong members")
         need(len(units) == stated["count"] * UNIT_BYTES, "the number of units differs from the entry")
         need(hashlib.sha256(units).hexdigest() == stated["sha256"], "the digest of the units differs from the entry")
         last = b""

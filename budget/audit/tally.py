@@ -108,7 +108,7 @@ def apply(slots: Slots, rows: Rows, used: int, keys: Columns, cost: Amounts, lim
 
 @njit(cache=True)
 def look_up(slots: Slots, rows: Rows, keys: Columns, found: Indexes) -> np.int64:
-    """Write the row of each key, −1 for an unknown key."""
+    """Write the row of each key into ``found``, −1 for an unknown key."""
     hi, mid, lo = keys
     seen = np.int64(0)
     for i in range(hi.size):
@@ -119,11 +119,11 @@ def look_up(slots: Slots, rows: Rows, keys: Columns, found: Indexes) -> np.int64
 
 
 EVERY_KEY: Final = (0, 1 << 64)
-"""The range of all keys, by their first eight bytes as a number: from the first on, below the second."""
+"""The range of all keys, by their first eight bytes as a number: the first bound is included, the second is not."""
 
 
 def within(keys: Columns, span: tuple[int, int]) -> slice:
-    """Return which of some ascending keys lie in a range."""
+    """Return the slice of ``keys``, which are ascending, that lies in the range ``span``."""
     high = keys[0]
     begin = 0 if span[0] == 0 else int(np.searchsorted(high, np.uint64(span[0])))
     return slice(begin, high.size if span[1] >= 1 << 64 else int(np.searchsorted(high, np.uint64(span[1]))))
@@ -132,7 +132,7 @@ def within(keys: Columns, span: tuple[int, int]) -> slice:
 class Tally:
     """The balances that a log implies, for the units of one range of keys.
 
-    ``charge`` in order of the log; ``amounts`` to compare.
+    Call ``charge`` for each entry in the order of the log, then ``amounts`` to compare the balances.
     """
 
     def __init__(self, limit: Spend, span: tuple[int, int] = EVERY_KEY) -> None:

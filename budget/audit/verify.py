@@ -1,4 +1,4 @@
-"""The audit: replay a log, compare it with the database and with kept evidence, and name the first disagreement.
+"""The audit: replay a log, compare it with the database and with kept evidence, and report the first difference.
 
 In a database, receipts, jobs, results, head and balances must be exactly what the log implies, so that the audit sees a
 change of any value in any column. Balances are compared a range of keys at a time, so that memory is bounded.
@@ -33,7 +33,7 @@ UNITS_AT_ONCE: Final = 30_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """The first difference: at entry ``seq`` (None: at no single entry), in ``what``, as ``text`` says."""
+    """The first difference. ``seq`` is the entry (None: no single one), ``what`` the part, ``text`` the explanation."""
 
     seq: int | None
     what: str
@@ -93,7 +93,7 @@ class _Audit:
         self._evidence.compare_end(self.log)
 
     def report(self, found: Disagreement | None) -> AuditReport:
-        """Return the results."""
+        """Return the report of this audit; ``found`` is the first difference, if any."""
         log = self.log
         return AuditReport(
             disagreement=found,

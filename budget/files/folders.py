@@ -37,7 +37,7 @@ def open_below(folder: int, name: str) -> int:
 
 
 def new_file(folder: int, name: str) -> BinaryIO:
-    """Open a new file for writing; remove any file or link of that name first."""
+    """Remove any file or link of this name, and open a new file for writing."""
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     return os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb")

@@ -53,7 +53,7 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> Manifest:
-        """Read canonical bytes; else FormatError."""
+        """Read a manifest from its canonical bytes; FormatError for any other bytes."""
         plain: dict[str, Any] = decode(raw)
         try:
             if plain["format"] != _FORMAT:
@@ -120,7 +120,7 @@ class Attempt:
     def seal(self, destination: Path | str) -> Manifest:
         """Flush every file to disk and return their digests; they will be published in the folder ``destination``.
 
-        A text is the URL of a folder that is not on this machine.
+        A ``destination`` that is text is the URL of a folder that is not on this machine.
         """
         files = sorted((self.folder / _FILES).iterdir())
         for file in (*files, self.folder / _JOB):
@@ -175,7 +175,7 @@ class Attempt:
     def _publish_remote(self, manifest: Manifest) -> None:
         try:
             if self._remote is None:
-                raise StagingError("the result is paid for, but this ledger was opened without object storage")
+                raise StagingError("the result is paid for, but not published: open this ledger with object storage")
             self._remote.publish(manifest, self.folder / _FILES)
         except StagingError:
             self.release_lock()  # the next request for the job publishes it
@@ -254,7 +254,7 @@ class Staging:
         return Attempt(folder, lock, self._remote)
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish a committed job's files unless that is done; wait for another process that is publishing them."""
+        """Publish a committed job's files if they are not published yet; wait if another process is publishing them."""
         attempt = self._adopt(self.folder / manifest.attempt, wait=True)
         if attempt is not None:
             attempt.publish(manifest)
@@ -264,7 +264,7 @@ class Staging:
         if not manifest.is_remote:
             return (Path(manifest.destination) / name).read_bytes()
         if self._remote is None:
-            raise StagingError("this ledger was opened without object storage")
+            raise StagingError("the file is in object storage: open this ledger with object storage")
         return self._remote.read(manifest, name)
 
     def recover(self, committed: Callable[[str, str], Manifest | None]) -> Iterator[tuple[str, bool]]:

@@ -95,15 +95,15 @@ class ExportedLog:
         self.checkpoint = None
         with self.path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                raise FormatError(f"{self.path} is not an exported log")
+                raise FormatError(f"{self.path} is not an exported log: make one with 'aggservice ledger export'")
             while length := int.from_bytes(_exactly(file, _LENGTH_BYTES), "big"):
                 if length > _ENTRY_MAX:
-                    raise FormatError(f"the exported log states an entry of {length} bytes, above {_ENTRY_MAX}")
+                    raise FormatError(f"an entry of the exported log is too long ({length} bytes): export it again")
                 header = _exactly(file, length)
                 yield LogEntry(header=header, parts=_units(file, _unit_count(header)))
             raw = _exactly(file, min(int.from_bytes(_exactly(file, _LENGTH_BYTES), "big"), _ENTRY_MAX))
             if file.read(1):
-                raise FormatError("the exported log has bytes after its checkpoint")
+                raise FormatError("the exported log has bytes after its checkpoint: export it again")
             self.checkpoint = Checkpoint.from_bytes(raw)
 
 
@@ -111,5 +111,5 @@ def _unit_count(header: bytes) -> int:
     units = decode(header).get("units", {"count": 0})
     count = units.get("count") if isinstance(units, dict) else None
     if type(count) is not int or not count >= 0:
-        raise FormatError("an entry of the exported log does not state its number of units")
+        raise FormatError("an entry of the exported log does not state its number of units: export it again")
     return count

@@ -1,4 +1,4 @@
-"""Search a log, in a database or exported: the entries of a job, a caller, a unit or a time."""
+"""Search a log, in a database or exported: the entries of a job, a caller, a unit or a range of time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EntryQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedEntry:
-    """An entry, its hash, and the plain values to show of it."""
+    """An entry, its hash, and its plain values for display."""
 
     entry: Entry
     entry_hash: bytes
@@ -95,14 +95,14 @@ def _in_export(log: ExportedLog, query: EntryQuery) -> Iterator[ListedEntry]:
 
 
 def find_entries(source: Store | ExportedLog, query: EntryQuery) -> list[ListedEntry]:
-    """Return the entries that meet ``query``, in order. Reads what an audit has not checked: ``verify`` first."""
+    """Return the entries that meet ``query``, in order. The log is not verified here: audit it first."""
     if isinstance(source, ExportedLog):
         return list(_in_export(source, query))
     return source.read("log", lambda transaction: [found for _, found in _in_database(transaction, query) if found])
 
 
 def find_page(store: Store, query: EntryQuery, *, start: int, size: int) -> tuple[list[ListedEntry], int | None]:
-    """Return up to ``size`` entries from index ``start`` on, and where the next page begins (None: nowhere).
+    """Return up to ``size`` entries from index ``start`` on, and where the next page begins (None at the end).
 
     One page reads at most 100,000 entries, so it can be short, or even empty, before the end of the log.
     """

@@ -50,7 +50,7 @@ class Signer:
                 raise BudgetError(f"others can read it: run 'chmod 600 {path}'")
             return cls(bytes.fromhex(path.read_text("ascii").strip()))
         except (OSError, ValueError, BudgetError) as problem:
-            raise BudgetError(f"there is no signing key in {path}: {problem}") from problem
+            raise BudgetError(f"the signing key in {path} cannot be used: {problem}") from problem
 
     @classmethod
     def load_or_create(cls, path: Path, bits: Bits) -> Signer:
@@ -122,7 +122,7 @@ class Checkpoint:
         except (KeyError, TypeError) as problem:
             raise FormatError(f"this is not a checkpoint: {problem!r}") from problem
         if found.to_plain() != plain or type(found.entries) is not int or not found.entries > 0:
-            raise FormatError("this is not a checkpoint")
+            raise FormatError("this is not a checkpoint: its members or values are wrong")
         try:
             Ed25519PublicKey.from_public_bytes(found.public_key).verify(found.signature, encode(found._plain()))
         except (InvalidSignature, ValueError) as problem:
@@ -150,7 +150,7 @@ class Receipt:
 
     @property
     def leaf(self) -> bytes:
-        """The entry's hash, where its path begins."""
+        """The entry's hash, at which its Merkle path begins."""
         return entry_hash(encode(self.entry))
 
     def to_bytes(self) -> bytes:
@@ -170,14 +170,14 @@ class Receipt:
         plain = decode(raw)
         try:
             if set(plain) != {"format", "entry", "path", "checkpoint"} or plain["format"] != _RECEIPT:
-                raise FormatError("this is not a receipt")
+                raise FormatError("this is not a receipt: its members or format are wrong")
             path = tuple(from_hex(one, HASH_BYTES) for one in plain["path"])
             entry, seq = plain["entry"], plain["entry"]["seq"]
         except (KeyError, TypeError) as problem:
             raise FormatError(f"this is not a receipt: {problem!r}") from problem
         receipt = cls(entry=entry, path=path, checkpoint=Checkpoint.from_plain(plain["checkpoint"]))
         if receipt.to_bytes() != raw or type(seq) is not int:
-            raise FormatError("this is not a receipt")
+            raise FormatError("this is not a receipt: it is not in canonical form")
         found = root_from_path(receipt.leaf, seq, receipt.checkpoint.entries, path)
         if found != receipt.checkpoint.root:
             raise FormatError("the path of the receipt does not lead from its entry to the signed root")

@@ -64,7 +64,7 @@ class Connections(Generic[C]):
     def lend(self, roll_back: Callable[[C], object]) -> Iterator[C]:
         """Lend a connection for one transaction; keep it afterwards unless the transaction failed.
 
-        A BudgetError is an answer, not a fault: ``roll_back`` makes the connection as good as before.
+        After a BudgetError, ``roll_back`` ends the transaction and the connection is kept; other errors close it.
         """
         connection = self.take()
         clean = False

@@ -28,7 +28,7 @@ def open_store(location: str, *, schema: str = SCHEMA, read_only: bool = True) -
 
 
 def open_ledger_or_log(location: str, *, schema: str = SCHEMA) -> Store | ExportedLog:
-    """Open the database or exported log for reading, at ``location``."""
+    """Open the database or exported log at ``location`` for reading."""
     if not is_dsn(location) and is_log(Path(location)):
         return ExportedLog(Path(location))
     return open_store(location, schema=schema)

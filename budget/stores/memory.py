@@ -41,4 +41,4 @@ class MemoryStore(Store):
             return result
 
     def close(self) -> None:
-        """Do nothing: the tables are gone with the store."""
+        """Do nothing: the tables exist as long as this object."""

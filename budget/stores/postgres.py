@@ -60,7 +60,7 @@ def _driver() -> Any:
 
 
 def marked(statement: str) -> bytes:
-    """Return a statement with psycopg's mark for a value in place of ``?``."""
+    """Return a statement with each ``?`` replaced by psycopg's mark for a value."""
     return statement.replace("?", "%s").encode()
 
 

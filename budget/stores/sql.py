@@ -15,7 +15,7 @@ COLUMN_TYPES: Final = {"units": ("int8", "int4", "bytea", "bytea", "bytea"), "ba
 
 
 def _blob(value: object) -> bytes:
-    """Return a column's bytes; StoreError for another type, which SQLite lets anyone put there."""
+    """Return a column's bytes; StoreError for any other type, because SQLite accepts every type in a column."""
     if not isinstance(value, bytes):
         raise StoreError("a column that holds bytes holds something else: run 'aggservice ledger verify'")
     return value
