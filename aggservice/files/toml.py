@@ -272,7 +272,7 @@ class Section:
         )
 
     def done(self) -> None:
-        """Refuse keys that nothing has read."""
+        """Refuse the file if it has keys that were not read."""
         for unknown in self.values:
             if unknown not in self._taken:
                 similar = get_close_matches(unknown, self._taken, 1)

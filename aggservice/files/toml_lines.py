@@ -58,7 +58,7 @@ class Lines:
 
     @staticmethod
     def _enter(bracket: str, parts: list[str], counts: dict[Path, int]) -> Path:
-        """Return the path of a table header. A name of an array of tables stands for the array's last table so far."""
+        """Return the path of a table header. The name of an array of tables stands for its last table so far."""
         path: Path = ()
         for index, part in enumerate(parts):
             path = (*path, part)

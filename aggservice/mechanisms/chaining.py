@@ -1,4 +1,4 @@
-"""Mechanism chaining: what it costs to run one local randomizer on the output of another.
+"""Mechanism chaining: the ε of running one local randomizer on the output of another.
 
 Naor and Vexler, "Can Two Walk Together" (FORC 2020), section 4. All functions take and return privacy parameters as
 floats. Two binary randomized responses attain the tight bound, so no function of the two parameters alone improves it.

@@ -1,4 +1,4 @@
-"""The time: the system's, or that of a simulation. The only module that reads the wall clock."""
+"""Clocks: the system's, and one for simulations. This is the only module that reads the wall clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aggservice.mechanisms.errors import ParameterError
 
 
 class Clock(Protocol):
-    """A source of time. Milliseconds since the Unix epoch, as the browser keeps it."""
+    """A source of time, in milliseconds since the Unix epoch."""
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since the Unix epoch."""

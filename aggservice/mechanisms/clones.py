@@ -191,7 +191,7 @@ def _smallest(delta_at: Callable[[float], float], delta: float, highest: float) 
 def shuffled_epsilon(epsilon0: float, reports: int, delta: float, *, k: int = 2) -> float:
     """Return an upper bound on the central ε at δ of ``reports`` shuffled reports of one ε₀-LDP randomizer.
 
-    It is the least of this bound, ε₀ and Theorem 7's closed bound. ``k`` is as in ``shuffled_delta``.
+    It is the least of the numerical bound, ε₀ and Theorem 7's closed bound. ``k`` is as in ``shuffled_delta``.
     """
     check_shuffle(epsilon0, reports, delta)
     _check_values(k)

@@ -64,7 +64,7 @@ def subsampled(epsilon: float, delta: float, share: float) -> tuple[float, float
 
 
 def step_epsilon(epsilon0: float, reports: int) -> float:
-    """Return Theorem 7's ε₁ = 2e^(2ε₀)(e^ε₀ − 1)/n, what one position of the shuffled list reveals.
+    """Return Theorem 7's ε₁ = 2e^(2ε₀)(e^ε₀ − 1)/n, the ε of one position of the shuffled list.
 
     It is infinite where the exponential leaves the range of floats.
     """

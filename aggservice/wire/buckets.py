@@ -23,7 +23,7 @@ def _checked(bucket: int) -> int:
 def bucket_from_int(text: str) -> int:
     """Return the bucket written in decimal; raise ``EncodingError`` for other text."""
     if _DECIMAL.fullmatch(text) is None:
-        raise EncodingError(f"{text!r} is not a decimal integer")
+        raise EncodingError(f"the bucket {text!r} is not a decimal integer")
     return _checked(int(text))
 
 
@@ -39,7 +39,7 @@ def bucket_to_hex(bucket: int) -> str:
 def bucket_from_hex(text: str) -> int:
     """Return the bucket written as ``0x`` and 1 to 32 hexadecimal digits; otherwise raise ``EncodingError``."""
     if _HEX.fullmatch(text) is None:
-        raise EncodingError(f"{text!r} is not 0x followed by 1 to 32 hexadecimal digits")
+        raise EncodingError(f"the bucket {text!r} is not 0x followed by 1 to 32 hexadecimal digits")
     return int(text, 16)
 
 
@@ -74,5 +74,5 @@ def bucket_from_base64(text: str) -> int:
     try:
         raw = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise EncodingError(f"{text!r} is not base64") from None
+        raise EncodingError(f"the bucket {text!r} is not base64") from None
     return bucket_from_bytes(raw)

@@ -123,7 +123,7 @@ def test_the_key_file_is_private_shared_and_stable(tmp_path: Path) -> None:
         Signer.load(file)
     file.chmod(0o600)
     file.write_text("not a key")
-    with pytest.raises(BudgetError, match="the signing key in .* cannot be used"):
+    with pytest.raises(BudgetError, match=r"the signing key in .* cannot be used"):
         Signer.load(file)
 
 

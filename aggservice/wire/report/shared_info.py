@@ -169,7 +169,7 @@ def _check(info: SharedInfo) -> None:
             "reporting_origin is not a secure origin such as https://adtech.example",
         )
     if not 0 <= info.scheduled_report_time_s <= MAX_TIME_S:
-        raise _refuse(invalid, "scheduled_report_time is not a time in seconds")
+        raise _refuse(invalid, "scheduled_report_time is not a time in seconds since 1970")
     has_destination = info.api in _WITH_DESTINATION
     if has_destination and not _PRINTABLE.fullmatch(info.attribution_destination or ""):
         raise _refuse(invalid, "attribution_destination is missing or not a site")
@@ -184,7 +184,7 @@ def _check(info: SharedInfo) -> None:
         if info.api is Api.W3C_ATTRIBUTION and (type(number) is not int or not 1 <= number <= most):
             raise _refuse(invalid, f"{key} is missing or not a whole number from 1 to {most}")
     if info.source_registration_time_s is not None and not 0 <= info.source_registration_time_s <= MAX_TIME_S:
-        raise _refuse(invalid, "source_registration_time is not a time in seconds")
+        raise _refuse(invalid, "source_registration_time is not a time in seconds since 1970")
 
 
 def _text(fields: dict[str, Any], name: str, status: ReportStatus) -> str:
