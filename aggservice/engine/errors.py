@@ -1,4 +1,4 @@
-"""The errors of ``aggservice.engine``: each names the return code with which a job ends."""
+"""The errors of ``aggservice.engine``: each has the return code of a job that ends with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from budget import BudgetExhaustedError, Release
 
 
 class ReturnCode(StrEnum):
-    """How a job ends; the names of the deployed service."""
+    """How a job ends. The names are those of the deployed service."""
 
     SUCCESS = "SUCCESS"
     SUCCESS_WITH_ERRORS = "SUCCESS_WITH_ERRORS"
@@ -30,7 +30,7 @@ class ReturnCode(StrEnum):
 
 
 class EngineError(Exception):
-    """The base of every error this package raises. ``code`` is what the job ends with."""
+    """The base of every error this package raises. ``code`` is the job's return code; ``remedy`` says what to do."""
 
     code = ReturnCode.INTERNAL_ERROR
     remedy = "Send the job again with the same job_request_id; if it fails again, tell the operator."

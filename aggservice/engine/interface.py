@@ -1,4 +1,4 @@
-"""What every engine offers: jobs over columns or files, the same errors and counters wherever they run."""
+"""The interface of every engine: jobs over columns or files, with the same errors and counters on each engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Engine(Protocol):
 
     @property
     def settings(self) -> EngineSettings:
-        """What the operator decided for every job."""
+        """The operator's settings for every job."""
 
     @property
     def unit(self) -> PrivacyUnit:
-        """What pays for histograms."""
+        """The privacy unit that pays for histograms."""
 
     def begin(
         self,
@@ -46,10 +46,10 @@ class Engine(Protocol):
         """
 
     def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Receipted | None:
-        """Return what this very request has paid for already; None if it has not been paid for.
+        """Return the result that this request has already paid for; None if it has not been paid for.
 
         Raises ``JobIdTakenError`` if the caller used the job id for another request.
         """
 
     def close(self) -> None:
-        """Stop what the engine itself started."""
+        """Stop the processes and connections that the engine started."""

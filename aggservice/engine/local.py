@@ -52,12 +52,12 @@ class LocalEngine:
 
     @property
     def settings(self) -> EngineSettings:
-        """What the operator decided for every job."""
+        """The operator's settings for every job."""
         return self.parts.settings
 
     @property
     def unit(self) -> PrivacyUnit:
-        """What pays for histograms."""
+        """The privacy unit that pays for histograms."""
         return self.parts.unit
 
     def begin(
@@ -71,7 +71,7 @@ class LocalEngine:
         debug_only: bool | None = None,
         input_bytes: int | None = None,
     ) -> Session:
-        """Begin a job, as ``Engine.begin`` says; its size does not matter here."""
+        """Begin a job (see ``Engine.begin``); ``input_bytes`` is ignored."""
         destination = destination or InLedger()
         if request.shuffle is not None:
             return ShuffleSession(self.parts, scope, request, request.shuffle, destination=destination)
@@ -86,7 +86,7 @@ class LocalEngine:
         )
 
     def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Receipted | None:
-        """Return what this very request has paid for already; None if it has not been paid for.
+        """Return the result that this request has already paid for; None if it has not been paid for.
 
         Raises ``JobIdTakenError`` if the caller used the job id for another request.
         """

@@ -1,4 +1,4 @@
-"""What a job asks for: parameters, checked when they are read from text."""
+"""The parameters of a job, checked when they are read from text."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class JobRequest:
                 raise InvalidJobError("local reports have no filtering IDs: leave filtering_ids out of a shuffle")
 
     def digest(self, content: bytes = b"") -> bytes:
-        """Return the hash by which the ledger recognises the same request.
+        """Return a hash of the request; the ledger recognises a repeated request by it.
 
         ``content`` is the digest of what was streamed; a job over files is recognised by its paths.
         """
@@ -177,9 +177,9 @@ def parse_epsilon(text: str) -> Epsilon:
 
 
 def parse_discovery(*, delta: str, key_mask: bytes = b"") -> Discovery:
-    """Return key discovery from the text of δ and the 16 bytes of a mask (none: all keys)."""
+    """Return key discovery from the text of δ and the 16 bytes of a mask; an empty mask allows all keys."""
     if len(key_mask) not in (0, 16):
-        raise InvalidJobError("a key mask has 16 bytes, big-endian")
+        raise InvalidJobError(f"the key mask has {len(key_mask)} bytes: give 16, big-endian")
     mask = KeyMask.of(int.from_bytes(key_mask, "big")) if key_mask else KeyMask()
     try:
         return Discovery(delta=Delta.parse(delta), mask=mask)

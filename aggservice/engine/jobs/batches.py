@@ -1,6 +1,6 @@
-"""A job on this machine: batches go to an opener, and what it returns is taken in, in order.
+"""A job on this machine: an opener opens its batches, and the results are added in the order of the batches.
 
-A kind of job says what it keeps of opened reports (``_take``) and what it releases (``_release``).
+A subclass decides what it keeps of opened reports (``_take``) and what it releases (``_release``).
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ class BatchSession(Session):
                 self._take(self._in_progress.popleft().result())
 
     def _check_batch(self, batch: ReportBatch) -> None:
-        """Refuse a batch by what is public about it: here, more reports than a job may have."""
+        """Refuse a batch because of its public parts: here, if the job would have too many reports."""
         self._count_submitted(len(batch))
 
     @abstractmethod
     def _take(self, judged: Columns) -> None:
-        """Take in a batch that a worker has opened."""
+        """Add a batch that a worker has opened."""
 
     def _take_public(self, judged: Columns, units_per_report: int) -> NDArray[np.bool_]:
-        """Count a batch and keep the units that its reports pay with; return which reports are not repeated."""
+        """Count a batch and keep the unit keys that its reports pay with; return which reports are not repeated."""
         if self._ids is None:
             raise EngineError("a batch of reports arrived after the job was finished")
         self._counts.add(judged.statuses)
@@ -88,7 +88,7 @@ class BatchSession(Session):
         return fresh
 
     def _drain(self) -> None:
-        """Take in every batch that is still with the workers."""
+        """Wait for every batch that is still with the workers, and add it."""
         while self._in_progress:
             self._check_cancelled()
             self._take(self._in_progress.popleft().result())
@@ -102,7 +102,7 @@ class BatchSession(Session):
 
     @abstractmethod
     def _check_releasable(self) -> None:
-        """Refuse a job that has nothing to release, or too much, by what is public about it."""
+        """Refuse a job that has nothing, or too much, to release. Only public facts may decide this."""
 
     @abstractmethod
     def _release(self, content: bytes) -> Outcome:
@@ -120,8 +120,8 @@ class BatchSession(Session):
 def pieces(batch: ReportBatch, units_per_report: int = 1) -> list[ReportBatch]:
     """Divide a batch so that each piece, and what a worker returns for it, has a bounded number of reports and bytes.
 
-    Both then fit a worker's slot of shared memory. If both sides sent what does not fit through the pipe at the same
-    time, each would wait for the other to read.
+    Both then fit a worker's slot of shared memory. Otherwise both sides could write to the pipe at the same time, and
+    each would wait for the other to read.
     """
     if len(batch) == 0:
         return []

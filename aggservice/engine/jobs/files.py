@@ -1,4 +1,4 @@
-"""Files that a job reads: whatever opens as a stream, here or in another process."""
+"""Input files of a job: anything that can be opened as a stream, in this process or in another one."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class InputFile(Protocol):
 
     @property
     def name(self) -> str:
-        """What errors call the file."""
+        """The name of the file in error messages."""
 
     @property
     def size(self) -> int:
-        """How many bytes the file has."""
+        """The size of the file in bytes."""
 
     def open(self) -> BinaryIO:
         """Open the file for reading; InputReadError if that fails."""
 
 
 def read_domain_file(file: InputFile) -> Iterator[BucketRows]:
-    """Yield the keys of a domain file."""
+    """Yield the keys of a domain file; InputReadError if it cannot be read."""
     try:
         with file.open() as stream:
             yield from read_domain(stream)
@@ -35,7 +35,7 @@ def read_domain_file(file: InputFile) -> Iterator[BucketRows]:
 
 
 def read_report_file(file: InputFile) -> Iterator[ReportBatch]:
-    """Yield the reports of a file in batches."""
+    """Yield the reports of a file in batches; InputReadError if it cannot be read."""
     try:
         with file.open() as stream:
             yield from read_reports(stream)

@@ -67,18 +67,18 @@ class HistogramSession(BatchSession):
 
     @property
     def spec(self) -> OpeningSpec:
-        """What reports are judged by."""
+        """What workers need to know to open and judge this job's reports."""
         return self._spec
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
-        """Declare keys that the summary will have. Must come before the first reports, whatever they contain."""
+        """Declare keys that the summary will have. Call it before the first reports are added, else DomainError."""
         self._check_cancelled()
         check_declarable(self._request, reading=self._reading)
         self._sums.declare(high, low)
         check_declared(len(self._sums), self._parts.settings.max_domain_keys)
 
     def _check_batch(self, batch: ReportBatch) -> None:
-        """Also refuse reports without a key to sum them under, or with more keys than a job can discover."""
+        """Also refuse a job without keys and discovery, and reports that may hold more keys than it can discover."""
         self._reading = True
         self._check_releasable()
         super()._check_batch(batch)
@@ -111,7 +111,7 @@ class HistogramSession(BatchSession):
         )
 
     def resume(self, tally: Tally) -> None:
-        """Take over a tally in place of reports and keys; ``finish`` then checks, charges and releases it."""
+        """Use ``tally`` in place of reports and keys; ``finish`` then checks, charges and releases it."""
         self._tally = replace(tally, sums=replace(tally.sums, sums=tally.sums.sums.copy()))
         self._counts.add_counted(tally.by_status)
         self._counts.repeated = tally.repeated

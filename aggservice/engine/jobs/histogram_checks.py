@@ -1,4 +1,4 @@
-"""What a histogram job is refused for before anything is released: all of it public (docs/design.md, semantics 8)."""
+"""Checks that refuse a histogram job before its release. They use public facts only (docs/design.md, semantics 8)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_priced(request: JobRequest, ledger: Ledger) -> None:
 
 
 def check_declarable(request: JobRequest, *, reading: bool) -> None:
-    """Refuse keys that come after the first reports, and keys beside those of an attribution task."""
+    """Refuse keys declared after the first reports, or in a job with an attribution task, which has its own keys."""
     if request.task is not None:
         raise DomainError("the keys of a W3C job are the indexes of its histogram: send no domain")
     if reading:
@@ -47,7 +47,7 @@ def check_batch_size(request: JobRequest, used: int, least: int) -> None:
 
 
 def check_releasable(declared: int, *, discovers: bool) -> None:
-    """Refuse reports without a key to sum them under."""
+    """Refuse a job that declares no key and does not discover keys."""
     if not declared and not discovers:
         raise InvalidJobError(
             "the job declares no key and does not ask for discovery, so there is nothing to release: "

@@ -52,7 +52,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """What the operator decides for every job. The privacy unit and the bounds per API are the ledger's (``Terms``)."""
+    """The operator's settings for every job. The ledger has the privacy unit and the bounds per API (``Terms``)."""
 
     max_report_age_ms: int = 90 * 86_400_000
     max_domain_keys: int = 200_000_000
@@ -63,7 +63,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineParts:
-    """What the sessions of one engine use.
+    """The parts of an engine that its sessions use.
 
     ``noise_of`` makes a job's source of noise from its bits. ``keys_unreadable`` returns whether the newest private
     keys could not be read.
@@ -79,7 +79,7 @@ class EngineParts:
 
     @property
     def unit(self) -> PrivacyUnit:
-        """What pays for histograms, as the ledger's terms say."""
+        """The privacy unit that pays for histograms, from the ledger's terms."""
         return PrivacyUnit(self.ledger.terms.unit)
 
 
@@ -87,7 +87,7 @@ class EngineParts:
 class Outcome:
     """A finished job: its header, its rows (None if they are in files), and the ledger's record of it.
 
-    A shuffle has ``shuffled`` reports in place of rows, and a sealed result its document.
+    A shuffle has ``shuffled`` reports instead of rows. A sealed result has a sealed document instead.
     """
 
     header: ResultHeader
@@ -99,7 +99,7 @@ class Outcome:
 
     @classmethod
     def of(cls, paid: Receipted) -> Outcome:
-        """Return the outcome of a job that the ledger has; PaidFailureError if its summary was lost."""
+        """Return the outcome of a committed job; PaidFailureError if its summary was lost."""
         if paid.header.failed:
             raise PaidFailureError(paid.header.return_code)
         return cls(
@@ -115,7 +115,7 @@ class Outcome:
 class Session(ABC):
     """One job in progress: ``declare``, ``add``, ``finish``, or ``cancel`` from any thread.
 
-    Keys and reports come as columns, or as files that the engine reads where it likes.
+    Keys and reports come as columns, or as files, which the engine may read in other processes.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class Session(ABC):
         return self._counts.read
 
     def cancel(self) -> None:
-        """End the job at its next step, unless it has been committed by then. Nothing of it is left."""
+        """End the job at its next step, unless it has been committed by then. A cancelled job leaves nothing behind."""
         self._cancelled.set()
 
     def _check_cancelled(self) -> None:
@@ -220,10 +220,10 @@ class Session(ABC):
 
     @abstractmethod
     def finish(self, *, content: bytes = b"") -> Outcome:
-        """Charge and release. If the job cannot be done, raise with nothing charged and nothing left.
+        """Charge the job, release its result and return it. If the job fails, raise; nothing is charged or kept.
 
-        Only PaidFailureError means that the job was charged. ``content`` is the digest of what was streamed; with it,
-        a repeated stream is recognised as the same request.
+        PaidFailureError is the exception: then the job was charged. ``content`` is the digest of what was streamed, by
+        which a repeated stream is recognised as the same request.
         """
 
     def _header(self, statement: Statement, *, row_count: int) -> ResultHeader:
@@ -239,7 +239,7 @@ class Session(ABC):
         )
 
     def _planned(self, covers: Mapping[Api, int], content: bytes) -> tuple[ReleasePlan, ResultHeader, Charge]:
-        """Return how a histogram over these APIs is released, the header without rows, and the charge."""
+        """Return the release plan of a histogram over these APIs, its header without rows, and its charge."""
         plan = ReleasePlan.of(self._request, self._parts.ledger.terms, covers)
         statement = statement_of(
             plan,
@@ -268,7 +268,7 @@ class Session(ABC):
         failed: ResultHeader,
         declared: int = 0,
     ) -> Outcome:
-        """Charge the units and keep what ``make`` returns; ``failed`` is committed in its place if it is lost."""
+        """Charge the units and keep what ``make`` returns; if that is lost, commit ``failed`` instead."""
         self._check_cancelled()
         return Outcome.of(
             charge.commit(make, units=units, destination=self._destination, failed=failed, declared=declared)

@@ -26,7 +26,7 @@ from aggservice.engine.shuffle.rows import ShuffledRows, random_order
 MOST_BYTES_IN_LEDGER = 240 << 20
 """The largest shuffle that the ledger keeps beside an entry. Larger ones are written to files."""
 MOST_BYTES_IN_MEMORY = 4 << 30
-"""Reports are held until all have arrived, and twice while they are put in order."""
+"""The most bytes of reports per job. All are held until the last has arrived, and twice while they are put in order."""
 
 
 class ShuffleSession(BatchSession):
@@ -58,11 +58,11 @@ class ShuffleSession(BatchSession):
         self._held_bytes = 0
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
-        """Refuse: a shuffle releases reports, not keys."""
+        """Raise DomainError: a shuffle releases reports, not keys."""
         raise DomainError("a shuffle has no output domain, because it releases reports and not keys: send no domain")
 
     def _take(self, judged: Columns) -> None:
-        """Count; leave out other randomizers, reports without a token where one is needed, and repeated reports."""
+        """Count a batch; keep reports of the job's randomizer that are not repeated and have the token if needed."""
         if not isinstance(judged, LdpBatch):
             raise EngineError("a worker returned columns of another kind of job")
         fresh = self._take_public(judged, 1)

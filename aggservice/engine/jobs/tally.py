@@ -1,4 +1,4 @@
-"""A tally: what a histogram job has counted and summed before its charge, without its price or its noise."""
+"""A tally: the counts and sums of a histogram job before its charge, without price and noise."""
 
 from __future__ import annotations
 

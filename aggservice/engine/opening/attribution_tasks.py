@@ -1,6 +1,6 @@
-"""Jobs over W3C Attribution: what their reports must agree in, and which reports do.
+"""Jobs over W3C Attribution: the values that all reports of a job must share, and the check of each report.
 
-A task is what DAP calls one: reports of one conversion site, histogram size and maximum value. The collector is the
+As in DAP, a task is a set of reports with one conversion site, histogram size and maximum value. The collector is the
 job's reporting origin or site. The format is our own proposal for an attested service (docs/wire.md).
 """
 
@@ -42,11 +42,11 @@ class AttributionTask:
 
     @property
     def sensitivity(self) -> int:
-        """How far one report moves the sums at most, in L1, if a device replaces its histogram by another."""
+        """The most that one report can change the sums, in L1, if its histogram is replaced by another."""
         return 2 * self.max_value
 
     def to_plain(self) -> dict[str, str]:
-        """Return plain values, by which the ledger recognises the same request."""
+        """Return plain values; the ledger recognises a repeated request by them."""
         return {name: str(value) for name, value in asdict(self).items()}
 
     def keys(self) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
@@ -57,7 +57,7 @@ class AttributionTask:
 def judge_task(
     task: AttributionTask | None, least_micro: int, infos: SharedInfoColumns, statuses: NDArray[np.uint8]
 ) -> None:
-    """Refuse, in place, reports of other APIs than the job's, of another task, or made for a smaller ε than the job's.
+    """Write an error status for each report of another API or task, or made for a smaller ε than ``least_micro``.
 
     The ε of a report is what its page asked for. What the device paid is secret and may be less.
     """

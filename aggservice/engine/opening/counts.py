@@ -62,11 +62,11 @@ class ReportCounts:
         self.no_device_token = 0
 
     def add(self, statuses: NDArray[np.uint8]) -> None:
-        """Count a batch; a report of a newer major version ends the job at once."""
+        """Count a batch; ReportVersionError if a report has a newer major version."""
         self.add_counted(np.bincount(statuses, minlength=256))
 
     def add_counted(self, by_status: NDArray[np.int64]) -> None:
-        """Add the number of reports per status (256 of them) of a batch."""
+        """Add a batch given as its number of reports per status, for each of 256 statuses."""
         self._by_status += by_status
         if self._by_status[ReportStatus.UNSUPPORTED_REPORT_VERSION]:
             raise ReportVersionError(
@@ -77,7 +77,7 @@ class ReportCounts:
 
     @property
     def by_status(self) -> NDArray[np.int64]:
-        """The number of reports per status, 256 of them; a copy."""
+        """A copy of the number of reports per status, for each of 256 statuses."""
         return self._by_status.copy()
 
     def _allowed(self, read: int) -> Fraction:

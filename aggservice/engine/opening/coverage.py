@@ -1,4 +1,4 @@
-"""What a job covers: whom each API protects, what differs between neighbours, and how bounds add up over APIs.
+"""The APIs that a job covers: whom each one protects, how neighbours differ, and how the bounds of several add up.
 
 The rows of ``PROTECTED`` are the table in docs/guarantees.md; every statement quotes those of its job's APIs. All of it
 is computed from the public parts of reports.
@@ -27,7 +27,7 @@ _DAY_S = 86_400
 
 
 class PrivacyUnit(StrEnum):
-    """What pays: the report (Algorithm 1 of the paper), or the shared ID with its hour (as deployed)."""
+    """The unit that pays: the report (Algorithm 1 of the paper), or the shared ID and its hour (as deployed)."""
 
     REPORT = "report"
     SHARED_ID = "shared_id"
@@ -35,7 +35,7 @@ class PrivacyUnit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protected:
-    """Whom the reports of an API protect: the client's privacy unit, what moves, who bounds it, which test shows it."""
+    """Whom an API's reports protect: the privacy unit, how neighbours differ, who bounds it, which test shows it."""
 
     unit: str
     moves: str
@@ -43,7 +43,7 @@ class Protected:
     shown_by: str
 
     def sentence(self, api: Api) -> str:
-        """Return the row in words."""
+        """Return the row as a sentence."""
         return f"{api.value} protects {self.unit}: between neighbours {self.moves}; {self.bounded_by} bounds it."
 
 
@@ -88,7 +88,7 @@ def ledger_terms(
 ) -> Terms:
     """Return the terms of a new ledger: the unit, and Λ₁ and Λ₀ per API (by default 2¹⁶ each).
 
-    W3C Attribution has no bound of the operator's: each report states its own, and the service holds it to that.
+    W3C Attribution has no such bound: each report states its own, and the service enforces it.
     """
     given = sensitivities or {}
     return Terms(unit=unit.value, bounds={api.value: given.get(api, Sensitivity()) for api in BOUNDED_APIS})
@@ -97,7 +97,7 @@ def ledger_terms(
 def privacy_units(
     unit: PrivacyUnit, infos: SharedInfoColumns, filtering_ids: Sequence[int] = (0,)
 ) -> NDArray[np.uint8]:
-    """Return an array (report, filtering ID, 20): what each report pays with. A W3C report always pays for itself."""
+    """Return an array (report, filtering ID, 20): the unit keys that reports pay with. W3C reports use report units."""
     if unit == PrivacyUnit.REPORT:
         return report_units(infos, filtering_ids)
     units = shared_id_units(infos, filtering_ids)
@@ -137,7 +137,7 @@ class Coverage:
         self.add_found(np.unique(judged.apis).tolist(), (row.tobytes() for row in judged.debug_days))
 
     def add_found(self, apis: Iterable[int], debug_days: Iterable[bytes]) -> None:
-        """Add the APIs of some OK reports and the hashes of ``debug_days``."""
+        """Add the APIs of some OK reports, and hashes that ``debug_days`` returned."""
         self._apis.update(apis)
         self._debug_days.update(debug_days)
 

@@ -58,7 +58,7 @@ def ldp_batch(
     opened: OpenedBatch,
     evidence: TokenCheck | None = None,
 ) -> LdpBatch:
-    """Return the columns of a batch whose ``rows`` were opened. A report pays for itself under every privacy unit.
+    """Return the columns of a batch whose ``rows`` were opened. Local reports always pay with report units.
 
     With ``evidence``, only reports with a valid device token are kept. Repeated ids are dropped afterwards, so that a
     report without a token cannot replace one that has it.

@@ -254,7 +254,7 @@ class WorkerPool:
     def _replace(self, number: int, worker: _Worker, pending: deque[_Task]) -> _Worker:
         """Start another process and send it the batches of the lost one; a batch that ends several workers fails.
 
-        While the system cannot start a process, batches fail after as many attempts, and the pool keeps retrying.
+        If the system cannot start a process, the pool keeps retrying; each try counts as an attempt at the first batch.
         """
         worker.process.kill()
         worker.end()

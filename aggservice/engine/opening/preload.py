@@ -1,7 +1,7 @@
-"""What the server imports that workers fork from: one report is written and judged, so that every kernel is loaded.
+"""Imported by the process that workers fork from: writes and judges one report, so that every kernel is loaded.
 
 Compiled kernels are read from numba's cache on first use, which takes half a second of CPU time in each process; a
-forked worker has those of the server. Importing this module does the work, since a fork server can only import.
+forked worker inherits those of its parent. Importing this module does the work, since a fork server can only import.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class Slot:
 
     @property
     def name(self) -> str:
-        """The name under which another process opens it."""
+        """The name by which another process opens the slot."""
         return self._memory.name
 
     def put(self, arrays: Sequence[NDArray[np.generic]]) -> Parcel:
@@ -77,7 +77,7 @@ class Slot:
         return np.frombuffer(self._memory.buf, dtype=dtype, count=size, offset=begin)
 
     def close(self) -> None:
-        """Release the memory, and return it to the system if this side made it."""
+        """Close the slot; if this process made it, also return its memory to the system."""
         with suppress(BufferError):  # a view of it is still alive somewhere; the memory goes with the last one
             self._memory.close()
         if self._owner:
@@ -85,8 +85,9 @@ class Slot:
 
 
 def batch_to_arrays(batch: ReportBatch) -> list[NDArray[np.generic]]:
-    """Return a batch as arrays: the bytes that its rows lie in, once where columns share them, and where each begins
-    and ends. Bytes before the first and after the last row stay behind.
+    """Return a batch as arrays: the bytes of its rows, and the start and stop of each row.
+
+    Bytes that columns share appear once. Bytes before the first row and after the last are left out.
     """
     arrays: list[NDArray[np.generic]] = []
     columns = (batch.payloads, batch.key_ids, batch.shared_infos)
@@ -101,14 +102,14 @@ def batch_to_arrays(batch: ReportBatch) -> list[NDArray[np.generic]]:
 
 
 def _extent(columns: Sequence[Spans]) -> tuple[int, int]:
-    """Return the least beginning and the greatest end of any row."""
+    """Return the smallest start and the largest stop of any row."""
     if not len(columns[0]):
         return 0, 0
     return min(int(one.starts.min()) for one in columns), max(int(one.stops.max()) for one in columns)
 
 
 def batch_from_arrays(arrays: Sequence[NDArray[np.generic]]) -> ReportBatch:
-    """Return the batch that ``batch_to_arrays`` took apart, over the arrays themselves."""
+    """Return the batch that ``batch_to_arrays`` turned into arrays, without copying them."""
     per_column = 2 if len(arrays) == 7 else 3
     columns = []
     for number in range(3):

@@ -41,17 +41,17 @@ from budget.release import REPORT_UNIT
 Result = tuple[ResultHeader, Rows | ShuffledRows | StagedRows]
 
 MOST_ROWS_IN_LEDGER = 10_000_000
-"""240 MB: what the ledger keeps beside an entry. Larger summaries are files."""
+"""The most rows, 240 MB, that the ledger keeps beside an entry. Larger summaries are files."""
 _TRIES = 2
 """How often a result is offered to the store before the job becomes a paid failure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipted:
-    """A result that the ledger has: the entry that paid, its signed receipt, and what its units have left.
+    """A committed result: the entry that paid for it, its signed receipt, and what its units have left.
 
-    ``rows`` are a summary's and ``shuffled`` a shuffle's; ``sealed`` is the document of either, if the job gave a key.
-    All are None when they are in files.
+    A summary has ``rows``, a shuffle has ``shuffled``; if the job gave a key, either has only the document ``sealed``.
+    All three are None if the result is in files.
     """
 
     header: ResultHeader
@@ -75,12 +75,12 @@ class Charge:
 
     @property
     def job(self) -> JobKey:
-        """The job, as the ledger knows it."""
+        """The job's caller and id, which identify it in the ledger."""
         return JobKey(caller=self.caller, job_id=self.request.job_request_id)
 
     @property
     def release(self) -> Release:
-        """What is logged: mechanisms, what pays, the APIs covered, and what else an auditor should know."""
+        """The release to log: mechanisms, privacy unit, covered APIs, and parameters for auditors."""
         ids = ",".join(map(str, self.request.filtering_ids))
         key = self.request.output_key
         return Release(
@@ -98,7 +98,7 @@ class Charge:
         )
 
     def check(self, units: NDArray[np.uint8]) -> Check:
-        """Say whether the units could pay; nothing is charged."""
+        """Return whether the units could pay, and which could not; nothing is charged."""
         return self.ledger.check(caller=self.caller, release=self.release, units=UnitSet(units))
 
     def commit(
@@ -115,8 +115,8 @@ class Charge:
         ``make`` sees sums and noise. So a failure in ``make``, while its result is written, or in the store must be
         paid for: ``failed`` is then committed instead, and PaidFailureError raised (docs/design.md, semantics 8). A
         unit that cannot pay raises UnpaidError in any case. If the same request was committed in the meantime, its
-        first result is returned and this one is dropped. The destination must have room for at least ``declared``
-        rows; if it has not, nothing is charged.
+        first result is returned and this one is dropped. If the destination has no room for ``declared``
+        rows, ResultWriteError is raised and nothing is charged.
         """
         paying = UnitSet(units)
         attempt = stage_for(self.ledger, self.job, destination, declared)
@@ -165,10 +165,10 @@ class Charge:
             if not isinstance(rows, Rows | ShuffledRows):
                 raise ResultWriteError("rows that are in files cannot be kept in the ledger")
             if len(rows) > MOST_ROWS_IN_LEDGER:
-                raise ResultWriteError("declared and discovered keys together are too many to keep in the ledger")
+                raise ResultWriteError("the summary has too many rows to keep in the ledger: ask for files")
             encoded = encode_result(header, rows, destination.sealer)
             if len(encoded) > RESULT_MAX_BYTES:
-                raise ResultWriteError("the result has more bytes than the ledger keeps")
+                raise ResultWriteError("the result has more bytes than the ledger keeps: ask for files")
             return encoded
         attempt = attempt or self.ledger.stage(self.job)
         try:
@@ -201,7 +201,7 @@ class Charge:
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
-        """Return the result of this request if it has been paid for; raise if another request used its id."""
+        """Return this request's result, or None if it is not paid for; JobIdTakenError if its id was used before."""
         committed = ledger.job(caller, request.job_request_id)
         if committed is None:
             return None
@@ -211,7 +211,7 @@ class Charge:
 
 
 def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0) -> Attempt | None:
-    """Begin an attempt for files; the declared rows must fit. Independent of what reports contain."""
+    """Begin an attempt if the result is files, else return None; ResultWriteError if ``declared`` rows do not fit."""
     if not isinstance(destination, AvroShards):
         if declared > MOST_ROWS_IN_LEDGER:
             raise ResultWriteError(
@@ -234,7 +234,7 @@ def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: i
 
 
 def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Receipted | None:
-    """Return what a caller's job released, if it was paid for; None for a job of another caller.
+    """Return what a caller's job released; None if this caller has no such job, or it is not paid for.
 
     ``with_remaining`` also looks up what its units have left by now.
     """

@@ -1,6 +1,6 @@
 """Debug runs: true sums beside noisy ones, for reports whose browsers marked them for debugging.
 
-The one, named, exception to the rule that no true value stands beside its noisy one (docs/design.md). Nothing is
+This is the only exception to the rule that no true value stands beside its noisy one (docs/design.md). Nothing is
 charged; the return code says whether a real run would have been paid. Files go to a folder ``debug`` of their own.
 """
 

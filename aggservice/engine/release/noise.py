@@ -44,10 +44,10 @@ class NoiseSource(Protocol):
 
 @runtime_checkable
 class KeyedNoise(Protocol):
-    """A source whose draw depends on the key, so that engines that divide keys differently draw the same. For tests."""
+    """Noise that depends on the key, so that engines that divide keys differently draw the same noise. For tests."""
 
     def draw_for(self, noise: Noise, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return a draw of ``noise`` per key."""
+        """Return one draw of ``noise`` per key."""
 
 
 Noise = DiscreteLaplace | TruncatedDiscreteLaplace | DiscreteGaussian
@@ -77,7 +77,7 @@ class ReleasePlan:
 
     @classmethod
     def of(cls, request: JobRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
-        """Return the plan of a request over these APIs under the ledger's bounds, or under its own task's."""
+        """Return the plan of a request over these APIs, with the bounds of the request's task or else of the ledger."""
         if request.task is not None:
             moves = request.task.sensitivity
             return cls(
@@ -104,14 +104,14 @@ class ReleasePlan:
 
     @property
     def threshold(self) -> int:
-        """τ of key discovery; 0 without it."""
+        """The threshold τ of key discovery; 0 if the job does not discover keys."""
         if not self.discover or isinstance(self.noise, Rho):
             return 0
         return _threshold(self.noise.micro, self.delta.atto, self.sensitivity.l0, self.sensitivity.l1)
 
     @property
     def declared_noise(self) -> Noise:
-        """The noise of declared keys: pure, with or without discovery beside it."""
+        """The noise of declared keys. It is never truncated, even if the job also discovers keys."""
         if isinstance(self.noise, Rho):
             try:
                 return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
@@ -124,25 +124,25 @@ class ReleasePlan:
     def discovered_noise(self) -> TruncatedDiscreteLaplace:
         """The noise of discovered keys, truncated at τ."""
         if isinstance(self.noise, Rho) or not self.discover:
-            raise InvalidJobError("the job does not ask for key discovery")
+            raise InvalidJobError("the job does not ask for key discovery: set key_discovery")
         return TruncatedDiscreteLaplace(
             epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1, tau=self.threshold
         )
 
     @property
     def others_noise(self) -> DiscreteLaplace | None:
-        """The noise of the total of what is left out."""
+        """The noise of the total over keys that are left out; None if the job does not ask for that total."""
         if self.others is None:
             return None
         return DiscreteLaplace(epsilon_micro=self.others.micro, sensitivity=self.sensitivity.l1)
 
     def parameters(self) -> dict[str, str]:
-        """Return what an auditor should know beside the mechanisms."""
+        """Return the parameters that are logged for auditors besides the mechanisms."""
         bounds = {"l1": str(self.sensitivity.l1), "l0": str(self.sensitivity.l0), "threshold": str(self.threshold)}
         return bounds if self.task is None else {**bounds, **self.task.to_plain()}
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """Return what the ledger charges for."""
+        """Return the mechanisms that the ledger charges for."""
         first: Mechanism
         if isinstance(self.noise, Rho):
             first = GaussianNoise(rho=self.noise)
@@ -224,7 +224,7 @@ def discovered(found: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> NDAr
 
 
 def draws(source: NoiseSource, noise: Noise, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Return a draw per key."""
+    """Return one draw per key."""
     return source.draw_for(noise, high, low) if isinstance(source, KeyedNoise) else source.draw(noise, high.size)
 
 

@@ -1,6 +1,6 @@
 """Where a summary goes: into the ledger itself, or into Avro shards that appear once the job is paid for.
 
-With a sealer, rows are sealed to the caller's key before they are kept, once: what the ledger digests is sealed.
+With a sealer, rows are sealed to the caller's key before they are stored, and the ledger's digests are of sealed bytes.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Remote(Protocol):
     url: str
 
     def upload(self, folder: Path) -> None:
-        """Copy every file below a folder there; StagingError if that fails."""
+        """Copy every file below ``folder`` to this folder; StagingError if that fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvroShards:
-    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path, and its ``.avro`` moves to their end.
+    """Write ``[prefix]-[shard]-of-[total]`` files; ``prefix`` is a path. If it ends in ``.avro``, so do they.
 
-    With ``remote``, the files appear there, and ``prefix`` is a name. Sealed files also end in ``.sealed``.
+    With ``remote``, the files are published there, and ``prefix`` is a name. Sealed files also end in ``.sealed``.
     """
 
     prefix: Path
@@ -75,7 +75,7 @@ class AvroShards:
 
     @property
     def location(self) -> str:
-        """What tells this destination from all others."""
+        """A text that identifies this destination."""
         return str(self.prefix) if self.remote is None else f"{self.remote.url}/{self.prefix}"
 
     @property
@@ -84,13 +84,13 @@ class AvroShards:
         return f"{self.prefix.name.removesuffix('.avro')}-statement.json"
 
     def names(self, row_count: int) -> tuple[str, ...]:
-        """Return the names of the shards of that many rows; there is at least one."""
+        """Return the names of the shards for ``row_count`` rows; there is at least one."""
         total = max(1, -(-row_count // self.rows_per_shard))
         suffix = "" if self.sealer is None else SEALED_SUFFIX
         return tuple(shard_name(self.prefix.name, shard, total) + suffix for shard in range(1, total + 1))
 
     def least_bytes(self, row_count: int) -> int:
-        """Return how many bytes that many rows take at least: lengths, a bucket and a metric each."""
+        """Return the least number of bytes that ``row_count`` rows take."""
         return row_count * (_AVRO_ROW_BYTES if self.sealer is None else ROW_BYTES)
 
     def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows | StagedRows) -> None:

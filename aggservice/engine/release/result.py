@@ -1,4 +1,4 @@
-"""A job's result as bytes: what the ledger stores and digests, and returns whenever it is asked again.
+"""A job's result as bytes, which the ledger stores and hashes, and returns if the job is sent again.
 
 ``b"aggr1\\n"``, four bytes of the header's length, the header as canonical JSON, then the rows: all buckets (16 bytes
 each, big-endian), then all metrics (8 bytes each, big-endian, two's complement). A shuffle's result begins with
@@ -28,7 +28,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultHeader:
-    """What a finished job reports beside its rows. ``files`` is empty for a result kept in the ledger.
+    """What a finished job reports besides its rows. ``files`` is empty for a result kept in the ledger.
 
     A sealed result has ``output_public_key``, and ``sealed_totals`` in place of ``others`` and ``undeclared``; both
     are base64.
@@ -129,7 +129,7 @@ class Rows:
         return both.tobytes()
 
     def to_dict(self) -> dict[int, int]:
-        """Return the metrics by bucket: for small summaries and for looking at."""
+        """Return the metrics by bucket, for small summaries and for inspection."""
         keys = zip(self.high.tolist(), self.low.tolist(), strict=True)
         return {high << 64 | low: metric for (high, low), metric in zip(keys, self.metrics.tolist(), strict=True)}
 
@@ -162,9 +162,9 @@ def seal_totals(header: ResultHeader, sealer: SummarySealer | None) -> ResultHea
 
 
 def encode_failure(header: ResultHeader) -> bytes:
-    """Return what the ledger keeps of a paid failure: fewer bytes than any summary has.
+    """Return the bytes that the ledger keeps for a paid failure: fewer than any summary has.
 
-    A store that has room for a summary then has room for a failure, so that the lack of room tells nothing.
+    A store that has room for a summary then has room for a failure, so that a lack of room reveals nothing.
     """
     plain = {
         "job_request_id": header.job_request_id,
@@ -194,7 +194,7 @@ def decode_result(raw: bytes) -> tuple[ResultHeader, Rows | ShuffledRows | bytes
         return _decode_failure(raw), Rows(high=none, low=none, metrics=np.empty(0, dtype=np.int64))
     start = len(_MAGIC) + _LENGTH_BYTES
     if raw[: len(_MAGIC)] not in (_MAGIC, SHUFFLED_MAGIC) or len(raw) < start:
-        raise EngineError("the ledger holds a result that this version cannot read")
+        raise EngineError("the ledger holds a result that this version cannot read: use a newer version")
     end = start + int.from_bytes(raw[len(_MAGIC) : start], "big")
     header = ResultHeader.from_bytes(raw[start:end])
     if header.output_public_key:

@@ -47,7 +47,7 @@ class Statement:
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Statement:
-        """Return what ``to_plain`` gave."""
+        """Return the statement from the plain values of ``to_plain``."""
         part = plain.get("shuffle")
         return cls(**{**plain, "shuffle": None if part is None else ShuffleStatement(**part)})
 
@@ -89,7 +89,7 @@ def statement_of(
 
 
 def shuffle_statement_of(plan: ShufflePlan, *, private: bool) -> Statement:
-    """Return the statement of a shuffle: what each report paid, for whom that holds, and ε∞ beside it."""
+    """Return the statement of a shuffle: what each report paid, for whom the guarantee holds, and ε∞."""
     part = shuffle_part(plan)
     return Statement(
         mechanism=plan.mechanisms()[0].name,

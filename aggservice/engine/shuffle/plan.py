@@ -1,4 +1,4 @@
-"""What a shuffle of local reports costs: ε₀ per report, or what is left of it for one among n honest clients.
+"""The price of a shuffle of local reports: ε₀ per report, or less if it is amplified among n honest clients.
 
 A caller who sends n − 1 reports of their own knows them, and so recognises the last one. Therefore the amplified
 (ε, δ) counts only reports with a device token, which the caller cannot make: n is their number, all of one randomizer
@@ -27,9 +27,9 @@ _ATTO = 10**18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleRequest:
-    """What a shuffle asks for: reports of one randomizer, and amplification at δ (None: none).
+    """The parameters of a shuffle: the randomizer of its reports, and the δ of amplification (None: no amplification).
 
-    ``collection`` names what the device tokens must be for; without it, no token is checked and nothing is amplified.
+    Device tokens must be for ``collection``; without it, no token is checked and nothing is amplified.
     """
 
     randomizer: Randomizer
@@ -52,7 +52,7 @@ class ShuffleRequest:
 
     @classmethod
     def parse(cls, *, randomizer: str, delta: str = "", bound: str = "", collection: str = "") -> ShuffleRequest:
-        """Read the request from text; what is empty is left out."""
+        """Read the request from text; an empty text means that the field is not given."""
         try:
             return cls(
                 randomizer=Randomizer.from_hex(randomizer),
@@ -67,7 +67,7 @@ class ShuffleRequest:
             raise InvalidJobError(f"the bound {bound!r} is unknown: use one of {known}") from None
 
     def to_plain(self) -> dict[str, str]:
-        """Return plain values, by which the ledger recognises the same request."""
+        """Return plain values; the ledger recognises a repeated request by them."""
         plain = {"randomizer": self.randomizer.hex, "delta": str(self.delta or ""), "bound": self.bound.value}
         return {**plain, "collection": self.collection} if self.collection else plain
 
@@ -87,7 +87,7 @@ class ShuffleSettings:
         return None if found is None else self.sites.get(found)
 
     def evidence(self, request: ShuffleRequest, *, origin: str | None, site: str | None) -> TokenCheck | None:
-        """Return what the tokens of a job must be checked with; None if it is not to be amplified.
+        """Return the check that the device tokens of a job must pass; None if the job is not amplified.
 
         A job is amplified only with a δ, a collection, and a registry's key for its origin or site.
         """
@@ -99,9 +99,9 @@ class ShuffleSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShufflePlan:
-    """What each of ``reports`` reports is charged, and why it is not less (empty when amplified).
+    """The price of each of ``reports`` reports. ``reason`` says why it is not amplified (empty if it is amplified).
 
-    With ``evidence`` every one of these reports has a device token that passed it.
+    If ``evidence`` is given, each of these reports has a device token that passed this check.
     """
 
     request: ShuffleRequest
@@ -119,9 +119,9 @@ class ShufflePlan:
 
     @classmethod
     def of(cls, request: ShuffleRequest, reports: int, *, evidence: TokenCheck | None, scope: str) -> ShufflePlan:
-        """Decide for ``reports`` reports of the origin or site ``scope``.
+        """Return the price of ``reports`` reports of the origin or site ``scope``.
 
-        ``evidence`` is what each of their tokens passed; without it nothing is amplified.
+        ``evidence`` is the check that their device tokens passed; without it nothing is amplified.
         """
         local = Epsilon(micro=request.randomizer.epsilon_micro)
 
@@ -165,7 +165,7 @@ class ShufflePlan:
         )
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """Return what the ledger charges for."""
+        """Return the mechanisms that the ledger charges for."""
         if not self.amplified:
             return (LocalReports(epsilon=self.epsilon),)
         return (
@@ -179,7 +179,7 @@ class ShufflePlan:
         )
 
     def parameters(self) -> dict[str, str]:
-        """Return what an auditor should know beside the mechanism."""
+        """Return the parameters that are logged for auditors besides the mechanism."""
         return {
             "randomizer": self.request.randomizer.hex,
             "reports": str(self.reports),
@@ -194,7 +194,7 @@ class ShufflePlan:
 
 
 def permanent_text(randomizer: Randomizer) -> str:
-    """Return ε∞ as decimal text; empty where nothing bounds it."""
+    """Return ε∞ as decimal text; empty text if nothing bounds it."""
     micro = randomizer.epsilon_permanent_micro
     if micro is None:
         return ""

@@ -24,7 +24,7 @@ class ShuffledRows:
 
     @property
     def width(self) -> int:
-        """The bytes of a report."""
+        """The number of bytes of a report."""
         return self.reports.shape[1]
 
     def pages(self, size: int, first: int = 0) -> Iterator[ShuffledRows]:

@@ -10,9 +10,9 @@ from budget import Epsilon
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleStatement:
-    """The part of a statement that only a shuffle has. Amounts are text; ε∞ is empty where nothing bounds it.
+    """The part of a statement that only a shuffle has. Amounts are text; ε∞ is empty if nothing bounds it.
 
-    ``collection`` and ``registry_key_sha256`` name the evidence; they are empty where no device token was checked.
+    ``collection`` and ``registry_key_sha256`` name the evidence; they are empty if no device token was checked.
     """
 
     randomizer: str
@@ -29,7 +29,7 @@ class ShuffleStatement:
 
 
 def shuffle_part(plan: ShufflePlan) -> ShuffleStatement:
-    """Return the numbers."""
+    """Return the part of a statement that states the numbers of this shuffle."""
     randomizer = plan.request.randomizer
     return ShuffleStatement(
         randomizer=randomizer.hex,

@@ -1,1 +1,1 @@
-"""The same stages on Apache Spark: files are the tasks, and columns travel between executors as a few large blobs."""
+"""The stages of a job on Apache Spark: one task per file; executors exchange columns in a few large blobs."""

@@ -1,4 +1,4 @@
-"""What tasks send to one another: columns of many rows at once, and a few facts per file."""
+"""The messages between tasks: columns of many rows, and a few facts per file."""
 
 from __future__ import annotations
 

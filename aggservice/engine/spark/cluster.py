@@ -62,7 +62,7 @@ class Cluster:
             context = SparkContext(conf=conf)
         except Exception as problem:
             raise EngineError(
-                f"Spark could not be started at {self._settings.master}: check spark.master, and that Java 17 is there"
+                f"Spark could not be started at {self._settings.master}: check spark.master, and install Java 17"
             ) from problem
         context.setLogLevel("ERROR")
         return context
@@ -106,7 +106,7 @@ def _as_it_is(rows: Iterator[T]) -> Iterator[T]:
 
 
 def guarded(work: Callable[[int, Iterable[Any]], Iterator[T]]) -> Callable[[int, Iterable[Any]], Iterator[T]]:
-    """Return ``work`` with errors that tell nothing about reports: Spark sends them to the service and to its logs."""
+    """Wrap ``work`` so that its errors reveal nothing about reports: Spark sends errors to the service and to logs."""
 
     def run(partition: int, rows: Iterable[Any]) -> Iterator[T]:
         try:

@@ -12,9 +12,9 @@ from aggservice.engine.spark.settings import SparkSettings
 
 
 class SparkEngine(LocalEngine):
-    """Runs histograms over files on a cluster, from the operator's input size on, and everything else as ``local``.
+    """Runs histograms over files on a cluster, from the operator's input size on, and every other job with ``local``.
 
-    What a job releases does not depend on where it ran, but for the noise itself. Safe for several threads. The
+    Except for the noise, what a job releases does not depend on where it ran. Safe for several threads. The
     ledger needs a staging folder that all executors can write to. Engines of one process share a ``cluster``.
     """
 
@@ -34,7 +34,7 @@ class SparkEngine(LocalEngine):
         debug_only: bool | None = None,
         input_bytes: int | None = None,
     ) -> Session:
-        """Begin a job, as ``Engine.begin`` says: on the cluster if it is a histogram from files to files and large."""
+        """Begin a job (see ``Engine.begin``): on the cluster if it is a large histogram job from files to files."""
         large = input_bytes is not None and input_bytes >= self._settings.least_input_bytes
         if not large or request.shuffle is not None or not isinstance(destination, AvroShards):
             return super().begin(

@@ -12,12 +12,12 @@ T = TypeVar("T")
 
 
 def same_partition(target: int) -> int:
-    """Return the partition that a blob is addressed to. Spark knows equal divisions by this one function."""
+    """Return ``target``, the number of a partition. Spark compares divisions by this function, so all must use it."""
     return target
 
 
 class Exchange:
-    """Runs the tasks of one job. Its tasks can be cancelled without those of others."""
+    """Runs the tasks of one job, which can be cancelled without those of other jobs."""
 
     def __init__(self, cluster: Cluster, group: str, partitions: int) -> None:
         self._cluster = cluster
@@ -41,12 +41,12 @@ class Exchange:
         return self._cluster.run(self._group, blobs, work, partitions)
 
     def each(self, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-        """Run ``work`` once for each item, a task each; return what it returned, in order."""
+        """Run ``work`` for each item, in one task per item; return the results in order."""
         rdd = self._context.parallelize(items, len(items))
         return self._cluster.run(self._group, rdd, lambda _, mine: (work(item) for item in mine), range(len(items)))
 
     def forget(self) -> None:
-        """Remove what tasks sent to one another: it is cleartext."""
+        """Remove the blobs of this job, which are cleartext."""
         for source in self._sources:
             with suppress(Exception):  # a context that stopped has removed it
                 source._jrdd.rdd().cleanShuffleDependencies(False)

@@ -32,7 +32,7 @@ Addressed = Iterator[tuple[int, Blob]]
 
 @lru_cache(maxsize=4)
 def opener_of(keys: str | None, key_ids: tuple[str, ...]) -> Opener:
-    """Return an opener with exactly these keys of the key file, which this machine reads itself."""
+    """Return an opener with exactly these keys, which this machine reads from its own copy of the key file."""
     if keys is None:
         return Opener(KeySet(()))
     try:
@@ -71,7 +71,7 @@ class _Reader:
 
 
 def open_split(plan: OpeningPlan, split: Split, progress: Callable[[int], None]) -> Addressed:
-    """Yield what the reports of a file give to each partition, and the facts about the file.
+    """Open the reports of a file; yield blobs for each partition, then the facts about the file.
 
     ``progress`` is called with each number of reports read.
     """
@@ -92,7 +92,7 @@ def open_split(plan: OpeningPlan, split: Split, progress: Callable[[int], None])
 
 
 class _Gathered:
-    """Ids and sums of a file since the last time they were sent, and its facts so far."""
+    """The ids and sums of a file that have not been sent yet, and the facts counted so far."""
 
     def __init__(self, plan: OpeningPlan, split: int) -> None:
         self._plan = plan
@@ -110,7 +110,7 @@ class _Gathered:
         return KeySums(salt=self._plan.salt, discover=True)
 
     def add(self, judged: JudgedBatch) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         self._statuses += np.bincount(judged.statuses, minlength=256)
         self._apis.update(np.unique(judged.apis).tolist())
         self._debug_days.update(row.tobytes() for row in judged.debug_days)
@@ -121,12 +121,12 @@ class _Gathered:
         self._sums.add(judged.high, judged.low, judged.values, judged.rows, everything)
 
     def full(self) -> Addressed:
-        """Send what is held once there is much of it."""
+        """Yield the blobs if enough is held, and nothing otherwise."""
         if len(self._sums) >= _FLUSH_KEYS or self._held >= _FLUSH_REPORTS:
             yield from self.flush(b"")
 
     def flush(self, fingerprint: bytes) -> Addressed:
-        """Send what is held: with a fingerprint, at least one blob to every partition of keys."""
+        """Yield all that is held as blobs; with a fingerprint, at least one blob for every partition of keys."""
         partitions = self._plan.partitions
         if self._held:
             ids = np.concatenate(self._ids)
@@ -160,7 +160,7 @@ class _Gathered:
         self._sums, self._ids, self._units, self._held = self._empty(), [], [], 0
 
     def facts(self, fingerprint: bytes, problem: EngineError | None) -> ReportFacts:
-        """Return what was counted."""
+        """Return the facts that were counted about the file."""
         return ReportFacts(
             split=self._split,
             statuses=self._statuses,

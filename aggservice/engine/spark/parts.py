@@ -1,4 +1,4 @@
-"""Noisy rows in part files, and their way into shards: declared keys as they were declared, then discovered ones.
+"""Noisy rows in part files, and how they become shards: declared keys in their order, then discovered keys.
 
 A part holds columns one after the other: the ordinals of its declared keys, then the high and low halves of all its
 keys (declared ones first, in order; then the others, ascending), their metrics, and in a debug run their true sums.
@@ -24,7 +24,7 @@ from aggservice.wire.hpke.summaries import SummarySealer
 _WORD = 8
 
 Tasks = Callable[[Callable[[tuple[int, int, str]], str], Sequence[tuple[int, int, str]]], list[str]]
-"""Runs a function over items in executors and returns what it returned, in order."""
+"""Runs a function for each item in executors, and returns the results in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class PartRows:
         return [_Part.of(self._folder, receipt, debug_run=self._debug_run) for receipt in self._receipts]
 
     def write_shards(self, paths: Sequence[Path], rows_per_shard: int, sealer: SummarySealer | None = None) -> None:
-        """Write the shards: those of declared keys only in executors, the others here."""
+        """Write the shards. Executors write those that have only declared keys; this process writes the others."""
         whole = self.declared // rows_per_shard
         cuts = _cuts([part.order() for part in self._parts()], self.declared, rows_per_shard)
         if whole > 1:
@@ -96,7 +96,7 @@ class PartRows:
             write_shard(path, page, name=path.name, sealer=sealer)
 
     def rows(self) -> Rows:
-        """Return all rows, in memory; those of a debug run with true sums and annotations."""
+        """Return all rows in memory; rows of a debug run have true sums and annotations."""
         return self._rows(0, 1 << 64)
 
     def _rows(self, low: int, high: int) -> Rows:
@@ -115,9 +115,9 @@ class PartRows:
 
 
 def _cuts(orders: Sequence[NDArray[np.generic]], declared: int, rows_per_shard: int) -> list[int]:
-    """Return the ordinal at which each shard begins, and one after the last whole shard.
+    """Return the ordinals at which the shards of declared keys begin, and the one after the last whole shard.
 
-    An ordinal is the row of a key in the domain, where a repeated key leaves a gap; so bisection finds each.
+    An ordinal is the row of a key in the domain. Repeated keys leave gaps, so each ordinal is found by bisection.
     """
     last = max((int(order[-1]) + 1 for order in orders if order.size), default=0)
 

@@ -54,11 +54,11 @@ class Partitions:
 
     @property
     def count(self) -> int:
-        """All partitions."""
+        """The total number of partitions."""
         return self.ids + self.keys
 
     def home(self, split: int) -> int:
-        """Return the partition that gets what is counted about a file."""
+        """Return the partition that receives the facts about a file."""
         return split % self.ids
 
 
@@ -134,7 +134,7 @@ def divide(
 
 @njit(cache=True, nogil=True)
 def divide_kernel(high, low, salt, parts, order, bounds):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Sort row numbers by partition, in order within each, by counting."""
+    """Sort row numbers by partition with a stable counting sort."""
     where = np.empty(high.size, dtype=np.int32)
     for i in range(high.size):
         part = first_slot(high[i], low[i], salt, parts)

@@ -73,7 +73,7 @@ class _Summed:
         self._seen: dict[int, bytes] = {}
 
     def take(self, blob: Blob) -> None:
-        """Take in a blob."""
+        """Add a blob to the sums."""
         if isinstance(blob, DomainBlob) and self._order is None:
             self._domain.append(blob)
         elif isinstance(blob, SumBlob) and self._repeated is None:
@@ -111,7 +111,7 @@ class _Summed:
     def columns(self) -> tuple[NDArray[np.uint64], SumColumns]:
         """Return the ordinals of the declared keys in the domain, and all sums.
 
-        Raises if a report file was not summed as it was counted: then what is summed is not what was charged for.
+        EngineError if a report file changed after it was counted: the sums would not be of the reports that pay.
         """
         self._declare()
         if [self._seen.get(split) for split in range(len(self._plan.fingerprints))] != list(self._plan.fingerprints):

@@ -1,4 +1,4 @@
-"""Files that tasks write into the private scratch folder: each attempt under its own name, chosen by its receipt."""
+"""Files that tasks write into the private scratch folder. Each attempt writes its own; its receipt names the file."""
 
 from __future__ import annotations
 

@@ -81,16 +81,16 @@ class ClusterSession(Session):
         return self._counts.read or (0 if self._progress is None else int(self._progress.value))
 
     def cancel(self) -> None:
-        """End the job and its tasks, unless it has been committed by then. Nothing of it is left."""
+        """End the job and its tasks, unless it has been committed by then. A cancelled job leaves nothing behind."""
         super().cancel()
         self._cluster.cancel(self._group)
 
     def declare(self, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> None:
-        """Refuse: a job on a cluster reads files."""
+        """Raise EngineError: a job on a cluster reads files."""
         raise EngineError("a job on a cluster reads its domain from files: use declare_files")
 
     def add(self, batch: ReportBatch) -> None:
-        """Refuse: a job on a cluster reads files."""
+        """Raise EngineError: a job on a cluster reads files."""
         raise EngineError("a job on a cluster reads its reports from files: use add_files")
 
     def declare_files(self, files: Sequence[InputFile]) -> None:
@@ -202,7 +202,7 @@ class ClusterSession(Session):
         return self._commit(charge, make, units=units, failed=header, declared=rows.declared)
 
     def _count(self, found: Sequence[IdReceipt]) -> tuple[tuple[int, ...], tuple[bytes, ...], Coverage]:
-        """Count reports and keys, and refuse a job by what is public about it, in the order in which files are read.
+        """Count reports and keys in the order of files; refuse the job if its public facts do not allow a release.
 
         Returns the ordinal of the first key of each domain file, the fingerprint of each report file, and the coverage.
         """
@@ -243,7 +243,7 @@ class ClusterSession(Session):
 
 def _key_ids(keys: Path | None) -> tuple[str, ...]:
     if keys is None:
-        raise EngineError("this Spark engine has no key file, so it cannot open sealed reports")
+        raise EngineError("this Spark engine has no key file, so it cannot open sealed reports: configure one")
     try:
         return tuple(pair.id for pair in read_key_set(keys).pairs)
     except KeySetError as problem:

@@ -1,4 +1,4 @@
-"""What the operator decides about Spark."""
+"""The operator's settings for Spark."""
 
 from __future__ import annotations
 

@@ -160,9 +160,9 @@ class KeySums:
         rows: NDArray[np.int32],
         fresh: NDArray[np.bool_],
     ) -> None:
-        """Add contributions of the reports that are ``fresh`` (``rows`` says which report each is of).
+        """Add the contributions of reports that are ``fresh``; ``rows`` gives the report of each contribution.
 
-        A value of 0 is a null and leaves no trace.
+        A value of 0 is null and is ignored.
         """
         position = 0
         while position < high.size:
@@ -229,9 +229,9 @@ def hash_key(high, low, salt):  # type: ignore[no-untyped-def]  # pragma: no cov
 
 @njit(cache=True, nogil=True, inline="always")
 def find_slot(slots, slot, high, low, key_high, key_low):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Return the slot that holds the key, or the empty one where it would go, from the slot of its hash on.
+    """Return the slot that holds the key, or the first empty slot if the key is new.
 
-    Some slot is always empty.
+    The search begins at ``slot``, the hash of the key. The table always has an empty slot.
     """
     wrap = np.int64(slots.size - 1)
     while True:

@@ -139,7 +139,7 @@ def sort_units(units):  # type: ignore[no-untyped-def]  # pragma: no cover - com
 
 @njit(cache=True, nogil=True)
 def squeeze(units):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Move the first of equal neighbours to the front of a sorted array; return how many there are."""
+    """Move the distinct rows of a sorted array to its front; return their number."""
     if units.shape[0] == 0:
         return 0
     kept = 1
