@@ -49,8 +49,12 @@ class Step:
 def follow(given: Given) -> dict[str, Any]:
     """Return the steps of the first conversion with number ``conversion`` or more and ``fate`` (empty: any fate)."""
     campaign = parse_campaign(given.text("toml"), folder=Path.cwd())
-    if campaign.client.kind != "attribution" or campaign.client.form != "deployed":
-        raise StudioError('only a deployed browser can be followed: write kind = "attribution" and form = "deployed"')
+    client = campaign.client
+    if (client.kind, client.form, client.api) != ("attribution", "deployed", "ara"):
+        raise StudioError(
+            "only a deployed browser of Attribution Reporting can be followed: "
+            'write kind = "attribution", form = "deployed" and api = "ara"'
+        )
     if campaign.population.log is not None or campaign.population.size > _MAX_PEOPLE:
         raise StudioError(f"the population is too large or comes from a log: simulate at most {_MAX_PEOPLE:,} people")
     bits = SeededBits(f"studio {given.text('seed', 'studio', most=200)}")

@@ -218,6 +218,7 @@ def test_a_followed_report_is_whole(studio: RunningStudio) -> None:
     lost = studio.post("follow", toml=toml, fate="not attributed")
     assert [step["name"] for step in lost["steps"]][:3] == names[:3]
     assert studio.try_post("follow", toml=toml, fate="nonsense").status == 400
+    assert studio.try_post("follow", toml=toml.replace("[client]", '[client]\napi = "w3c"', 1)).status == 400
 
 
 def test_vendored_files_are_the_ones_that_their_page_names() -> None:

@@ -66,9 +66,9 @@ class _Fields:
     def text(self, name: str, *, required: bool = False) -> str:
         """Return a text; empty if it is missing."""
         found = self.take(name)
-        if required and not found:
+        if required and (found is None or found == ""):
             raise InvalidJobError(f"{name} is missing from {self._where}")
-        return _text(found or "", name)
+        return _text("" if found is None else found, name)
 
     def amount(self, name: str) -> str:
         """Return a number as decimal text, from a number or a text; empty if it is missing."""
@@ -80,7 +80,7 @@ class _Fields:
                     f"{name} is out of range: give at most {_MOST_PLACES} digits on each side of the point"
                 )
             return f"{found:f}"
-        return _text(found or "", name)
+        return _text("" if found is None else found, name)
 
     def whole(self, name: str) -> int:
         """Return a whole number, from a number or a text; 0 if it is missing."""
