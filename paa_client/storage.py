@@ -102,17 +102,16 @@ class Database:
     def _check_key(self, key: str) -> None:
         if not isinstance(key, str):
             raise WorkletTypeError(f"key must be a string, not {type(key).__name__}")
-        if not 0 < _BYTES_PER_UNIT * len(key) <= self._max_bytes:
-            raise WorkletTypeError(
-                f"key must have 1 to {self._max_bytes // _BYTES_PER_UNIT} characters, got {len(key)}"
-            )
+        units, most = code_units(key), self._max_bytes // _BYTES_PER_UNIT
+        if not 0 < units <= most:
+            raise WorkletTypeError(f"key must have 1 to {most} UTF-16 code units, got {units}")
 
     def _check_value(self, value: str) -> None:
         if not isinstance(value, str):
             raise WorkletTypeError(f"value must be a string, not {type(value).__name__}: write str(...) or JSON")
-        if _BYTES_PER_UNIT * len(value) > self._max_bytes:
-            most = self._max_bytes // _BYTES_PER_UNIT
-            raise WorkletTypeError(f"value must have at most {most} characters, got {len(value)}")
+        units, most = code_units(value), self._max_bytes // _BYTES_PER_UNIT
+        if units > most:
+            raise WorkletTypeError(f"value must have at most {most} UTF-16 code units, got {units}")
 
     def _check(self) -> None:
         """Assert that the counted size is the size of the entries, and within the limit."""

@@ -69,7 +69,7 @@ def test_sizes_count_utf16_bytes_and_room_is_made_from_what_expired() -> None:
     assert store.entries() == [("l", "m" * 9)]
 
 
-BAD = [("", "x"), (1, "x"), ("k", 1), ("k", None), ("k" * 11, "x"), ("k", "v" * 11)]
+BAD = [("", "x"), (1, "x"), ("k", 1), ("k", None), ("k" * 11, "x"), ("k", "v" * 11), ("\U0001f600" * 6, "x")]
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)

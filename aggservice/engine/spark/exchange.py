@@ -47,6 +47,8 @@ class Exchange:
 
     def forget(self) -> None:
         """Remove the blobs of this job, which are cleartext."""
+        from py4j.protocol import Py4JError
+
         for source in self._sources:
-            with suppress(Exception):  # a context that stopped has removed it
+            with suppress(Py4JError, OSError):  # a context that stopped has removed it
                 source._jrdd.rdd().cleanShuffleDependencies(False)
