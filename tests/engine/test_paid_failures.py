@@ -23,6 +23,7 @@ from aggservice.engine import (
 )
 from aggservice.engine.errors import DomainError
 from aggservice.engine.jobs import histogram as histogram_module
+from aggservice.engine.jobs import histogram_checks as checks_module
 from aggservice.engine.release import charging as charging_module
 from aggservice.engine.release import output as output_module
 from aggservice.engine.release.charging import find_result
@@ -30,6 +31,7 @@ from aggservice.engine.release.output import Destination
 from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeySums
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging, verify_store
 from budget.errors import StoreError
 
@@ -233,3 +235,23 @@ def test_order_and_missing_keys_are_refused_whatever_reports_hold(
     with pytest.raises(DomainError, match="after the first reports"):
         session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
     assert len(session.finish().rows or ()) == 1
+
+
+def test_found_keys_do_not_count_against_what_a_job_may_discover(
+    engine_of: EngineOf, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One report, then junk up to the limit, would otherwise tell for free how many keys the report holds."""
+    junk = maker.batch([maker.report({1: 1}, reporting_origin="https://rival.example")])
+    ends = []
+    for contributions in ({}, {key: 1 for key in range(1, 11)}):
+        batch = maker.batch([maker.report(contributions)])
+        room = (int(batch.payloads.stops[0]) + int(junk.payloads.stops[0])) // SMALLEST_CONTRIBUTION_BYTES
+        monkeypatch.setattr(checks_module, "MOST_KEYS", room)
+        asked = request("found", discovery=Discovery(delta=Delta.parse("0.000001")))
+        session = engine_of(maker).begin(SCOPE, asked)
+        session.add(batch)
+        session.add(junk)  # neither world is refused here
+        with pytest.raises(InvalidJobError, match="more keys than a job can discover") as refused:
+            session.add(junk)
+        ends.append(str(refused.value))
+    assert ends[0] == ends[1]

@@ -84,7 +84,7 @@ class HistogramSession(BatchSession):
         super()._check_batch(batch)
         self._payload_bytes += int((batch.payloads.stops - batch.payloads.starts).sum())
         if self._discovers:
-            check_discoverable(len(self._sums), self._payload_bytes)
+            check_discoverable(self._sums.declared, self._payload_bytes)
 
     def _check_releasable(self) -> None:
         check_releasable(self._columns().declared, discovers=self._discovers)

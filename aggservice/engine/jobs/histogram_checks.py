@@ -30,7 +30,10 @@ def check_declared(keys: int, most: int) -> None:
 
 
 def check_discoverable(declared: int, payload_bytes: int) -> None:
-    """Refuse reports that may hold more keys than a job can discover."""
+    """Refuse reports that may hold more keys than a job can discover, by the size of all payloads so far.
+
+    ``declared`` must not count discovered keys: a caller could fill up to the limit and learn their number for free.
+    """
     if declared + payload_bytes // SMALLEST_CONTRIBUTION_BYTES > MOST_KEYS:
         raise InvalidJobError(
             "these reports may contain more keys than a job can discover: divide them over several jobs"

@@ -1,6 +1,6 @@
 """Breaks of non-interference, put into the code for as long as a block runs, to see that histories find them.
 
-The first three were in the code once. Each is a context manager that replaces one function with a wrapper, so that a
+Some were in the code once. Each is a context manager that replaces one function with a wrapper, so that a
 change of the code asks for a change of a few lines here.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 from aggservice.engine import AvroShards, CancelledError, InLedger, UnpaidError
 from aggservice.engine.errors import DomainError
 from aggservice.engine.jobs.histogram import HistogramSession
+from aggservice.engine.jobs.histogram_checks import check_discoverable
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging
 from aggservice.engine.release.charging import Charge
@@ -43,6 +44,22 @@ def domain_refused_by_sums() -> Iterator[None]:
             raise DomainError("too many declared keys")
 
     with changed(HistogramSession, "declare", declare):
+        yield
+
+
+@contextmanager
+def discovered_keys_refuse() -> Iterator[None]:
+    """Count the keys found so far, and not only the declared ones, against how many a job may discover."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def check_batch(self: HistogramSession, batch: Any) -> None:
+            inner(self, batch)
+            if self._discovers:
+                check_discoverable(len(self._sums), self._payload_bytes)
+
+        return check_batch
+
+    with _replaced(HistogramSession, "_check_batch", wrap):
         yield
 
 
@@ -228,6 +245,7 @@ def fresh_noise_each_time() -> Iterator[None]:
 Mutant = Callable[[], AbstractContextManager[None]]
 MUTANTS: dict[Mutant, dict[str, bool]] = {
     domain_refused_by_sums: {},
+    discovered_keys_refuse: {},
     rows_counted_before_charge: {},
     overflow_before_charge: {},
     nothing_to_sum_fails: {},

@@ -35,6 +35,7 @@ _KNOBS = {
     "rows_in_ledger": (("aggservice.engine.release.charging", "MOST_ROWS_IN_LEDGER"),),
     "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"), ("aggservice.engine.release.charging", "RESULT_MAX_BYTES")),
     "largest_sum": (("aggservice.engine.release.noise", "_LARGEST"),),
+    "most_keys": (("aggservice.engine.jobs.histogram_checks", "MOST_KEYS"),),
 }
 """Limits of the code that a history makes small, by module and name."""
 _UNPAID_LATER = ("previous", "request", "result")
@@ -78,6 +79,7 @@ class Setup(Brief):
     rows_in_ledger: int | None = None
     result_bytes: int | None = None
     largest_sum: int | None = None
+    most_keys: int | None = None
     rows_per_shard: int | None = None
     room: int | None = None
     file_bytes: int | None = None
