@@ -36,6 +36,7 @@ from aggservice.wire import Api, Randomizer, ReportBatch
 from aggservice.wire.hpke.summaries import SummarySealer
 from aggservice.wire.report.device_tokens import TokenCheck
 from budget import Ledger, Sensitivity
+from budget.files.staging import Attempt
 
 MOST_REPORTS = (1 << 31) - 1
 """Reports per job. Each contributes at most 2³², so sums fit into 63 bits."""
@@ -267,11 +268,19 @@ class Session(ABC):
         units: NDArray[np.uint8],
         failed: ResultHeader,
         declared: int = 0,
+        staged: Attempt | None = None,
     ) -> Outcome:
         """Charge the units and keep what ``make`` returns; if that is lost, commit ``failed`` instead."""
-        self._check_cancelled()
+        try:
+            self._check_cancelled()
+        except CancelledError:
+            if staged is not None:
+                staged.discard()
+            raise
         return Outcome.of(
-            charge.commit(make, units=units, destination=self._destination, failed=failed, declared=declared)
+            charge.commit(
+                make, units=units, destination=self._destination, failed=failed, declared=declared, staged=staged
+            )
         )
 
     def _debug_outcome(self, header: ResultHeader, rows: Rows, plan: ReleasePlan, *, payable: bool) -> Outcome:

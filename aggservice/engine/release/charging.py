@@ -109,6 +109,7 @@ class Charge:
         destination: Destination,
         failed: ResultHeader,
         declared: int = 0,
+        staged: Attempt | None = None,
     ) -> Receipted:
         """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
 
@@ -116,10 +117,11 @@ class Charge:
         paid for: ``failed`` is then committed instead, and PaidFailureError raised (docs/design.md, semantics 8). A
         unit that cannot pay raises UnpaidError in any case. If the same request was committed in the meantime, its
         first result is returned and this one is dropped. If the destination has no room for ``declared``
-        rows, ResultWriteError is raised and nothing is charged.
+        rows, ResultWriteError is raised and nothing is charged. If sums or noise have been written by now, that is too
+        late to check: give the ``staged`` attempt that an earlier ``stage_for`` returned.
         """
         paying = UnitSet(units)
-        attempt = stage_for(self.ledger, self.job, destination, declared)
+        attempt = staged or stage_for(self.ledger, self.job, destination, declared)
         try:
             header, rows = make()
             header = seal_totals(header, destination.sealer)
@@ -210,8 +212,14 @@ class Charge:
         return _receipted(ledger, committed, ledger.remaining_of(committed.entry.seq))
 
 
-def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0) -> Attempt | None:
-    """Begin an attempt if the result is files, else return None; ResultWriteError if ``declared`` rows do not fit."""
+def stage_for(
+    ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0, *, beside: int = 0
+) -> Attempt | None:
+    """Begin an attempt if the result is files, else return None; ResultWriteError if ``declared`` rows do not fit.
+
+    ``beside`` is the number of further bytes that the job writes to the same disk. Call this before anything is
+    written that depends on what reports contain: otherwise the error depends on it too.
+    """
     if not isinstance(destination, AvroShards):
         if declared > MOST_ROWS_IN_LEDGER:
             raise ResultWriteError(
@@ -224,10 +232,11 @@ def stage_for(ledger: Ledger, job: JobKey, destination: Destination, declared: i
     except OSError as problem:
         raise ResultWriteError(f"the staging folder cannot be used: {problem.strerror}; tell the operator") from problem
     free = shutil.disk_usage(attempt.folder).free
-    if free < destination.least_bytes(declared):
+    needed = destination.least_bytes(declared) + beside
+    if free < needed:
         attempt.discard()
         raise ResultWriteError(
-            f"{declared:,} declared keys need {destination.least_bytes(declared) >> 20} MiB, and the staging "
+            f"{declared:,} declared keys need {needed >> 20} MiB, and the staging "
             f"folder has {free >> 20} MiB left; nothing was charged: tell the operator"
         )
     return attempt

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import EngineError
 
+FINGERPRINT_BYTES = 16
+
+
+def joint_fingerprint(found: Mapping[int, bytes]) -> bytes:
+    """Return one fingerprint for those of several files, by their number."""
+    joint = blake2b(digest_size=FINGERPRINT_BYTES)
+    for split, fingerprint in sorted(found.items()):
+        joint.update(split.to_bytes(8, "big") + fingerprint)
+    return joint.digest()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class IdBlob:
-    """Ids of OK reports of a file with their row among its OK reports, and the units they pay with, row by row."""
+    """Ids of OK reports of a file with their row among its OK reports, and the units they pay with, row by row.
+
+    The last blob of a file for each partition has its ``fingerprint``.
+    """
 
     split: int
     rows: NDArray[np.int64]
     ids: NDArray[np.uint64]
     units: NDArray[np.uint8]
+    fingerprint: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -79,6 +95,7 @@ class IdReceipt:
     """What a partition of report ids found: facts, how many reports were repeated, and the files it wrote.
 
     ``units`` holds the distinct units of the other reports, sorted; ``repeats`` the split and row of each repeated one.
+    ``fingerprint`` stands for the contents of all files whose ids it compared.
     """
 
     reports: tuple[ReportFacts, ...]
@@ -87,6 +104,7 @@ class IdReceipt:
     unit_count: int
     repeats: str
     repeated: int
+    fingerprint: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

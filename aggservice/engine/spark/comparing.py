@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import EngineError
-from aggservice.engine.spark.blobs import Blob, DomainFacts, IdBlob, IdReceipt, ReportFacts
+from aggservice.engine.spark.blobs import Blob, DomainFacts, IdBlob, IdReceipt, ReportFacts, joint_fingerprint
 from aggservice.engine.spark.plan import OpeningPlan
 from aggservice.engine.spark.scratch import check_size, mapped_column, new_name, write_columns
 from aggservice.engine.tables.report_ids import ReportIds
@@ -29,11 +29,15 @@ def compare_ids(plan: OpeningPlan, blobs: Iterable[tuple[int, Blob]]) -> Iterato
     Two tasks that do this for the same partition write the same bytes under different names.
     """
     held: list[IdBlob] = []
+    fingerprints: dict[int, bytes] = {}
     reports: list[ReportFacts] = []
     domains: list[DomainFacts] = []
     for _, blob in blobs:
         if isinstance(blob, IdBlob):
-            held.append(blob)
+            if blob.rows.size:
+                held.append(blob)
+            if blob.fingerprint:
+                fingerprints[blob.split] = blob.fingerprint
         elif isinstance(blob, ReportFacts):
             reports.append(blob)
         elif isinstance(blob, DomainFacts):
@@ -61,6 +65,7 @@ def compare_ids(plan: OpeningPlan, blobs: Iterable[tuple[int, Blob]]) -> Iterato
         unit_count=len(taken),
         repeats=write_columns(plan.scratch, "repeats", repeats) if repeated else "",
         repeated=repeated,
+        fingerprint=joint_fingerprint(fingerprints),
     )
 
 

@@ -16,7 +16,16 @@ from aggservice.engine.jobs.batches import pieces
 from aggservice.engine.jobs.files import read_domain_file, read_report_file
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import Opener
-from aggservice.engine.spark.blobs import Blob, DomainBlob, DomainFacts, IdBlob, RepeatedBlob, ReportFacts, SumBlob
+from aggservice.engine.spark.blobs import (
+    FINGERPRINT_BYTES,
+    Blob,
+    DomainBlob,
+    DomainFacts,
+    IdBlob,
+    RepeatedBlob,
+    ReportFacts,
+    SumBlob,
+)
 from aggservice.engine.spark.plan import OpeningPlan, Split, TaskKeys, divide
 from aggservice.engine.spark.scratch import mapped_column
 from aggservice.engine.tables.sums import KeySums
@@ -25,7 +34,6 @@ from aggservice.wire.errors import KeySetError
 
 _FLUSH_KEYS = 1 << 19
 _FLUSH_REPORTS = 1 << 16
-_FINGERPRINT_BYTES = 16
 
 Addressed = Iterator[tuple[int, Blob]]
 
@@ -52,7 +60,7 @@ class _Reader:
     def __init__(self, plan: OpeningPlan, split: Split) -> None:
         self._plan = plan
         self._split = split
-        self._hash = blake2b(digest_size=_FINGERPRINT_BYTES)
+        self._hash = blake2b(digest_size=FINGERPRINT_BYTES)
 
     def batches(self) -> Iterator[JudgedBatch]:
         opener = opener_of(self._plan.keys, self._plan.key_ids)
@@ -126,19 +134,26 @@ class _Gathered:
             yield from self.flush(b"")
 
     def flush(self, fingerprint: bytes) -> Addressed:
-        """Yield all that is held as blobs; with a fingerprint, at least one blob for every partition of keys."""
+        """Yield all that is held as blobs; with a fingerprint, at least one blob for every partition."""
         partitions = self._plan.partitions
-        if self._held:
-            ids = np.concatenate(self._ids)
+        if self._held or fingerprint:
+            ids = np.concatenate([np.empty((0, 2), dtype=np.uint64), *self._ids])
             per_report = len(self._plan.spec.filtering_ids)
-            units = np.concatenate(self._units).reshape(len(ids), per_report, UNIT_BYTES)
+            units = np.concatenate([np.empty((0, UNIT_BYTES), dtype=np.uint8), *self._units])
+            units = units.reshape(len(ids), per_report, UNIT_BYTES)
             order, bounds = divide(ids[:, 0], ids[:, 1], self._plan.salt, partitions.ids)
             for part in range(partitions.ids):
                 mine = order[bounds[part] : bounds[part + 1]]
-                if mine.size:
+                if mine.size or fingerprint:
                     yield (
                         part,
-                        IdBlob(split=self._split, rows=self._sent + mine, ids=ids[mine], units=units[mine]),
+                        IdBlob(
+                            split=self._split,
+                            rows=self._sent + mine,
+                            ids=ids[mine],
+                            units=units[mine],
+                            fingerprint=fingerprint,
+                        ),
                     )
             self._sent += self._held
         if len(self._sums) or fingerprint:

@@ -22,6 +22,8 @@ from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
 from aggservice.wire.hpke.summaries import SummarySealer
 
 _WORD = 8
+PART_ROW_BYTES = 4 * _WORD
+"""What a declared key takes in a part file."""
 
 Tasks = Callable[[Callable[[tuple[int, int, str]], str], Sequence[tuple[int, int, str]]], list[str]]
 """Runs a function for each item in executors, and returns the results in order."""

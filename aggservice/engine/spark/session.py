@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import CancelledError, EngineError
+from aggservice.engine.errors import CancelledError, EngineError, InputReadError
 from aggservice.engine.jobs.files import InputFile
 from aggservice.engine.jobs.histogram_checks import (
     check_batch_size,
@@ -26,17 +26,17 @@ from aggservice.engine.jobs.histogram_checks import (
 )
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
 from aggservice.engine.opening.coverage import Coverage, PrivacyUnit
-from aggservice.engine.release.charging import stage_for
+from aggservice.engine.release.charging import Charge, stage_for
 from aggservice.engine.release.noise import noisy_total, others_of
 from aggservice.engine.release.output import AvroShards
 from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.request import JobRequest
-from aggservice.engine.spark.blobs import IdReceipt, PartReceipt
+from aggservice.engine.spark.blobs import IdReceipt, PartReceipt, joint_fingerprint
 from aggservice.engine.spark.cluster import Cluster
 from aggservice.engine.spark.comparing import SortedRun, compare_ids, join_runs, mapped_units, merge_range, ranges_of
 from aggservice.engine.spark.exchange import Exchange
 from aggservice.engine.spark.opening import domain_split, open_split, repeated_split
-from aggservice.engine.spark.parts import PartRows
+from aggservice.engine.spark.parts import PART_ROW_BYTES, PartRows
 from aggservice.engine.spark.plan import DOMAIN_ROW_BYTES, OpeningPlan, Partitions, Split, SummingPlan, TaskKeys, splits
 from aggservice.engine.spark.releasing import release_part
 from aggservice.engine.spark.settings import SparkSettings
@@ -44,6 +44,7 @@ from aggservice.mechanisms import SecureBits
 from aggservice.wire import ReportBatch, read_key_set
 from aggservice.wire.errors import KeySetError
 from budget import JobKey
+from budget.files.staging import Attempt
 
 
 class ClusterSession(Session):
@@ -155,14 +156,18 @@ class ClusterSession(Session):
             raise
 
     def _run(self, exchange: Exchange, plan: OpeningPlan, content: bytes) -> Outcome:
-        """Open and compare; count and check; release; charge."""
+        """Open and compare; count and check; stage; release; charge.
+
+        Sums depend on contributions, and noisy rows fill the staging folder: from the release on, any failure is paid
+        for. So the room for declared keys is checked before it.
+        """
         reports = splits(self._reports)
         self._progress = self._cluster.context().accumulator(0)
         if sources := self._key_sources():
             exchange.add(partial(domain_split, plan), sources)
         exchange.add(partial(_open, plan, self._progress), reports)
         found: list[IdReceipt] = self._tasks(lambda: exchange.read(partial(_compare, plan), range(plan.partitions.ids)))
-        bases, fingerprints, coverage = self._count(found)
+        bases, declared, fingerprints, coverage = self._count(found)
         units = self._units(exchange, plan.scratch, found)
         self._check_units(len(units))
         release, header, charge = self._planned(coverage.covers(), content)
@@ -177,14 +182,17 @@ class ClusterSession(Session):
             bases=bases,
             fingerprints=fingerprints,
         )
-        lost: EngineError | None = None
+        staged = None if self._request.debug_run else self._stage(charge, declared)
+        lost: Exception | None = None
         parts: list[PartReceipt] = []
         try:
             parts = self._tasks(lambda: _release(exchange, summing, reports, found))
         except CancelledError:
+            if staged is not None:
+                staged.discard()
             raise
-        except EngineError as problem:
-            lost = problem  # sums depend on contributions: from here on a failure is paid for
+        except Exception as problem:
+            lost = problem
         rows = PartRows(plan.scratch, parts, exchange.each, debug_run=self._request.debug_run)
         if self._request.debug_run:
             if lost is not None:
@@ -199,12 +207,20 @@ class ClusterSession(Session):
             others = others_of(undeclared, sum(part.released for part in parts))
             return replace(header, row_count=len(rows), others=others, undeclared=undeclared), rows
 
-        return self._commit(charge, make, units=units, failed=header, declared=rows.declared)
+        return self._commit(charge, make, units=units, failed=header, staged=staged)
 
-    def _count(self, found: Sequence[IdReceipt]) -> tuple[tuple[int, ...], tuple[bytes, ...], Coverage]:
+    def _stage(self, charge: Charge, declared: int) -> Attempt:
+        """Begin the attempt that is charged for; parts and shards of the declared rows must fit."""
+        beside = declared * PART_ROW_BYTES
+        attempt = stage_for(self._parts.ledger, charge.job, self._destination, declared, beside=beside)
+        assert attempt is not None
+        return attempt
+
+    def _count(self, found: Sequence[IdReceipt]) -> tuple[tuple[int, ...], int, tuple[bytes, ...], Coverage]:
         """Count reports and keys in the order of files; refuse the job if its public facts do not allow a release.
 
-        Returns the ordinal of the first key of each domain file, the fingerprint of each report file, and the coverage.
+        Returns the ordinal of the first key of each domain file, the number of declared rows, the fingerprint of each
+        report file, and the coverage.
         """
         domains = sorted((facts for receipt in found for facts in receipt.domains), key=lambda facts: facts.split)
         bases, rows = [], 0
@@ -225,10 +241,14 @@ class ClusterSession(Session):
             coverage.add_found(facts.apis, facts.debug_days)
         if len(reports) != len(self._reports) or len(domains) != len(self._key_sources()):
             raise EngineError("executors did not report about every file")
+        fingerprints = tuple(facts.fingerprint for facts in reports)
+        # A file that Spark opens again after a fault may have changed: then some of its units would not be charged.
+        if any(receipt.fingerprint != joint_fingerprint(dict(enumerate(fingerprints))) for receipt in found):
+            raise InputReadError("a report file changed while the job ran; nothing was charged")
         self._counts.repeated = sum(receipt.repeated for receipt in found)
         self._counts.check()
         check_batch_size(self._request, self._counts.used, self._parts.settings.w3c_minimum_batch)
-        return tuple(bases), tuple(facts.fingerprint for facts in reports), coverage
+        return tuple(bases), rows, fingerprints, coverage
 
     def _units(self, exchange: Exchange, folder: str, found: Sequence[IdReceipt]) -> NDArray[np.uint8]:
         """Return the units of the job, sorted, in a mapped file: they never pass through this process's memory."""

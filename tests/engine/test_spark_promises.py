@@ -1,0 +1,206 @@
+"""What a job on a cluster promises, where only an unlucky moment would show it: its tasks run here, in a chosen order.
+
+``HereExchange`` stands where ``Exchange`` does and runs the same tasks over the same blobs in this process, so that a
+test can lose an executor between two of them. ``test_spark`` runs jobs on a real cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aggservice.engine import Outcome, PrivacyUnit
+from aggservice.engine.errors import InputReadError, PaidFailureError
+from aggservice.engine.release import charging as charging_module
+from aggservice.engine.request import Discovery
+from aggservice.engine.spark import session as session_module
+from aggservice.engine.spark.engine import SparkEngine
+from aggservice.engine.spark.settings import SparkSettings
+from aggservice.wire import write_key_set
+from aggservice.wire.avro.reports import write_reports
+from budget import Delta, Epsilon, EpsilonDeltaFilter
+
+from .conftest import Maker
+from .spark_jobs import Job
+from .test_flow import request
+
+CAPACITY = 1 << 30
+
+
+class Counter:
+    """What Spark's accumulator is here: a number that tasks add to."""
+
+    value = 0
+
+    def add(self, count: int) -> None:
+        self.value += count
+
+
+class HereCluster:
+    """A cluster whose tasks run in this process."""
+
+    slots = 3
+
+    def context(self) -> Any:
+        return SimpleNamespace(accumulator=lambda _: Counter())
+
+    def cancel(self, group: str) -> None:
+        """Do nothing: no task runs while another call is made."""
+
+
+class HereExchange:
+    """Runs tasks one after the other; ``between`` is called after each one that reads a partition."""
+
+    between: Callable[[HereExchange, int], None] = staticmethod(lambda exchange, partition: None)
+
+    def __init__(self, cluster: HereCluster, group: str, partitions: int) -> None:
+        self._partitions = partitions
+        self._sources: list[tuple[Callable[[Any], Iterable[Any]], Sequence[Any]]] = []
+        self._blobs: list[list[tuple[int, Any]]] = []
+
+    def add(self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> None:
+        self._sources.append((work, items))
+        self._blobs.append([blob for item in items for blob in work(item)])
+
+    def lose(self) -> None:
+        """Lose what tasks sent to one another, as with an executor: Spark runs the tasks again."""
+        self._blobs = [[blob for item in items for blob in work(item)] for work, items in self._sources]
+
+    def read(self, work: Callable[[int, Iterable[Any]], Iterable[Any]], partitions: range) -> list[Any]:
+        found: list[Any] = []
+        for partition in partitions:
+            found += work(partition, [blob for blobs in self._blobs for blob in blobs if blob[0] == partition])
+            self.between(self, partition)
+        return found
+
+    def each(self, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return [work(item) for item in items]
+
+    def forget(self) -> None:
+        self._blobs = []
+
+
+@pytest.fixture
+def tasks_run_here(monkeypatch: pytest.MonkeyPatch) -> type[HereExchange]:
+    class Exchange(HereExchange):
+        pass
+
+    monkeypatch.setattr(session_module, "Exchange", Exchange)
+    return Exchange
+
+
+def small_job(folder: Path, maker: Maker) -> Job:
+    """Return a job that discovers keys, without its reports."""
+    folder.mkdir(parents=True)
+    write_key_set(folder / "keys.json", maker.keys)
+    return Job(
+        folder=folder,
+        maker=maker,
+        request=request("job", noise=Epsilon.parse("40"), discovery=Discovery(delta=Delta.parse("0.00001"))),
+        unit=PrivacyUnit.REPORT,
+        filter=EpsilonDeltaFilter(),
+        rows_per_shard=100,
+        partition_rows=1 << 20,
+        partition_bytes=256,
+    )
+
+
+def spark(job: Job, state: Path) -> SparkEngine:
+    settings = SparkSettings(
+        master="", keys=job.folder / "keys.json", partition_rows=job.partition_rows, partition_bytes=job.partition_bytes
+    )
+    return SparkEngine(job.local(state), settings, HereCluster())  # type: ignore[arg-type]
+
+
+def test_a_file_that_changes_when_an_executor_is_lost_charges_nothing(
+    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange]
+) -> None:
+    """Otherwise the new file's ids in the partitions that were compared before would never pay.
+
+    What is counted about the second file goes to the second partition, which is read after the fault.
+    """
+    job = small_job(tmp_path / "in", maker)
+    before, after = ([maker.report({key: 30}) for key in range(12)] for _ in range(2))
+    write_reports(job.folder / "reports-0", [maker.batch([maker.report({1: 30})])])
+    write_reports(job.folder / "reports-1", [maker.batch(before)])
+
+    def swap(exchange: HereExchange, partition: int) -> None:
+        if partition == 0:
+            write_reports(job.folder / "reports-1", [maker.batch(after)])
+            exchange.lose()
+
+    engine = spark(job, tmp_path / "state")
+    tasks_run_here.between = staticmethod(swap)
+    ended = job.run(engine, tmp_path / "out")
+    assert isinstance(ended, InputReadError) and "changed while the job ran" in str(ended), ended
+    assert engine.ledger.checkpoint().entries == 1, "nothing was charged"
+    assert list((tmp_path / "state" / "staging").iterdir()) == [] == list((tmp_path / "out").iterdir())
+    tasks_run_here.between = staticmethod(lambda exchange, partition: None)
+    ended = job.run(engine, tmp_path / "out")
+    assert isinstance(ended, Outcome) and ended.receipted is not None
+    assert ended.receipted.committed.entry.units.count == 13
+
+
+class Disk:
+    """A disk with so much room; it holds what is staged, and notes how much that was at each look."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.staged = Path()
+        self.looks: list[int] = []
+
+    def disk_usage(self, path: object) -> Any:
+        self.looks.append(sum(one.stat().st_size for one in self.staged.rglob("*") if one.is_file()))
+        return SimpleNamespace(free=self.room - self.looks[-1])
+
+
+def test_room_is_checked_before_noisy_rows_take_it(
+    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a job is refused for a full disk must not tell how many rows passed the threshold."""
+    batches = [maker.batch([maker.report({row % keys + 1: 40}) for row in range(24)]) for keys in (1, 8)]
+
+    def ends(name: str, disk: Disk) -> list[tuple[str, str, int]]:
+        monkeypatch.setattr(charging_module, "shutil", disk)
+        found = []
+        for number, batch in enumerate(batches):
+            home = tmp_path / name / str(number)
+            job = small_job(home / "in", maker)
+            write_reports(job.folder / "reports", [batch])
+            engine = spark(job, home / "state")
+            disk.staged = home / "state" / "staging"
+            ended = job.run(engine, home / "out")
+            text = str(ended) if isinstance(ended, Exception) else ""
+            found.append((type(ended).__name__, text, engine.ledger.checkpoint().entries))
+        return found
+
+    wide = Disk(CAPACITY)
+    assert ends("wide", wide) == [("Outcome", "", 2)] * 2
+    fewest = wide.looks[len(wide.looks) // 2 - 1]
+    first, second = ends("enough", Disk(fewest + 100))
+    assert first == second == ("Outcome", "", 2)
+    first, second = ends("too little", Disk(fewest - 1))
+    assert first == second
+    assert first[0] == "ResultWriteError" and first[2] == 1
+
+
+def test_a_fault_of_any_kind_during_the_release_is_paid_for(
+    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange]
+) -> None:
+    """Executors have summed by then: whether they fail may depend on what reports hold."""
+    job = small_job(tmp_path / "in", maker)
+    write_reports(job.folder / "reports", [maker.batch([maker.report({1: 40})])])
+
+    def fail(exchange: HereExchange, partition: int) -> None:
+        if list((tmp_path / "state" / "staging").glob("*/files/part.*")):
+            raise ConnectionError("the cluster is gone")
+
+    tasks_run_here.between = staticmethod(fail)
+    engine = spark(job, tmp_path / "state")
+    assert isinstance(job.run(engine, tmp_path / "out"), PaidFailureError)
+    assert engine.ledger.checkpoint().entries == 2
+    assert list((tmp_path / "state" / "staging").iterdir()) == []
