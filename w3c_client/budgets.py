@@ -141,16 +141,18 @@ class BudgetStores:
         for epoch in epochs:
             self._left[Filter.SITE][epoch, site] = 0
 
-    def forget(self, sites: Collection[str] | None) -> None:
-        """Delete the budgets and quotas of some sites, never the global budget; with None delete everything."""
+    def forget(self, sites: Collection[str] | None, *, through: int) -> None:
+        """Delete the budgets and quotas of some sites, never the global budget; with None delete everything.
+
+        Epochs after ``through`` keep theirs: attribution may still use them.
+        """
         for name, left in self._left.items():
-            if sites is None:
-                left.clear()
-            elif name is not Filter.GLOBAL:
-                for key in [key for key in left if key[1] in sites]:
-                    del left[key]
+            for epoch, site in list(left):
+                if epoch <= through and (sites is None or (name is not Filter.GLOBAL and site in sites)):
+                    del left[epoch, site]
         if sites is None:
-            self._sites_of_action.clear()
+            kept = {key: found for key, found in self._sites_of_action.items() if key[1] > through}
+            self._sites_of_action = kept
 
     def _check(self) -> None:
         for name, left in self._left.items():

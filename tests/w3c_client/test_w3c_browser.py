@@ -364,3 +364,44 @@ def test_epochs_begin_at_random_and_impressions_do_not_draw_them() -> None:
     assert start is not None and NOW_MS - 7 * DAY_MS - 3_600_000 < start <= NOW_MS and start % 3_600_000 == 0
     browser.measure_conversion("other.example", MEASURE)
     assert browser.epoch_start_ms == start
+
+
+class SetClock:
+    """A clock that goes where it is told, back too."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.time_ms = now_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("epochs", [(5, 3, 5), (6, 5, 6)], ids=["forgotten twice", "forgotten while set back"])
+def test_a_clock_set_back_gives_no_epoch_its_budgets_twice(epochs: tuple[int, int, int], everything: bool) -> None:
+    """The epoch is queried, visits are forgotten at the first two moments, and the clock returns to the epoch."""
+    first, back, again = epochs
+    clock = SetClock(NOW_MS)
+    fixed = FixedDraws(epoch_start=0.5, fractions=(0.5,))
+    config = Config(site_budget_micro=500_000)  # one conversion within an epoch
+    browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=fixed)
+    paid = 0
+
+    def ask() -> int:
+        browser.save_impression("news.example", {"histogramIndex": 0})
+        return sum(browser.measure_conversion("shop.example", {**MEASURE, "lookbackDays": 1}).histogram)
+
+    forget = [None] if everything else [["shop.example"]]
+    ask()  # draws the start of epochs
+    clock.time_ms = NOW_MS + first * 7 * DAY_MS
+    paid += ask()
+    assert paid == 1 and ask() == 0, "the site's budget of this epoch is spent"
+    if first - back > 1:
+        browser.forget_visits(*forget)
+    clock.time_ms = NOW_MS + back * 7 * DAY_MS
+    browser.forget_visits(*forget)
+    clock.time_ms = NOW_MS + again * 7 * DAY_MS
+    paid += ask()
+    assert paid == 1, "the same epoch was paid for once and answered twice"
+    clock.time_ms += 7 * DAY_MS
+    assert ask() == 1, "the next epoch has budgets of its own"

@@ -55,10 +55,14 @@ def forget_visits(
     The start of epochs stays. The global budgets stay unless all visits are forgotten. All past impressions become
     unreachable, because attribution starts with the epoch after this moment. The specification's prose would also
     drop impressions by conversion site; its algorithm and vectors do not.
+
+    Only budgets of epochs that become unreachable are deleted, and no epoch becomes reachable again: otherwise a clock
+    that is set back, and forward again, would give an epoch its budgets twice.
     """
     if sites is None:
         impressions.replace(())
     else:
         impressions.keep(lambda held: held.impression_site not in sites)
-    budgets.forget(sites)
-    epochs.last_clear_ms = now_ms
+    epochs.last_clear_ms = now_ms if epochs.last_clear_ms is None else max(epochs.last_clear_ms, now_ms)
+    if epochs.start_ms is not None:  # without epochs nothing was charged
+        budgets.forget(sites, through=epochs.index(epochs.last_clear_ms))

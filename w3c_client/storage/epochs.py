@@ -14,7 +14,7 @@ HOUR_MS = 3_600_000
 class Epochs:
     """Numbers epochs from a random start; epochs before it have negative numbers.
 
-    ``last_clear_ms`` is the moment of the last clear of browsing history: attribution starts after its epoch.
+    ``last_clear_ms`` is the latest moment of a clear of browsing history: attribution starts after its epoch.
     """
 
     def __init__(self, config: Config, draws: Draws) -> None:
