@@ -249,7 +249,7 @@ class Drawing:
             if changes.get("zcdp")
             else self.pick(("64", "65", "128", "10", "1"))
         )
-        limit = self._choices.below(11)
+        limit = self._choices.below(12)
         if limit in (4, 8):
             changes["rows_in_ledger"] = self._choices.below(6)
         elif limit in (5, 9):
@@ -258,6 +258,8 @@ class Drawing:
             changes["largest_sum"] = 60_000 + 20_000 * self._choices.below(8)
         elif limit == 7:
             changes["domain_keys"] = self._choices.below(6)
+        elif limit == 11:
+            changes["units"] = 1 + self._choices.below(20)
         elif limit == 10:
             changes["most_keys"] = 10 + self._choices.below(40)
         if files and self.rarely(2):

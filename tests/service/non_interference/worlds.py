@@ -75,6 +75,7 @@ class Setup(Brief):
     jobs: int = 4
     waiting: int = 10
     domain_keys: int = 100
+    units: int = 1_000
     message_bytes: int = 1 << 20
     rows_in_ledger: int | None = None
     result_bytes: int | None = None
@@ -189,6 +190,7 @@ class World:
                 waiting=setup.waiting,
                 message_bytes=setup.message_bytes,
                 domain_keys=setup.domain_keys,
+                units=setup.units,
                 processes=0,
             ),
         )

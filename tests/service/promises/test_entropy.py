@@ -52,7 +52,7 @@ def _drawn(bits: Bits) -> bytes:
     return bits.read(32)
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("how", ["fork", "spawn", "forkserver"])
 def test_a_worker_that_is_given_bits_draws_its_own(how: str) -> None:
     bits = SecureBits()
     kept = bits.child("job")
