@@ -234,6 +234,8 @@ class Section:
     def path_to(self, key: str) -> Path | None:
         """Return a path, which need not exist; a relative one is relative to the folder of this file."""
         value = self._typed(key, (str,), "a path in quotes")
+        if "\0" in str(value):
+            self.refuse(key, "holds a null character, which no path has", "Write a path in quotes")
         return None if value is None else self.folder / str(value)
 
     def existing_file(self, key: str, *, example: str) -> Path:

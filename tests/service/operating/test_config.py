@@ -49,6 +49,7 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
     ("document", "word"),
     [
         ({}, "state"),
+        ({"state": "s\0"}, "state holds a null character"),
         ({"state": "s", "lisen": "x"}, "lisen"),
         ({"state": "s", "limits": {"job": 3}}, "limits.job"),
         ({"state": "s", "limits": {"jobs": 0}}, "limits.jobs"),
