@@ -255,3 +255,39 @@ def test_found_keys_do_not_count_against_what_a_job_may_discover(
             session.add(junk)
         ends.append(str(refused.value))
     assert ends[0] == ends[1]
+
+
+class OnceFullStore(MemoryStore):
+    """A store that cannot write the first commit, as SQLite on a full disk before it empties its log."""
+
+    refused = False
+
+    def write(self, name: str, work: Callable[[Any], Any]) -> Any:
+        if name == "commit" and not self.refused:
+            self.refused = True
+            raise StoreError("transaction failed: database or disk is full")
+        return super().write(name, work)
+
+
+def test_a_lost_result_is_offered_to_a_full_store_as_often_as_a_good_one(
+    engine_of: EngineOf, prepared: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a full disk tells for free whether a summary could be made."""
+    bits = SeededBits("ledger")
+    for lost in (False, True):
+        ledger = Ledger.create(
+            OnceFullStore(),
+            filter=EpsilonDeltaFilter(),
+            terms=ledger_terms(),
+            signer=Signer.generate(bits),
+            clock=ManualClock(NOW_MS),
+            bits=bits,
+        )
+        engine = engine_of(prepared, ledger=ledger)
+        if lost:
+            monkeypatch.setattr(histogram_module, "release", failing(MemoryError()))
+            with pytest.raises(PaidFailureError):
+                run(engine, prepared, "job")
+        else:
+            assert run(engine, prepared, "job").header.row_count == 2
+        assert ledger.checkpoint().entries == 2, "charged in both cases"

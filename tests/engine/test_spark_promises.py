@@ -7,6 +7,7 @@ test can lose an executor between two of them. ``test_spark`` runs jobs on a rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +21,11 @@ from aggservice.engine.request import Discovery
 from aggservice.engine.spark import session as session_module
 from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.settings import SparkSettings
-from aggservice.wire import write_key_set
+from aggservice.wire import ReportBatch, write_key_set
 from aggservice.wire.avro.reports import write_reports
-from budget import Delta, Epsilon, EpsilonDeltaFilter
+from budget import Delta, Epsilon, EpsilonDeltaFilter, MemoryStore, Store
+from budget.errors import StoreError
+from budget.store import T, Transaction
 
 from .conftest import Maker
 from .spark_jobs import Job
@@ -109,11 +112,11 @@ def small_job(folder: Path, maker: Maker) -> Job:
     )
 
 
-def spark(job: Job, state: Path) -> SparkEngine:
+def spark(job: Job, state: Path, store: Store | None = None) -> SparkEngine:
     settings = SparkSettings(
         master="", keys=job.folder / "keys.json", partition_rows=job.partition_rows, partition_bytes=job.partition_bytes
     )
-    return SparkEngine(job.local(state), settings, HereCluster())  # type: ignore[arg-type]
+    return SparkEngine(job.local(state, store=store), settings, HereCluster())  # type: ignore[arg-type]
 
 
 def test_a_file_that_changes_when_an_executor_is_lost_charges_nothing(
@@ -186,6 +189,43 @@ def test_room_is_checked_before_noisy_rows_take_it(
     first, second = ends("too little", Disk(fewest - 1))
     assert first == second
     assert first[0] == "ResultWriteError" and first[2] == 1
+
+
+class FullStore(MemoryStore):
+    """A store on the disk of what is staged: it cannot write while more than ``room`` bytes are staged there."""
+
+    def __init__(self, staged: Path, room: int) -> None:
+        super().__init__()
+        self._staged = staged
+        self._room = room
+        self.most = 0
+
+    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
+        size = sum(one.stat().st_size for one in self._staged.rglob("*") if one.is_file())
+        self.most = max(self.most, size)
+        if size > self._room:
+            raise StoreError("transaction failed: database or disk is full")
+        return super().write(name, work)
+
+
+def test_a_ledger_on_the_disk_that_noisy_rows_fill_charges_all_the_same(
+    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange]
+) -> None:
+    """Otherwise a job fails for nothing once many keys pass the threshold, and not with few."""
+    few, many = (maker.batch([maker.report({row % keys + 1: 40}) for row in range(600)]) for keys in (1, 300))
+
+    def run(name: str, batch: ReportBatch, room: int) -> tuple[Any, int, int]:
+        job = small_job(tmp_path / name / "in", maker)
+        write_reports(job.folder / "reports", [batch])
+        store = FullStore(tmp_path / name / "state" / "staging", room)
+        engine = spark(replace(job, partition_bytes=1 << 20), tmp_path / name / "state", store)
+        ended = job.run(engine, tmp_path / name / "out")
+        return type(ended), engine.ledger.checkpoint().entries, store.most
+
+    ended, entries, room = run("few", few, CAPACITY)
+    assert (ended, entries) == (Outcome, 2)
+    assert run("many", many, CAPACITY)[:2] == (Outcome, 2)
+    assert run("full", many, room)[:2] == (PaidFailureError, 2)
 
 
 def test_a_fault_of_any_kind_during_the_release_is_paid_for(

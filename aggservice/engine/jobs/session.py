@@ -269,6 +269,7 @@ class Session(ABC):
         failed: ResultHeader,
         declared: int = 0,
         staged: Attempt | None = None,
+        make_room: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Charge the units and keep what ``make`` returns; if that is lost, commit ``failed`` instead."""
         try:
@@ -279,7 +280,13 @@ class Session(ABC):
             raise
         return Outcome.of(
             charge.commit(
-                make, units=units, destination=self._destination, failed=failed, declared=declared, staged=staged
+                make,
+                units=units,
+                destination=self._destination,
+                failed=failed,
+                declared=declared,
+                staged=staged,
+                make_room=make_room,
             )
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -43,7 +44,11 @@ Result = tuple[ResultHeader, Rows | ShuffledRows | StagedRows]
 MOST_ROWS_IN_LEDGER = 10_000_000
 """The most rows, 240 MB, that the ledger keeps beside an entry. Larger summaries are files."""
 _TRIES = 2
-"""How often a result is offered to the store before the job becomes a paid failure."""
+"""How often a result is offered to the store before the job becomes a paid failure, and how often that is offered.
+
+A store may take at the second attempt what it refused at the first: SQLite empties its log in between. If a failure had
+fewer attempts than a result, a full disk would tell for free which of the two a job had.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,7 @@ class Charge:
         failed: ResultHeader,
         declared: int = 0,
         staged: Attempt | None = None,
+        make_room: Callable[[], None] = lambda: None,
     ) -> Receipted:
         """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
 
@@ -118,7 +124,8 @@ class Charge:
         unit that cannot pay raises UnpaidError in any case. If the same request was committed in the meantime, its
         first result is returned and this one is dropped. If the destination has no room for ``declared``
         rows, ResultWriteError is raised and nothing is charged. If sums or noise have been written by now, that is too
-        late to check: give the ``staged`` attempt that an earlier ``stage_for`` returned.
+        late to check: give the ``staged`` attempt that an earlier ``stage_for`` returned. ``make_room`` removes what a
+        lost result leaves on the disk, which may be the ledger's, so that the paid failure fits.
         """
         paying = UnitSet(units)
         attempt = staged or stage_for(self.ledger, self.job, destination, declared)
@@ -128,12 +135,14 @@ class Charge:
         except Exception as problem:
             if attempt is not None:
                 attempt.discard()
+            make_room()
             return self._fail(problem, failed, paying)
         lost: Exception | None = None
         for _ in range(_TRIES):
             try:
                 result = self._result(header, rows, destination, attempt)
             except Exception as problem:
+                make_room()
                 return self._fail(problem, failed, paying)
             attempt = None
             try:
@@ -153,6 +162,7 @@ class Charge:
                 repeated=False,
             )
         assert lost is not None
+        make_room()
         return self._fail(lost, failed, paying)
 
     def _result(
@@ -196,10 +206,16 @@ class Charge:
         """Charge for a result that was lost. Returns only if the same request was already committed."""
         lost = isinstance(problem, OSError | ResultWriteError | BudgetError)
         code = ReturnCode.RESULT_WRITE_ERROR if lost else ReturnCode.INTERNAL_ERROR
-        committed = self._commit(encode_failure(replace(failed, return_code=code)), paying)
+        committed = self._commit_failure(encode_failure(replace(failed, return_code=code)), paying)
         if not committed.repeated:
             raise PaidFailureError(code) from problem
         return _receipted(self.ledger, committed, self.ledger.remaining(paying))
+
+    def _commit_failure(self, result: bytes, paying: UnitSet) -> Committed:
+        for _ in range(_TRIES - 1):
+            with suppress(StoreError):
+                return self._commit(result, paying)
+        return self._commit(result, paying)
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:

@@ -24,6 +24,8 @@ from aggservice.wire.hpke.summaries import SummarySealer
 _WORD = 8
 PART_ROW_BYTES = 4 * _WORD
 """What a declared key takes in a part file."""
+SHARD = "shard"
+"""The kind of file that ``write_declared`` writes into the scratch folder."""
 
 Tasks = Callable[[Callable[[tuple[int, int, str]], str], Sequence[tuple[int, int, str]]], list[str]]
 """Runs a function for each item in executors, and returns the results in order."""
@@ -161,6 +163,6 @@ def write_declared(
     parts = [_Part.of(folder, receipt, debug_run=False) for receipt in receipts]
     high, low, metrics = declared_columns(parts, low_bound, high_bound)
     rows = Rows(high=high.view(np.uint64), low=low.view(np.uint64), metrics=metrics.view(np.int64))
-    name = new_name("shard")
+    name = new_name(SHARD)
     write_shard(Path(folder) / name, rows, name=published, sealer=sealer)
     return name

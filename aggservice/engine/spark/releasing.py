@@ -16,6 +16,9 @@ from aggservice.engine.spark.scratch import write_columns
 from aggservice.engine.tables.report_ids import ReportIds
 from aggservice.engine.tables.sums import KeySums, SumColumns
 
+PART = "part"
+"""The kind of file that holds noisy rows in the scratch folder."""
+
 
 def release_part(plan: SummingPlan, partition: int, blobs: Iterable[tuple[int, Blob]]) -> Iterator[PartReceipt]:
     """Sum a partition and release it.
@@ -31,7 +34,7 @@ def release_part(plan: SummingPlan, partition: int, blobs: Iterable[tuple[int, B
     if plan.debug_run:
         rows = debug_rows(sums, plan.release, noise)
         assert rows.unnoised is not None
-        name = write_columns(plan.opening.scratch, "part", [order, rows.high, rows.low, rows.metrics, rows.unnoised])
+        name = write_columns(plan.opening.scratch, PART, [order, rows.high, rows.low, rows.metrics, rows.unnoised])
         declared, found = sums.declared, len(sums) - sums.declared
         yield PartReceipt(partition=partition, name=name, declared=declared, found=found, undeclared=0, released=0)
         return
@@ -44,7 +47,7 @@ def release_part(plan: SummingPlan, partition: int, blobs: Iterable[tuple[int, B
         partition=partition,
         name=write_columns(
             plan.opening.scratch,
-            "part",
+            PART,
             [
                 order,
                 np.concatenate((declared_keys.high, others.high[kept])),

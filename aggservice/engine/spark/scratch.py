@@ -33,6 +33,13 @@ def write_columns(folder: str, kind: str, columns: Sequence[NDArray[np.generic]]
     return name
 
 
+def remove_written(folder: str, *kinds: str) -> None:
+    """Remove what tasks wrote of these kinds, so that the disk has room again."""
+    for kind in kinds:
+        for path in Path(folder).glob(f"{kind}.*"):
+            path.unlink(missing_ok=True)
+
+
 def mapped_column(path: Path, dtype: DTypeLike, count: int, offset: int = 0) -> NDArray[np.generic]:
     """Return ``count`` values of a file without reading them; they are read when they are used."""
     if not count:

@@ -36,9 +36,10 @@ from aggservice.engine.spark.cluster import Cluster
 from aggservice.engine.spark.comparing import SortedRun, compare_ids, join_runs, mapped_units, merge_range, ranges_of
 from aggservice.engine.spark.exchange import Exchange
 from aggservice.engine.spark.opening import domain_split, open_split, repeated_split
-from aggservice.engine.spark.parts import PART_ROW_BYTES, PartRows
+from aggservice.engine.spark.parts import PART_ROW_BYTES, SHARD, PartRows
 from aggservice.engine.spark.plan import DOMAIN_ROW_BYTES, OpeningPlan, Partitions, Split, SummingPlan, TaskKeys, splits
-from aggservice.engine.spark.releasing import release_part
+from aggservice.engine.spark.releasing import PART, release_part
+from aggservice.engine.spark.scratch import remove_written
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import ReportBatch, read_key_set
@@ -207,7 +208,8 @@ class ClusterSession(Session):
             others = others_of(undeclared, sum(part.released for part in parts))
             return replace(header, row_count=len(rows), others=others, undeclared=undeclared), rows
 
-        return self._commit(charge, make, units=units, failed=header, staged=staged)
+        make_room = partial(remove_written, plan.scratch, PART, SHARD)
+        return self._commit(charge, make, units=units, failed=header, staged=staged, make_room=make_room)
 
     def _stage(self, charge: Charge, declared: int) -> Attempt:
         """Begin the attempt that is charged for; parts and shards of the declared rows must fit."""

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service.embedded import run_service
 
-from .histories import Drawing, History, Seeded
+from .histories import Asks, Drawing, History, Part, Seeded, Stream
 from .in_process import Answer
 from .interference import STEP_MS, Driver, InterferenceError, Machine, Seen, running_machine
 from .mutants import MUTANTS, Mutant
+from .worlds import Setup
 
 KINDS: dict[str, dict[str, bool]] = {
     "streams": {},
@@ -145,6 +146,32 @@ def test_each_break_put_back_is_found(machine: Machine, mutant: Mutant) -> None:
                 continue
             return
     pytest.fail(f"{MUTANT_HISTORIES} histories did not find it")
+
+
+FOUND = {
+    "SQLite empties its log between the two attempts at a result": History(
+        setup=Setup(epsilon="128", sqlite=True, rows_in_ledger=3, file_bytes=94_802),
+        steps=(
+            Stream(
+                job="a",
+                asks=Asks(delta="0.000000000000000001", filtering_ids="0"),
+                parts=(
+                    Part("parameters"),
+                    Part("domain", (7, 6, 4)),
+                    Part("reports", (6, 9)),
+                    Part("reports", (4,)),
+                    Part("end", (3,)),
+                ),
+            ),
+        ),
+    ),
+}
+"""Histories that told two worlds apart, by what was wrong."""
+
+
+@pytest.mark.parametrize("wrong", FOUND)
+def test_histories_that_were_found_look_the_same(machine: Machine, wrong: str) -> None:
+    machine.run(FOUND[wrong])
 
 
 class _OverGrpc:
