@@ -204,20 +204,25 @@ def _times(found: Iterable[tuple[str, bool, timestamp_pb2.Timestamp]]) -> dict[s
 
 
 def job_document(job: aggregation_pb2.Job) -> dict[str, Any]:
-    """Return a job as getJob shows it. A job that only the ledger knows is shown without its request."""
+    """Return a job as getJob shows it, with all its parameters as texts.
+
+    A job that only the ledger knows is shown without its request.
+    """
     asked, given = job.request, job.request.job_parameters
     inputs = [asked.input_data_blob_prefix, *asked.input_data_blob_prefixes]
-    parameters: dict[str, Any] = _place(asked.output_domain_blob_prefix, "output_domain")
-    for name in ("attribution_report_to", "reporting_site", "filtering_ids"):
-        if getattr(given, name):
-            parameters[name] = getattr(given, name)
-    for name in ("debug_privacy_epsilon", "report_error_threshold_percentage"):
-        if getattr(given, name):
-            parameters[name] = float(getattr(given, name))
+    parameters = _place(asked.output_domain_blob_prefix, "output_domain")
+    names = (
+        "attribution_report_to",
+        "reporting_site",
+        "debug_privacy_epsilon",
+        "report_error_threshold_percentage",
+        "filtering_ids",
+    )
+    parameters |= {name: getattr(given, name) for name in names if getattr(given, name)}
     if given.input_report_count:
-        parameters["input_report_count"] = given.input_report_count
+        parameters["input_report_count"] = str(given.input_report_count)
     if given.debug_run:
-        parameters["debug_run"] = True
+        parameters["debug_run"] = "true"
     if given.output_public_key:
         parameters["output_public_key"] = base64.b64encode(given.output_public_key).decode()
     document: dict[str, Any] = {
