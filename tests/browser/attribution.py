@@ -25,7 +25,7 @@ from ara_client.reports import OutgoingReport
 
 from .comparison import Text, as_text
 from .devtools import Chromium, Page, Params
-from .site import Answer, Header, Site
+from .site import Answer, Header, Posted, Site
 
 Kind = Literal["click", "view", "trigger", "plain", "either"]
 ELIGIBLE: dict[Kind, str | None] = {
@@ -38,8 +38,9 @@ ELIGIBLE: dict[Kind, str | None] = {
 DEBUG_MODE = "--attribution-reporting-debug-mode"
 MONTH_MS = 31 * 86_400_000
 _SETTLE_S = 0.12
-_LONGEST_S = 3.0
+_LONGEST_S = 20.0
 _LAST_S = 20.0
+_DEBUG = "/attribution-reporting/debug/"
 
 _CLICK = """(url => {
   const a = document.createElement("a");
@@ -68,10 +69,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """A step that the real browser played, with the time at which each response left."""
+    """A step that the real browser played, with the time of each response.
+
+    For a source that is the browser's own time, for others the time at which the response left; all that the step
+    registers was registered by ``registered_ms``.
+    """
 
     step: Step
     times_ms: tuple[int, ...]
+    registered_ms: int
 
 
 class RealBrowser:
@@ -124,22 +130,33 @@ class RealBrowser:
             time.sleep(_SETTLE_S)
         while len(self.registered) < expected and time.monotonic() < until:
             time.sleep(0.003)
+        now_ms = time.time_ns() // 1_000_000
+        sources = {_identity(params): _time_ms(params) for params in self.registered[before:] if _is_source(params)}
+        for number, hop in enumerate(step.hops):
+            source = _source(step.kind, hop)
+            if source is not None:
+                times[number] = sources.get((f"https://{hop.host}", source.source_event_id), times[number])
         for hop, path in zip(step.hops, paths, strict=True):
             del self._site.answers[hop.host + path]
-        self.played.append(Played(step=step, times_ms=tuple(times)))
+        self.played.append(Played(step=step, times_ms=tuple(times), registered_ms=now_ms))
 
     def finish(self, keys: KeySet, *, quiet_s: float = 0.6) -> list[Text]:
         """Have waiting reports sent, close the context, and return every report that came since it was opened.
 
-        It waits for as many reports as ``ara_client`` predicts, and then until no more come.
+        Chance adds reports to those that ``ara_client`` predicts, but no debug reports: it waits for as many of both
+        kinds as are predicted, and then until no more come.
         """
-        predicted = len(simulate(self.played, keys, noised=self.noised)[0])
+        texts = [one.text for one in simulate(self.played, keys, noised=self.noised)[0]]
+        debug = sum(_DEBUG in text for text in texts)
         until = time.monotonic() + _LAST_S
-        while True:
-            self._control.call("Storage.sendPendingAttributionReports")
-            arrived = self._site.wait_for(lambda posted: len(posted) - self._first >= predicted, wait_s=2)
-            if len(arrived) - self._first >= predicted or time.monotonic() > until:
-                break
+        while self._control.call("Storage.sendPendingAttributionReports")["numSent"] and time.monotonic() < until:
+            pass
+
+        def arrived(posted: Sequence[Posted]) -> bool:
+            found = sum(_DEBUG in one.url for one in posted[self._first :])
+            return found >= debug and len(posted) - self._first - found >= len(texts) - debug
+
+        self._site.wait_for(arrived, wait_s=_LAST_S)
         posted = self._site.wait_until_quiet(quiet_s)[self._first :]
         self._browser.close_context(self.context)
         return [as_text(one.url, one.body.decode(), keys) for one in posted]
@@ -191,12 +208,13 @@ def simulate(
     real: Sequence[Text] = (),
     deleted: Iterable[int] = (),
     trigger_delay_ms: int = 0,
+    late: bool = False,
 ) -> tuple[list[Text], ObservedDraws]:
     """Return the reports that ``ara_client.Browser`` sends for the same steps, and its draws.
 
     Sources in ``noised`` send the fake reports that ``real`` shows for them. A headless shell allows debug reports
     without a cookie. Sources in ``deleted`` drew a fake report that was deleted before it was due.
-    ``trigger_delay_ms`` is added to the times of triggers.
+    ``trigger_delay_ms`` is added to the times of triggers; with ``late``, they have the last times that they can have.
     """
     config = VendorValues()
     draws = ObservedDraws(config)
@@ -205,10 +223,12 @@ def simulate(
     fakes, unseen = fake_reports(frozenset(noised), real), frozenset(deleted)
     sent: list[OutgoingReport] = []
     for one in played:
-        late_ms = 0 if one.step.kind in ("click", "view") else trigger_delay_ms
+        trigger = one.step.kind not in ("click", "view")
+        late_ms = trigger_delay_ms if trigger else 0
         exchange = browser.start(Request(context=f"https://{one.step.context}", eligible=ELIGIBLE[one.step.kind]))
         for hop, time_ms in zip(one.step.hops, one.times_ms, strict=True):
-            clock.advance_to(max(time_ms + late_ms, clock.now_ms()))
+            time_ms = one.registered_ms if trigger and late else time_ms + late_ms
+            clock.advance_to(max(time_ms, clock.now_ms()))
             source = _source(one.step.kind, hop)
             draws.fake_reports = None
             if source is not None and source.source_event_id in fakes:
@@ -222,6 +242,18 @@ def simulate(
         sent += browser.finish(exchange)
     sent += browser.advance(clock.now_ms() + MONTH_MS)
     return [as_text(report.url, report.to_json(), keys) for report in sent], draws
+
+
+def _is_source(params: Params) -> bool:
+    return "eventId" in params["registration"]
+
+
+def _identity(params: Params) -> tuple[str, int]:
+    return params["registration"]["reportingOrigin"], int(params["registration"]["eventId"])
+
+
+def _time_ms(params: Params) -> int:
+    return int(params["registration"]["time"] * 1000)
 
 
 def _joined(headers: Iterable[Header]) -> dict[str, str | bytes]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from paa_client import Auction, Bid, InterestGroup, Score
 
-from .devtools import Chromium, Page
-from .private_aggregation import PERFORM, SCRIPT_HEADERS, Call, SimulatedWorklets
+from .private_aggregation import PERFORM, SCRIPT_HEADERS, Call, RealWorklets, SimulatedWorklets
 from .site import Answer, Site
 
 Calls = tuple[Call, ...]
@@ -62,8 +61,9 @@ class AuctionRun:
     report_result: Calls = ()
 
 
-def run_real(browser: Chromium, site: Site, run: AuctionRun, *, context: str | None = None) -> bool:
+def run_real(real: RealWorklets, run: AuctionRun) -> bool:
     """Join the groups, run the auction and show the winning ad; return whether there was one."""
+    site = real.site
     for buyer in run.buyers:
         _script(site, buyer.host, "bid.js", BIDDING)
         site.answers[f"{buyer.host}/ad"] = Answer(headers=(("Supports-Loading-Mode", "fenced-frame"),))
@@ -74,7 +74,7 @@ def run_real(browser: Chromium, site: Site, run: AuctionRun, *, context: str | N
             "userBiddingSignals": {"calls": _json(buyer.generate_bid), "bid": buyer.bid},
             "ads": [{"renderURL": f"https://{buyer.host}/ad"}],
         }
-        page = _page(browser, site, buyer.host, context)
+        page = real.open_page(buyer.host)
         page.evaluate(f"{_JOIN}({json.dumps(group)})")
         page.close()
     _script(site, run.seller, "decide.js", DECISION)
@@ -91,7 +91,9 @@ def run_real(browser: Chromium, site: Site, run: AuctionRun, *, context: str | N
         "sellerSignals": {"score": _json(run.score_ad), "result": _json(run.report_result)},
         "auctionSignals": {owner: _json(buyer.report_win) for owner, buyer in zip(owners, run.buyers, strict=True)},
     }
-    page = _page(browser, site, run.seller, context)
+    page = real.open_page(run.seller)
+    real.auctions.append(page)
+    page.call("Log.enable")
     return bool(page.evaluate(f"{_RUN}({json.dumps(config)})"))
 
 
@@ -135,8 +137,3 @@ def _json(calls: Calls) -> list[dict[str, Any]]:
 
 def _script(site: Site, host: str, name: str, text: str) -> None:
     site.answers[f"{host}/{name}"] = Answer(body=text.encode(), content_type="text/javascript", headers=SCRIPT_HEADERS)
-
-
-def _page(browser: Chromium, site: Site, host: str, context: str | None) -> Page:
-    site.answers[f"{host}/"] = Answer(body=b"<!doctype html><title>page</title><body></body>")
-    return browser.open_page(f"https://{host}/", context=context)

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PACKAGE = "@sparticuz/chromium"
@@ -37,6 +39,13 @@ _FONTS = """<?xml version="1.0"?>
 <fontconfig><dir>{folder}</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
 """
 """The package's own file names folders of the machines that it is made for; without a font no text is drawn."""
+NPM_OPTIONS = (
+    "--loglevel=error",
+    "--fetch-retries=2",
+    "--fetch-retry-mintimeout=1000",
+    "--fetch-retry-maxtimeout=5000",
+)
+"""Errors only, and three attempts within seconds: npm's own pauses make a machine without a network wait a minute."""
 _FETCH_S = 240
 
 
@@ -59,14 +68,9 @@ def chromium_program() -> Path:
     program = folder / "chromium"
     if program.is_file():
         return program
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with (folder.parent / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not program.is_file():
-                _fetch(folder)
-    except OSError as error:
-        raise BuildUnavailable(f"cannot write to the cache {folder.parent}: {error}") from error
+    with _writing(folder.parent):
+        if not program.is_file():
+            _fetch(folder)
     return program
 
 
@@ -75,11 +79,22 @@ def axe_script() -> Path:
     package, version, integrity = AXE
     target = cache_folder().parent / f"{package}-{version}.js"
     if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=target.parent) as name:
+        with _writing(target.parent), tempfile.TemporaryDirectory(dir=target.parent) as name:
             _unpack(Path(name), f"{package}@{version}", integrity)
             (Path(name) / "package" / "axe.min.js").rename(target)
     return target
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Make the cache and hold its lock; BuildUnavailable if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise BuildUnavailable(f"cannot write to the cache {folder}: {error}") from error
 
 
 def _unpack(work: Path, package: str, integrity: str) -> None:
@@ -113,15 +128,20 @@ def _fetch(folder: Path) -> None:
 
 
 def _pack(work: Path, package: str) -> Path:
-    command = ["npm", "pack", "--silent", package]
+    command = ["npm", "pack", *NPM_OPTIONS, package]
     try:
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_FETCH_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise BuildUnavailable(f"npm did not fetch {package} within {_FETCH_S} s") from error
     if done.returncode:
-        reason = " ".join(done.stderr.split())[:200]
-        raise BuildUnavailable(f"npm cannot fetch {package}: {reason}")
+        raise BuildUnavailable(f"npm cannot fetch {package}: {npm_reason(done.stderr)}")
     return work / done.stdout.split()[-1]
+
+
+def npm_reason(said: str) -> str:
+    """Return what npm says of its failure, in one line."""
+    lines = [line.removeprefix("npm error").strip() for line in said.splitlines() if line.startswith("npm error")]
+    return " ".join(line for line in lines if line and not line.startswith("at "))[:200] or "it does not say why"
 
 
 def _decompress(compressed: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +15,40 @@ from aggservice.service import Collector, embedded
 from aggservice.wire import KeySet, ReportBatch, read_reports
 
 from ..service.operating.collecting import collecting
-from .build import BuildUnavailable, chromium_program
+from .build import BuildUnavailable, axe_script, chromium_program
 from .site import Site
 
 _COUNTS = pytest.StashKey[dict[str, tuple[int, int]]]()
 
 
+@functools.cache
+def _missing(fixture: str) -> str | None:
+    """Return why a fetched thing is missing, or None; it is fetched once per process."""
+    try:
+        {"build": chromium_program, "axe": axe_script}[fixture]()
+    except BuildUnavailable as error:
+        return str(error)
+    return None
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs the browser or the checker where they are missing; pytest shows one line per reason."""
+    for fixture, what in (("build", "no browser"), ("axe", "no accessibility checker")):
+        reason = _missing(fixture) if fixture in getattr(item, "fixturenames", ()) else None
+        if reason is not None:
+            pytest.skip(f"{what}: {reason}")
+
+
 @pytest.fixture(scope="session")
 def build() -> Path:
     """The browser's program; without it the test is skipped, and the reason says why."""
-    try:
-        return chromium_program()
-    except BuildUnavailable as error:
-        pytest.skip(f"no browser: {error}")
+    return chromium_program()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """The script that checks a page for faults of accessibility; without it the test is skipped."""
+    return axe_script().read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,23 +190,26 @@ class Page:
         self.console: list[str] = []
         self.requests: list[tuple[str, str]] = []
         self.events: list[tuple[str, Params]] = []
-        self._loaded = threading.Event()
+        self._loaded: set[str] = set()
+        self._load = threading.Condition()
         browser.listen(self._hear, session)
         for domain in ("Page", "Runtime", "Network"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
 
     def call(self, method: str, *, wait_s: float = _WAIT_S, **params: Any) -> Params:
         """Send a command to this tab."""
         return self._browser.call(method, session=self._session, wait_s=wait_s, **params)
 
     def navigate(self, url: str) -> None:
-        """Go to ``url`` and wait until it is loaded."""
-        self._loaded.clear()
-        failed = self.call("Page.navigate", url=url).get("errorText")
-        if failed:
-            raise DevToolsError(f"{url}: {failed}")
-        if not self._loaded.wait(_WAIT_S):
-            raise DevToolsError(f"{url} was not loaded in {_WAIT_S} s")
+        """Go to ``url`` and wait until that document is loaded, whatever was loaded before it."""
+        answer = self.call("Page.navigate", url=url)
+        if "errorText" in answer:
+            raise DevToolsError(f"{url}: {answer['errorText']}")
+        loader = answer.get("loaderId")  # missing if only the part after # changes
+        with self._load:
+            if loader is not None and not self._load.wait_for(lambda: loader in self._loaded, _WAIT_S):
+                raise DevToolsError(f"{url} was not loaded in {_WAIT_S} s")
 
     def evaluate(self, script: str, *, user_gesture: bool = False) -> Any:
         """Return what ``script`` evaluates to, awaited, as a JSON value; with ``user_gesture``, as if after a click."""
@@ -243,8 +246,11 @@ class Page:
         self._browser.call("Target.closeTarget", targetId=self.target)
 
     def _hear(self, method: str, params: Params) -> None:
-        if method == "Page.loadEventFired":
-            self._loaded.set()
+        if method == "Page.lifecycleEvent":
+            if params["name"] == "load":
+                with self._load:
+                    self._loaded.add(params["loaderId"])
+                    self._load.notify_all()
         elif method == "Runtime.consoleAPICalled":
             words = (str(one.get("value", one.get("description"))) for one in params["args"])
             self.console.append(f"{params['type']}: {' '.join(words)}")

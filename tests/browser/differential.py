@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -24,11 +25,13 @@ T = TypeVar("T")
 FALSE_ALARM = 1e-8
 """The rate of one test of how often chance struck; a run makes four."""
 CLOCKS_MS = (20, -20, 60, -60, 200, -200)
-"""What may lie between the moments at which the two browsers read their clocks for a source and its trigger.
+"""What may lie between the moment at which a trigger's response left and that at which the browser read its clock.
 
 A limit of time that falls between them gives different reports: the steps are then tried with other times.
 """
+TRIGGER_TIMES = ((0, False), *((late_ms, False) for late_ms in CLOCKS_MS), (0, True))
 _REPORT_S = 4.0
+_ATTEMPTS = 3
 _NULL = "/.well-known/attribution-reporting/report-aggregate-attribution"
 
 
@@ -82,8 +85,8 @@ def is_null(report: Text) -> bool:
 def play_registrations(browser: Chromium, site: Site, keys: KeySet, steps: Sequence[Step]) -> tuple[Comparison, Tally]:
     """Play steps in a fresh context and in ``ara_client``; return what differs, without null reports, and a tally.
 
-    What DevTools does not show is tried in turn before a difference counts: that a noised source without reports drew
-    one for a later window, which was deleted with the source; and other times of triggers (``CLOCKS_MS``).
+    What DevTools does not show is tried before a difference counts: that one or two noised sources without reports
+    drew one for a later window, which was deleted with the source; and other times of triggers (``TRIGGER_TIMES``).
     """
     real = RealBrowser(browser, site)
     for step in steps:
@@ -92,10 +95,11 @@ def play_registrations(browser: Chromium, site: Site, keys: KeySet, steps: Seque
     reports = real.finish(keys)
     site.forget()
     silent = [source for source, seen in fake_reports(noised, reports).items() if not seen]
-    explanations = [(0, ()), *((0, (source,)) for source in silent), *((late, ()) for late in CLOCKS_MS)]
-    for late_ms, deleted in explanations:
+    gone = [(), *((source,) for source in silent), *itertools.combinations(silent, 2)]
+    explanations = [(deleted, late_ms, late) for late_ms, late in TRIGGER_TIMES for deleted in gone]
+    for deleted, late_ms, late in explanations:
         predicted, draws = simulate(
-            real.played, keys, noised=noised, real=reports, deleted=deleted, trigger_delay_ms=late_ms
+            real.played, keys, noised=noised, real=reports, deleted=deleted, trigger_delay_ms=late_ms, late=late
         )
         found = compare(reports, predicted, times=True)
         extra = tuple(one for one in found.only_real if not is_null(one))
@@ -142,22 +146,33 @@ def play_worklets(
     """Run worklets and auctions in a fresh context and in ``paa_client``; return what differs.
 
     One after another: a site's budget depends on their order. Errors that a page gets are compared as reports are.
+    They run again, three times at most, if the browser says that it ended a script for its time.
     """
+    for _ in range(_ATTEMPTS):
+        found, timed_out = _play_worklets(browser, site, keys, runs, config)
+        if not timed_out:
+            break
+    return found
+
+
+def _play_worklets(
+    browser: Chromium, site: Site, keys: KeySet, runs: Sequence[Run | AuctionRun], config: Config
+) -> tuple[Comparison, list[str]]:
     real, simulated = RealWorklets(browser, site), SimulatedWorklets(keys, config)
     errors: tuple[list[Text], list[Text]] = ([], [])
     for run in runs:
         simulated.tick()
         if isinstance(run, AuctionRun):
-            answers = (run_real(browser, site, run, context=real.context), run_simulated(simulated, run))
+            answers = (run_real(real, run), run_simulated(simulated, run))
         else:
             answers = (real.run(run), simulated.run(run))
         for side, answer in zip(errors, answers, strict=True):
             if answer not in (None, True, False) or answers[0] != answers[1]:
                 side.append(Text(text=f"{answer} for {run}", times_s=()))
         real.wait(simulated.predicted, wait_s=_REPORT_S)
-    reports = real.finish(keys)
+    reports = real.finish(keys, count=simulated.predicted)
     site.forget()
-    return compare([*reports, *errors[0]], [*simulated.finish(), *errors[1]])
+    return compare([*reports, *errors[0]], [*simulated.finish(), *errors[1]]), real.timed_out
 
 
 def fuzz_worklets(

@@ -31,7 +31,8 @@ SCRIPT_HEADERS = (
     ("X-Allow-FLEDGE", "true"),
 )
 HOUR_MS = 3_600_000
-_REPORT_S = 8.0
+_LAST_S = 20.0
+_LOGGED = "Log.entryAdded"
 
 PERFORM = """
 function read(x) {
@@ -199,19 +200,33 @@ class RealWorklets:
     """A fresh context of a running Chromium that runs worklets of many origins from one page."""
 
     def __init__(self, browser: Chromium, site: Site) -> None:
-        self._browser, self._site = browser, site
-        self.context = browser.new_context()
+        self._browser, self.site = browser, site
+        self._context = browser.new_context()
         self._worklets: set[str] = set()
         self._first = len(site.posted)
-        site.answers["page.example/"] = Answer(body=b"<!doctype html><title>page</title><body></body>")
-        self.page: Page = browser.open_page("https://page.example/", context=self.context)
+        self.auctions: list[Page] = []
+        self.page = self.open_page("page.example")
         self.page.evaluate("globalThis.worklets = {}; 0")
+
+    def open_page(self, host: str) -> Page:
+        """Open an empty page of a host."""
+        self.site.answers[f"{host}/"] = Answer(body=b"<!doctype html><title>page</title><body></body>")
+        return self._browser.open_page(f"https://{host}/", context=self._context)
+
+    @property
+    def timed_out(self) -> list[str]:
+        """What the browser says of scripts of auctions that it ended because they took too long.
+
+        A script has half a second at most, which a busy machine may not give it.
+        """
+        said = (params["entry"]["text"] for page in self.auctions for name, params in page.events if name == _LOGGED)
+        return [text for text in said if text.endswith("timed out.")]
 
     def run(self, run: Run) -> str | None:
         """Run it; return the name of the error that the page gets, or None."""
         if run.host not in self._worklets:
             self._worklets.add(run.host)
-            self._site.answers[f"{run.host}/perform.js"] = Answer(
+            self.site.answers[f"{run.host}/perform.js"] = Answer(
                 body=OPERATION.encode(), content_type="text/javascript", headers=SCRIPT_HEADERS
             )
             script = f"https://{run.host}/perform.js"
@@ -228,12 +243,13 @@ class RealWorklets:
         )
         return None if done is None else str(done)
 
-    def wait(self, count: int, wait_s: float = _REPORT_S) -> int:
-        """Wait until ``count`` reports have come; return how many did."""
-        return len(self._site.wait_for(lambda posted: len(posted) - self._first >= count, wait_s=wait_s)) - self._first
+    def wait(self, count: int, *, wait_s: float) -> None:
+        """Wait until ``count`` reports have come, ``wait_s`` at most."""
+        self.site.wait_for(lambda posted: len(posted) - self._first >= count, wait_s=wait_s)
 
-    def finish(self, keys: KeySet, *, quiet_s: float = 1.0) -> list[Text]:
-        """Close the context and return every report that came."""
-        posted = self._site.wait_until_quiet(quiet_s)[self._first :]
-        self._browser.close_context(self.context)
+    def finish(self, keys: KeySet, *, count: int, quiet_s: float = 1.0) -> list[Text]:
+        """Wait for ``count`` reports and until no more come, close the context, and return them all."""
+        self.wait(count, wait_s=_LAST_S)
+        posted = self.site.wait_until_quiet(quiet_s)[self._first :]
+        self._browser.close_context(self._context)
         return [as_text(one.url, one.body.decode(), keys) for one in posted]

@@ -93,7 +93,8 @@ class Site:
 
         self._server = _Server(("127.0.0.1", 0), Handler)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*_certificate())
+        with tempfile.TemporaryDirectory(prefix="aggservice-site-") as folder:
+            context.load_cert_chain(*_certificate(Path(folder)))
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         threading.Thread(target=self._server.serve_forever, name="site", daemon=True).start()
         return self
@@ -187,8 +188,8 @@ def _respond(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
     handler.wfile.write(answer.body)
 
 
-def _certificate() -> tuple[Path, Path]:
-    """Return the files of a new self-signed certificate and its key."""
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a new self-signed certificate and its key; return their files."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "site.test")])
     now = datetime.datetime.now(datetime.UTC)
@@ -202,7 +203,6 @@ def _certificate() -> tuple[Path, Path]:
         .not_valid_after(now + datetime.timedelta(days=2))
         .sign(key, hashes.SHA256())
     )
-    folder = Path(tempfile.mkdtemp(prefix="aggservice-site-"))
     certificate, private = folder / "cert.pem", folder / "key.pem"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(

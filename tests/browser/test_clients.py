@@ -18,10 +18,12 @@ from aggservice.service.config.settings import TlsFiles
 
 from ..engine.conftest import ORIGIN, Maker
 from ..service.api.authority import Authority
+from .build import NPM_OPTIONS, npm_reason
 
 ROOT = Path(__file__).resolve().parents[2]
 REPORTS = 1000
 TOKEN = "token-of-adtech"
+_FETCH_S = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +71,13 @@ def node_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "proto", root / "proto")
     folder = root / "examples" / "clients" / "node"
     shutil.copytree(ROOT / "examples/clients/node", folder, ignore=shutil.ignore_patterns("node_modules"))
-    done = subprocess.run(
-        ["npm", "ci", "--silent", "--ignore-scripts"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = ["npm", "ci", *NPM_OPTIONS, "--ignore-scripts"]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_FETCH_S, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"no Node client: npm did not fetch its dependencies within {_FETCH_S} s")
     if done.returncode:
-        pytest.skip(f"no Node client: npm cannot fetch its dependencies: {' '.join(done.stderr.split())[:200]}")
+        pytest.skip(f"no Node client: npm cannot fetch its dependencies: {npm_reason(done.stderr)}")
     return folder / "client.mjs"
 
 

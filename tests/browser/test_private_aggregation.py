@@ -81,11 +81,10 @@ def test_worklets_and_an_auction(stack: Stack, counts: Counts, flags: tuple[str,
         for run in RUNS:
             assert real.run(run) is None
             assert simulated.run(run) is None
-        assert run_real(browser, stack.site, AUCTION, context=real.context)
+        assert run_real(real, AUCTION), real.timed_out
         assert run_simulated(simulated, AUCTION)
         predicted = simulated.finish(HOUR_MS if flags else SOON_MS)
-        real.wait(len(predicted), wait_s=20)
-        found = compare(real.finish(stack.keys), predicted)
+        found = compare(real.finish(stack.keys, count=len(predicted)), predicted)
     counts.record(found.equal, max(len(found.only_real), len(found.only_simulated)))
     assert found.same and found.equal >= 10, found
     for one in stack.site.posted:

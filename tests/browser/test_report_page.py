@@ -12,7 +12,6 @@ from aggservice.campaign import parse_campaign, run_campaign
 from aggservice.campaign.compare.page import write_comparison
 from aggservice.campaign.compare.run import run_comparison
 
-from .build import axe_script
 from .devtools import Chromium, Page
 from .test_studio_page import _AXE
 
@@ -74,15 +73,17 @@ def reports(build: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     }
 
 
-def check_colours(page: Page) -> None:
+def check_colours(page: Page, axe: str) -> None:
     """The checker's rules hold, the contrast of text among them."""
-    page.evaluate(axe_script().read_text(encoding="utf-8") + "; 0")
+    page.evaluate(f"{axe}; 0")
     assert page.evaluate(_AXE) == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["good", "bad", "compared"])
-def test_the_report_opens_without_a_word(browser: Chromium, reports: dict[str, Path], name: str, width: int) -> None:
+def test_the_report_opens_without_a_word(
+    browser: Chromium, reports: dict[str, Path], axe: str, name: str, width: int
+) -> None:
     address = reports[name].resolve().as_uri()
     page = browser.open_page()
     page.resize(width, 900)
@@ -96,7 +97,7 @@ def test_the_report_opens_without_a_word(browser: Chromium, reports: dict[str, P
         assert name == "compared" or width < 1280 or DRAWN_FONT_PT * wide / DRAWN_WIDTH_PT >= MIN_FONT_PX
     for scheme in ("light", "dark"):
         page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        check_colours(page)
+        check_colours(page, axe)
         if _KEEP:
             page.screenshot(Path(_KEEP) / f"report-{name}-{width}-{scheme}.png", whole=True)
     assert page.console == []

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ..studio.conftest import RunningStudio, serve, shelf_folder  # noqa: F401
-from .build import axe_script
 from .devtools import Chromium, Page
 
 PARTS = ("tune", "run", "follow", "ledger", "device", "local")
@@ -58,11 +57,11 @@ def keep(page: Page, name: str) -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_loads_accessible_at_both_widths(
-    browser: Chromium, site: RunningStudio, part: str, width: int
+    browser: Chromium, site: RunningStudio, axe: str, part: str, width: int
 ) -> None:
     page = open_part(browser, site, part, width)
     assert page.evaluate("document.documentElement.scrollWidth") <= width, "nothing sticks out"
-    page.evaluate(axe_script().read_text(encoding="utf-8") + "; 0")
+    page.evaluate(f"{axe}; 0")
     assert page.evaluate(_AXE) == []
     page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
     assert page.evaluate(_AXE) == []
