@@ -82,7 +82,9 @@ def error_of(problem: grpc.RpcError, *, tls: bool = True) -> ClientError:
             return ClientError(
                 text, status=code, remedy="Give the root certificates of the service (--root-certificates)."
             )
-        return ClientError(text, status=code, remedy="Check the address, and that the service is running.")
+        # A name with several addresses shows the error of one of them, which may hide that another hung up.
+        hint = "" if tls else ", and whether it has TLS: then give its root certificates (--root-certificates)"
+        return ClientError(text, status=code, remedy=f"Check the address and that the service is running{hint}.")
     return error_from_detail(text, detail, code)
 
 

@@ -82,7 +82,10 @@ class TooManyBadReportsError(EngineError):
 
 
 class UnpaidError(EngineError):
-    """At least one privacy unit cannot pay: nothing was charged and nothing was released."""
+    """At least one privacy unit cannot pay: nothing was charged and nothing was released.
+
+    ``listed_in`` names the file in the caller's output that lists the reports, if one was written.
+    """
 
     code = ReturnCode.PRIVACY_BUDGET_EXHAUSTED
     remedy = "List the units with ListUnpaidUnits, leave their reports out, or ask for less. Nothing was charged."
@@ -95,6 +98,11 @@ class UnpaidError(EngineError):
         self.first = tuple(one.unit for one in problem.first)
         self.units = problem.units
         self.release = release
+        self.listed_in = ""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}: {self.listed_in} lists their reports" if self.listed_in else text
 
 
 class JobIdTakenError(InvalidJobError):

@@ -281,7 +281,7 @@ def compare(
     size = result["dataset"]
     typer.echo(f"{size['name']}: {size['users']} users, {size['values']} values, {size['collections']} collections")
     head = f"{'method':<18} {'MSE':>10} {'± 95 %':>9} {'V*':>10} {'ε₁ true':>8} {'ε∞':>6} {'worst':>8} {'spent':>8}"
-    typer.echo(f"{runs} runs\n{head}")
+    typer.echo(f"{runs} {'run' if runs == 1 else 'runs'}\n{head}")
     for row in rows:
         half = "–" if row["mse_half_95"] is None else f"{row['mse_half_95']:.1e}"
         worst = "∞" if row["epsilon_worst_case"] is None else f"{row['epsilon_worst_case']:.6g}"

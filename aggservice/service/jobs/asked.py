@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from aggservice.engine import AvroShards, InvalidJobError, JobRequest, Outcome, Session
+from aggservice.engine import AvroShards, InvalidJobError, JobRequest, Outcome, Session, UnpaidError
+from aggservice.engine.opening.coverage import PrivacyUnit
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service.config.callers import Caller
 from aggservice.service.jobs.places import PlacedFile, Places, Prefix
+from aggservice.service.jobs.unpaid import unpaid_document, unpaid_name
 from aggservice.service.messages import request_of
 
 _MAX_PREFIXES = 50
@@ -64,13 +65,13 @@ class FileJob:
         prefixes: tuple[Prefix, ...],
         domain: Prefix | None,
         output: AvroShards,
-        recheck: Callable[[], object] | None = None,
+        place: Prefix | None = None,
     ) -> None:
-        """``recheck`` checks the output path once more before anything is charged."""
+        """``place`` is the output's prefix, which is checked once more before anything is charged."""
         self.output = output
         self._prefixes = prefixes
         self._domain = domain
-        self._recheck = recheck
+        self._place = place
 
     def expected_keys(self) -> int:
         """Estimate how many keys the domain has from the size of its files, so that the table need not grow."""
@@ -94,9 +95,16 @@ class FileJob:
         """Read domain and reports, and finish. Runs in a thread."""
         session.declare_files(self.domain_files())
         session.add_files(self.report_files())
-        if self._recheck is not None:
-            self._recheck()
+        if self._place is not None:
+            self._place.prepare()
         return session.finish()
+
+    def list_unpaid(self, problem: UnpaidError, request: JobRequest, unit: PrivacyUnit, received_ms: int) -> str:
+        """Write which reports cannot pay below the output prefix; return the file's name. Runs in a thread."""
+        name = unpaid_name(received_ms)
+        if self._place is not None:
+            self._place.write_below(name, unpaid_document(self.report_files(), request, unit, problem))
+        return name
 
 
 def file_job(places: Places, caller: Caller, asked: AskedJob) -> FileJob:
@@ -106,4 +114,4 @@ def file_job(places: Places, caller: Caller, asked: AskedJob) -> FileJob:
     for prefix in (*prefixes, *((domain,) if domain is not None else ())):
         prefix.files()
     output = places.output(caller, asked.output)
-    return FileJob(prefixes=prefixes, domain=domain, output=output.prepare(), recheck=output.prepare)
+    return FileJob(prefixes=prefixes, domain=domain, output=output.prepare(), place=output)

@@ -19,7 +19,7 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.config.callers import Register
 from aggservice.service.errors import RetriesExhaustedError
-from aggservice.service.jobs.asked import AskedJob, file_job
+from aggservice.service.jobs.asked import AskedJob, FileJob, file_job
 from aggservice.service.jobs.ends import failed_end, finished_end
 from aggservice.service.jobs.places import Places
 from aggservice.service.jobs.runner import JobRunner, scope_of
@@ -306,5 +306,21 @@ class Dispatcher:
             input_bytes=await runner.blocking(job.input_bytes),
         )
         running.begin(session)
-        outcome = await runner.step(session, job.run, session)
+        try:
+            outcome = await runner.step(session, job.run, session)
+        except UnpaidError as problem:
+            await self._list_unpaid(job, asked, row, problem)
+            raise
         return outcome_header(outcome, engine.ledger.filter)
+
+    async def _list_unpaid(self, job: FileJob, asked: AskedJob, row: QueuedJob, problem: UnpaidError) -> None:
+        """Write which reports cannot pay into the caller's output. The refusal stands if that cannot be done."""
+        if asked.request.shuffle is not None or asked.request.task is not None:
+            return
+        unit = self._runner.engine.unit
+        try:
+            name = await self._runner.blocking(job.list_unpaid, problem, asked.request, unit, row.received_ms)
+        except KNOWN_ERRORS as fault:
+            self._log.fault("unpaid_not_listed", fault, caller=row.caller, job=row.job_id)
+            return
+        problem.listed_in = f"{asked.output.removesuffix('.avro')}/{name}"

@@ -21,6 +21,7 @@ from aggservice.service.errors import PathRefusedError
 _MAX_PATH_CHARACTERS = 1024
 _MAX_DEPTH = 32
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -136,6 +137,17 @@ class Folder:
         with self.open(path) as file:
             return os.fstat(file.fileno()).st_size
 
+    def write(self, path: str, raw: bytes) -> None:
+        """Write a file, and the folders above it, without following links; a file of this name is replaced."""
+        parts = parts_of(path)
+        with self._enter(parts[:-1], create=True) as descriptor:
+            _refuse_link(descriptor, parts[-1])
+            try:
+                with open(os.open(parts[-1], _NEW_FILE, 0o644, dir_fd=descriptor), "wb") as file:
+                    file.write(raw)
+            except OSError as problem:
+                raise ResultWriteError(f"{path!r} cannot be written: {problem.strerror}") from problem
+
     def prepare(self, prefix: str) -> AvroShards:
         """Create the folders of ``prefix`` and return where its files go, without links.
 
@@ -146,10 +158,21 @@ class Folder:
             raise PathRefusedError("the output prefix ends with '/': add the beginning of a file name")
         with self._enter(parts[:-1], create=True) as descriptor:
             stem = parts[-1].removesuffix(".avro")
-            taken = [name for name in os.listdir(descriptor) if name.startswith(f"{stem}-") or name == parts[-1]]
+            taken = [
+                name
+                for name in os.listdir(descriptor)
+                if name.startswith(f"{stem}-") or (name == parts[-1] and not _is_folder(descriptor, name))
+            ]
             if taken:
                 raise ResultWriteError(f"{prefix!r} is taken: {taken[0]!r} exists; choose another prefix")
         return AvroShards(prefix=Path(os.path.realpath(self.root)).joinpath(*parts))
+
+
+def _is_folder(above: int, name: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
 
 
 def _refuse_link(above: int, name: str) -> None:

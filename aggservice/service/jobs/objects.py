@@ -112,6 +112,14 @@ class ObjectFolder:
         )
         return io.BufferedReader(_Reader(self, reader, path), _READ_BYTES)
 
+    def write(self, path: str, raw: bytes) -> None:
+        """Write an object whole; one of this name is replaced."""
+        parts_of(path)
+        try:
+            self._run(lambda library, store: library.put(store, self._own + path, raw), repr(path))
+        except InputReadError as problem:
+            raise ResultWriteError(f"{path!r} cannot be written to object storage") from problem
+
     def prepare(self, prefix: str) -> AvroShards:
         """Return where the files of ``prefix`` go; refused if one exists: a summary never replaces another."""
         parts = parts_of(prefix)

@@ -49,6 +49,10 @@ class Prefix:
         """Return the files that begin with it, in order; InputReadError if there are none."""
         return [PlacedFile(self.folder, name) for name in self.folder.files(self.path)]
 
+    def write_below(self, name: str, raw: bytes) -> None:
+        """Write a file into the folder of this name, without the ``.avro`` of a summary."""
+        self.folder.write(f"{self.path.removesuffix('.avro')}/{name}", raw)
+
     def prepare(self) -> AvroShards:
         """Return where a summary of this prefix goes; refused if a file of this prefix exists."""
         return self.folder.prepare(self.path)

@@ -183,8 +183,10 @@ def _caption(found: Found) -> tuple[str, ...]:
         for outcomes in found.values()
     ]
     worst = max(ratios, key=lambda ratio: abs(ratio - 1))
+    least, most = min(runs), max(runs)
+    each = f"{least} to {most} runs" if least < most else f"{most} {'run' if most == 1 else 'runs'}"
     return (
-        f"{len(found)} cells, between {min(runs)} and {max(runs)} runs each, {CONFIDENCE:.0%} intervals in the data",
+        f"{len(found)} cells, {each} each, {CONFIDENCE:.0%} intervals in the data",
         f"mean squared error over its exact expectation: {fmean(ratios):.4f} on average, {worst:.4f} at worst",
     )
 

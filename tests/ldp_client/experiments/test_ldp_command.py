@@ -72,7 +72,7 @@ def test_figure_lists_makes_and_goes_on(tmp_path: Path) -> None:
     plots = ["loloha-3.png", "loloha-3-close.png"]
     assert [Path(path).name for path in made["files"]] == ["loloha-cells-summary.csv", *plots]
     cells = (tmp_path / "loloha-cells.csv").read_text()
-    assert "40 cells, between 1 and 1 runs each" in ldp(*ask)
+    assert "40 cells, 1 run each" in ldp(*ask)
     assert (tmp_path / "loloha-cells.csv").read_text() == cells
 
 

@@ -22,7 +22,7 @@ from aggservice.client import Client, Credentials, JobParameters
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service import Limits
 from aggservice.service.jobs.desk import JobDesk
-from aggservice.wire import KeySet, read_summary
+from aggservice.wire import KeySet, read_reports, read_summary
 from aggservice.wire.hpke.summaries import open_document
 
 from .http_world import MINE, THEIRS, World, asks, error, http_world, put
@@ -80,6 +80,46 @@ def test_every_documented_return_code_that_a_caller_can_cause(world: World) -> N
     found = world.finished("e")
     assert found["input_data_blob_prefixes"] == ["day1", "day2"]
     assert found["result_info"]["return_code"] == "PRIVACY_BUDGET_EXHAUSTED"
+
+
+def unpaid_files(world: World, job: str) -> list[Path]:
+    return sorted((world.roots / "summaries" / "adtech" / "out" / job).glob("privacy_budget_exhausted_*.json"))
+
+
+def test_a_file_lists_the_reports_that_cannot_pay(world: World) -> None:
+    """As the deployed service does: below the output prefix, named after the time at which the job was received."""
+    assert world.create(asks("a", parameters={"debug_privacy_epsilon": "10"})) == (202, {})
+    world.finished("a")
+    assert not unpaid_files(world, "a")
+    folder = world.roots / "reports" / "adtech"
+    put(folder / "mixed.avro", [world.maker.report({1: 1})])
+    body = asks("b", input_data_blob_prefix=None, input_data_blob_prefixes=["day1", "mixed"])
+    body["job_parameters"] |= {"filtering_ids": "0,7", "debug_privacy_epsilon": "10"}
+    assert world.create(body) == (202, {})
+    found = world.finished("b")
+    (path,) = unpaid_files(world, "b")
+    assert path.name == f"privacy_budget_exhausted_debugging_information_{found['request_received_at']}.json"
+    message = found["result_info"]["return_message"]
+    assert message.startswith("4 of 10 privacy units cannot pay")
+    assert f"bucket://my.summaries/out/b/{path.name}" in message
+    document = json.loads(path.read_text())
+    entries = document["privacy_budget_exhausted_info"]["aggregatable_input_budget_consumption_info"]
+    (batch,) = read_reports(folder / "day1" / "shard-1.avro")
+    expected = []
+    for text in batch.shared_infos:
+        info = json.loads(text)
+        info["scheduled_report_time"] = int(info["scheduled_report_time"])
+        expected.append({"aggregateable_input_budget_id": {"filtering_id": 0, "relevant_shared_info": info}})
+    assert entries == expected
+    # The folder is not in the way of the same output once the reports are left out.
+    again = asks("c", "mixed.avro", output_data_blob_prefix="out/b")
+    assert world.create(again) == (202, {})
+    assert world.finished("c")["result_info"]["return_code"] == "SUCCESS"
+    # A refusal stands where the file cannot be written: here a file has the folder's name.
+    (world.roots / "summaries" / "adtech" / "out" / "d").write_text("")
+    assert world.create(asks("d", parameters={"debug_privacy_epsilon": "10"})) == (202, {})
+    info = world.finished("d")["result_info"]
+    assert info["return_code"] == "PRIVACY_BUDGET_EXHAUSTED" and "lists" not in info["return_message"]
 
 
 def test_a_taken_id_is_refused_also_for_the_same_request(world: World) -> None:

@@ -123,6 +123,25 @@ def test_a_job_from_s3_to_s3(stand: Stand) -> None:
     assert list((stand.service.service.config.state / "staging").iterdir()) == []
 
 
+def test_a_file_in_the_output_lists_the_reports_that_cannot_pay(stand: Stand) -> None:
+    stand.create("paid")
+    stand.client.watch_job("paid")
+    stand.client.create_job(
+        "refused",
+        replace(ASKS, epsilon="64"),
+        input_data_blob_prefix="day/reports",
+        output_data_blob_prefix="sums/refused.avro",
+        output_domain_blob_prefix="domain",
+    )
+    with pytest.raises(ClientError, match="sums/refused/privacy_budget_exhausted_"):
+        stand.client.watch_job("refused")
+    (name,) = [one for one in stand.bucket.names() if one.startswith("out/mine/sums/refused")]
+    found = json.loads(stand.bucket.get(name))["privacy_budget_exhausted_info"]
+    entries = found["aggregatable_input_budget_consumption_info"]
+    infos = [entry["aggregateable_input_budget_id"]["relevant_shared_info"] for entry in entries]
+    assert len({info["report_id"] for info in infos}) == 5
+
+
 def test_another_callers_prefix_and_prefixes_outside_the_roots_are_refused_unseen(stand: Stand) -> None:
     before = stand.bucket.names()
     asked = len(stand.proxy.asked)
