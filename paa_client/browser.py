@@ -112,6 +112,7 @@ class Browser:
             clock=self._clock,
             record_loss=partial(self.record_loss, scope),
             allowed=self.config.private_aggregation_allowed,
+            on_event=not self.config.all_or_nothing,
         )
         outcome = run.run(found, argument, self.config.operation_deadline_ms)
         if outcome.message is not None:
@@ -286,6 +287,7 @@ class Browser:
             timed_out=scope.timed_out,
             pending_limit_reached=limit is not None and pending + 1 >= limit,
             merging=config.merging,
+            cuts_first=config.rules is Rules.SPECIFICATION,
         )
         contributions = selection.select(entries)
         if not contributions and not scope.parameters.deterministic:

@@ -8,8 +8,15 @@ from typing import Any
 from paa_client.auction.signals import Signal
 from paa_client.effects import Emit
 from paa_client.errors import WorkletError, WorkletTypeError
-from paa_client.reporting.contributions import BUCKETS, INTERNAL_ERROR_EVENTS, check_filtering_id, to_bigint, to_long
-from paa_client.worklet.aggregation import RESERVED, PrivateAggregation
+from paa_client.reporting.contributions import (
+    BUCKETS,
+    INTERNAL_ERROR_EVENTS,
+    ErrorEvent,
+    check_filtering_id,
+    to_bigint,
+    to_long,
+)
+from paa_client.worklet.aggregation import RESERVED, UNCAUGHT_ERROR, PrivateAggregation
 
 WIN = "reserved.win"
 LOSS = "reserved.loss"
@@ -17,6 +24,9 @@ ALWAYS = "reserved.always"
 ONCE = "reserved.once"
 _MAX_OFFSET = 1 << 4096
 _RESERVED_EVENTS = frozenset({WIN, LOSS, ALWAYS, ONCE})
+ERROR_EVENTS = frozenset(RESERVED + name for name in (*INTERNAL_ERROR_EVENTS, UNCAUGHT_ERROR))
+CHROMIUM_ERROR_EVENTS = ERROR_EVENTS - {RESERVED + ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED}
+"""Chromium's auctions do not know the timeout, which is of pages that call Shared Storage."""
 
 
 class AuctionFunction(StrEnum):
@@ -34,10 +44,18 @@ class AuctionAggregation(PrivateAggregation):
     _bad_key_counts = False
 
     def __init__(
-        self, emit: Emit, function: AuctionFunction, *, filtering_id_max_bytes: int = 1, allowed: bool = True
+        self,
+        emit: Emit,
+        function: AuctionFunction,
+        *,
+        filtering_id_max_bytes: int = 1,
+        allowed: bool = True,
+        error_events: frozenset[str] = ERROR_EVENTS,
     ) -> None:
+        """``error_events`` are those that this browser knows."""
         super().__init__(emit, filtering_id_max_bytes=filtering_id_max_bytes, allowed=allowed)
         self._function = function
+        self._error_events = error_events
 
     def contribute_to_histogram_on_event(
         self,
@@ -61,7 +79,7 @@ class AuctionAggregation(PrivateAggregation):
                 raise WorkletTypeError(f"event must be a string, not {type(event).__name__}")
             # For an unknown event only types are checked: a future browser may define other ranges for it.
             whole_id = _converted(bucket, value, filtering_id)
-            if _is_unknown(event):
+            if event.startswith(RESERVED) and event not in self._error_events | _RESERVED_EVENTS:
                 return
             filled_bucket = _bucket(bucket)
             filled_value = _value(value)
@@ -71,20 +89,10 @@ class AuctionAggregation(PrivateAggregation):
                 raise WorkletTypeError(f"{ONCE} is not available in {self._function.value}: use {ALWAYS}")
         except WorkletError as error:
             raise self._refused(WorkletTypeError(str(error))) from None
-        name = event.removeprefix(RESERVED)
-        if event.startswith(RESERVED):
-            if event not in _RESERVED_EVENTS:
-                if isinstance(filled_bucket, int) and isinstance(filled_value, int):
-                    emit(("contribute", filled_bucket, filled_value, filled_id, named_budget, name))
-                return
-        elif self._function in (AuctionFunction.SCORE_AD, AuctionFunction.REPORT_RESULT):
+        selling = self._function in (AuctionFunction.SCORE_AD, AuctionFunction.REPORT_RESULT)
+        if selling and not event.startswith(RESERVED):
             return
         emit(("on-event", event, filled_bucket, filled_value, filled_id, named_budget))
-
-
-def _is_unknown(event: str) -> bool:
-    known = event in _RESERVED_EVENTS or event.removeprefix(RESERVED) in INTERNAL_ERROR_EVENTS
-    return event.startswith(RESERVED) and not known
 
 
 def _converted(bucket: object, value: object, filtering_id: object) -> int:

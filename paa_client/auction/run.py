@@ -10,7 +10,15 @@ from functools import partial
 from typing import Any
 
 from aggservice.mechanisms import Bits, uniform_below
-from paa_client.auction.aggregation import LOSS, ONCE, WIN, AuctionAggregation, AuctionFunction
+from paa_client.auction.aggregation import (
+    CHROMIUM_ERROR_EVENTS,
+    ERROR_EVENTS,
+    LOSS,
+    ONCE,
+    WIN,
+    AuctionAggregation,
+    AuctionFunction,
+)
 from paa_client.auction.participants import Auction, AuctionHost, Bid, BidSignals, ResultSignals, Score, ScoreSignals
 from paa_client.auction.signals import (
     MAX_BUCKET,
@@ -22,13 +30,13 @@ from paa_client.auction.signals import (
     percentage,
     resolve_signal,
 )
-from paa_client.config import Api
+from paa_client.config import Api, Config, Rules
 from paa_client.effects import Effect, Emit
 from paa_client.errors import CallError
 from paa_client.origins import serialize_origin
-from paa_client.reporting.contributions import Cause, Contribution, ErrorEvent
+from paa_client.reporting.contributions import INTERNAL_ERROR_EVENTS, Cause, Contribution, ErrorEvent
 from paa_client.reporting.scopes import BatchingScope, CacheEntry, ReportParameters, WorkletContext
-from paa_client.worklet.aggregation import RESERVED
+from paa_client.worklet.aggregation import RESERVED, UNCAUGHT_ERROR
 from paa_client.worklet.isolation import WorkletOutcome, run_worklet
 
 
@@ -59,6 +67,8 @@ class _Waiting:
     scope: BatchingScope
     bidder: int
     measurements: Measurements
+    number: int
+    """The place of the call among all calls of the auction."""
 
 
 @dataclass(slots=True)
@@ -68,6 +78,17 @@ class _Offer:
     bidder: int
     bid: Bid
     score: Score = field(default_factory=lambda: Score(desirability=0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Once:
+    """The calls that count where one of several does: the chosen bidders, and the bidder whose scored bid is chosen."""
+
+    bidders: frozenset[int]
+    scored: int | None
+
+
+_BID, _SCORE = AuctionFunction.GENERATE_BID, AuctionFunction.SCORE_AD
 
 
 def run_auction(host: AuctionHost, auction: Auction, bits: Bits) -> FencedFrame | None:
@@ -85,7 +106,9 @@ class _Run:
         self._seller = serialize_origin(auction.seller)
         self._owners = [serialize_origin(group.owner) for group in auction.interest_groups]
         self._waiting: list[_Waiting] = []
-        self._contexts: list[WorkletContext] = []
+        self._numbers: dict[int, int] = {}
+        self._calls = 0
+        self._threw: list[WorkletContext] = []
         self._timeouts: dict[tuple[str, AuctionFunction], tuple[int, int]] = {}
         self._seller_parameters = host.report_parameters(
             Api.PROTECTED_AUDIENCE,
@@ -111,27 +134,60 @@ class _Run:
         winner, other = self._choose(offers)
         if winner is not None:
             self._report(winner, other)
-        bidder_once = self._pick(range(len(self._owners)))
-        seller_once = self._pick([offer.bidder for offer in offers])
+        once = self._chosen_once(offers)
         events: dict[str, list[tuple[Contribution, _Waiting]]] = {}
         for waiting in self._waiting:
             won = winner is not None and waiting.bidder == winner.bidder
-            once = bidder_once if waiting.function is AuctionFunction.GENERATE_BID else seller_once
-            if not _happens(waiting, won=won, once=once):
+            if not self._happens(waiting, won=won, once=once):
                 continue
             made = self._fill_in(waiting, offers, winner, other)
             if made is None:
                 self._host.record_loss(waiting.scope, Cause.NO_SIGNAL, Contribution(0, 0, waiting.filtering_id))
             elif waiting.event.startswith(RESERVED):
-                waiting.scope.entries.append(CacheEntry(made, waiting.context))
+                self._keep(
+                    waiting.scope, CacheEntry(made, waiting.context, _error_event(waiting.event)), waiting.number
+                )
             else:
                 events.setdefault(waiting.event, []).append((made, waiting))
-        # In Chromium a function's contributions stay together, those that waited for an event too.
-        order = {id(context): place for place, context in enumerate(self._contexts)}
+        # In Chromium contributions are in the order of the calls, those that waited for an event too.
         for scope in self._scopes.values():
-            scope.entries.sort(key=lambda entry: order[id(entry.context)])
+            scope.entries.sort(key=lambda entry: self._numbers[id(entry)])
             self._host.process(scope)
         return None if winner is None else FencedFrame(partial(self._fire, events))
+
+    def _keep(self, scope: BatchingScope, entry: CacheEntry, number: int) -> None:
+        self._numbers[id(entry)] = number
+        scope.entries.append(entry)
+
+    def _chosen_once(self, offers: Sequence[_Offer]) -> _Once:
+        if self._host.config.rules is Rules.SPECIFICATION:
+            among = [list(range(len(self._owners)))] if self._owners else []
+        else:
+            owned: dict[str, list[int]] = {}
+            for bidder, owner in enumerate(self._owners):
+                owned.setdefault(owner, []).append(bidder)
+            among = list(owned.values())
+        bidders = frozenset(few[uniform_below(self._bits, len(few))] for few in among)
+        return _Once(bidders=bidders, scored=self._pick([offer.bidder for offer in offers]))
+
+    def _happens(self, waiting: _Waiting, *, won: bool, once: _Once) -> bool:
+        """Say whether the event of a contribution happened (process the Private Aggregation contributions).
+
+        Error events and ``reserved.once`` count in one call of ``generateBid`` per buyer and in one of ``scoreAd``.
+        Which error events happened is decided when reports are made, except for exceptions.
+        """
+        if waiting.event == WIN or not waiting.event.startswith(RESERVED):
+            return won
+        if waiting.event == LOSS:
+            return not won
+        chosen = waiting.bidder in once.bidders if waiting.function is _BID else waiting.bidder == once.scored
+        if waiting.event == ONCE:
+            return chosen
+        if waiting.event in ERROR_EVENTS:
+            threw = any(context is waiting.context for context in self._threw)
+            counts = chosen or waiting.function not in (_BID, _SCORE)
+            return counts and (threw or waiting.event != RESERVED + UNCAUGHT_ERROR)
+        return True
 
     def _fire(self, events: dict[str, list[tuple[Contribution, _Waiting]]], event: str) -> None:
         scopes: dict[int, BatchingScope] = {}
@@ -228,7 +284,6 @@ class _Run:
         parameters = self._seller_parameters if selling else self._buyer_parameters[bidder]
         scope = self._scope(origin, parameters)
         context = WorkletContext()
-        self._contexts.append(context)
 
         def work(emit: Emit) -> object:
             aggregation = AuctionAggregation(
@@ -236,6 +291,7 @@ class _Run:
                 function,
                 filtering_id_max_bytes=parameters.filtering_id_max_bytes,
                 allowed=self._host.config.private_aggregation_allowed,
+                error_events=_error_events(self._host.config),
             )
             try:
                 return body(aggregation)
@@ -243,21 +299,23 @@ class _Run:
                 aggregation.close()
 
         def apply(effect: Effect) -> None:
+            self._calls += 1
             match effect:
-                case ("contribute", bucket, value, filtering_id, name, event):
+                case ("contribute", bucket, value, filtering_id, name, None):
                     made = Contribution(bucket, value, filtering_id, name)
-                    scope.entries.append(CacheEntry(made, context, None if event is None else ErrorEvent(event)))
+                    self._keep(scope, CacheEntry(made, context), self._calls)
                 case ("on-event", event, bucket, value, filtering_id, name):
                     times = self._measure(function, bidder)
-                    self._waiting.append(
-                        _Waiting(event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
-                    )
+                    asked = (event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
+                    self._waiting.append(_Waiting(*asked, number=self._calls))
                 case ("refuse", _):
                     self._host.record_loss(scope, Cause.INVALID, Contribution(0, 0))
                 case _:
                     context.apply(effect)
 
         outcome = run_worklet(work, apply, self._host.config.operation_deadline_ms)
+        if outcome.message is not None and not outcome.deadline_reached:
+            self._threw.append(context)
         tried, timed_out = self._timeouts.get((origin, function), (0, 0))
         self._timeouts[origin, function] = (tried + 1, timed_out + outcome.deadline_reached)
         if outcome.message is not None:
@@ -333,6 +391,20 @@ class _Run:
 _SELLER_TOO = frozenset({BaseValue.AVERAGE_CODE_FETCH_TIME, BaseValue.PERCENT_SCRIPTS_TIMEOUT})
 
 
+def _error_event(event: str) -> ErrorEvent | None:
+    """Return the error event for which a contribution still waits when reports are made; None for the auction's own."""
+    if event == RESERVED + UNCAUGHT_ERROR:
+        return ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR
+    return INTERNAL_ERROR_EVENTS.get(event.removeprefix(RESERVED))
+
+
+def _error_events(config: Config) -> frozenset[str]:
+    """Return the error events that a browser knows in auctions; without error reporting Chromium knows none."""
+    if config.all_or_nothing:
+        return frozenset()
+    return CHROMIUM_ERROR_EVENTS if config.rules is Rules.CHROMIUM else ERROR_EVENTS
+
+
 def _to_double(value: object) -> float | None:
     """Return a worklet's number as a double, infinite if it is too large; None if the value is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -341,14 +413,3 @@ def _to_double(value: object) -> float | None:
         return float(value)
     except OverflowError:
         return math.copysign(math.inf, 1 if value > 0 else -1)
-
-
-def _happens(waiting: _Waiting, *, won: bool, once: int | None) -> bool:
-    """Return whether the event of a contribution happened (process the Private Aggregation contributions)."""
-    if waiting.event == WIN or not waiting.event.startswith(RESERVED):
-        return won
-    if waiting.event == LOSS:
-        return not won
-    if waiting.event == ONCE:
-        return waiting.bidder == once
-    return True

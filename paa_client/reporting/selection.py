@@ -17,7 +17,8 @@ _MAX_VALUE = (1 << 31) - 1
 class Selection:
     """Selects the contributions of one report: which site's budget is charged, when, and how many fit.
 
-    ``record_loss`` is called with every contribution that is left out.
+    ``record_loss`` is called with every contribution that is left out. ``cuts_first`` says that unconditional
+    contributions are cut to the report's size before those that waited for an event join them, as in the specification.
     """
 
     all_or_nothing: bool
@@ -31,6 +32,7 @@ class Selection:
     timed_out: bool
     pending_limit_reached: bool
     merging: bool = True
+    cuts_first: bool = True
 
     def select(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
         """Return the contributions of the report after charging the budget for them."""
@@ -48,13 +50,14 @@ class Selection:
     def _compile(self, entries: Sequence[CacheEntry]) -> list[BudgetRequest]:
         """Decide which error events happened; return their contributions, then the unconditional ones.
 
-        Unconditional contributions that the budget would deny, or that exceed the report's size, are left out.
+        Unconditional contributions that the budget would deny are left out. So are those that exceed the report's size
+        if ``cuts_first``; otherwise one of them may still share the key of a contribution that waited for an event.
         """
         unconditional = [entry.request for entry in entries if entry.event is None]
         provisional, denied = self._approved(unconditional, consume=False)
-        kept = self._keep_first_keys(provisional)
+        too_many = len({request.contribution.merge_key for request in provisional}) > self.max_contributions
+        kept = self._keep_first_keys(provisional) if self.cuts_first else provisional
         empty = not self.deterministic and not provisional
-        too_many = len(kept) < len(provisional)
         triggered = {
             ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED: self.timed_out,
             ErrorEvent.INSUFFICIENT_BUDGET: denied,

@@ -27,8 +27,12 @@ class PrivateAggregation:
     _bad_key_counts = True
     """Whether a call of ``enableDebugMode`` with a key out of range uses up the one call, as in Chromium 147."""
 
-    def __init__(self, emit: Emit, *, filtering_id_max_bytes: int = 1, allowed: bool = True) -> None:
+    def __init__(
+        self, emit: Emit, *, filtering_id_max_bytes: int = 1, allowed: bool = True, on_event: bool = True
+    ) -> None:
+        """``on_event`` says whether the browser has ``contributeToHistogramOnEvent()`` in Shared Storage."""
         self._emit: Emit | None = emit
+        self._on_event = on_event
         self._max_bytes = filtering_id_max_bytes
         self._allowed = allowed
         self._debug_enabled = False
@@ -49,7 +53,10 @@ class PrivateAggregation:
 
         Unknown events that start with ``reserved.`` are ignored, for forward compatibility; others throw.
         ``reserved.uncaught-error`` is Chromium's name for what its explainer calls ``reserved.uncaught-exception``.
+        Chromium as shipped does not have this function: a TypeError.
         """
+        if not self._on_event:
+            raise self._refused(WorkletTypeError("contributeToHistogramOnEvent is not a function: set error_reporting"))
         emit = self._live()
         made = self._validated(bucket, value, filtering_id, named_budget)
         if not isinstance(event, str) or not event.startswith(RESERVED):

@@ -54,13 +54,21 @@ class OperationRun:
     """One run of an operation: its scope, its context, and the contributions that wait for an exception."""
 
     def __init__(
-        self, *, scope: BatchingScope, database: Database, clock: Clock, record_loss: RecordLoss, allowed: bool = True
+        self,
+        *,
+        scope: BatchingScope,
+        database: Database,
+        clock: Clock,
+        record_loss: RecordLoss,
+        allowed: bool = True,
+        on_event: bool = True,
     ) -> None:
         self._scope = scope
         self._database = database
         self._clock = clock
         self._record_loss = record_loss
         self._allowed = allowed
+        self._on_event = on_event
         self._context = WorkletContext()
         self._on_exception: list[Contribution] = []
 
@@ -71,7 +79,10 @@ class OperationRun:
         def work(emit: Emit) -> None:
             storage = WorkletStorage(self._database, emit if in_child else None)
             aggregation = PrivateAggregation(
-                emit, filtering_id_max_bytes=self._scope.parameters.filtering_id_max_bytes, allowed=self._allowed
+                emit,
+                filtering_id_max_bytes=self._scope.parameters.filtering_id_max_bytes,
+                allowed=self._allowed,
+                on_event=self._on_event,
             )
             try:
                 operation(storage, aggregation, data)

@@ -111,7 +111,8 @@ class Worklets:
         return AuctionRun(
             seller=rng.choice(self._hosts),
             buyers=buyers,
-            score_ad=self._auction_calls(),
+            # Of error events in several calls of scoreAd, one call counts, and which one is drawn.
+            score_ad=tuple(call for call in self._auction_calls() if len(buyers) == 1 or call.event not in EVENTS[:7]),
             report_result=self._auction_calls(),
         )
 
@@ -130,7 +131,10 @@ class Worklets:
                     fields[name] = Signal(base_value=rng.choice(BASE_VALUES), scale=scale, offset=offset)
             if rng.random() < 0.2:
                 fields["filteringId"] = rng.choice([0, 3, 255, 256])
-            event = rng.choice(AUCTION_EVENTS)
+            event = rng.choice(AUCTION_EVENTS if rng.random() < 0.8 else EVENTS[:-2])
+            for name, odd in (("bucket", BUCKETS), ("filteringId", IDS)):
+                if rng.random() < ODD / 2:
+                    fields[name] = rng.choice(odd)
             calls.append(
                 Call(name="contributeToHistogramOnEvent", event=event, fields=fields, caught=rng.random() < 0.8)
             )

@@ -125,8 +125,24 @@ def test_error_events_can_push_others_out_of_budget_and_room() -> None:
     assert browser.journal.count(cause=Cause.TEN_MINUTES) == 1
     made, _ = run([(1, 1), (2, 1), ("reserved.report-success", 3, 1)], max_contributions=2)
     assert made == [[(3, 1), (1, 1)]]
-    made, _ = run([("reserved.report-success", 3, 1), (1, 1)], chromium())
-    assert made == [[(1, 1)]], "there are no error events in Chromium without error reporting"
+    # A contribution that does not fit by itself shares the key of one that waited: Chromium keeps it.
+    calls: Calls = [(2, 4), (3, 5), ("reserved.too-many-contributions", 3, 1)]
+    assert run(calls, chromium(error_reporting=True), max_contributions=1)[0] == [[(3, 6)]]
+    assert run(calls, specification(), max_contributions=1)[0] == [[(3, 1)]]
+
+
+def test_chromium_as_shipped_has_no_function_for_error_events() -> None:
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        aggregation.contribute_to_histogram(bucket=1, value=1)
+        aggregation.contribute_to_histogram_on_event("reserved.report-success", bucket=3, value=1)
+        aggregation.contribute_to_histogram(bucket=2, value=1)
+
+    for config, expected in ((chromium(), [(1, 1)]), (chromium(error_reporting=True), [(3, 1), (1, 1), (2, 1)])):
+        browser = Browser(clock=ManualClock(), bits=SeededBits(1), config=config)
+        browser.register(ORIGIN, "operation", operation)
+        browser.run(ORIGIN, "operation")
+        assert [(c.bucket, c.value) for c in browser._queue[0][2].report.contributions] == expected
+        assert [line.message[:16] for line in browser.journal.console] == ["WorkletTypeError"] * (len(expected) == 1)
 
 
 def test_an_exception_has_its_own_event() -> None:
