@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -94,6 +95,12 @@ def test_many_random_registrations(build: Path, counts: Counts) -> None:
 @pytest.mark.soak
 def test_many_random_worklets(build: Path, counts: Counts) -> None:
     conclude(in_parallel(worklets, "many worklets", 5_000), counts)
+
+
+@pytest.mark.soak
+def test_many_random_worklets_with_error_reporting(build: Path, counts: Counts) -> None:
+    fuzz = functools.partial(worklets, error_reporting=True)
+    conclude(in_parallel(fuzz, "many worklets with error reporting", 1_000), counts)
 
 
 def test_a_difference_is_shrunk_to_the_steps_that_make_it() -> None:
