@@ -48,6 +48,20 @@ def test_a_forked_child_does_not_repeat_its_parent() -> None:
     assert os.read(read_end, 32) != bits.read(32)
 
 
+def test_a_fork_is_noticed_where_the_process_number_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers come again: the first process of every container is 1."""
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    bits = SecureBits()
+    bits.word()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write_end, bits.read(32))
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read_end, 32) != bits.read(32)
+
+
 def test_a_pickled_copy_keys_itself() -> None:
     bits = SecureBits()
     bits.word()

@@ -9,7 +9,7 @@ import dp_accounting
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from aggservice.mechanisms import (
     DiscreteGaussian,
@@ -172,3 +172,18 @@ def test_costs_round_up() -> None:
     assert [rho_of_pure(e) for e in (1, 1414, 1415, 2_000_000, 64_000_000)] == [1, 1, 2, 2_000_000, 2_048_000_000]
     assert advanced_epsilon(0.01, 10_000, 1e-6) < 10_000 * 0.01
     assert advanced_epsilon(1.0, 2, 1e-6) == 2.0
+
+
+@pytest.mark.parametrize(("epsilon", "count", "slack"), [(0.001, 10_000, 1e-6), (0.01, 400, 1e-9), (0.3, 200, 1e-5)])
+def test_advanced_composition_covers_randomized_responses(epsilon: float, count: int, slack: float) -> None:
+    """The exact δ of ``count`` binary responses at the composed ε, summed over how many were truthful."""
+    total = advanced_epsilon(epsilon, count, slack)
+    assert total < count * epsilon
+    truths = np.arange(count + 1)
+    mass = binom.logpmf(truths, count, 1 / (1 + float_exp(-epsilon)))
+    other = binom.logpmf(truths, count, 1 / (1 + float_exp(epsilon)))
+    beyond = np.exp(mass) - np.exp(total + other)
+    assert 0 < beyond[beyond > 0].sum() <= slack
+    assert total == pytest.approx(
+        (2 * count * log(1 / slack)) ** 0.5 * epsilon + count * epsilon * (float_exp(epsilon) - 1), rel=1e-12
+    )

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import reduce
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -12,9 +13,9 @@ from aggservice.mechanisms import Bits, Real, SeededBits, exp
 from aggservice.mechanisms.bernoulli import bernoulli_kernel, bernoulli_twin, threshold_word
 from aggservice.mechanisms.gaussian import acceptance, gaussian_kernel, gaussian_twin, shape_of
 from aggservice.mechanisms.geometric import digits_of, laplace_kernel
-from aggservice.mechanisms.laplace import laplace_twin
+from aggservice.mechanisms.laplace import laplace_twin, sample_laplace
 from aggservice.mechanisms.uniform import uniform_kernel, uniform_twin
-from aggservice.mechanisms.words import Progress, Tape, fill
+from aggservice.mechanisms.words import Progress, Tape, below, fill
 from twins.response import RandomizedResponse, response_kernel, response_twin
 
 
@@ -148,6 +149,36 @@ def test_the_stated_error_of_the_acceptance_probability_holds(variance: Fraction
     excess = size - variance / shape.t
     low, high = exp(-excess * excess / (2 * variance)).bounds(63)
     assert p - error <= low and high <= p + error
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    p=st.fractions(min_value=Fraction(1, 1 << 20), max_value=1 - Fraction(1, 1 << 20)),
+    width=st.integers(min_value=1, max_value=64),
+    steps=st.lists(st.sampled_from((0, 0, -1, 1)), min_size=4, max_size=4),
+)
+def test_a_tie_is_decided_by_the_words_that_follow_it(p: Fraction, width: int, steps: list[int]) -> None:
+    """U, written from p's own digits with a step up or down in one of them, is below p exactly if the number is."""
+    own = [(p.numerator << (width + 64 * place)) // p.denominator for place in range(len(steps))]
+    value = (own[0] + steps[0]) % (1 << width)
+    words = [(digits + step) % (1 << 64) for digits, step in zip(own[1:], steps[1:], strict=True)]
+    size = width + 64 * len(words)
+    number = reduce(lambda left, word: left << 64 | word, words, value)
+    u = Fraction(number, 1 << size)
+    assume(u == p or not u <= p < u + Fraction(1, 1 << size))  # otherwise more words would decide
+    tape = Tape(SeededBits(0), np.array(words, dtype=np.uint64))
+    assert below(tape, value, width, Real.of(p)) == (u < p)
+
+
+@given(st.integers(1, 40), st.integers(1, 999_999), st.data())
+def test_a_narrow_window_is_drawn_to_the_last_bit(tau: int, share: int, data: st.DataObject) -> None:
+    """The word beside the 64 bits of e^(-a|x|) decides whether x is kept; the next draw is 0, which always is."""
+    rate = Fraction(share, 1_000_000 * tau)
+    x = data.draw(st.integers(-tau, tau).filter(bool))
+    chance = exp(-rate * abs(x)).floor(64)
+    for step, drawn in ((-1, x), (1, 0)):
+        found = sample_laplace(ListedBits([x + tau, chance + step, tau]), rate, 1, tau)
+        assert found.tolist() == [drawn]
 
 
 def test_a_twin_reads_no_word_more_than_its_kernel_needs() -> None:
