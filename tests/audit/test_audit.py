@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from aggservice.audit.bounds import LowerBound
 from aggservice.audit.games import w3c
 from aggservice.audit.games.devices import null_reports
 from aggservice.audit.output import draw, table, to_plain
@@ -122,6 +123,13 @@ def test_limits_on_the_device_hold_or_raise_an_alarm(skipped: Filter | None, mon
     assert result.charged == 2.0
 
 
+@pytest.mark.parametrize(("bound", "charged", "alarm"), [(1.000001, 1.0, True), (1.0, 1.0, False), (0.01, 0.0, True)])
+def test_any_bound_above_the_charge_is_an_alarm(bound: float, charged: float, alarm: bool) -> None:
+    found = LowerBound(epsilon=bound, feature="metric", hits=(1, 1), trials=(2, 2))
+    result = PathResult(game="g", part="", exposes="x", bound=found, charged=charged, delta=0.0, seconds=0.0)
+    assert result.alarm == alarm
+
+
 def some_report(tmp_path: Path) -> AuditReport:
     return run_audit(["beyond"], workers=1)
 
@@ -134,6 +142,7 @@ def test_a_report_is_a_table_values_and_a_plot(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(to_plain(report)))
     assert [one["part"] for one in plain["paths"]] == ["Attribution Reporting", "Private Aggregation"]
     assert plain["confidence_of_a_bound"] >= 0.999 and plain["false_alarm_rate_of_a_run"] == 1e-4
+    assert report.confidence == pytest.approx(1 - 1e-4 / 2, abs=1e-12)  # both bounds share the rate of the run
     assert draw(report, tmp_path / "plot").stat().st_size > 1000
 
 

@@ -42,6 +42,36 @@ def test_a_bound_exceeds_the_truth_no_more_often_than_it_says() -> None:
     assert 0 < wrong <= 0.05
 
 
+@pytest.mark.parametrize("world", [0, 1])
+def test_each_world_has_half_of_the_chance_to_be_wrong(world: int) -> None:
+    """The other world has so many trials that its limit is the truth: then a bound is wrong with at most α/2, exactly.
+
+    Over a grid of truths the worst one comes close to it, because an interval for 60 trials is exact where it ends.
+    """
+    many, alpha, worst = 10**9, 0.05, 0.0
+    for truth in np.linspace(0.02, 0.9, 400):
+        known = round(many * (1 - 1e-4)) if world else round(many * truth / 2)
+        wrong = 0.0
+        for hits in range(61):
+            counted = ((known, many), (hits, 60)) if world else ((hits, 60), (known, many))
+            epsilon = math.log(known / many / truth) if world else math.log(truth / (known / many))
+            # The other world's own limit is off by less than a thousandth.
+            wrong += binom.pmf(hits, 60, truth) * (limited_epsilon(*counted, 0.0, alpha) > max(epsilon, 0) + 1e-3)
+        worst = max(worst, wrong)
+    assert 0.6 * alpha / 2 < worst <= alpha / 2
+
+
+def test_the_half_that_chooses_an_event_does_not_judge_it() -> None:
+    """What tells the worlds apart in one half of the trials only is found or judged there, and never both."""
+    trials = np.arange(4000)
+    for half in (0, 1):
+        tells = (trials % 2 == half).astype(np.int64)
+        first, second = {"tell": tells}, {"tell": np.zeros(4000, dtype=np.int64)}
+        assert lower_bound(first, second, delta=0.0, alpha=1e-6).epsilon == 0
+    always = {"tell": np.ones(4000, dtype=np.int64)}
+    assert lower_bound(always, second, delta=0.0, alpha=1e-6).epsilon > 4
+
+
 def test_an_event_is_found_in_any_feature_and_direction() -> None:
     """Independent of chance: a feature that differs by certainty, hidden among others that say nothing."""
     rng = np.random.default_rng(1)

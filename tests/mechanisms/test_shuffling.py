@@ -153,6 +153,19 @@ def test_extremes_are_answered(epsilon0: float, reports: int) -> None:
     assert 0 <= shuffled_delta(epsilon0, min(reports, 1000), 0.5 * epsilon0, k=2**50) <= 1
 
 
+@pytest.mark.parametrize("bound", list(AmplificationBound))
+@pytest.mark.parametrize(("local_micro", "reports", "delta_atto"), [(300_000, 10_000, 10**12), (20_001, 5_000, 10**9)])
+def test_a_price_is_its_bound_at_its_own_delta_rounded_up(
+    bound: AmplificationBound, local_micro: int, reports: int, delta_atto: int
+) -> None:
+    owed = bound.epsilon(local_micro / 1e6, reports, delta_atto / 1e18) * 1e6
+    price = amplified_micro(bound, local_micro=local_micro, reports=reports, delta_atto=delta_atto)
+    assert price == local_micro < owed or 0 <= price - owed <= 1.001
+    assert amplified_micro(bound, local_micro=local_micro, reports=reports, delta_atto=delta_atto // 2) >= price
+    with pytest.raises(ParameterError):
+        amplified_micro(bound, local_micro=local_micro, reports=1, delta_atto=delta_atto)
+
+
 def test_too_large_a_count_is_refused() -> None:
     for function in (closed_epsilon, shuffled_epsilon):
         with pytest.raises(ParameterError, match=r"10\*\*300"):
