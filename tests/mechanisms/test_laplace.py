@@ -140,7 +140,9 @@ def test_truncated_noise_never_leaves_its_window() -> None:
     assert 0.999 * noise.tau < largest <= noise.tau
 
 
-@pytest.mark.parametrize(("epsilon_micro", "sensitivity", "tau"), [(1_000_000, 1, 3), (500_000, 4, 9), (500_000, 4, 6), (1, 1, 4)])
+@pytest.mark.parametrize(
+    ("epsilon_micro", "sensitivity", "tau"), [(1_000_000, 1, 3), (500_000, 4, 9), (500_000, 4, 6), (1, 1, 4)]
+)
 def test_truncated_noise_agrees_with_its_law(epsilon_micro: int, sensitivity: int, tau: int) -> None:
     """Chi-square over the whole support, wide and narrow windows; false-alarm rate 10⁻⁸ each."""
     noise = TruncatedDiscreteLaplace(epsilon_micro=epsilon_micro, sensitivity=sensitivity, tau=tau)
