@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from aggservice.client import Client, ClientError, JobParameters
 from aggservice.engine.opening.coverage import BOUNDED_APIS
-from aggservice.mechanisms import ManualClock
+from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.service import (
     Caller,
     ConfigError,
@@ -26,6 +26,7 @@ from aggservice.service import (
 from aggservice.service.config.callers import Register, Token
 from aggservice.service.config.settings import is_loopback, read_secret
 from aggservice.service.errors import UnauthenticatedError
+from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter, ZcdpFilter
 from budget.errors import LedgerMismatchError, StoreError
 
@@ -43,6 +44,41 @@ def test_the_defaults_need_only_a_state_folder(tmp_path: Path) -> None:
     assert config.filter == EpsilonDeltaFilter()
     assert config.terms.unit == "report"
     assert {api: one.l1 for api, one in config.terms.bounds.items()} == dict.fromkeys(map(str, BOUNDED_APIS), 65_536)
+
+
+def test_what_bounds_privacy_reaches_the_ledger_and_the_engine(tmp_path: Path) -> None:
+    """Every limit at a value of its own, read from a file and seen where a running service uses it."""
+    document: dict[str, object] = {
+        "state": "s",
+        "listen": "127.0.0.1:0",
+        "privacy_unit": "shared_id",
+        "ledger": {"store": "memory", "epsilon": "3.5", "delta": "0.000002", "uses": 7},
+        "sensitivity": {"shared-storage": {"l1": 100, "l0": 9}, "attribution-reporting": {"l1": 50}},
+        "limits": {"processes": 0, "max_report_age_days": 11, "w3c_minimum_batch": 23, "domain_keys": 29, "units": 31},
+    }
+    with embedded(parse_config(document, tmp_path)) as running:
+        ledger, settings = running.ledger, running.service.engine.settings
+        assert ledger.filter == EpsilonDeltaFilter(epsilon_micro=3_500_000, delta_atto=2 * 10**12, uses=7)
+        assert ledger.terms.unit == "shared_id"
+        bounds = {api: (one.l1, one.l0) for api, one in ledger.terms.bounds.items()}
+        assert bounds["shared-storage"] == (100, 9) and bounds["attribution-reporting"] == (50, 50)
+        assert bounds["protected-audience"] == (65_536, 65_536)
+        assert settings.max_report_age_ms == 11 * 86_400_000
+        assert (settings.w3c_minimum_batch, settings.max_domain_keys, settings.max_units) == (23, 29, 31)
+
+
+def test_a_registry_key_is_given_once_for_each_origin_and_site(tmp_path: Path) -> None:
+    """With two keys a client could have two tokens for a collection."""
+    key = RegistryKeyPair.create(SecureBits()).public
+    (tmp_path / "key").write_text(key.raw.hex())
+    for name, value in (("origin", "https://adtech.example"), ("site", "https://adtech.example")):
+        one = {name: value, "public_key": "key"}
+        config = parse_config({"state": "s", "shuffle": {"registry_keys": [one]}}, tmp_path)
+        assert config.shuffle.key(origin="https://adtech.example", site=None) == key
+        assert config.shuffle.key(origin="https://rival.example", site=None) is None
+        assert config.shuffle.key(origin=None, site="https://rival.example") is None
+        with pytest.raises(ConfigError, match="has a key already"):
+            parse_config({"state": "s", "shuffle": {"registry_keys": [one, one]}}, tmp_path)
 
 
 @pytest.mark.parametrize(
