@@ -136,9 +136,18 @@ def test_report_ids_cost_at_most_44_bytes_each_while_they_grow() -> None:
     assert worst <= 44.5
 
 
+def alike() -> st.SearchStrategy[bytes]:
+    """Units that differ in one byte, at any place."""
+    return st.tuples(st.integers(0, 19), st.integers(0, 255)).map(
+        lambda at: bytes(at[0]) + bytes([at[1]]) + bytes(19 - at[0])
+    )
+
+
 @settings(deadline=None, max_examples=100)
 @given(
-    batches=st.lists(st.lists(st.binary(min_size=20, max_size=20) | st.sampled_from([bytes(20), b"\xff" * 20]))),
+    batches=st.lists(
+        st.lists(st.binary(min_size=20, max_size=20) | alike() | st.sampled_from([bytes(20), b"\xff" * 20]))
+    ),
     distinct=st.booleans(),
 )
 def test_unit_lists_equal_their_twin(batches: list[list[bytes]], distinct: bool) -> None:
@@ -161,6 +170,14 @@ def test_a_long_unit_list_is_sorted_and_rid_of_repetitions() -> None:
             units.add(raw[start : start + 999], None, 1)
         found = units.take()
         assert found.tobytes() == np.unique(raw, axis=0).tobytes()
+
+
+def test_units_that_differ_in_their_last_byte_pay_each() -> None:
+    raw = np.zeros((256, 20), dtype=np.uint8)
+    raw[:, 19] = np.arange(256)[::-1]
+    units = UnitList(distinct=False)
+    units.add(raw, None, 1)
+    assert units.take().tobytes() == raw[::-1].tobytes()
 
 
 def test_units_of_repeated_reports_do_not_pay() -> None:
