@@ -31,7 +31,9 @@ from budget import (
     ZcdpFilter,
     verify_store,
 )
-from budget.errors import JobConflictError, JobNameError, LedgerMismatchError, RecoveryForbiddenError
+from budget.errors import JobConflictError, JobNameError, LedgerMismatchError, RecoveryForbiddenError, StoreError
+from budget.store import Transaction
+from budget.stores.balances import parse_block
 
 
 def units(first: int, count: int) -> np.ndarray:
@@ -68,6 +70,25 @@ def spend(ledger: Ledger, job_id: str, epsilon: str | Release, keys: np.ndarray,
         units=keys,
         result=job_id.encode(),
     )
+
+
+@pytest.mark.parametrize(("column", "value"), [("loss", -1), ("loss", 64_000_001), ("delta", -1), ("delta", 10**18)])
+def test_a_balance_that_no_charge_can_have_written_pays_nothing(column: str, value: int) -> None:
+    """A balance below 0 would buy more than ε*: whoever changed the database gets an error in place of an answer."""
+    store = MemoryStore()
+    ledger = make(store)
+    spend(ledger, "a", "1", units(0, 3))
+
+    def change(transaction: Transaction) -> None:
+        ((key, raw),) = transaction.blocks()
+        records = parse_block(raw).copy()
+        records[column][1] = value
+        transaction.replace_blocks([key], [(key, records.tobytes())])
+
+    store.write("change", change)
+    with pytest.raises(StoreError, match="out of range"):
+        spend(ledger, "b", "1", units(1, 1))
+    assert ledger.checkpoint().entries == 2
 
 
 def test_requerying_splits_the_budget_and_refuses_the_rest(store: Store) -> None:

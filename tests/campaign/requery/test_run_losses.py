@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from aggservice.campaign import RunResult, parse_campaign, run_campaign
@@ -19,7 +21,7 @@ from aggservice.campaign.assess.losses import (
     query_losses,
     total_losses,
 )
-from aggservice.campaign.assess.run_losses import UnitColumns, unit_keys
+from aggservice.campaign.assess.run_losses import Balances, UnitColumns, run_transcript, unit_keys
 from aggservice.campaign.errors import CampaignFileError
 from aggservice.commands.campaigns.run import show
 from aggservice.wire import Api, SharedInfo, read_reports
@@ -59,7 +61,8 @@ name = "found"
 over = "each"
 discovery = true
 delta = "0.000001"
-epsilon = "3.000001"
+epsilon = "2.000001"
+others_epsilon = "1"
 [[queries]]
 name = "daily"
 over = "each"
@@ -87,7 +90,7 @@ def plain_totals(result: RunResult) -> dict[str, PrivacyLoss]:
         if answer.paid:
             query = answer.job.query
             price = QueryPrice(
-                epsilon_micro=int(Fraction(query.epsilon) * 10**6),
+                epsilon_micro=int((Fraction(query.epsilon) + Fraction(query.others_epsilon or "0")) * 10**6),
                 delta_atto=int(Fraction(query.delta) * 10**18) if query.discovery else 0,
             )
             rows = [int(row) for batch in answer.job.batches for row in collected.rows[batch]]
@@ -126,6 +129,30 @@ def test_a_runs_transcript_is_the_truth_and_the_ledger(tmp_path: Path, form: str
     assert transcript["units_past_the_limit"] == transcript["units_undercharged"] == 0
     assert transcript.get("units_charged_otherwise", 0) == 0
     assert ("units_charged_otherwise" in transcript) == (unit == "report")
+
+
+def test_units_that_were_charged_too_little_or_lost_too_much_are_counted(tmp_path: Path) -> None:
+    """Balances of a ledger that forgot ε, δ or nothing, and limits below what some units lost, each by itself."""
+    result, _ = run(tmp_path)
+    totals, columns = plain_totals(result), UnitColumns.of(result.truth)
+    assert columns is not None
+    nothing = np.zeros(columns.report.size, dtype=np.int64)
+    plenty = nothing + 10**9
+    for loss, delta, under in (
+        (nothing, plenty, [one for one in totals.values() if one.epsilon]),
+        (plenty, nothing, [one for one in totals.values() if one.delta]),
+        (plenty, plenty + 10**15, []),
+    ):
+        balances = Balances(loss_micro=loss, delta_atto=delta, fresh=False)
+        table = tmp_path / "losses.csv"
+        found = run_transcript(result.campaign, result.truth, result.answers, balances, table)
+        assert found["units_undercharged"] == len(under)
+    for epsilon, delta in (("1", "0.1"), ("30", "0.0000000001")):
+        limits = replace(result.campaign.service, epsilon=epsilon, delta=delta)
+        found = run_transcript(replace(result.campaign, service=limits), result.truth, result.answers, None, table)
+        limit = PrivacyLoss(Fraction(epsilon), Fraction(delta))
+        past = sum(one.exceeds(limit) for one in totals.values())
+        assert found["units_past_the_limit"] == past > 0
 
 
 @pytest.mark.parametrize("unit", ["report", "shared-id"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignFileError, RunError, ScenarioResult, load_scenario, run_scenario
+from aggservice.campaign.assess.losses import QueryPrice
 from aggservice.campaign.requery.file import STEPS, parse_scenario
 from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SystemClock
@@ -145,6 +148,26 @@ left = "0"
     worst = max(result.comparisons, key=lambda one: one.lost.epsilon)
     assert worst.lost.epsilon * 65_536 == 10 * 60_000
     assert worst.lost.delta * 65_536 * 10**6 == 6
+
+
+@pytest.mark.parametrize(("factor", "past"), [(2, True), (1.5, False), (1, False)])
+def test_a_ledger_that_charged_too_little_fails_a_run(
+    factor: float, past: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The truth says that a query cost more than the service charged, within (ε*, δ*) or beyond it."""
+    right = QueryPrice.of
+
+    def of(*asked: Any) -> QueryPrice:
+        price = right(*asked)
+        return replace(price, epsilon_micro=int(price.epsilon_micro * factor))
+
+    monkeypatch.setattr(QueryPrice, "of", of)
+    text = BASE.replace("value = 1000", "value = 65536")
+    text += '[[steps]]\ndo = "query"\nname = "one"\nreports = ["monday"]\nkeys = ["shoes"]\nepsilon = "6"\n'
+    result = run(text, tmp_path)
+    assert result.ok == (factor == 1)
+    assert any("lost more than their reports paid" in one for one in result.problems) == (factor > 1)
+    assert any("lost more than (ε*, δ*)" in one for one in result.problems) == past
 
 
 def test_shared_ids_pay_together(tmp_path: Path) -> None:
