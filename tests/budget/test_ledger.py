@@ -91,6 +91,18 @@ def test_a_balance_that_no_charge_can_have_written_pays_nothing(column: str, val
     assert ledger.checkpoint().entries == 2
 
 
+def test_units_at_the_ends_of_blocks_are_found(store: Store) -> None:
+    """The first unit of each block and the last one before it, alone and together."""
+    ledger = make(store)
+    spend(ledger, "a", "64", units(0, 1000))
+    keys = store.read("blocks", lambda transaction: [key for key, _ in transaction.blocks()])
+    firsts = [int.from_bytes(key[16:], "big") for key in keys]
+    assert len(firsts) > 3
+    for first in firsts:
+        for asked in (units(first, 1), units(first, 2), *((units(first - 1, 1), units(first - 1, 2)) if first else ())):
+            assert ledger.check(caller="adtech", release=laplace("0.000001"), units=asked).count == len(asked)
+
+
 def test_requerying_splits_the_budget_and_refuses_the_rest(store: Store) -> None:
     ledger = make(store)
     for job, epsilon in (("a", "16"), ("b", "32"), ("c", "16")):
