@@ -128,6 +128,20 @@ def refund(seq: int, **changes: Any) -> Callable[[Log], None]:
     return change
 
 
+def lend(log: Log) -> None:
+    """Release noise of one use together with other noise."""
+    found = log[ONCE][0]
+    found["release"]["mechanisms"].append({"name": "discrete_laplace", "epsilon": "1"})
+    found["cost"]["epsilon"] = "2"
+
+
+def share(log: Log) -> None:
+    """Let local reports pay by their shared ID in a ledger that charges shared IDs."""
+    log[0][0]["terms"]["unit"] = "shared_id"
+    for seq in (FIRST, DISCOVERY, LAST, LOCAL):
+        log[seq][0]["release"]["unit"] = "shared_id"
+
+
 FORGED: dict[str, tuple[Callable[[Log], object], str, str]] = {
     "ε costs less": (edit(FIRST, "cost", "epsilon", to="0.5"), "cost", "its cost"),
     "δ costs nothing": (edit(DISCOVERY, "cost", "delta", to="0"), "cost", "its cost"),
@@ -150,6 +164,8 @@ FORGED: dict[str, tuple[Callable[[Log], object], str, str]] = {
     "an API counts twice and its bounds once": (edit(FIRST, "release", "covers", to={"a": 2}), "unit", "other bounds"),
     "an API without bounds": (edit(FIRST, "release", "covers", to={"b": 1}), "unit", "no bounds"),
     "one use of an API with bounds": (edit(ONCE, "release", "covers", to={"a": 1}), "unit", "stands alone"),
+    "one use beside other noise": (lend, "unit", "stands alone"),
+    "local reports share a unit": (share, "unit", "another unit"),
     "another unit pays": (edit(FIRST, "release", "unit", to="device"), "unit", "another unit"),
     "beyond ε*": (edit(0, "filter", "epsilon", to="1.999999"), "budget", "beyond its limit"),
     "beyond δ*": (edit(0, "filter", "delta", to="0.000000999999999999"), "budget", "beyond its limit"),
