@@ -11,9 +11,10 @@ import pytest
 
 from aggservice.engine import JobRequest, LocalEngine, ledger_terms
 from aggservice.engine.release.debug import regular_rows
-from aggservice.engine.release.noise import Noise, ReleasePlan
+from aggservice.engine.release.noise import Noise, ReleasePlan, release
 from aggservice.engine.release.result import Rows
 from aggservice.engine.request import Discovery
+from aggservice.engine.tables.sums import SumColumns
 from aggservice.mechanisms import DiscreteGaussian, DiscreteLaplace, TruncatedDiscreteLaplace, discovery_threshold
 from aggservice.wire import Api
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
@@ -80,6 +81,26 @@ def test_discovered_keys(maker: Maker, engine_of: EngineOf, others: str | None) 
         5_000_000 + (0 if more is None else more.micro),
         delta.atto,
     )
+
+
+@pytest.mark.parametrize("discovery", [None, Discovery(delta=Delta.parse("0.000003"))])
+@pytest.mark.parametrize("true", [0, 1, 1 << 40])
+def test_a_total_has_its_draw_whatever_it_is(discovery: Discovery | None, true: int) -> None:
+    """A total of nothing without noise would tell that nobody contributed to any other key."""
+
+    class Sevens:
+        def draw(self, noise: Noise, size: int) -> np.ndarray:
+            return np.full(size, 7, dtype=np.int64)
+
+    asked = JobRequest(
+        job_request_id="job", attribution_report_to=ORIGIN, others=Epsilon.parse("1"), discovery=discovery
+    )
+    plan = ReleasePlan.of(asked, ledger_terms(sensitivities=BOUNDS), {Api.ATTRIBUTION_REPORTING: 1})
+    keys = np.arange(2, dtype=np.uint64)
+    sums = SumColumns(high=keys, low=keys, sums=np.array([0, 5]), declared=2, outside=true)
+    summary = release(sums, plan, Sevens())
+    assert summary.metrics.tolist() == [7, 12]
+    assert (summary.others, summary.undeclared) == (true + 7, true + 7)
 
 
 def test_gaussian_noise(maker: Maker, engine_of: EngineOf) -> None:

@@ -200,6 +200,17 @@ def test_secrets_are_their_owners_only_and_never_shown(tmp_path: Path) -> None:
     assert token.digest not in repr(caller)
 
 
+def test_a_caller_owns_the_origins_of_a_site_and_no_name_that_ends_or_begins_like_it() -> None:
+    of_site = Caller(name="a", roles=frozenset({Role.ADTECH}), sites=frozenset({"https://adtech.example"}))
+    of_origin = Caller(name="b", roles=frozenset({Role.ADTECH}), origins=frozenset({"https://adtech.example"}))
+    below = ("https://adtech.example:8443", "https://a.adtech.example", "https://a.b.adtech.example")
+    assert of_site.owns("https://adtech.example") and of_origin.owns("https://adtech.example")
+    assert all(of_site.owns(one) and not of_origin.owns(one) for one in below)
+    others = ("https://evil-adtech.example", "https://eviladtech.example", "https://adtech.example.evil.example")
+    for one in (*others, "http://adtech.example", "https://example", ""):
+        assert not of_site.owns(one) and not of_origin.owns(one), one
+
+
 def test_two_callers_never_share_a_name_a_token_or_a_certificate() -> None:
     clock = ManualClock(0)
     token = Token(digest=token_digest("t"))
