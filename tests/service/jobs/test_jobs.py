@@ -144,6 +144,49 @@ def test_logs_say_who_did_what_and_nothing_that_a_report_holds(maker: Any, tmp_p
     assert not [one for one in secrets if one.lower() in text]
 
 
+def test_faults_of_the_service_tell_where_they_arose_and_never_what_they_quote(
+    maker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a charge and after it: neither the caller nor the log sees the text of an error that nobody expected."""
+    from aggservice.service import Service
+    from aggservice.service.config.keyring import KeyRing
+    from aggservice.service.embedded import run_service
+    from aggservice.service.log import EventLog
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the sum of deadbeef is 12345")
+
+    output = io.StringIO()
+    config = ServiceConfig(state=tmp_path / "state", listen="127.0.0.1:0", ledger="memory")
+    config = replace(config, limits=replace(config.limits, processes=0))
+    service = Service(
+        config,
+        clock=maker.clock,
+        bits=maker.bits,
+        keys=KeyRing(maker.keys, maker.clock),
+        log=EventLog(maker.clock, output),
+    )
+    report = maker.report({1: 5})
+    shown = []
+    with run_service(service) as running, Client(running.address) as client:
+        monkeypatch.setattr(running.ledger, "balances", broken)
+        monkeypatch.setattr("aggservice.engine.jobs.histogram.release", broken)
+        for ask in (
+            lambda: client.balances([report.shared_info]),
+            lambda: client.aggregate("a-job", ASKS, [report], domain=[1]),
+            lambda: client.aggregate("a-job", ASKS, [report], domain=[1]),
+        ):
+            with pytest.raises(ClientError) as caught:
+                ask()
+            shown.append(str(caught.value))
+    lines = [json.loads(line) for line in output.getvalue().splitlines()]
+    faults = [(line["event"], line["error"]) for line in lines if "error" in line]
+    assert faults == [("call_failed", "RuntimeError"), ("summary_lost", "RuntimeError")]
+    assert all(" broken" in line["where"] for line in lines if "error" in line)
+    text = output.getvalue() + " ".join(shown)
+    assert "12345" not in text and "deadbeef" not in text
+
+
 def _files(tmp_path: Path, maker: Any) -> ServiceConfig:
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
