@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
@@ -27,8 +28,10 @@ from ara_client import (
 )
 from ara_client.constants import DAY_MS, HOUR_MS, MINUTE_MS
 from ara_client.errors import ConfigurationError, RequestError, UnsealedReportError
+from ara_client.event_noise.state_space import TriggerDataSpec, space_of
 from ara_client.randomness import RandomDraws
 from ara_client.reports import AggregatableDebugReport, OutgoingReport
+from stated import assert_frequencies
 
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
 REPORTER = "https://reporter.test/x"
@@ -404,6 +407,73 @@ def test_delays_and_orders_cover_their_range() -> None:
         orders.add(tuple(items))
     assert len(orders) == 6
     assert draws.report_id()[14] == "4"
+
+
+def test_every_order_is_equally_likely() -> None:
+    """Chi-square over the six orders of three reports; false-alarm rate 10⁻⁸."""
+    draws, counts = RandomDraws(SecureBits(), VendorValues()), np.zeros(27, dtype=np.int64)
+    for _ in range(30_000):
+        items = [0, 1, 2]
+        draws.shuffle(items)
+        counts[9 * items[0] + 3 * items[1] + items[2]] += 1
+    assert_frequencies(counts[counts > 0], np.full(6, 5_000.0))
+
+
+def test_reports_that_are_due_together_leave_in_the_order_of_a_draw() -> None:
+    """Otherwise the order of arrival tells which trigger came first."""
+
+    class Reversed(FixedDraws):
+        def shuffle(self, items: list[Any]) -> None:
+            items.reverse()
+
+    sent = []
+    for kind in (FixedDraws, Reversed):
+        clock, net, config = ManualClock(0), Net(), VendorValues()
+        browser = Browser(clock=clock, bits=SeededBits("test"), config=config, draws=kind(config), send=net)
+        for key in range(1, 4):
+            click(browser, KEYED | {"source_event_id": str(key)})
+            buy(browser, EVENT)
+        due = browser.advance(3 * DAY_MS)
+        sent.append([report.source_event_id for report in due if isinstance(report, EventLevelReport)])
+    assert len(sent[0]) == 3 and sent[1] == sent[0][::-1]
+
+
+@pytest.mark.parametrize(("epsilon", "draws"), [(10.0, 400), (14.0, 15_000)])
+def test_a_finite_epsilon_always_has_noise(epsilon: float, draws: int) -> None:
+    """2,925 states are noised with probability 0.117 and 0.0024: never in so many draws with one below 10⁻¹⁵."""
+    space = space_of(tuple(TriggerDataSpec(trigger_data=data, windows=3) for data in range(8)), 3)
+    assert space.count == 2925
+    source = RandomDraws(SecureBits(), VendorValues())
+    assert any(source.response(space, epsilon) is not None for _ in range(draws))
+
+
+@pytest.mark.parametrize("flexible", [False, True])
+@pytest.mark.parametrize("key", [{}, {"deduplication_key": "9"}])
+def test_a_source_that_noise_silenced_sends_nothing(flexible: bool, key: dict[str, str]) -> None:
+    config = replace(VendorValues(), full_flexible_events=True)
+    draws = FixedDraws(config)
+    browser = Browser(clock=ManualClock(0), bits=SeededBits("test"), config=config, draws=draws)
+    draws.fake_reports = []
+    specs = {"trigger_specs": [{"trigger_data": [0], "summary_buckets": [1]}]} if flexible else {}
+    click(browser, {"destination": "https://shop.test", **specs})
+    trigger = {"event_trigger_data": [{"trigger_data": "0", **key}]}
+    buy(browser, trigger)
+    assert not browser.pending
+    draws.fake_reports = None
+    browser = Browser(clock=ManualClock(0), bits=SeededBits("test"), config=config, draws=draws)
+    click(browser, {"destination": "https://shop.test", **specs})
+    buy(browser, trigger)
+    assert len(browser.pending) == 1
+
+
+def test_reporting_origins_of_a_pair_of_sites_are_limited() -> None:
+    browser, _, _ = make(max_attribution_reporting_origins=1)
+    other = "https://other.test/x"
+    for url in (REPORTER, other):
+        click(browser, KEYED, url=url)
+    for url, made in ((REPORTER, 2), (other, 2), (REPORTER, 4)):
+        buy(browser, SUMMED | EVENT, url=url)
+        assert len(browser.pending) == made
 
 
 def test_a_trigger_without_a_report_makes_null_reports_at_random() -> None:

@@ -52,6 +52,23 @@ def test_the_specification_drops_only_what_is_denied_then_merges_in_order_of_app
     assert browser.budget_used(ORIGIN) == (60_001, 60_001)
 
 
+def test_chromium_denies_the_whole_report_if_any_of_its_budgets_does() -> None:
+    """The second name asks for more than was reserved: nothing is sent, and nothing is spent."""
+    browser = Browser(clock=ManualClock(1_700_000_040_000), bits=SeededBits(1), config=chromium())
+
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        aggregation.reserve_budget("a", 0.5)
+        aggregation.reserve_budget("b", 0.25)
+        aggregation.contribute_to_histogram(bucket=1, value=1, named_budget="a")
+        aggregation.contribute_to_histogram(bucket=2, value=BUDGET // 4 + data, named_budget="b")
+
+    browser.register(ORIGIN, "operation", operation)
+    browser.run(ORIGIN, "operation", 1)
+    assert not browser._queue and browser.budget_used(ORIGIN) == (0, 0)
+    browser.run(ORIGIN, "operation", 0)
+    assert len(browser._queue) == 1 and browser.budget_used(ORIGIN)[0] == BUDGET // 4 + 1
+
+
 def test_chromium_approves_or_denies_the_whole_report_and_sorts_it() -> None:
     made, browser = run([(5, 40_000), (3, 20_000), (5, 1)], chromium())
     assert made == [[(3, 20_000), (5, 40_001)]]

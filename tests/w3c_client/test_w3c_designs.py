@@ -130,6 +130,16 @@ def test_big_bird_charges_shared_limits_the_norm_within_one_epoch() -> None:
         assert browser.left(Filter.GLOBAL) == 8_000_000 - shared
 
 
+@pytest.mark.parametrize(("sites", "paid"), [(("publisher-1.example",), 500_000), ((), 1_000_000)])
+def test_big_birds_quotas_pay_the_norm_only_where_one_impression_site_is_named(
+    sites: tuple[str, ...], paid: int
+) -> None:
+    """Otherwise the conversion could move from one publisher to another, by twice the value."""
+    browser, _ = _browser(Design.BIG_BIRD)
+    _ask(browser, "shop.example", lookback_days=1, impression_sites=sites)
+    assert browser.left(Filter.IMPRESSION_QUOTA, "publisher-1.example") == 2_000_000 - paid
+
+
 def test_the_cap_counts_sites_that_save_and_sites_that_measure() -> None:
     browser, _ = _browser(Design.BIG_BIRD, sites_per_action=2)
     wanted = ConversionOptions(aggregation_service=DEFAULT_SERVICE, histogram_size=4, epsilon=0.1)

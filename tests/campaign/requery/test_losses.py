@@ -21,7 +21,7 @@ from aggservice.campaign.assess.losses import (
     units_over_limit,
 )
 from aggservice.campaign.assess.transcript import TranscriptRecorder, transcript_to_plain
-from budget import Spend
+from budget import Delta, Epsilon, Spend
 
 BOUNDS = ContributionBounds(l1=100, l0=4)
 
@@ -41,6 +41,12 @@ def test_a_query_costs_each_source_its_share_of_the_contribution_budget() -> Non
     }
     # A report that is named twice counts once, as in the service.
     assert query_losses(price, [*reports, reports[0]], BOUNDS) == query_losses(price, reports, BOUNDS)
+
+
+def test_a_price_has_the_others_total_and_delta() -> None:
+    price = QueryPrice.of(Epsilon.parse("1.5"), Delta.parse("0.000001"), Epsilon.parse("0.25"), (0, 3))
+    assert price == QueryPrice(epsilon_micro=1_750_000, delta_atto=10**12, filtering_ids=(0, 3))
+    assert QueryPrice.of(Epsilon.parse("1.5"), None, None) == QueryPrice(epsilon_micro=1_500_000)
 
 
 def test_only_the_filtering_ids_that_were_asked_for_cost() -> None:

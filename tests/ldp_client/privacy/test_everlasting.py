@@ -36,6 +36,8 @@ def test_one_report_has_the_privacy_of_the_chain() -> None:
     loss = privacy_loss(stream(0, 1), stream(1, 1))
     assert loss == pytest.approx(tight_chain(0.8, 1.3), abs=1e-12)
     assert PROTOCOL.privacy.first == pytest.approx(loss, abs=1e-12)
+    kept = PROTOCOL.epsilon_permanent_micro / 1e6
+    assert (PROTOCOL.privacy.permanent, PROTOCOL.privacy.worst_case) == (kept, 2 * kept)
 
 
 def test_reports_never_reveal_more_than_the_kept_bit() -> None:

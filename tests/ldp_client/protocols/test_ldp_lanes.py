@@ -139,7 +139,14 @@ def test_rows_that_do_not_fit_are_refused() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 2**62 - 1) | st.integers(0, 30), max_size=60), max_size=8))
+@given(
+    st.lists(
+        st.lists(
+            st.integers(0, 2**62 - 1) | st.integers(0, 30) | st.integers(0, 30).map(lambda key: key << 40), max_size=60
+        ),
+        max_size=8,
+    )
+)
 def test_the_memo_table_numbers_keys_as_a_dictionary_would(batches: list[list[int]]) -> None:
     table, known = MemoTable(), dict[int, int]()
     store = RowStore(1)

@@ -57,6 +57,10 @@ def test_a_registry_goes_on_after_a_restart() -> None:
     assert again.token("ada@example.org", collection="monday", shared_info=first) == token
     with pytest.raises(RegistryError):
         again.token("ada@example.org", collection="monday", shared_info=info())
+    with pytest.raises(RegistryError, match="another report"):
+        Registry.restore(PAIR, saved).token("ada@example.org", collection="monday", shared_info=info())
+    with pytest.raises(RegistryError, match="another client"):
+        Registry.restore(PAIR, saved).token("bob@example.org", collection="monday", shared_info=first)
     for wrong in ("", "[]", "{}", saved.replace("registry 1", "registry 2"), saved[:-1] + ', "more": 1}'):
         with pytest.raises(StateError):
             Registry.restore(PAIR, wrong)
