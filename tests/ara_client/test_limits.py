@@ -245,6 +245,14 @@ def test_old_records_are_purged_and_living_sources_kept() -> None:
     assert limits.living((long.site,), 2 * DAY_MS).known == {"https://d2.test": 1}
 
 
+def test_debug_reports_of_all_origins_share_the_budget_of_a_context_site() -> None:
+    budgets = DebugBudgets(replace(VENDOR, max_aggregatable_debug_budget_per_context_site=100_000))
+    first, second = list({one.site: one for one in REPORTERS}.values())[:2]
+    for origin, amount, fits in ((first, 60_000, True), (second, 40_001, False), (second, 40_000, True)):
+        charged = budgets.charge(amount, context_site="https://c.test", reporting_origin=origin, source=None, now_ms=0)
+        assert charged == fits
+
+
 @given(st.lists(st.tuples(st.integers(0, DAY_MS), st.integers(0, 3), st.integers(1, 40_000)), max_size=30))
 def test_debug_budgets_equal_scans(charges: list[tuple[int, int, int]]) -> None:
     vendor = replace(VENDOR, max_aggregatable_debug_budget_per_context_site=100_000)
