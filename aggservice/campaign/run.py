@@ -20,7 +20,6 @@ from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.event_run import add_event_level, run_event_level
 from aggservice.campaign.output.metrics import Metrics, SourceLosses, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
@@ -35,7 +34,6 @@ from aggservice.campaign.service.sealing import (
     start_fork_server,
 )
 from aggservice.campaign.service.unsealed import UnsealedJobs, tally_job
-from aggservice.campaign.service.w3c_jobs import W3cJobs, w3c_sealing_tasks
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.stages.store import StageStore
@@ -119,6 +117,8 @@ def run_campaign(
     watch = Stopwatch(progress)
     chain = Chain.seeded(seed, store=store, watch=watch)
     if campaign.client.kind == "event-level":
+        from aggservice.campaign.event_run import run_event_level  # other campaigns do without its modules
+
         events, assessment, metrics = run_event_level(campaign, out, seed, chain)
         truth = truth_without_reports(events)
         return write_outputs(campaign, out, seed, truth, [], (assessment,), metrics, watch, draw=draw)
@@ -145,6 +145,8 @@ def run_campaign(
         found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in shown)
         metrics = metrics_of(campaign, seed, chain.bits.private, truth, found)
         if campaign.client.event_level is not None:
+            from aggservice.campaign.event_run import add_event_level
+
             metrics = add_event_level(campaign, out, metrics, truth.events, chain.bits)
             metrics = replace(metrics, losses=SourceLosses.of(transcript))
         metrics = replace(metrics, hierarchies=_hierarchies(campaign, out, chain, truth, shown))
@@ -300,6 +302,8 @@ def seal_reports(
             pieces = sealing_tasks(truth.reports, rows, folder, bits)
             seal_all(pieces, sealing_settings(campaign, public_keys), workers=workers, progress=sealed)
             return JobSubmitter(campaign, client, out, clock=clock, files=files, prefix=prefix)
+        from aggservice.campaign.service.w3c_jobs import W3cJobs, w3c_sealing_tasks
+
         by_measure, counts = w3c_sealing_tasks(campaign, truth.reports, rows, folder, public_keys, bits)
         for pieces, settings in by_measure:
             seal_all(pieces, settings, workers=workers, progress=sealed)

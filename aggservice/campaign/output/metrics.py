@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aggservice.campaign.assess.event_level import ConversionModel, EventReports
 from aggservice.campaign.assess.hierarchies import HierarchyErrors
 from aggservice.campaign.assess.slices import Assessment, MeasureErrors
 from aggservice.campaign.assess.waterfall import Waterfall
 from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.truth import Truth
+
+if TYPE_CHECKING:
+    from aggservice.campaign.assess.event_level import ConversionModel, EventReports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

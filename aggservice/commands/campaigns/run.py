@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,23 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from aggservice.campaign import (
-    Campaign,
-    CampaignError,
-    RemoteService,
-    RunResult,
-    load_campaign,
-    parse_field,
-    run_campaign,
-    run_sweep,
-    thanksgiving,
-)
-from aggservice.campaign.compare.page import NAMES, measures_of, write_comparison
-from aggservice.campaign.compare.run import ApiComparison, parse_apis, run_comparison
+from aggservice.campaign import Campaign, RemoteService, RunResult, load_campaign, run_campaign, thanksgiving
 from aggservice.campaign.output.metrics import QueryMetrics
-from aggservice.campaign.sweep.grid import SweepField
-from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows, write_slices
-from aggservice.campaign.sweep.run import SweepResult, SweepStopped, is_sweep_folder
 from aggservice.client import Credentials
 from aggservice.commands.console import Json, can_draw, progress_bar, refuse
 
@@ -86,6 +69,8 @@ def run(
             refuse("a comparison is one run per API: leave --sweep, --repetitions and --populations out")
         if other is not None or ledger is not None:
             refuse("a sweep starts its own services and ledgers: leave --service and --ledger out")
+        from aggservice.commands.campaigns.sweep import sweep_file  # a plain run does not need its modules
+
         sweep_file(
             campaign,
             sweep or [],
@@ -103,6 +88,8 @@ def run(
     if compare:
         if other is not None or ledger is not None or unsealed:
             refuse("a comparison starts its own service: leave --service, --ledger and --unsealed out")
+        from aggservice.commands.campaigns.compare import compare_file
+
         folder = out or Path(f"{name}-comparison")
         compare_file(campaign, compare, folder, seed, workers=workers, plots=plots, as_json=as_json)
         return
@@ -165,116 +152,6 @@ def run_file(
         typer.echo(json.dumps(result.metrics.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
     else:
         show(result, plots=plots)
-
-
-def sweep_file(
-    campaign: Campaign,
-    fields: list[str],
-    out: Path,
-    seed: str,
-    *,
-    populations: int,
-    repetitions: int,
-    sealed: bool,
-    cache: Path | None,
-    workers: int,
-    plots: bool,
-    as_json: bool,
-) -> None:
-    """Run a sweep with a progress bar; print its table and say where its files are."""
-    grid = [parse_field(text, campaign.document) for text in fields]
-    if out.exists() and not is_sweep_folder(out):
-        raise CampaignError(f"{out} holds files that no sweep wrote: name another folder with --out")
-    stopped: SweepStopped | None = None
-    try:
-        with progress_bar(shown=not as_json, stages=True) as report:
-            result = run_sweep(
-                campaign,
-                grid,
-                out,
-                seed=seed or None,
-                populations=populations,
-                repetitions=repetitions,
-                workers=workers or min(2, os.cpu_count() or 1),
-                sealed=sealed,
-                cache=cache,
-                progress=lambda done, total: report("points", done, total),
-            )
-    except SweepStopped as problem:
-        stopped, result = problem, problem.result
-    rows = result.rows
-    write_rows(rows, grid, out, sealed=sealed)
-    write_slices(result, out)
-    if plots and stopped is None:
-        draw_sweep(rows, grid, out / "plots")
-    if as_json:
-        typer.echo((out / "sweep.json").read_text(encoding="utf-8"), nl=False)
-    else:
-        _show_sweep(result, grid, out, sealed=sealed)
-    if stopped is not None:
-        again = "Run the same command again to compute all points"
-        if cache is not None:
-            again = f"Run the same command again to go on: what {cache} has is not computed again"
-        elif not sealed:
-            again += "; with --cache FOLDER, a sweep that was stopped can go on"
-        typer.echo(f"aggservice: {stopped}, and their table is in {out}. {again}.", err=True)
-        raise typer.Exit(130)
-
-
-def _show_sweep(result: SweepResult, grid: Sequence[SweepField], out: Path, *, sealed: bool) -> None:
-    console = Console()
-    console.print(table_of(result.rows, grid))
-    if not sealed:
-        console.print("Unsealed: reports skipped encryption; with the same seed, sealed runs release the same rows.")
-    console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
-
-
-def compare_file(
-    campaign: Campaign, apis: str, out: Path, seed: str, *, workers: int, plots: bool, as_json: bool
-) -> None:
-    """Run a campaign on several APIs with a progress bar; print a table and say where the report is."""
-    with progress_bar(shown=not as_json, stages=True) as report:
-        compared = run_comparison(
-            campaign, out, parse_apis(apis), seed=seed or None, workers=workers or 1, progress=report, draw=plots
-        )
-    if plots:
-        write_comparison(compared)
-    if as_json:
-        typer.echo(json.dumps(compared.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
-    else:
-        show_comparison(compared, plots=plots)
-
-
-def show_comparison(compared: ApiComparison, *, plots: bool) -> None:
-    """Print the errors and losses of every API, and the path of the report."""
-    console = Console()
-    for query, measure, found in measures_of(compared):
-        table = Table(title=escape(f"{query}: {measure}"), title_justify="left")
-        for name in ("API", "jobs paid", "truth", "estimate", "bias", "intervals that hold", "error of a slice"):
-            table.add_column(name, justify="left" if name == "API" else "right")
-        for api, (one, figures, error) in found.items():
-            held = "–" if figures.coverage is None else f"{figures.coverage:.1%}"
-            table.add_row(
-                NAMES[api],
-                f"{one.paid} of {one.jobs}",
-                f"{figures.truth:,.0f}",
-                f"{figures.estimate:,.0f}",
-                f"{figures.bias:+z,.0f}",
-                held,
-                "–" if error is None else f"{error:,.1f}",
-            )
-        console.print(table)
-        for api, (_, figures, _) in found.items():
-            fall = figures.waterfall
-            assert fall is not None
-            steps = "".join(f" + {step.conversions:,} {step.step}" for step in fall.steps if step.conversions)
-            console.print(
-                f"{NAMES[api]}: {fall.happened:,} happened = {fall.counted:,} counted{steps}", highlight=False
-            )
-    if not all(run.metrics.private for run in compared.runs.values()):
-        console.print("Not private: this run came from a seed.", style="yellow")
-    path = compared.report if plots else compared.out
-    console.print(f"Report: {path.resolve()}", highlight=False, soft_wrap=True, markup=False)
 
 
 def show(result: RunResult, *, plots: bool = True) -> None:
