@@ -142,8 +142,10 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportCol
     rules = _rules(campaign)
     made = Fleet(bits=bits.child("fleet"), rules=rules, matches=matches).register(sources, triggers)
     free = replace(rules, contribution_budget=_UNLIMITED, max_reports=_UNLIMITED, null_rate=type(rules.null_rate)(0))
-    # The same events in a fleet without caps and null reports; nothing random of it is kept.
-    truth = Fleet(bits=bits.child("uncapped fleet"), rules=free, matches=matches).register(sources, triggers)
+    # The same events in a fleet without caps and null reports; nothing random of it is kept. What rounds to 0 happened.
+    wanted = np.maximum(amount, natural > 0)
+    happened = triggers if np.array_equal(wanted, amount) else _triggers(campaign, events, wanted, trigger_order)
+    truth = Fleet(bits=bits.child("uncapped fleet"), rules=free, matches=matches).register(sources, happened)
 
     count, measures = amount.shape
     items = count * measures
@@ -151,7 +153,7 @@ def attribute(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportCol
     attributable = np.zeros(items, dtype=np.bool_)
     columns = {name: np.zeros(items, dtype=np.uint64) for name in ("true_high", "true_low", "key_high", "key_low")}
     report = np.full(items, -1, dtype=np.int64)
-    rows, inner = _rows_of(triggers, flat_amount, measures, paper, truth.trigger, truth.offset)
+    rows, inner = _rows_of(happened, wanted.reshape(-1), measures, paper, truth.trigger, truth.offset)
     attributable[rows] = True
     columns["true_high"][rows], columns["true_low"][rows] = truth.key_high[inner], truth.key_low[inner]
     rows, inner = _rows_of(triggers, flat_amount, measures, paper, made.trigger, made.offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,3 +129,36 @@ delta = "0.00001"
     }
     assert found.discovery is not None and (found.discovery.precision, found.discovery.recall) == (0.5, 1.0)
     assert found.waterfalls[0].adds_up
+
+
+@pytest.mark.parametrize("form", ["deployed", "paper"])
+def test_the_truth_does_not_depend_on_the_scale(form: str) -> None:
+    """Values from 0 to 20: at a scale of a tenth, those below 5 round to 0, and they happened all the same."""
+    text = f"""
+name = "scales"
+[population]
+size = 300
+days = 5
+impressions = {{ name = "poisson", mean = 2 }}
+conversion_rate = 0.5
+value = {{ name = "uniform", low = 0, high = 20 }}
+[[keys.fields]]
+name = "ad"
+count = 3
+[[measures]]
+name = "money"
+of = "value"
+most = 20
+scale = SCALE
+[client]
+form = "{form}"
+[[queries]]
+epsilon = "8"
+"""
+    totals = []
+    for scale in ("10", "0.1"):
+        campaign = parse_campaign(text.replace("SCALE", scale), folder=Path())
+        items = simulate_reports(campaign, Chain.seeded("one")).items
+        totals.append(int(items.natural[items.attributable].sum()))
+        rounded = (items.fate == Fate.NO_VALUE) & items.attributable
+    assert totals[0] == totals[1] > 0 and rounded.any()
