@@ -9,13 +9,14 @@ from typing import Any
 from aggservice.campaign.compare.run import ApiComparison
 from aggservice.campaign.output.metrics import MeasureMetrics, QueryMetrics
 from aggservice.campaign.output.page import (
+    ERROR_HEADS,
+    error_cells,
     escaped,
     guarantee,
     html_page,
     inline_svg,
     not_private,
     number,
-    percent,
     scrolling,
     table,
 )
@@ -79,12 +80,7 @@ def _errors(found: Found, label: str) -> str:
         [
             NAMES[api],
             f"{query.paid} of {query.jobs}",
-            number(one.truth),
-            number(one.truth + one.bias),
-            number(one.estimate),
-            number(one.bias),
-            percent(one.coverage),
-            percent(one.above_noise),
+            *error_cells(one),
             number(error, 1),
         ]
         for api, (query, one, error) in found.items()
@@ -92,12 +88,7 @@ def _errors(found: Found, label: str) -> str:
     heads = [
         "API",
         "jobs paid",
-        "truth",
-        "sent",
-        "estimate",
-        "bias (sent − truth)",
-        "intervals that hold what was sent",
-        "slices above the noise",
+        *ERROR_HEADS,
         "error of a slice (RMSE)",
     ]
     return table(heads, rows, label)

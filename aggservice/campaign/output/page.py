@@ -109,6 +109,22 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:z.1%}"
 
 
+ERROR_HEADS = (
+    "truth",
+    "sent",
+    "estimate",
+    "bias (sent − truth)",
+    "intervals that hold what was sent",
+    "slices above the noise",
+)
+
+
+def error_cells(one: MeasureMetrics) -> list[str]:
+    """Return the cells of a measure below ``ERROR_HEADS``."""
+    amounts = (one.truth, one.truth + one.bias, one.estimate, one.bias)
+    return [*map(number, amounts), percent(one.coverage), percent(one.above_noise)]
+
+
 def scrolling(inner: str, label: str) -> str:
     """Return a box that scrolls what is wider than the page; keyboards reach it too."""
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(label)}">{inner}</div>'
@@ -219,24 +235,14 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
     rows = [
         [
             escaped(one.measure),
-            number(one.truth),
-            number(one.truth + one.bias),
-            number(one.estimate),
-            number(one.bias),
-            percent(one.coverage),
-            percent(one.above_noise),
+            *error_cells(one),
             number(one.rmsre, 3),
         ]
         for one in query.measures
     ]
     heads = [
         f"Job {query.totals_of}" if query.totals_of else "In all",
-        "truth",
-        "sent",
-        "estimate",
-        "bias (sent − truth)",
-        "intervals that hold what was sent",
-        "slices above the noise",
+        *ERROR_HEADS,
         "RMSRE",
     ]
     parts.append(table(heads, rows, f"Totals of {query.name}"))
