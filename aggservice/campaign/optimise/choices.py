@@ -6,19 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from aggservice.campaign.settings.campaign import Campaign, Query
 
+T = TypeVar("T")
+
 _EPSILON_STEP = Fraction(1, 1000)
+MOST_EPSILON = Fraction(64)
+"""The most that a job may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """Values of everything that may be chosen. ``scales`` and ``most`` are per measure, the rest per query."""
 
-    scales: tuple[int, ...]
+    scales: tuple[Fraction, ...]
     most: tuple[int, ...]
     cap: int
     epsilons: tuple[str, ...]
@@ -26,9 +31,9 @@ class Choice:
 
     @classmethod
     def of(cls, campaign: Campaign) -> Choice:
-        """Return what the campaign's file has chosen; a scale that is not whole is rounded."""
+        """Return what the campaign's file has chosen."""
         return cls(
-            scales=tuple(max(1, round(one.scale)) for one in campaign.measures),
+            scales=tuple(one.scale for one in campaign.measures),
             most=tuple(one.most for one in campaign.measures),
             cap=campaign.client.cap,
             epsilons=tuple(query.epsilon for query in campaign.queries),
@@ -39,7 +44,7 @@ class Choice:
         """Whether every contribution fits into the budget of a source."""
         l1 = campaign.client.l1
         return all(
-            scale >= 1 and most >= 1 and scale * most <= l1 for scale, most in zip(self.scales, self.most, strict=True)
+            scale > 0 and most >= 1 and scale * most <= l1 for scale, most in zip(self.scales, self.most, strict=True)
         ) and (1 <= self.cap <= l1)
 
     def changes(self, campaign: Campaign) -> dict[tuple[str, ...], Any]:
@@ -50,8 +55,8 @@ class Choice:
                 found["client", "cap"] = self.cap
         else:
             for place, measure in enumerate(campaign.measures):
-                if Fraction(self.scales[place]) != measure.scale:
-                    found["measures", str(place), "scale"] = self.scales[place]
+                if self.scales[place] != measure.scale:
+                    found["measures", str(place), "scale"] = file_number(self.scales[place])
                 if self.most[place] != measure.most:
                     found["measures", str(place), "most"] = self.most[place]
         for place, query in enumerate(campaign.queries):
@@ -68,11 +73,8 @@ class Choice:
         """
         file, found = Choice.of(campaign), dict[str, Choice]()
         for place, measure in enumerate(campaign.measures):
-
-            def mixed(ours: tuple[int, ...], theirs: tuple[int, ...], at: int = place) -> tuple[int, ...]:
-                return (*ours[:at], theirs[at], *ours[at + 1 :])
-
-            back = replace(self, scales=mixed(self.scales, file.scales), most=mixed(self.most, file.most))
+            back = replace(self, scales=with_value(self.scales, place, file.scales[place]))
+            back = replace(back, most=with_value(self.most, place, file.most[place]))
             found[f"scale and clipping of {measure.name}"] = back
         found["cap of a device"] = replace(self, cap=file.cap)
         found["ε and jobs of queries"] = replace(self, epsilons=file.epsilons, job_per=file.job_per)
@@ -82,7 +84,7 @@ class Choice:
         """Return the campaign with these choices; its document stays as it is."""
         client = replace(campaign.client, cap=self.cap)
         measures = tuple(
-            replace(one, scale=Fraction(scale), most=most)
+            replace(one, scale=scale, most=most)
             for one, scale, most in zip(campaign.measures, self.scales, self.most, strict=True)
         )
         if client.kind in ("reach", "frequency"):
@@ -94,11 +96,31 @@ class Choice:
         return replace(campaign, client=client, measures=measures, queries=queries)
 
 
+def with_value(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
+    """Return the values with the one at a place replaced."""
+    return (*values[:place], value, *values[place + 1 :])
+
+
+def round_scale(scale: Fraction) -> Fraction:
+    """Return a scale rounded down to four significant digits, or to a whole number if it has as many digits."""
+    unit = Fraction(1)
+    while scale / unit < 1000:
+        unit /= 10
+    return scale // unit * unit
+
+
+def file_number(scale: Fraction) -> int | str:
+    """Return a scale as a campaign file has it: a whole number, or exact decimal text."""
+    if scale.denominator == 1:
+        return int(scale)
+    return format(Decimal(scale.numerator) / Decimal(scale.denominator), "f")
+
+
 def set_field(document: Any, campaign: Campaign, path: tuple[str, ...], value: Any) -> None:
     """Set a field of a campaign's document; measures that the file leaves to their default are written out."""
     if path[0] == "measures" and "measures" not in document:
         one = campaign.measures[0]
-        document["measures"] = [{"name": one.name, "of": one.of, "scale": int(one.scale)}]
+        document["measures"] = [{"name": one.name, "of": one.of, "scale": file_number(one.scale)}]
     table = document
     for part in path[:-1]:
         table = table[int(part)] if part.isdigit() else table.setdefault(part, {})
@@ -124,7 +146,7 @@ def windows_from_batches(campaign: Campaign, query: Query) -> Query | None:
 
 def _decimal(epsilon: Fraction) -> str:
     """Return an ε as decimal text, rounded down to the step; at least one step, at most what a job may use."""
-    rounded = min(max(epsilon // _EPSILON_STEP * _EPSILON_STEP, _EPSILON_STEP), Fraction(64))
+    rounded = min(max(epsilon // _EPSILON_STEP * _EPSILON_STEP, _EPSILON_STEP), MOST_EPSILON)
     return f"{float(rounded):.3f}".rstrip("0").rstrip(".")
 
 

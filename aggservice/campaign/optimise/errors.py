@@ -7,7 +7,7 @@ max(truth, τ). With key discovery it is over all keys that have a true value; a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -50,12 +50,15 @@ class Errors:
         if query:
             self.noise[query] = self.noise.get(query, 0.0) + noise
 
-    def include(self, other: Errors) -> None:
-        """Add the slices of another population."""
-        self.squares += other.squares
-        self.slices += other.slices
-        for query, noise in other.noise.items():
-            self.noise[query] = self.noise.get(query, 0.0) + noise
+
+def total_of(populations: Iterable[Errors]) -> Errors:
+    """Return the errors over the slices of several populations."""
+    total = Errors()
+    for one in populations:
+        total.add(one.squares, one.slices)
+        for query, noise in one.noise.items():
+            total.noise[query] = total.noise.get(query, 0.0) + noise
+    return total
 
 
 def payable_windows(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from aggservice.campaign.errors import MissingExtraError
 from aggservice.campaign.file.campaign import parse_campaign
-from aggservice.campaign.optimise.choices import Choice, set_field
+from aggservice.campaign.optimise.choices import Choice, file_number, set_field
 from aggservice.campaign.optimise.search import Figures, Proposal
 from aggservice.campaign.output.page import escaped, html_page, inline_svg
 from aggservice.campaign.output.plots import BLUE, GREEN, GREY, ORANGE, SETTINGS, literal, pyplot, save
@@ -84,7 +84,7 @@ def named_values(proposal: Proposal, choice: Choice) -> dict[str, str]:
         found["client.cap"] = str(choice.cap)
     else:
         for measure, scale, most in zip(campaign.measures, choice.scales, choice.most, strict=True):
-            found[f"measures.{measure.name}.scale"] = str(scale)
+            found[f"measures.{measure.name}.scale"] = str(file_number(scale))
             found[f"measures.{measure.name}.most"] = str(most)
     for query, epsilon, job_per in zip(campaign.queries, choice.epsilons, choice.job_per, strict=True):
         found[f"queries.{query.name}.epsilon"] = epsilon

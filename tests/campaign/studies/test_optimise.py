@@ -16,6 +16,7 @@ from aggservice.campaign import Campaign, CampaignError, load_campaign, parse_ca
 from aggservice.campaign.optimise.bound import lower_bound, noise_lab
 from aggservice.campaign.optimise.choices import Choice, jobs_per_batch, split_epsilon
 from aggservice.campaign.optimise.errors import default_taus, expected
+from aggservice.campaign.optimise.output import write_proposal
 from aggservice.campaign.optimise.search import Proposal, halves, optimise
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.truth import simulate_events
@@ -75,6 +76,26 @@ def test_measures_trade_their_parts_of_the_budget() -> None:
     assert found.gain_over(found.noise_lab) > 0.25
 
 
+def test_values_above_the_budget_get_a_scale_below_one(tmp_path: Path) -> None:
+    """Cents of which most are above Λ₁: with whole scales, half of the money would be clipped away."""
+    text = TEXTS["unlike measures"].format(name="cents", size=1500).replace("median = 4000", "median = 400_000")
+    file = tmp_path / "campaign.toml"
+    file.write_text(text, encoding="utf-8")
+    found = optimise(load_campaign(file), repetitions=0)
+    assert found.proposed.expected < 0.2 and found.gain_over(found.noise_lab) > 0.25
+    write_proposal(found, file, tmp_path / "better.toml")
+    made = load_campaign(tmp_path / "better.toml")
+    assert tuple(one.scale for one in made.measures) == found.proposed.choice.scales and made.measures[1].scale < 1
+
+
+def test_the_bound_knows_what_was_lost() -> None:
+    """In a month with late reports most of the error is what came too late, which no choice brings back."""
+    campaign, chain = smaller("late_reports", 8000), Chain.seeded("late")
+    taus = default_taus(noise_lab(campaign, chain).apply(campaign))
+    bound = lower_bound(campaign, [chain], taus, campaign.queries)
+    assert bound is not None and bound <= expected(campaign, chain, taus).rmsre <= 1.5 * bound
+
+
 def test_a_campaign_file_is_written(tmp_path: Path) -> None:
     out = tmp_path / "better.toml"
     file = EXAMPLES / "thanksgiving" / "campaign.toml"
@@ -85,8 +106,8 @@ def test_a_campaign_file_is_written(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     plain = json.loads(shown.stdout)
     made = load_campaign(out)
-    assert [str(one.scale) for one in made.measures] == [
-        plain["proposed"]["values"][f"measures.{one.name}.scale"] for one in made.measures
+    assert [one.scale for one in made.measures] == [
+        Fraction(plain["proposed"]["values"][f"measures.{one.name}.scale"]) for one in made.measures
     ]
     assert plain["gain_over_noise_lab"] > 0.1 and plain["lower_bound"] < plain["proposed"]["expected"]
     # Both measures are far from their best in the file: without either knob most of the gain is lost.
@@ -166,12 +187,12 @@ def test_the_halves_of_a_log_share_no_device(log: Campaign) -> None:
 def test_the_bound_is_below_every_choice(log: Campaign) -> None:
     chain = Chain.seeded("bound")
     taus = default_taus(noise_lab(log, chain).apply(log))
-    bound = lower_bound(log, chain, taus)
+    bound = lower_bound(log, [chain], taus, log.queries)
     assert bound is not None
     errors = []
     for most in (5, 20, 60, 200, 500):
         for share in (0.1, 0.5, 1.0):
-            choice = replace(Choice.of(log), most=(most,), scales=(max(1, int(share * 65536 / most)),))
+            choice = replace(Choice.of(log), most=(most,), scales=(Fraction(int(share * 65536), most),))
             assert choice.fits(log)
             errors.append(expected(choice.apply(log), chain, taus).rmsre)
     assert bound <= min(errors) <= 1.3 * bound  # one conversion per source: the bound is nearly reached
