@@ -37,7 +37,7 @@ from budget.log.merkle import extend, leaf_hash, root
 from budget.log.proofs import Checkpoint
 from budget.release import Mechanism, OneUseNoise
 
-from .test_ledger import digest, units
+from ..test_ledger import digest, units
 
 SIGNER = Signer(bytes(range(32)))
 Log = list[tuple[dict[str, Any], bytes]]

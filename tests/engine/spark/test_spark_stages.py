@@ -37,7 +37,7 @@ from aggservice.wire import AggregatableReport, Api, BucketRows, ReportBatch, wr
 from aggservice.wire.avro.reports import write_reports
 from budget import Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging
 
-from .conftest import NOW_MS, ORIGIN, SCOPE, Maker
+from ..conftest import NOW_MS, ORIGIN, SCOPE, Maker
 
 SITE = "https://shop.example"
 TASK = AttributionTask(conversion_site=SITE, histogram_size=4, max_value=10)

@@ -51,7 +51,7 @@ from budget import (
     ZcdpFilter,
 )
 
-from .conftest import NOW_MS, ORIGIN, Maker
+from ..conftest import NOW_MS, ORIGIN, Maker
 
 SCOPE = Scope(caller="adtech")
 KINDS = ("declared", "discovery", "mask", "others", "filtering", "gaussian", "shared", "debug", "sealed")

@@ -210,7 +210,7 @@ def test_spark_gives_the_answers_of_the_local_engine_for_200_jobs(tmp_path: Path
 @pytest.mark.soak
 def test_the_example_of_a_standalone_cluster_runs() -> None:
     pytest.importorskip("pgserver", reason="pgserver is not installed: no PostgreSQL to test against")
-    script = Path(__file__).resolve().parents[2] / "examples" / "scale" / "standalone.py"
+    script = Path(__file__).resolve().parents[3] / "examples" / "scale" / "standalone.py"
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     print(done.stdout)

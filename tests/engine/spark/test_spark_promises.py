@@ -27,9 +27,9 @@ from budget import Delta, Epsilon, EpsilonDeltaFilter, MemoryStore, Store
 from budget.errors import StoreError
 from budget.store import T, Transaction
 
-from .conftest import Maker
+from ..conftest import Maker
+from ..test_flow import request
 from .spark_jobs import Job
-from .test_flow import request
 
 CAPACITY = 1 << 30
 
