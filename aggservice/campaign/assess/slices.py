@@ -167,7 +167,7 @@ def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment
         query=answer.job.query.name,
         batches=answer.job.batches,
         paid=answer.paid,
-        refusal=f"{reply.count:,} units could not pay: {reply.message}" if isinstance(reply, ClientError) else "",
+        refusal=f"{reply.count:,} privacy units could not pay" if isinstance(reply, ClientError) else "",
         statement=statement.text if statement else "",
         remaining=dict(statement.remaining) if statement else {},
         error_counts=dict(reply.error_counts),

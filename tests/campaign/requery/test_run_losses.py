@@ -147,7 +147,9 @@ def test_units_that_were_charged_too_little_or_lost_too_much_are_counted(tmp_pat
         table = tmp_path / "losses.csv"
         found = run_transcript(result.campaign, result.truth, result.answers, balances, table)
         assert found["units_undercharged"] == len(under)
-    for epsilon, delta in (("1", "0.1"), ("30", "0.0000000001")):
+    half_epsilon = max(float(one.epsilon) for one in totals.values()) / 2
+    half_delta = max(float(one.delta) for one in totals.values()) / 2
+    for epsilon, delta in ((f"{half_epsilon:.6f}", "0.1"), ("64", f"{half_delta:.18f}")):
         limits = replace(result.campaign.service, epsilon=epsilon, delta=delta)
         found = run_transcript(replace(result.campaign, service=limits), result.truth, result.answers, None, table)
         limit = PrivacyLoss(Fraction(epsilon), Fraction(delta))

@@ -52,7 +52,7 @@ def test_a_registry_goes_on_after_a_restart() -> None:
     registry, first = Registry(PAIR), info()
     token = registry.token("ada@example.org", collection="monday", shared_info=first)
     saved = registry.save()
-    assert "ada" not in saved
+    assert "@" not in saved and "example" not in saved
     again = Registry.restore(PAIR, saved)
     assert again.token("ada@example.org", collection="monday", shared_info=first) == token
     with pytest.raises(RegistryError):

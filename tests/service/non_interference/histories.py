@@ -227,9 +227,15 @@ class Drawing:
         """Return True once in ``count`` times."""
         return self._choices.below(count) == count - 1
 
-    def history(self, *, files: bool = False, faults: bool = False, pool: bool = False, calm: bool = False) -> History:
-        """Return a history. ``calm`` leaves out what two transports may do at different times."""
+    def history(
+        self, *, files: bool = False, faults: bool = False, pool: bool = False, calm: bool = False, tight: bool = False
+    ) -> History:
+        """Return a history. ``calm`` leaves out what two transports may do at different times.
+
+        In ``tight`` ones the ledger keeps so few rows that whether a result fits often depends on discovered keys.
+        """
         self._calm = calm
+        self._tight = tight
         self._first = GROUP * self._choices.below(len(self._reports.pairs) // GROUP)
         setup = self._setup(files, faults, pool)
         self._setup_drawn = setup
@@ -249,9 +255,9 @@ class Drawing:
             if changes.get("zcdp")
             else self.pick(("64", "65", "128", "10", "1"))
         )
-        limit = self._choices.below(12)
+        limit = 4 if self._tight else self._choices.below(12)
         if limit in (4, 8):
-            changes["rows_in_ledger"] = self._choices.below(6)
+            changes["rows_in_ledger"] = 2 if self._tight else self._choices.below(6)
         elif limit in (5, 9):
             changes["result_bytes"] = 830 + self._choices.below(900)
         elif limit == 6:

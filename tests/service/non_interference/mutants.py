@@ -252,7 +252,7 @@ MUTANTS: dict[Mutant, dict[str, bool]] = {
     refusal_tells_a_sum: {},
     shards_before_charge: {"files": True},
     staged_files_left: {"files": True},
-    lost_summaries_are_free: {"faults": True},
+    lost_summaries_are_free: {"tight": True},
     nulls_counted: {},
     progress_counts_keys: {},
     threshold_counts_nulls: {},
