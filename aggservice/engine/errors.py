@@ -102,7 +102,7 @@ class UnpaidError(EngineError):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return f"{text}: {self.listed_in} lists their reports" if self.listed_in else text
+        return f"{text}; {self.listed_in} lists their reports" if self.listed_in else text
 
 
 class JobIdTakenError(InvalidJobError):

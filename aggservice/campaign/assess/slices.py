@@ -146,6 +146,11 @@ def noise_of(answer: JobResult, measure: int = 0) -> DiscreteLaplace:
     return DiscreteLaplace(epsilon_micro=int(Fraction(statement.epsilon) * 10**6), sensitivity=statement.l1)
 
 
+def _refusal(problem: ClientError) -> str:
+    """Return how many units could not pay, and why; without the file that lists them, which stands after a semicolon."""
+    return f"{problem.count:,} units could not pay: {problem.message.partition(';')[0]}"
+
+
 def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment:
     """Compare the summary of one job with the truth of its batches."""
     compared = Comparison(campaign, answer, truth)
@@ -167,7 +172,7 @@ def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment
         query=answer.job.query.name,
         batches=answer.job.batches,
         paid=answer.paid,
-        refusal=f"{reply.count:,} privacy units could not pay" if isinstance(reply, ClientError) else "",
+        refusal=_refusal(reply) if isinstance(reply, ClientError) else "",
         statement=statement.text if statement else "",
         remaining=dict(statement.remaining) if statement else {},
         error_counts=dict(reply.error_counts),

@@ -228,11 +228,12 @@ class Drawing:
         return self._choices.below(count) == count - 1
 
     def history(
-        self, *, files: bool = False, faults: bool = False, pool: bool = False, calm: bool = False, tight: bool = False
+        self, *, files: bool = False, faults: bool = False, pool: bool = False, calm: bool = False, tight: str = ""
     ) -> History:
         """Return a history. ``calm`` leaves out what two transports may do at different times.
 
-        In ``tight`` ones the ledger keeps so few rows that whether a result fits often depends on discovered keys.
+        ``tight`` "rows" lets the ledger keep so few rows that whether a result fits often depends on discovered keys,
+        and "keys" lets a job discover about as many keys as its payloads have room for.
         """
         self._calm = calm
         self._tight = tight
@@ -255,7 +256,7 @@ class Drawing:
             if changes.get("zcdp")
             else self.pick(("64", "65", "128", "10", "1"))
         )
-        limit = 4 if self._tight else self._choices.below(12)
+        limit = {"rows": 4, "keys": 10}.get(self._tight, self._choices.below(12))
         if limit in (4, 8):
             changes["rows_in_ledger"] = 2 if self._tight else self._choices.below(6)
         elif limit in (5, 9):

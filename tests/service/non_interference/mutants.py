@@ -243,16 +243,16 @@ def fresh_noise_each_time() -> Iterator[None]:
 
 
 Mutant = Callable[[], AbstractContextManager[None]]
-MUTANTS: dict[Mutant, dict[str, bool]] = {
+MUTANTS: dict[Mutant, dict[str, Any]] = {
     domain_refused_by_sums: {},
-    discovered_keys_refuse: {},
+    discovered_keys_refuse: {"tight": "keys"},
     rows_counted_before_charge: {},
     overflow_before_charge: {},
     nothing_to_sum_fails: {},
     refusal_tells_a_sum: {},
     shards_before_charge: {"files": True},
     staged_files_left: {"files": True},
-    lost_summaries_are_free: {"tight": True},
+    lost_summaries_are_free: {"tight": "rows"},
     nulls_counted: {},
     progress_counts_keys: {},
     threshold_counts_nulls: {},
