@@ -147,7 +147,7 @@ def noise_of(answer: JobResult, measure: int = 0) -> DiscreteLaplace:
 
 
 def _refusal(problem: ClientError) -> str:
-    """Return how many units could not pay, and why; without the file that lists them, which stands after a semicolon."""
+    """Return how many units could not pay, and why; without the file that lists them, which is after a semicolon."""
     return f"{problem.count:,} units could not pay: {problem.message.partition(';')[0]}"
 
 
