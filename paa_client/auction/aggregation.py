@@ -26,7 +26,7 @@ _MAX_OFFSET = 1 << 4096
 _RESERVED_EVENTS = frozenset({WIN, LOSS, ALWAYS, ONCE})
 ERROR_EVENTS = frozenset(RESERVED + name for name in (*INTERNAL_ERROR_EVENTS, UNCAUGHT_ERROR))
 CHROMIUM_ERROR_EVENTS = ERROR_EVENTS - {RESERVED + ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED}
-"""Chromium's auctions do not know the timeout, which is of pages that call Shared Storage."""
+"""Chromium's auctions lack this event: only operations of Shared Storage can reach that timeout."""
 
 
 class AuctionFunction(StrEnum):

@@ -55,7 +55,10 @@ class FencedFrame:
 
 @dataclass(slots=True)
 class _Waiting:
-    """A contribution that waits for an event of the auction, with the data to fill in its signals."""
+    """A contribution that waits for an event of the auction, with the data to fill in its signals.
+
+    ``call`` is the number of the call that made it, among all calls of the auction.
+    """
 
     event: str
     bucket: int | list[Any]
@@ -67,8 +70,7 @@ class _Waiting:
     scope: BatchingScope
     bidder: int
     measurements: Measurements
-    number: int
-    """The place of the call among all calls of the auction."""
+    call: int
 
 
 @dataclass(slots=True)
@@ -82,7 +84,10 @@ class _Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Once:
-    """The calls that count where one of several does: the chosen bidders, and the bidder whose scored bid is chosen."""
+    """The calls drawn for events that count once: a ``generateBid`` call per buyer, and one ``scoreAd`` call.
+
+    Each is given by its bidder; ``scored`` is None if no bid was scored.
+    """
 
     bidders: frozenset[int]
     scored: int | None
@@ -106,9 +111,7 @@ class _Run:
         self._seller = serialize_origin(auction.seller)
         self._owners = [serialize_origin(group.owner) for group in auction.interest_groups]
         self._waiting: list[_Waiting] = []
-        self._numbers: dict[int, int] = {}
         self._calls = 0
-        self._threw: list[WorkletContext] = []
         self._timeouts: dict[tuple[str, AuctionFunction], tuple[int, int]] = {}
         self._seller_parameters = host.report_parameters(
             Api.PROTECTED_AUDIENCE,
@@ -144,20 +147,15 @@ class _Run:
             if made is None:
                 self._host.record_loss(waiting.scope, Cause.NO_SIGNAL, Contribution(0, 0, waiting.filtering_id))
             elif waiting.event.startswith(RESERVED):
-                self._keep(
-                    waiting.scope, CacheEntry(made, waiting.context, _error_event(waiting.event)), waiting.number
-                )
+                entry = CacheEntry(made, waiting.context, _error_event(waiting.event), waiting.call)
+                waiting.scope.entries.append(entry)
             else:
                 events.setdefault(waiting.event, []).append((made, waiting))
-        # In Chromium contributions are in the order of the calls, those that waited for an event too.
+        # Chromium keeps contributions in the order of their calls, even those that waited for an event.
         for scope in self._scopes.values():
-            scope.entries.sort(key=lambda entry: self._numbers[id(entry)])
+            scope.entries.sort(key=lambda entry: entry.call)
             self._host.process(scope)
         return None if winner is None else FencedFrame(partial(self._fire, events))
-
-    def _keep(self, scope: BatchingScope, entry: CacheEntry, number: int) -> None:
-        self._numbers[id(entry)] = number
-        scope.entries.append(entry)
 
     def _chosen_once(self, offers: Sequence[_Offer]) -> _Once:
         if self._host.config.rules is Rules.SPECIFICATION:
@@ -171,10 +169,10 @@ class _Run:
         return _Once(bidders=bidders, scored=self._pick([offer.bidder for offer in offers]))
 
     def _happens(self, waiting: _Waiting, *, won: bool, once: _Once) -> bool:
-        """Say whether the event of a contribution happened (process the Private Aggregation contributions).
+        """Return whether the event of a contribution happened (process the Private Aggregation contributions).
 
-        Error events and ``reserved.once`` count in one call of ``generateBid`` per buyer and in one of ``scoreAd``.
-        Which error events happened is decided when reports are made, except for exceptions.
+        Error events and ``reserved.once`` count in one ``generateBid`` call per buyer and in one ``scoreAd`` call. For
+        error events other than exceptions, True means that the report decides.
         """
         if waiting.event == WIN or not waiting.event.startswith(RESERVED):
             return won
@@ -184,9 +182,8 @@ class _Run:
         if waiting.event == ONCE:
             return chosen
         if waiting.event in ERROR_EVENTS:
-            threw = any(context is waiting.context for context in self._threw)
             counts = chosen or waiting.function not in (_BID, _SCORE)
-            return counts and (threw or waiting.event != RESERVED + UNCAUGHT_ERROR)
+            return counts and (waiting.context.threw or waiting.event != RESERVED + UNCAUGHT_ERROR)
         return True
 
     def _fire(self, events: dict[str, list[tuple[Contribution, _Waiting]]], event: str) -> None:
@@ -303,19 +300,18 @@ class _Run:
             match effect:
                 case ("contribute", bucket, value, filtering_id, name, None):
                     made = Contribution(bucket, value, filtering_id, name)
-                    self._keep(scope, CacheEntry(made, context), self._calls)
+                    scope.entries.append(CacheEntry(made, context, call=self._calls))
                 case ("on-event", event, bucket, value, filtering_id, name):
                     times = self._measure(function, bidder)
                     asked = (event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
-                    self._waiting.append(_Waiting(*asked, number=self._calls))
+                    self._waiting.append(_Waiting(*asked, call=self._calls))
                 case ("refuse", _):
                     self._host.record_loss(scope, Cause.INVALID, Contribution(0, 0))
                 case _:
                     context.apply(effect)
 
         outcome = run_worklet(work, apply, self._host.config.operation_deadline_ms)
-        if outcome.message is not None and not outcome.deadline_reached:
-            self._threw.append(context)
+        context.threw = outcome.message is not None and not outcome.deadline_reached
         tried, timed_out = self._timeouts.get((origin, function), (0, 0))
         self._timeouts[origin, function] = (tried + 1, timed_out + outcome.deadline_reached)
         if outcome.message is not None:
@@ -392,7 +388,7 @@ _SELLER_TOO = frozenset({BaseValue.AVERAGE_CODE_FETCH_TIME, BaseValue.PERCENT_SC
 
 
 def _error_event(event: str) -> ErrorEvent | None:
-    """Return the error event for which a contribution still waits when reports are made; None for the auction's own."""
+    """Return the error event that the report decides about; None for an event that the auction has decided."""
     if event == RESERVED + UNCAUGHT_ERROR:
         return ErrorEvent.ALREADY_TRIGGERED_EXTERNAL_ERROR
     return INTERNAL_ERROR_EVENTS.get(event.removeprefix(RESERVED))

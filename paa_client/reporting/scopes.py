@@ -55,10 +55,11 @@ class ReportParameters:
 
 @dataclass(slots=True, eq=False)
 class WorkletContext:
-    """One execution of worklet code: its debug scope and its named budgets."""
+    """One execution of worklet code: its debug scope, its named budgets, and whether it ended with an exception."""
 
     debug: DebugDetails = NO_DEBUG
     reservations: Reservations = field(default_factory=Reservations)
+    threw: bool = False
 
     def apply(self, effect: Effect) -> bool:
         """Apply a ``debug`` or ``reserve`` effect to this context; return False for any other effect."""
@@ -74,11 +75,15 @@ class WorkletContext:
 
 @dataclass(slots=True)
 class CacheEntry:
-    """A contribution in the cache: unconditional, or waiting for ``event`` (contribution cache entry)."""
+    """A contribution in the cache: unconditional, or waiting for ``event`` (contribution cache entry).
+
+    ``call`` is the number of the call that made it, among all calls of an auction.
+    """
 
     contribution: Contribution
     context: WorkletContext
     event: ErrorEvent | None = None
+    call: int = 0
 
     @property
     def request(self) -> BudgetRequest:

@@ -90,8 +90,10 @@ def _grid(largest: int) -> Ints:
 
 
 def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, together: bool) -> Floats:
-    """Return the least square of a measure with 1, 2, … of ``_PARTS`` parts of Λ₁, or with all of it unless measures
-    go ``together``. Noise goes with 1/ε², so queries that divide an ε have the cube of the sum of cube roots.
+    """Return the least squared error of a measure that gets n of ``_PARTS`` parts of Λ₁, for n = 1, 2, …
+
+    If measures do not go ``together`` in one report, each gets all of Λ₁. The noise of a query is proportional to 1/ε²,
+    so the best division of an ε over queries gives the cube of the sum of the cube roots of their noise.
     """
     divided = sum((np.cbrt(one) for one in noise.values()), np.zeros(bias.size)) ** 3 + fixed
     # A bound of the grid stands for all up to the next one; beyond the last, which is the largest value, nothing gains.
@@ -101,9 +103,10 @@ def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, tog
 
 
 def _divided(curves: Sequence[Floats]) -> float:
-    """Return the least sum of one value of each falling curve, at places that add up to ``_PARTS`` − 1.
+    """Return the least total over all divisions of Λ₁; ``curves[m][n]`` is the error of measure m with n + 1 parts.
 
-    Place n stands for n + 1 parts, and parts are rounded up, so that m measures have at most ``_PARTS`` + m − 1.
+    The shares of m measures, rounded up to whole parts, are at most ``_PARTS`` + m − 1 parts. So indexes that add up to
+    ``_PARTS`` − 1 cover every division.
     """
     best, *others = curves
     for curve in others:
@@ -112,8 +115,9 @@ def _divided(curves: Sequence[Floats]) -> float:
 
 
 def _least_variance(campaign: Campaign, window: Job, total: Fraction) -> tuple[float, bool]:
-    """Return the least variance of a key of a window at a total ε per report, with a job of its own or from batches,
-    and whether that takes the whole total: a job uses at most 64.
+    """Return the least variance of a key of a window at a total ε per report, and whether that needs all of the ε.
+
+    The window may have its own job, or be added up from batches. A job uses at most ε = 64.
     """
     found, whole = [], True
     for query in (window.query, windows_from_batches(campaign, window.query)):
@@ -128,8 +132,9 @@ def _least_variance(campaign: Campaign, window: Job, total: Fraction) -> tuple[f
 def _bound_parts(
     campaign: Campaign, chain: Chain, truth: Truth, job: Job, place: int, grid: Ints, taus: Taus
 ) -> tuple[Floats, Floats, int]:
-    """Return, per clipping bound, the squared bias of a job's slices and their noise for a variance of 1 with all of
-    Λ₁, and the number of slices. What was lost or late is missing with every bound.
+    """Return, per clipping bound, the squared bias and the noise of a job's slices; and the number of slices.
+
+    The noise is for a variance of 1 and a measure that gets all of Λ₁. Reports that were lost or late count as bias.
     """
     by_key = job_truth(campaign, chain, truth, job)
     items, measure = truth.items, campaign.measures[place]

@@ -25,12 +25,13 @@ _COARSE_STEPS = (4.0, 2.0)
 _FINE_STEPS = (2**0.5, 2**0.25, 2**0.125, 2**0.0625)
 _MAX_EVALUATIONS = 600
 _PEOPLE, _MOST_DRAWS = 60_000, 12
-"""Simulated people that choose, and as many that judge, if so many draws are enough: neither should be one draw."""
+"""Populations are drawn until they have this many people, but at most this often; as many again judge the choice."""
 _COARSE_DRAWS = 3
-"""Draws that large steps are tried on; the best of them, and small steps, are judged on all that choose."""
+"""Large steps use only this many of the populations; small steps, and the comparison of results, use all of them."""
 _LEAST_NUMBERS = 5000
-"""Released numbers that judge a choice, at least, if ``repetitions`` of every population have so many: their squares
-then average to within 3 % (one standard deviation), and the error, which is the root, to within 1.6 %.
+"""A choice is judged by at least this many released numbers, unless ``repetitions`` of every population have fewer.
+
+The mean of their squares then has a standard deviation of 3 %, and the error, which is its root, of 1.6 %.
 """
 
 

@@ -44,10 +44,10 @@ Result = tuple[ResultHeader, Rows | ShuffledRows | StagedRows]
 MOST_ROWS_IN_LEDGER = 10_000_000
 """The most rows, 240 MB, that the ledger keeps beside an entry. Larger summaries are files."""
 _TRIES = 2
-"""How often a result is offered to the store before the job becomes a paid failure, and how often that is offered.
+"""The number of attempts to store a result; if all fail, the job becomes a paid failure, with as many attempts.
 
-A store may take at the second attempt what it refused at the first: SQLite empties its log in between. If a failure had
-fewer attempts than a result, a full disk would tell for free which of the two a job had.
+A store may accept at the second attempt what it refused at the first: SQLite empties its log in between. If a failure
+had fewer attempts than a result, a full disk would reveal for free which of the two a job had.
 """
 
 

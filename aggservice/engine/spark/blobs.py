@@ -15,7 +15,7 @@ FINGERPRINT_BYTES = 16
 
 
 def joint_fingerprint(found: Mapping[int, bytes]) -> bytes:
-    """Return one fingerprint for those of several files, by their number."""
+    """Return one fingerprint of several files, from the fingerprint of each file number."""
     joint = blake2b(digest_size=FINGERPRINT_BYTES)
     for split, fingerprint in sorted(found.items()):
         joint.update(split.to_bytes(8, "big") + fingerprint)

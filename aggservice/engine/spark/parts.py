@@ -23,7 +23,7 @@ from aggservice.wire.hpke.summaries import SummarySealer
 
 _WORD = 8
 PART_ROW_BYTES = 4 * _WORD
-"""What a declared key takes in a part file."""
+"""The bytes of a declared key in a part file."""
 SHARD = "shard"
 """The kind of file that ``write_declared`` writes into the scratch folder."""
 

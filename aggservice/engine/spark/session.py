@@ -246,7 +246,9 @@ class ClusterSession(Session):
         fingerprints = tuple(facts.fingerprint for facts in reports)
         # A file that Spark opens again after a fault may have changed: then some of its units would not be charged.
         if any(receipt.fingerprint != joint_fingerprint(dict(enumerate(fingerprints))) for receipt in found):
-            raise InputReadError("a report file changed while the job ran; nothing was charged")
+            raise InputReadError(
+                "a report file changed while the job ran; nothing was charged: run the job again on files that stay"
+            )
         self._counts.repeated = sum(receipt.repeated for receipt in found)
         self._counts.check()
         check_batch_size(self._request, self._counts.used, self._parts.settings.w3c_minimum_batch)

@@ -63,7 +63,7 @@ class _Cursor(NamedTuple):
 
     @property
     def row(self) -> tuple[int, int]:
-        """The (received_ms, seq) that the stored jobs after this position are below. Streams precede stored jobs."""
+        """The bound of this position: stored jobs after it have a smaller (received_ms, seq). Streams come first."""
         return self.received_ms, _LATEST if self.stream else self.seq
 
     def __str__(self) -> str:

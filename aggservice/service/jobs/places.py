@@ -50,7 +50,7 @@ class Prefix:
         return [PlacedFile(self.folder, name) for name in self.folder.files(self.path)]
 
     def write_below(self, name: str, raw: bytes) -> None:
-        """Write a file into the folder of this name, without the ``.avro`` of a summary."""
+        """Write a file into the folder that is named like this prefix, without a final ``.avro``."""
         self.folder.write(f"{self.path.removesuffix('.avro')}/{name}", raw)
 
     def prepare(self) -> AvroShards:
