@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import doctest
 from fractions import Fraction
+from itertools import product
 from math import exp
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,18 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pytest
 
-from aggservice.audit.exact import ExactGame, Make
+from aggservice.audit.exact import ExactGame, Make, Pick
 from aggservice.audit.worlds import summary_world
 from aggservice.campaign.assess.losses import ContributionBounds
-from aggservice.campaign.requery.adversary import AddSource, AddTrigger, AdversaryQuery, EventLevel, Move, RunOperation
+from aggservice.campaign.requery.adversary import (
+    AddSource,
+    AddTrigger,
+    AdversaryQuery,
+    EventLevel,
+    MechanismAnswer,
+    Move,
+    RunOperation,
+)
 from aggservice.campaign.requery.interactive import Adjacency, Without
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.noise import ReleasePlan
@@ -145,6 +154,67 @@ def test_the_best_adversary_gets_nearly_all_of_it(name: str) -> None:
     """At 95 % of the budget there is something to gain: the games are not empty."""
     played, epsilon, _ = CASES[name]
     assert played.advantage(Fraction(epsilon) * 95 / 100, 3) > Fraction(1, 1000)
+
+
+CHANCES = {"rare": ((1, 9), (5, 5)), "tilted": ((6, 4), (4, 6)), "equal": ((3, 7), (3, 7))}
+"""Answers 0 and 1 of three coins, in tenths, in the first world and in the second."""
+
+
+class Coin:
+    """Answers each move with the coin of that name, in one of two worlds."""
+
+    def __init__(self, world: int, pick: Pick) -> None:
+        self.world, self.pick = world, pick
+
+    def respond(self, move: Move) -> MechanismAnswer:
+        chances = CHANCES[move.query.caller][self.world]
+        drawn = self.pick([Fraction(one, 10) for one in chances])
+        return MechanismAnswer(move=move, job_id="", rows={1: drawn}, return_code="SUCCESS", reports_sent=0)
+
+
+def best_tree(first: int, factor: float) -> float:
+    """Return the largest Σ max(0, P[t] - e^ε·Q[t]) over all trees of two coins, P being that of the world ``first``."""
+
+    def gain(trail: list[tuple[str, int]]) -> float:
+        p, q = (float(np.prod([CHANCES[name][at][seen] / 10 for name, seen in trail])) for at in (first, 1 - first))
+        return max(0.0, p - factor * q)
+
+    trees = product(CHANCES, repeat=3)
+    return max(
+        sum(gain([(start, 0), (zero, seen)]) + gain([(start, 1), (one, seen)]) for seen in (0, 1))
+        for start, zero, one in trees
+    )
+
+
+def test_the_advantage_is_the_larger_of_both_directions() -> None:
+    """The answer 1 is five times as likely in the second world, the answer 0 less than twice as likely in the first.
+
+    So at ε = 1 one round gains 1/2 - e/10 from the second world and nothing from the first; two rounds gain something
+    from both. Whichever world is given first, the larger one counts.
+    """
+    moves = [
+        Move(events=(), query=AdversaryQuery(reports=(), epsilon=Epsilon.parse("1"), caller=one)) for one in CHANCES
+    ]
+    worlds: list[Make] = [lambda noise, pick: Coin(0, pick), lambda noise, pick: Coin(1, pick)]
+    gains = [best_tree(first, exp(1)) for first in (0, 1)]
+    assert 0.1 < gains[0] < gains[1] - 0.1
+    for pair in (worlds[0], worlds[1]), (worlds[1], worlds[0]):
+        played = ExactGame(worlds=pair, opening=moves, moves=moves, most=1)
+        assert float(played.advantage(Fraction(1), 1)) == pytest.approx(1 / 2 - exp(1) / 10, abs=1e-12)
+        assert float(played.advantage(Fraction(1), 2)) == pytest.approx(gains[1], abs=1e-11)
+
+
+def test_a_key_that_one_unit_shows_counts_whichever_world_is_given_first() -> None:
+    """Only the world with the source can show its key, so that no event of the other is likelier than e^ε times."""
+    source = AddSource(device=0, key=1)
+    moves = [Move(events=(source, trigger(2)), query=query((0,), "2", "0.2"))], list[Move]()
+    with_source, without = world(ARA, None, "3", "0.4"), world(ARA, MOVED, "3", "0.4")
+    plan = ExactGame(worlds=(with_source, without), opening=moves[0], moves=moves[1], most=2)
+    shown = sum(chance for (_, seen), chance in plan.law(0, (0,)).items() if seen[1])
+    assert 0 < shown < Fraction(1, 5) and all(not seen[1] for _, seen in plan.law(1, (0,)))
+    for pair in (with_source, without), (without, with_source):
+        played = ExactGame(worlds=pair, opening=moves[0], moves=moves[1], most=2)
+        assert float(played.advantage(Fraction(3), 1)) == pytest.approx(float(shown), rel=1e-12)
 
 
 def test_answers_do_not_depend_on_earlier_noise() -> None:

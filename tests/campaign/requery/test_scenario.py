@@ -248,6 +248,21 @@ def test_events_depend_on_answers_and_losses_add_up_over_a_source(above: int, ca
     assert all(one.unit.startswith("monday, source ") for one in result.comparisons)
 
 
+def test_events_are_sent_within_what_is_left_of_a_sources_sparsity(tmp_path: Path) -> None:
+    """Each of three sources has one contribution of Λ₀ = 2 and converts twice more: one is sent, the other is null.
+
+    So each loses 1000 · 1/Λ₁ by the first query, 2000 · 4/Λ₁ by the second, and all of its δ: exactly what is allowed.
+    """
+    base = BASE.replace("[keys]", "l0 = 2\n[keys]").replace("shoes = 30, hats = 3", "shoes = 2, hats = 1")
+    events = EVENTS.replace("ABOVE", "-10_000_000").replace("shoes = 60", "shoes = 6").replace("= 40000", "= 1000")
+    discovery = events.replace('epsilon = "4"', 'epsilon = "4"\ndelta = "0.00001"')
+    result = run(base + QUERY + discovery, tmp_path)
+    assert_passed(result)
+    assert [(one.unit, one.lost.epsilon, one.lost.delta) for one in result.comparisons] == [
+        (f"monday, source {at}", Fraction(1000 + 2000 * 4, 65_536), Fraction(1, 100_000)) for at in (1, 2, 3)
+    ]
+
+
 def test_events_without_an_answer_are_a_problem(tmp_path: Path) -> None:
     refused = BASE + QUERY.replace('"1"', '"11"') + EVENTS.replace("ABOVE", "5") + "deviations = 20\n"
     result = run(refused, tmp_path)
