@@ -91,6 +91,16 @@ def test_laplace_noise_shows_most_of_its_epsilon(shift: int) -> None:
     assert 0.8 < lower_bound(first, second, delta=0.0, alpha=1e-6).epsilon <= 1
 
 
+def test_a_bound_is_the_same_whichever_world_is_given_first() -> None:
+    """Shown in half of the trials of one world and in 2 % of the other: ln 25 one way, ln 1.96 the other way.
+
+    No chance is involved: the samples are given.
+    """
+    often, rarely = ({"shown": (np.arange(20_000) % 100 < share).astype(np.int64)} for share in (50, 2))
+    found = [lower_bound(*pair, delta=0.0, alpha=1e-6).epsilon for pair in ((often, rarely), (rarely, often))]
+    assert found[0] == found[1] and 2.8 < found[0] < math.log(25)
+
+
 def test_delta_is_taken_off() -> None:
     """Shown once in 201 trials of one world, never in the other: nothing at δ = 0.01, much at δ = 0."""
     first, second = {"shown": np.arange(100_000) % 201 == 0}, {"shown": np.zeros(100_000, dtype=np.int64)}

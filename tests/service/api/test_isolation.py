@@ -258,11 +258,13 @@ def test_a_job_touches_only_reports_of_the_callers_origins(world: World) -> None
         summary = client.aggregate("mixed", loose, mine + theirs, domain=[1])
         assert summary.error_counts["ATTRIBUTION_REPORT_TO_MISMATCH"] == 3
         assert {one.spent.epsilon for one in rival.balances([report.shared_info for report in theirs])} == {"0"}
-        # Nor can one ask about, or dry-run against, the other's units.
-        assert refused(lambda: client.balances([theirs[0].shared_info]))[0] == grpc.StatusCode.PERMISSION_DENIED
-        assert refused(lambda: client.check_budget(asks(), [theirs[0].shared_info]))[0] == (
-            grpc.StatusCode.PERMISSION_DENIED
-        )
+        # Nor can one ask about, or dry-run against, the other's units, alone or among one's own.
+        infos = [report.shared_info for report in (mine[0], theirs[0])]
+        for asked in (infos[1:], infos, infos[::-1]):
+            assert refused(lambda asked=asked: client.balances(asked))[0] == grpc.StatusCode.PERMISSION_DENIED
+            assert refused(lambda asked=asked: client.check_budget(asks(), asked))[0] == (
+                grpc.StatusCode.PERMISSION_DENIED
+            )
 
 
 def test_another_callers_job_does_not_exist(world: World) -> None:
@@ -284,6 +286,20 @@ def test_another_callers_job_does_not_exist(world: World) -> None:
         # The same id is free for the other, and the two never meet.
         own = rival.aggregate("secret", asks(THEIRS), [world.maker.report({1: 7}, reporting_origin=THEIRS)], domain=[1])
         assert own.ledger_entry == 2 and not own.repeated
+
+
+def test_another_callers_refusal_does_not_exist(world: World) -> None:
+    """Which units could not pay, and for what, is told to the caller of the refused job alone."""
+    report = world.maker.report({1: 5})
+    with world.client(token("adtech")) as client, world.client(token("rival")) as rival:
+        client.aggregate("first", asks(epsilon="64"), [report], domain=[1])
+        assert refused(lambda: client.aggregate("second", asks(), [report], domain=[1]))[1] == (
+            "PRIVACY_BUDGET_EXHAUSTED"
+        )
+        assert [one.job_request_ids for one in client.unpaid_units("second")] == [("first",)]
+        for job in ("first", "second"):
+            assert refused(lambda job=job: list(rival.unpaid_units(job)))[0] == grpc.StatusCode.NOT_FOUND
+        assert refused(lambda: rival.get_job("second"))[0] == grpc.StatusCode.NOT_FOUND
 
 
 def test_a_forged_report_with_anothers_report_id_spends_nothing_of_his(world: World) -> None:
