@@ -235,17 +235,18 @@ def test_a_key_file_that_cannot_be_read_is_another_error_than_a_missing_key(make
     with embedded(config, clock=maker.clock) as service, Client(service.address) as client:
         ring = service.service.keys
         maker.keys = KeySet.create(maker.bits, maker.clock)
-        unknown = maker.report({1: 1})
+        unknown = [maker.report({1: 1}) for _ in range(2)]
         loose = asks(report_error_threshold_percentage="100", epsilon="1")
         path.write_text("not a key set")
         with pytest.raises(KeySetError):
             ring.refresh()
-        counts = client.aggregate("a", loose, [known, unknown], domain=[1]).error_counts
-        assert counts == {"DECRYPTION_KEY_FETCH_ERROR": 1, "NUM_REPORTS_WITH_ERRORS": 1}
+        counts = client.aggregate("a", loose, [known, *unknown], domain=[1]).error_counts
+        assert counts == {"DECRYPTION_KEY_FETCH_ERROR": 2, "NUM_REPORTS_WITH_ERRORS": 2}
         path.unlink()
         write_key_set(path, maker.keys)
         assert ring.refresh() and not ring.refresh()
-        counts = client.aggregate("b", loose, [known, unknown], domain=[1]).error_counts
+        # The key that the operator removed opens nothing any more.
+        counts = client.aggregate("b", loose, [known, *unknown], domain=[1]).error_counts
         assert counts == {"DECRYPTION_KEY_NOT_FOUND": 1, "NUM_REPORTS_WITH_ERRORS": 1}
 
 
