@@ -181,8 +181,11 @@ def test_a_batch_below_the_operators_minimum_is_refused_and_charges_nothing(make
             embedded(replace(config, limits=limits), keys=maker.keys, clock=maker.clock) as service,
             Client(service.address) as client,
         ):
+            # A report that is repeated, or of another API, does not count.
+            fillers = [reports[0], maker.report({1: 1})]
+            loose = replace(ASKED, report_error_threshold_percentage="100")
             with pytest.raises(ClientError, match=f"needs at least {least}"):
-                client.aggregate("few", ASKED, [*reports[: enough - 1], reports[0]])
+                client.aggregate("few", loose, [*reports[: enough - 1], *fillers])
             assert {one.uses for one in client.balances([one.shared_info for one in reports])} == {0}
             assert client.aggregate("enough", ASKED, reports[:enough]).metrics.size == SIZE
 
