@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from aggservice.mechanisms import ForbiddenBits, ManualClock, SeededBits
+from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
+from aggservice.wire import KeySet
 from w3c_client import (
     DEFAULT_SERVICE,
     Arithmetic,
@@ -405,3 +406,31 @@ def test_a_clock_set_back_gives_no_epoch_its_budgets_twice(epochs: tuple[int, in
     assert paid == 1, "the same epoch was paid for once and answered twice"
     clock.time_ms += 7 * DAY_MS
     assert ask() == 1, "the next epoch has budgets of its own"
+
+
+def test_every_valid_call_has_a_report_of_the_same_size() -> None:
+    """Whatever was attributed, to however many indexes, and whether or not the API is on."""
+    clock, bits = ManualClock(NOW_MS), SecureBits()
+    sizes: dict[str, int] = {}
+    for name, indexes, credit in (
+        ("nothing saved", (), [1.0]),
+        ("one index", (1,), [1.0]),
+        ("one credit of two", (0, 1), [1.0]),
+        ("two indexes", (0, 1), [1.0, 1.0]),
+        ("all indexes", (0, 1, 2, 3), [1.0, 1.0, 1.0, 1.0]),
+        ("beyond the histogram", (9,), [1.0]),
+        ("off", (0, 1), [1.0, 1.0]),
+        ("budget spent", (0, 1), [1.0, 1.0]),
+    ):
+        config = Config(site_budget_micro=0) if name == "budget spent" else Config()
+        keys = KeySet.create(bits, clock).public(clock)
+        browser = Browser(clock=clock, bits=bits, config=config, keys=keys)
+        for index in indexes:
+            browser.save_impression("news.example", {"histogramIndex": index})
+        browser.enabled = name != "off"
+        done = browser.measure_conversion("shop.example", {**MEASURE, "value": 8, "maxValue": 8, "credit": credit})
+        used = sum(amount > 0 for amount in done.histogram)
+        assert used == {"one index": 1, "one credit of two": 1, "two indexes": 2, "all indexes": 4}.get(name, 0)
+        assert done.report is not None
+        sizes[name] = len(done.report.payloads[0].payload)
+    assert len(set(sizes.values())) == 1, sizes

@@ -5,13 +5,20 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aggservice.client import Client, JobParameters, ShuffleParameters
-from aggservice.mechanisms import Bits, SecureBits
+from aggservice.mechanisms import Bits, ManualClock, SecureBits
 from aggservice.service import embedded
-from aggservice.wire import Api
+from aggservice.service.config.callers import new_token
+from aggservice.wire import Api, KeySet
+from aggservice.wire.report.registry_keys import RegistryKeyPair
+from budget.log.proofs import Signer
 from ldp_client import randomized_response, randomizer_of, seal_report
 
 from ...engine.conftest import ORIGIN, Maker
@@ -69,3 +76,51 @@ def test_copies_of_secure_bits_carry_no_key() -> None:
     for other in (pickle.loads(pickle.dumps(bits)), copy.copy(bits), copy.deepcopy(bits)):
         assert "_stream" not in other.__dict__
         assert other.read(32) != bits.read(32)
+
+
+class GivenBits(Bits):
+    """Reads the bytes that it was given, one after another."""
+
+    private = True
+
+    def __init__(self, given: bytes) -> None:
+        self._left = given
+
+    def read(self, count: int) -> bytes:
+        taken, self._left = self._left[:count], self._left[count:]
+        assert len(taken) == count
+        return taken
+
+    def words(self, count: int) -> Any:
+        raise NotImplementedError
+
+    def child(self, label: str) -> Bits:
+        raise NotImplementedError
+
+
+def _stored_signer(bits: Bits) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return Signer.load_or_create(Path(folder) / "signing.key", bits).public_key
+
+
+SECRETS: dict[str, Callable[[Bits], object]] = {
+    "a key that opens reports": lambda bits: (
+        KeySet.create(bits, ManualClock(0)).pairs[0].private.public_key().public_bytes_raw()
+    ),
+    "a registry's key": lambda bits: RegistryKeyPair.create(bits).public.raw,
+    "a ledger's key": lambda bits: Signer.generate(bits).public_key,
+    "a ledger's key in a file": _stored_signer,
+    "a caller's token": new_token,
+}
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_depends_on_each_of_256_bits(name: str) -> None:
+    """Every bit of the first 32 bytes makes another key, so that none is guessed by trying fewer."""
+    given = bytes(range(64))
+    found = {SECRETS[name](GivenBits(given))}
+    for bit in range(256):
+        changed = bytearray(given)
+        changed[bit // 8] ^= 1 << bit % 8
+        found.add(SECRETS[name](GivenBits(bytes(changed))))
+    assert len(found) == 257
