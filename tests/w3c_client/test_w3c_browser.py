@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -434,3 +436,23 @@ def test_every_valid_call_has_a_report_of_the_same_size() -> None:
         assert done.report is not None
         sizes[name] = len(done.report.payloads[0].payload)
     assert len(set(sizes.values())) == 1, sizes
+
+
+class Slow(dict[Any, int]):
+    """Looks up so slowly that another thread looks up before this one has written, unless it has to wait."""
+
+    def get(self, *key: Any) -> Any:
+        found = super().get(*key)
+        time.sleep(0.05)
+        return found
+
+
+def test_conversions_at_once_share_one_budget() -> None:
+    """Budget 1 and four calls at ε = 1 in four threads: one is answered (the specification's attribution lock)."""
+    browser = browser_of(site_budget_micro=1_000_000)
+    browser.save_impression("news.example", {"histogramIndex": 0})
+    browser._budgets._left[Filter.SITE] = Slow()
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: browser.measure_conversion("shop.example", MEASURE), range(4)))
+    assert sum(any(one.histogram) for one in answers) == 1
+    assert browser.left(Filter.SITE, "shop.example") == 0
