@@ -8,6 +8,8 @@ from math import inf
 
 import pytest
 
+from aggservice.mechanisms import ForbiddenBits
+from w3c_client import randomness
 from w3c_client.allocation import allocate_exactly, allocate_in_doubles, integer_weights
 
 from .test_w3c_privacy import paths
@@ -47,3 +49,13 @@ def test_credits_beyond_doubles_are_divided_exactly() -> None:
     assert allocate_exactly(integer_weights((1e308, 1e308)), 2, lambda *_: True) == [1, 1]
     assert allocate_exactly(integer_weights((5e-324, 1e308)), 3, lambda *_: True)[0] in (0, 1)
     assert allocate_in_doubles((inf,), 1, lambda: 0.0) is None
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 7])
+def test_a_coin_has_exactly_its_probability(total: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of ``total`` equally likely draws, ``favourable`` give True."""
+    for favourable in range(total + 1):
+        left = list(range(total))
+        monkeypatch.setattr(randomness, "uniform_below", lambda bits, below, left=left: left.pop(0))
+        tossed = [randomness.RandomDraws(ForbiddenBits()).coin(favourable, total) for _ in range(total)]
+        assert sum(tossed) == favourable and not left

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
-from aggservice.wire import KeySet
+from aggservice.wire import KeySet, SharedInfo
 from w3c_client import (
     DEFAULT_SERVICE,
     Arithmetic,
@@ -414,6 +414,7 @@ def test_every_valid_call_has_a_report_of_the_same_size() -> None:
     """Whatever was attributed, to however many indexes, and whether or not the API is on."""
     clock, bits = ManualClock(NOW_MS), SecureBits()
     sizes: dict[str, int] = {}
+    infos = []
     for name, indexes, credit in (
         ("nothing saved", (), [1.0]),
         ("one index", (1,), [1.0]),
@@ -435,7 +436,11 @@ def test_every_valid_call_has_a_report_of_the_same_size() -> None:
         assert used == {"one index": 1, "one credit of two": 1, "two indexes": 2, "all indexes": 4}.get(name, 0)
         assert done.report is not None
         sizes[name] = len(done.report.payloads[0].payload)
+        infos.append(SharedInfo.parse(done.report.shared_info))
     assert len(set(sizes.values())) == 1, sizes
+    # The public parts differ in the id alone, though all calls are of the same moment.
+    assert len({info.report_id for info in infos}) == len(infos)
+    assert len({replace(info, report_id=infos[0].report_id) for info in infos}) == 1
 
 
 class Slow(dict[Any, int]):
