@@ -120,6 +120,13 @@ class ServiceConfig:
             raise ConfigError("listen_mtls cannot work alone: give [tls] with client_authority, and [[callers]]")
         if any(caller.certificates for caller in self.callers) and not self.listen_mtls:
             raise ConfigError("a caller has certificates, but no port asks for them: set listen_mtls")
+        if len(self.callers) > 1 and (self.input_folder or self.output_folder or self.buckets):
+            for caller in self.callers:
+                if not caller.folder:
+                    raise ConfigError(
+                        f"caller {caller.name!r} has no folder, and would read and write those of all callers: give "
+                        "each caller a folder of their own"
+                    )
 
     @property
     def terms(self) -> Terms:

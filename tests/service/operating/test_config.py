@@ -150,6 +150,20 @@ def test_the_operator_chooses_the_engine(tmp_path: Path) -> None:
     assert spark.options == {"spark.executor.memory": "4g"}
 
 
+@pytest.mark.parametrize(
+    "places", [{"folders": {"input": "in"}}, {"folders": {"output": "out"}}, {"buckets": {"b": "in"}}]
+)
+def test_no_caller_among_several_has_the_folder_of_all(places: dict[str, object], tmp_path: Path) -> None:
+    """Without a folder of their own a caller would read the others' reports and summaries."""
+    everything = {**CALLER, "folder": ""}
+    other = {"name": "rival", "roles": ["adtech"], "tokens": [{"sha256": "1" * 64}]}
+    with pytest.raises(ConfigError, match="'adtech' has no folder"):
+        parse_config({"state": "s", "callers": [everything, other], **places}, tmp_path)
+    assert parse_config({"state": "s", "callers": [everything], **places}, tmp_path).callers[0].folder == ""
+    named = parse_config({"state": "s", "callers": [CALLER, other], **places}, tmp_path).callers
+    assert [one.folder for one in named] == ["adtech", "rival"]
+
+
 def test_a_file_is_read_with_its_own_folder_and_named_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "service.toml"
     path.write_text('state = "here"\n[ledger]\nfilter = "zcdp"\nrho = "2.5"\nuses = 3\n[callers]\n')
