@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import pytest
@@ -75,6 +76,21 @@ def test_no_sequence_of_strings_loses_more_than_is_stated(most: int) -> None:
     for loss, row in zip(found, TINY.losses(most), strict=True):
         assert loss <= row.sequence + 1e-12
     assert found[1] == pytest.approx(TINY.losses(2)[1].strings, abs=1e-12)
+
+
+@pytest.mark.parametrize(("p", "q"), [(F(1, 2), F(3, 4)), (F(1, 4), F(1, 2))])
+def test_one_report_of_any_string_loses_by_its_worst_row(p: Fraction, q: Fraction) -> None:
+    """A bit that is set tells ln q/p, one that is clear ln (1-p)/(1-q): the larger is ln 2 in both cases."""
+    fading = FadingRappor(rappor=Rappor(size=3, hashes=1, cohorts=1, f=F(1, 2), p=p, q=q), ratio=F(1, 2))
+    rows_of_bits = list(product((0, 1), repeat=3))
+
+    def chance(kept: tuple[int, ...], sent: tuple[int, ...]) -> Fraction:
+        set_by = [q if bit else p for bit in kept]
+        return math.prod((one if bit else 1 - one for one, bit in zip(set_by, sent, strict=True)), start=F(1))
+
+    worst = max(chance(a, row) / chance(b, row) for a, b, row in product(rows_of_bits, repeat=3))
+    assert worst == 8
+    assert fading.losses(1)[0].sequence == pytest.approx(math.log(worst), abs=1e-12)
 
 
 @pytest.mark.parametrize("fading", [TINY, DEPLOYED, FadingRappor(rappor=Rappor(f=0, q=F(9, 10)), ratio=F(1, 3))])

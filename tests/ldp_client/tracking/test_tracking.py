@@ -160,3 +160,49 @@ def test_nonsense_is_refused(bad: float) -> None:
     wide = FiniteState(states=np.ones((1, 1)), symbols=np.full((1, 30), 1 / 30))
     with pytest.raises(ProtocolError, match="too many"):
         wide.untrackable(10)
+
+
+@pytest.mark.parametrize("reports", [2, 3])
+@pytest.mark.parametrize("seed", [0, 1, 2, 5, 10, 11])
+def test_exact_values_are_the_worst_over_all_streams_and_all_ways_to_split_them(seed: int, reports: int) -> None:
+    """Definitions 9, 11 and 15 word by word: every stream, every division of its reports, every value, both directions.
+
+    Seeds whose worst cases lie in either direction and order; streams are taken one by one, and not by their counts.
+    """
+    rng = np.random.default_rng(seed)
+    made = FiniteState(states=rng.dirichlet(np.full(2, 0.3), 2), symbols=rng.dirichlet(np.full(3, 0.3), 2))
+    streams = list(itertools.product(range(3), repeat=reports))
+
+    def chance(value: int, stream: tuple[int, ...]) -> float:
+        return sum(
+            float(made.states[value, state] * np.prod([made.symbols[state, one] for one in stream]))
+            for state in range(2)
+        )
+
+    def worst(users: int, values: list[tuple[int, ...]]) -> list[float]:
+        """Return the largest ln(one / several) and ln(several / one); the first value is that of the one user."""
+        gaps = []
+        for owners in itertools.product(range(users), repeat=reports):
+            parts = [[at for at in range(reports) if owners[at] == user] for user in range(users)]
+            if users == 2 and not all(parts):
+                continue  # a change of value has reports before and after it
+            for stream, held in itertools.product(streams, values):
+                several = [
+                    chance(held[user], tuple(stream[at] for at in part)) for user, part in enumerate(parts) if part
+                ]
+                gaps.append(math.log(chance(held[0], stream) / math.prod(several)))
+        return [max(gaps), -min(gaps)]
+
+    same = [(value,) * 2 for value in range(2)]
+    assert made.untrackable(reports) == pytest.approx(max(worst(2, same)), rel=1e-9)
+    assert made.undetectable(reports) == pytest.approx(max(worst(2, [*same, (0, 1), (1, 0)])), rel=1e-9)
+    assert made.several_untrackable(reports, 3) == pytest.approx(max(worst(3, [(0,) * 3, (1,) * 3])), rel=1e-9)
+    for gamma in (made.untrackable(reports) * share for share in (0.1, 0.5)):
+        sums = [
+            sum(max(0.0, one - math.exp(gamma) * other) for one, other in pairs)
+            for size in range(1, reports // 2 + 1)
+            for value in range(2)
+            for joint in [[(chance(value, s), chance(value, s[:size]) * chance(value, s[size:])) for s in streams]]
+            for pairs in (joint, [(b, a) for a, b in joint])
+        ]
+        assert made.untrackable_delta(reports, gamma) == pytest.approx(max(sums), rel=1e-9)
