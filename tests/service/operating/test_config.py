@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,11 @@ from aggservice.service import (
     token_digest,
 )
 from aggservice.service.config.callers import Register, Token
-from aggservice.service.config.settings import is_loopback, read_secret
+from aggservice.service.config.settings import TlsFiles, is_loopback, read_secret
 from aggservice.service.errors import UnauthenticatedError
+from aggservice.wire.errors import KeySetError
 from aggservice.wire.report.registry_keys import RegistryKeyPair
-from budget import EpsilonDeltaFilter, ZcdpFilter
+from budget import BudgetError, EpsilonDeltaFilter, ZcdpFilter
 from budget.errors import LedgerMismatchError, StoreError
 
 from ...engine.conftest import Maker
@@ -212,6 +214,24 @@ def test_secrets_are_their_owners_only_and_never_shown(tmp_path: Path) -> None:
     assert "secret" not in repr(token) and token.digest not in repr(token)
     caller = Caller(name="a", roles=frozenset({Role.ADTECH}), tokens=(token,))
     assert token.digest not in repr(caller)
+
+
+@pytest.mark.parametrize("secret", ["server.key", "dsn", "keys.json", "signing.key"])
+def test_a_service_does_not_start_with_a_secret_that_others_can_read(secret: str, tmp_path: Path) -> None:
+    """Each is refused where a starting service reads it, whether or not its configuration was checked before."""
+    certificate, key, _ = Authority().write_server(tmp_path)
+    config = ServiceConfig(state=tmp_path, listen="127.0.0.1:0", tls=TlsFiles(certificate=certificate, private_key=key))
+    config = replace(config, limits=replace(config.limits, processes=0))
+    with embedded(config):
+        pass
+    (tmp_path / "dsn").touch(mode=0o600)
+    (tmp_path / "dsn").write_text("host=/nowhere password=hunter2")
+    if secret == "dsn":
+        config = replace(config, ledger="postgres", ledger_dsn_file=tmp_path / "dsn")
+    (tmp_path / secret).chmod(0o640)
+    with pytest.raises((ConfigError, KeySetError, BudgetError), match="others can read") as caught, embedded(config):
+        pass
+    assert "hunter2" not in str(caught.value)
 
 
 def test_a_caller_owns_the_origins_of_a_site_and_no_name_that_ends_or_begins_like_it() -> None:
