@@ -21,6 +21,7 @@ from aggservice.mechanisms import (
     ExactBinaryShuffle,
     ParameterError,
     amplified_micro,
+    clones,
     closed_epsilon,
     shuffled_epsilon,
     small_epsilon,
@@ -465,3 +466,20 @@ def test_sampling_at_the_ends() -> None:
     for bad in ((-1, 0, 0.1), (math.nan, 0, 0.1), (math.inf, 0, 0.1), (1, 2, 0.1), (1, 0, 1.1), (1, 0, math.nan)):
         with pytest.raises(ParameterError, match="share"):
             subsampled(*bad)
+
+
+@pytest.mark.parametrize("k", [2, 3, 50])
+def test_what_lies_outside_all_blocks_counts_as_if_nobody_hid_the_user(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the blocks are given as the rest outside: δ may only grow, because nothing is dropped."""
+    right = clones._blocks
+
+    def half(law: Any, negligible: float, most: int) -> Any:
+        first, last, weight, outside = right(law, negligible, most)
+        cut = weight.size // 2
+        return first[cut:], last[cut:], weight[cut:], outside + float(weight[:cut].sum())
+
+    for epsilon0, reports, epsilon in ((1.0, 50, 0.1), (3.0, 1000, 0.5), (0.2, 10, 0.05)):
+        whole = clones.shuffled_delta(epsilon0, reports, epsilon, k=k)
+        with monkeypatch.context() as changed:
+            changed.setattr(clones, "_blocks", half)
+            assert clones.shuffled_delta(epsilon0, reports, epsilon, k=k) > whole
