@@ -6,9 +6,11 @@ import json
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from aggservice.wire import Api, ReportStatus, SharedInfo, Spans, parse_shared_info_batch, report_units, shared_id_units
+from aggservice.wire.batch import shared_infos
 from aggservice.wire.errors import EncodingError, SharedInfoError
 from aggservice.wire.report.units import report_unit, shared_id_unit
 
@@ -141,3 +143,23 @@ def test_empty_batches_and_bad_filtering_ids() -> None:
     for units in (report_units, shared_id_units):
         with pytest.raises(EncodingError):
             units(columns, [2**64])
+
+
+def test_texts_of_equal_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hash is no secret: a report whose origin collides with a caller's must not be taken for theirs.
+
+    Here all texts have the same hash, and every other text is of another origin or destination.
+    """
+    monkeypatch.setattr(shared_infos, "hash_texts", lambda buffer, starts, stops: np.zeros(starts.size, np.uint64))
+    hosts = ["https://a.test", "https://b.test", "https://b.test:99", "https://a.test", "https://aa.test"]
+    texts = [
+        json.dumps(BASE | {"reporting_origin": first, "attribution_destination": second}, separators=(",", ":"))
+        for first in hosts
+        for second in hosts
+    ]
+    columns = parse_shared_info_batch(Spans.of([text.encode() for text in texts]))
+    assert not columns.status.any()
+    assert [columns.row(at) for at in range(len(texts))] == [SharedInfo.parse(text) for text in texts]
+    assert sorted(columns.origins) == sorted(columns.destinations) == sorted(set(hosts))
+    single = [report_unit(SharedInfo.parse(text), 0) for text in texts]
+    assert [one.tobytes() for one in report_units(columns, (0,))[:, 0]] == single
