@@ -399,3 +399,31 @@ def test_indexes_agree_after_many_operations() -> None:
 
 def _reporter(rng: SeededBits) -> str:
     return f"https://r{rng.word() % 4}.test/x"
+
+
+@pytest.mark.parametrize("moment_ms", [2 * DAY_MS - 1, 2 * DAY_MS, 2 * DAY_MS + 1])
+@pytest.mark.parametrize("way", ["scopes", "destinations"])
+def test_a_removed_source_leaves_no_report_that_only_noise_can_have_made(way: str, moment_ms: int) -> None:
+    """A source that is removed gets no more triggers: a report of a later window would show that it is fake.
+
+    Windows end after 2, 7 and 30 days. A report of the window that begins at the moment of removal is fake too.
+    """
+    browser, clock, _ = make(max_destinations_per_source_site_and_reporting_site=1)
+    draws = browser._state.draws
+    assert isinstance(draws, FixedDraws)
+    draws.fake_reports = [(0, 0), (1, 1), (2, 2)]
+    noised = {"destination": "https://shop.test"}
+    newer = {"destination": "https://shop.test" if way == "scopes" else "https://other.test"}
+    if way == "scopes":
+        noised |= {"attribution_scopes": {"limit": 1, "values": ["x"]}}
+        newer |= {"attribution_scopes": {"limit": 2, "values": ["x"]}}
+    click(browser, noised)
+    fake = [(one.trigger_time_ms, one.due_ms) for one in browser._state.pending]
+    assert fake == [(0, 2 * DAY_MS), (2 * DAY_MS, 7 * DAY_MS), (7 * DAY_MS, 30 * DAY_MS)]
+    draws.fake_reports = None
+    browser.go_offline()
+    clock.advance(moment_ms)
+    click(browser, newer)
+    assert [(one.trigger_time_ms, one.due_ms) for one in browser._state.pending] == [
+        one for one in fake if one[0] < moment_ms
+    ]
