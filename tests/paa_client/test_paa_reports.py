@@ -9,10 +9,11 @@ from uuid import UUID
 import pytest
 
 from aggservice import wire
-from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
 from paa_client import Browser, Config, Contribution, chromium, specification
 from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR, Api, Rules
 from paa_client.errors import ConfigError
+from paa_client.reporting import reports
 
 ORIGIN = "https://sub.ad.example:8443"
 START_MS = 1_700_000_040_000
@@ -319,3 +320,19 @@ def test_reports_without_keys_stay_queued() -> None:
             browser.send_due()
     browser._keys[GCP_COORDINATOR] = keys
     assert len(browser.send_due()) == 2 and browser.send_due() == []
+
+
+def test_a_report_may_be_sent_at_every_millisecond_of_its_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 to 60 minutes after the call, uniformly: a coarser delay would show the moment of the call."""
+    config, now_ms = Config(), 123_456_789
+    for drawn in (0, 1, 59_999, 60_001, 3_000_000 - 1):
+        asked: list[int] = []
+
+        def draw(bits: object, below: int, drawn: int = drawn, asked: list[int] = asked) -> int:
+            asked.append(below)
+            return drawn
+
+        monkeypatch.setattr(reports, "uniform_below", draw)
+        time_ms = reports.delivery_time_ms(config, ForbiddenBits(), now_ms, None)
+        assert time_ms - now_ms - config.local_processing_ms == 600_000 + drawn
+        assert asked == [3_000_000]
