@@ -169,15 +169,16 @@ def test_reports_need_the_keys_of_their_coordinator() -> None:
         browser.send_due()
 
 
+@pytest.mark.parametrize("context_id", [None, "c"])
 @pytest.mark.parametrize("allowed", [True, False])
-def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool) -> None:
+def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool, context_id: str | None) -> None:
     clock = ManualClock(START_MS)
     pairs = wire.KeySet.create(SeededBits("debug"), clock)
     browser, clock = make_browser(
         specification(debug_mode_allowed=allowed), keys={AWS_COORDINATOR: pairs.public(clock)}
     )
-    browser.run(ORIGIN, "debug", 2**64 - 1)
-    browser.run(ORIGIN, "debug", None)
+    browser.run(ORIGIN, "debug", 2**64 - 1, context_id=context_id)
+    browser.run(ORIGIN, "debug", None, context_id=context_id)
     immediate = browser.send_due()
     clock.advance(60 * MINUTE_MS)
     later = browser.send_due()
