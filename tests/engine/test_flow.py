@@ -388,6 +388,8 @@ def test_a_debug_run_shows_true_values_and_charges_nothing(maker: Any, engine_of
     assert dict(zip(outcome.rows.low.tolist(), outcome.rows.annotations.tolist(), strict=True)) == {1: 3, 2: 1, 3: 2}
     assert engine.ledger.checkpoint() == before
     assert not outcome.header.statement.private
+    text = outcome.header.statement.text
+    assert "This protects nobody" in text and "ε*" not in text and "between neighbours" not in text
     run(engine, maker, request("spend", noise=Epsilon.parse("64")), reports)
     again = run(engine, maker, request("debug", debug_run=True), reports)
     assert again.header.return_code == ReturnCode.DEBUG_SUCCESS_WITH_PRIVACY_BUDGET_EXHAUSTED
