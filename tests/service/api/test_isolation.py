@@ -25,6 +25,8 @@ from aggservice.wire import BucketRows, ReportBatch, SharedInfo, make_report, wr
 from .authority import Authority
 
 MINE, THEIRS = "https://adtech.example", "https://rival.example"
+OURS = "https://one.shared.example", "https://two.shared.example"
+"""Two origins of one site, one of each of the two ad-techs."""
 
 
 @dataclass
@@ -82,8 +84,10 @@ def world(maker: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
         input_folder=inputs,
         output_folder=outputs,
         callers=(
-            caller("adtech", Role.ADTECH, origins=frozenset({MINE}), certificates=frozenset({"adtech-client"})),
-            caller("rival", Role.ADTECH, origins=frozenset({THEIRS})),
+            caller(
+                "adtech", Role.ADTECH, origins=frozenset({MINE, OURS[0]}), certificates=frozenset({"adtech-client"})
+            ),
+            caller("rival", Role.ADTECH, origins=frozenset({THEIRS, OURS[1]})),
             caller("auditor", Role.AUDITOR),
             caller("operator", Role.OPERATOR),
         ),
@@ -265,6 +269,27 @@ def test_a_job_touches_only_reports_of_the_callers_origins(world: World) -> None
             assert refused(lambda asked=asked: client.check_budget(asks(), asked))[0] == (
                 grpc.StatusCode.PERMISSION_DENIED
             )
+
+
+def test_a_job_over_a_site_leaves_out_the_origins_of_other_callers(world: World) -> None:
+    """As a stream and over files: reports of the other's origin of the site are not summed and pay nothing."""
+    mine, theirs = ([world.maker.report({1: 5}, reporting_origin=one) for _ in range(3)] for one in OURS)
+    site = JobParameters(reporting_site="https://shared.example", report_error_threshold_percentage="100", epsilon="1")
+    _write_inputs(world.inputs / "adtech", mine + theirs)
+    with world.client(token("adtech")) as client, world.client(token("rival")) as rival:
+        counts = client.aggregate("stream", site, mine + theirs, domain=[1]).error_counts
+        assert counts == {"NUM_REPORTS_WITH_ERRORS": 3, "REPORTING_SITE_MISMATCH": 3}
+        client.create_job(
+            "files",
+            site,
+            input_data_blob_prefix="reports.avro",
+            output_data_blob_prefix="summary",
+            output_domain_blob_prefix="domain.avro",
+        )
+        client.watch_job("files")
+        assert client.summary("files").error_counts == counts
+        assert {one.spent.epsilon for one in client.balances([one.shared_info for one in mine])} == {"2"}
+        assert {one.spent.epsilon for one in rival.balances([one.shared_info for one in theirs])} == {"0"}
 
 
 def test_another_callers_job_does_not_exist(world: World) -> None:
