@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -163,3 +164,17 @@ def test_the_order_of_discovered_rows_says_nothing_about_the_reports() -> None:
 def test_opened_cleartext_is_what_the_cleartext_mode_reads(maker: Any) -> None:
     batch = cleartext_batch(maker, [Contribution(bucket=1, value=2)])
     assert OpenedBatch.of_cleartext(batch).plaintexts[0] == encode_payload([Contribution(bucket=1, value=2)])
+
+
+@pytest.mark.parametrize(("l1", "l0"), [(65_536, 1), (65_536, 20), (100, 7), (5, 5)])
+def test_the_threshold_of_a_job_is_that_of_algorithm_1(l1: int, l0: int) -> None:
+    """τ = Λ₁(1 + ln(Λ₀/δ)/ε), rounded up: Λ₁ outside of the logarithm, Λ₀ inside."""
+    plan = ReleasePlan(
+        noise=Epsilon.parse("2"),
+        delta=Delta.parse("0.00001"),
+        others=None,
+        sensitivity=Sensitivity(l1=l1, l0=l0),
+        discover=True,
+    )
+    exact = l1 * (1 + math.log(l0 / 1e-5) / 2)
+    assert plan.threshold == plan.discovered_noise.tau == math.ceil(exact)
