@@ -6,6 +6,7 @@ reports. A unit is a source, or for Private Aggregation a device within ten minu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -131,7 +132,8 @@ def _transcript(
         rounds.append(plain)
     limits = EpsilonDeltaFilter.parse(epsilon=campaign.service.epsilon, delta=campaign.service.delta)
     limit = PrivacyLoss.of(limits.limit)
-    limit_epsilon, limit_delta = limit.epsilon * MICRO * l1, limit.delta * ATTO * l0
+    # Losses in these units are whole numbers, so that the limits may be rounded down: whole numbers compare faster.
+    limit_epsilon, limit_delta = math.floor(limit.epsilon * MICRO * l1), math.floor(limit.delta * ATTO * l0)
     charged = None if balances is None else balances.by_share(columns)
     by_events = event_level_loss(campaign)
     _write_totals(stream, names, (lost_epsilon, lost_delta), charged, (l1, l0), by_events)

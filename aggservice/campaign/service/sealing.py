@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from multiprocessing import forkserver
 from pathlib import Path
@@ -124,23 +124,39 @@ def seal_all(
     workers: int,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Run every task and return the number of reports. One worker means this process."""
+    """Run every task and return the number of reports.
+
+    One worker means this process; with several, it seals until the first of them has started.
+    """
     for folder in {piece.path.parent for piece in pieces}:
         folder.mkdir(parents=True, exist_ok=True)
-    done = 0
+    done, left = 0, list(pieces)
+
+    def seal_until(stop: Callable[[], bool]) -> None:
+        nonlocal done
+        while left and not stop():
+            add(seal_piece(left.pop(), addressee))
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress is not None:
+            progress(done)
+
     few = sum(len(piece.columns) for piece in pieces) < POOL_FROM_REPORTS
     if workers <= 1 or len(pieces) <= 1 or few:
-        for piece in pieces:
-            done += seal_piece(piece, addressee)
-            if progress is not None:
-                progress(done)
+        seal_until(lambda: False)
         return done
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(max_workers=min(workers, len(pieces)), mp_context=context) as sealers:
-        for finished in as_completed([sealers.submit(seal_piece, piece, addressee) for piece in pieces]):
-            done += finished.result()
-            if progress is not None:
-                progress(done)
+    with (
+        ProcessPoolExecutor(max_workers=min(workers, len(pieces)), mp_context=context) as sealers,
+        ThreadPoolExecutor(max_workers=1) as starter,
+    ):
+        started = starter.submit(sealers.submit, int)  # waits until the fork server has finished its imports
+        seal_until(started.done)
+        started.result()
+        for finished in as_completed([sealers.submit(seal_piece, piece, addressee) for piece in left]):
+            add(finished.result())
     return done
 
 

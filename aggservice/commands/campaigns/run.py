@@ -15,6 +15,7 @@ from aggservice.campaign import Campaign, RemoteService, RunResult, load_campaig
 from aggservice.campaign.output.metrics import QueryMetrics
 from aggservice.client import Credentials
 from aggservice.commands.console import Json, can_draw, progress_bar, refuse
+from aggservice.kernels import start_numba
 
 
 def run(
@@ -136,6 +137,7 @@ def run_file(
     as_json: bool = False,
 ) -> None:
     """Run a campaign with a progress bar and print its results."""
+    start_numba()
     with progress_bar(shown=not as_json, stages=True) as report:
         result = run_campaign(
             campaign,

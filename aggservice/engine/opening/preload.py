@@ -9,11 +9,13 @@ from __future__ import annotations
 from io import BytesIO
 
 from aggservice.engine.opening.judging import Opener, OpeningSpec
+from aggservice.kernels import start_numba
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, ReportWriter, SharedInfo, Spans, encode_payload
 
 
 def load_kernels() -> None:
     """Write one cleartext report to memory and judge it."""
+    start_numba()
     origin = "https://load.example"
     info = SharedInfo(
         api=Api.ATTRIBUTION_REPORTING,
