@@ -144,29 +144,31 @@ class Fleet:
 
     def _decide(
         self, owner: NDArray[np.int64], when: NDArray[np.int64], name: NDArray[np.int64], devices: int
-    ) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
+    ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
         recipe = self.recipe
         thresholds = recipe.thresholds if isinstance(recipe, KPlusFrequency) else (1,)
         index = np.full(thresholds[-1] + 1, -1, dtype=np.int64)
         for position, threshold in enumerate(thresholds):
             index[threshold] = position
-        order, starts = group_by_device(owner, devices)
-        outcome = np.empty(owner.size, dtype=np.int8)
-        reached = np.empty(owner.size, dtype=np.int64)
+        # Columns in the order of devices: reading them out of order would take most of the time.
+        order, starts, times, names = group_by_device(owner, when, name, devices)
+        decided = np.empty(owner.size, dtype=np.int8)
+        thresholds_reached = np.empty(owner.size, dtype=np.int8)
         run_kernel(
-            order,
             starts,
-            when,
-            name,
+            times,
+            names,
             index,
             isinstance(recipe, KPlusFrequency),
             self.config.storage_lifetime_ms,
             recipe.value,
             self.config.smaller_budget,
             self.config.larger_budget,
-            outcome,
-            reached,
+            decided,
+            thresholds_reached,
         )
+        outcome, reached = np.empty_like(decided), np.empty_like(decided)
+        outcome[order], reached[order] = decided, thresholds_reached
         return outcome, reached
 
     def _columns(
@@ -181,7 +183,8 @@ class Fleet:
         for column, largest, what in limits:
             if column.size and not (int(column.min()) >= 0 and int(column.max()) <= largest):
                 raise ConfigError(f"column {what} must hold numbers from 0 to {largest}")
-        return owner.astype(np.int64), when.astype(np.int64), name.astype(np.int64)
+        owner, when, name = (column.astype(np.int64, copy=False) for column in (owner, when, name))
+        return owner, when, name
 
 
 def _random_ids(bits: Bits, count: int) -> NDArray[np.uint8]:

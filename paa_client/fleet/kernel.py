@@ -20,9 +20,11 @@ _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 @njit(cache=True)
 def group_by_device(
-    device: NDArray[np.int64], devices: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
-    """Return the events sorted by device (stable) and the start of each device's events; linear time."""
+    device: NDArray[np.int64], time_ms: NDArray[np.int64], slices: NDArray[np.int64], devices: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:  # pragma: no cover - compiled
+    """Return the rows of the events sorted by device (stable), the start of each device's rows, and the times and
+    slices in that order; linear time.
+    """
     starts = np.zeros(devices + 1, dtype=np.int64)
     for index in range(device.size):
         starts[device[index] + 1] += 1
@@ -30,16 +32,19 @@ def group_by_device(
         starts[index + 1] += starts[index]
     next_slot = starts[:-1].copy()
     order = np.empty(device.size, dtype=np.int64)
+    times = np.empty(device.size, dtype=np.int64)
+    names = np.empty(device.size, dtype=np.int64)
     for index in range(device.size):
         at = next_slot[device[index]]
         order[at] = index
+        times[at] = time_ms[index]
+        names[at] = slices[index]
         next_slot[device[index]] = at + 1
-    return order, starts
+    return order, starts, times, names
 
 
 @njit(cache=True)
 def run_kernel(
-    order: NDArray[np.int64],
     starts: NDArray[np.int64],
     time_ms: NDArray[np.int64],
     slices: NDArray[np.int64],
@@ -50,9 +55,9 @@ def run_kernel(
     smaller_budget: int,
     larger_budget: int,
     outcome: NDArray[np.int8],
-    reached: NDArray[np.int64],
+    reached: NDArray[np.int8],
 ) -> None:  # pragma: no cover - compiled
-    """Write for each event whether it contributes, and if so which threshold it reached.
+    """Write for each event, grouped by device, whether it contributes, and if so which threshold it reached.
 
     ``threshold_index[c]`` is the index of the threshold that a count of c reaches, or -1; counts beyond its end reach
     none. With ``refresh`` every view is a write and renews the entry. Times of a device must not decrease or be
@@ -81,8 +86,7 @@ def run_kernel(
         for blank in range(size):
             counts[blank] = _EMPTY
         head, tail, day = 0, 0, 0
-        for position in range(first, last):
-            event = order[position]
+        for event in range(first, last):
             now = time_ms[event]
             name = slices[event]
             hashed = np.uint64(name) * _HASH
