@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -226,19 +227,24 @@ def killed_driver(trial: Trial, folder: Path, seconds: float, start: Callable[[P
     child = os.fork()
     if child == 0:
         try:
+            from pyspark import SparkContext  # an extra that may be missing
+
+            # A driver of its own, whatever this process has run before.
+            SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
             with start(folder) as cluster:
                 os.write(end, b"1")
                 trial.run(trial.job.spark(trial.engine(), cluster))
-                os.write(end, b"2")
                 time.sleep(60)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
-    assert os.read(begun, 1) == b"1"
+    os.close(end)
+    assert os.read(begun, 1) == b"1", "the driver did not start"
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(begun)
-    os.close(end)
     settle(trial)
     job = JobKey(caller=SCOPE.caller, job_id=trial.job.request.job_request_id)
     committed = trial.ledger.job(job.caller, job.job_id) is not None
