@@ -26,7 +26,9 @@ from aggservice.engine import (
 from aggservice.engine.errors import PaidFailureError
 from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.release.noise import ExactNoise
+from aggservice.engine.spark import releasing
 from aggservice.engine.spark import session as spark_session
+from aggservice.engine.spark.blobs import PartReceipt
 from aggservice.engine.spark.cluster import TaskError, guarded
 from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.settings import SparkSettings
@@ -165,6 +167,25 @@ def test_every_partition_draws_from_secret_bits_of_its_own(tmp_path: Path, maker
     assert len(given) >= 2 * 3
     assert all(type(bits) is SecureBits for bits in given)
     assert len({bits.read(16) for bits in given}) == len(given)
+
+
+@pytest.mark.parametrize("others", [None, Epsilon.parse("1")])
+def test_a_task_tells_the_total_of_undeclared_keys_only_if_the_job_pays_for_it(
+    others: Epsilon | None, tmp_path: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight keys are declared; two reports have 5 each for others."""
+    receipts: list[PartReceipt] = []
+
+    def receipt(**fields: Any) -> PartReceipt:
+        receipts.append(PartReceipt(**fields))
+        return receipts[-1]
+
+    monkeypatch.setattr(releasing, "PartReceipt", receipt)
+    files = Files(tmp_path, maker)
+    files.write([maker.report({at: 5}) for at in range(10)])
+    files.run(request("a", others=others))
+    assert sum(one.declared for one in receipts) == 8
+    assert sum(one.undeclared for one in receipts) == (0 if others is None else 10)
 
 
 def test_what_tasks_send_is_removed_and_never_readable_by_others(
