@@ -8,7 +8,7 @@ from typing import cast
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.settings.campaign import ClientSettings, FilterSettings, Measure, Population
-from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Origin
+from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Origin, merged_values
 from aggservice.files.toml import Section
 
 _MAX_WEIGHT = 1e100
@@ -57,7 +57,9 @@ def parse_keys(
     for inner in section.sections("fields"):
         name = inner.text("name", example="campaign")
         origin = inner.choice("from", ("impression", "conversion", "interaction", "site", "measure"), "impression")
-        values, weights = _values(inner, origin, population, measures)
+        occurring, weights = _values(inner, origin, population, measures)
+        groups = _groups(inner, origin, occurring)
+        values, codes = merged_values(occurring, groups)
         bits = inner.whole("bits", max(1, (len(values) - 1).bit_length()), least=1, most=63)
         if len(values) > 1 << bits:
             inner.refuse(
@@ -89,6 +91,8 @@ def parse_keys(
                 weights=weights,
                 per_person=inner.flag("per_person", False),
                 column=inner.text("column", name) if population.log is not None else "",
+                originals=occurring if groups else (),
+                codes=codes if groups else (),
             )
         )
         inner.done()
@@ -115,6 +119,24 @@ def parse_keys(
             "fields", "name conversions", 'Reach and frequency use impressions only: write from = "impression"'
         )
     return KeyLayout(fields=tuple(fields))
+
+
+def _groups(inner: Section, origin: str, values: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Read which values share a code, by the name of their group."""
+    section = inner.section("groups")
+    if section.values and origin in ("interaction", "measure"):
+        inner.refuse("groups", f"cannot merge values from the {origin}", "Leave it out")
+    groups = {name: section.choices(name, values) for name in section.values}
+    taken: dict[str, str] = {}
+    for name, members in groups.items():
+        for value in members:
+            if value in taken:
+                section.refuse(name, f"has {value!r}, which is in group {taken[value]!r} too", "Write it in one group")
+            taken[value] = name
+    for name in groups:
+        if not name or (name in values and name not in taken):
+            section.refuse(name, "has the name of a value that is in no group", "Give the group another name")
+    return groups
 
 
 def _values(

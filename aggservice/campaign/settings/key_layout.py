@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -27,6 +27,9 @@ class KeyField:
     ``origin`` says where the value comes from: the impression (a source), the conversion (a trigger), the interaction
     (view or click), the site that showed the ad, or the measure. ``weights`` are those of a simulated population;
     ``per_person`` draws one value per person; ``column`` is the log's name for the field.
+
+    If groups merge values, ``originals`` are the values as they occur, ``codes`` the code of each, and ``weights``
+    theirs: events have a code per group from the start, so that nothing after them knows which member it was.
     """
 
     name: str
@@ -37,14 +40,45 @@ class KeyField:
     weights: tuple[float, ...]
     per_person: bool = False
     column: str = ""
+    originals: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not (self.offset >= 0 and 1 <= self.bits <= 63 and self.offset + self.bits <= KEY_BITS):
             raise CampaignError(f"field {self.name!r} must lie within {KEY_BITS} bits and have 1 to 63 of them")
         if not 1 <= len(self.values) <= 1 << self.bits:
             raise CampaignError(f"field {self.name!r} has {len(self.values)} values: too many for {self.bits} bits")
-        if len(self.weights) != len(self.values):
+        if len(self.weights) != len(self.occurring):
             raise CampaignError(f"field {self.name!r}: give one weight per value")
+
+    @property
+    def occurring(self) -> tuple[str, ...]:
+        """The values as they occur, before groups merge them."""
+        return self.originals or self.values
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The values that each group merges, by its name."""
+        members: dict[str, list[str]] = {}
+        for value, code in zip(self.originals, self.codes, strict=True):
+            members.setdefault(self.values[code], []).append(value)
+        return {name: tuple(values) for name, values in members.items() if values != [name]}
+
+    def grouped(self, groups: Mapping[str, Sequence[str]]) -> KeyField:
+        """Return the field with each group of values as one value; the other values come first, in their order.
+
+        >>> ads = KeyField(name="ad", origin="impression", offset=0, bits=2, values=("a", "b", "c"), weights=(1, 1, 1))
+        >>> ads.grouped({"rest": ["a", "c"]}).values, ads.grouped({"rest": ["a", "c"]}).codes
+        (('b', 'rest'), (1, 0, 1))
+        """
+        values, codes = merged_values(self.values, groups)
+        if self.codes:
+            codes = tuple(codes[code] for code in self.codes)
+        return replace(self, values=values, originals=self.occurring, codes=codes)
+
+    def coded(self, occurred: Ints) -> Ints:
+        """Return the codes of values, given as places in ``occurring``."""
+        return np.asarray(self.codes, dtype=np.int64)[occurred] if self.codes else occurred
 
     @property
     def of_source(self) -> bool:
@@ -74,6 +108,16 @@ class KeyField:
     def value_of(self, code: int) -> str:
         """Return the name of a code; a code without a name is shown as a number."""
         return self.values[code] if 0 <= code < len(self.values) else f"#{code}"
+
+
+def merged_values(
+    values: Sequence[str], groups: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the values that are left when each group is one value, and the code of each value among them."""
+    group_of = {value: name for name, members in groups.items() for value in members}
+    left = (*(value for value in values if value not in group_of), *groups)
+    code_of = {value: code for code, value in enumerate(left)}
+    return left, tuple(code_of[group_of.get(value, value)] for value in values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -74,7 +74,7 @@ def events_of_log(campaign: Campaign) -> Events:
         if field.origin == "interaction":
             codes[field.name] = click.astype(np.int64)
         elif field.origin == "site":
-            codes[field.name] = np.zeros(rows.size, dtype=np.int64)
+            codes[field.name] = field.coded(np.zeros(rows.size, dtype=np.int64))
     impressions = Impressions(
         time_ms=time[rows],
         device=owner[rows],
@@ -114,7 +114,7 @@ def _destination_indexes(campaign: Campaign, table: LogTable, size: int) -> Ints
 
 def _codes(campaign: Campaign, table: LogTable, rows: Ints, origin: str) -> dict[str, Ints]:
     return {
-        field.name: _indexes(table, field.column or field.name, field.name, field.values)[rows]
+        field.name: field.coded(_indexes(table, field.column or field.name, field.name, field.occurring)[rows])
         for field in campaign.keys.fields
         if field.origin == origin
     }

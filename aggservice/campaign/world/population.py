@@ -106,7 +106,8 @@ def _codes(
             continue
         weights = np.asarray(field.weights)
         if field.per_person:
-            codes[field.name] = weighted_indexes(bits.child(f"field {field.name}"), weights, people)[person]
+            drawn = weighted_indexes(bits.child(f"field {field.name}"), weights, people)[person]
         else:
-            codes[field.name] = weighted_indexes(bits.child(f"field {field.name}"), weights, person.size)
+            drawn = weighted_indexes(bits.child(f"field {field.name}"), weights, person.size)
+        codes[field.name] = field.coded(drawn)
     return codes
