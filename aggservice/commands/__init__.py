@@ -56,7 +56,7 @@ COMMANDS = {
         "Replay an event log through simulated browsers.",
     ),
     "optimise": (
-        "commands.campaigns.requery:optimise",
+        "commands.campaigns.optimise:optimise",
         "Propose scales, clipping bounds and ε with less error.",
     ),
     "plan": ("commands.campaigns.requery:plan", "Split ε over overlapping queries to meet their targets."),

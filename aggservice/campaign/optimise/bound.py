@@ -7,6 +7,10 @@ that of the lower one: the least such sum over the grid bounds every choice from
 A deployed browser sends all measures of a conversion in one report, or none. Let v be the largest value that it sends:
 the contributions of v fit into Λ₁, and larger values are dropped, which is worse than clipping them at v. So the
 measures share Λ₁, in parts that add up to 1.
+
+For the share of slices within x % of the truth it is the same, except that each query has all of ε. The chance that
+|bias + noise| stays within a limit falls with the bias and, while the bias is within the limit, with the noise; a bias
+beyond the limit is taken as the limit.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from numpy.typing import NDArray
 from aggservice.campaign.assess.expected import noise_of_query
 from aggservice.campaign.assess.job_truth import job_truth, sums_at
 from aggservice.campaign.optimise.choices import MOST_EPSILON, Choice, jobs_per_batch, round_scale, windows_from_batches
-from aggservice.campaign.optimise.errors import Taus, payable_windows
+from aggservice.campaign.optimise.errors import ErrorTarget, chance_within, payable_windows
 from aggservice.campaign.service.jobs import Job
 from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.campaign.settings.key_layout import KeyTable
@@ -34,6 +38,7 @@ from aggservice.campaign.world.truth import Truth, simulate_reports
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _GRID, _PARTS = 96, 400
+_GRID_OF_SHARES, _PARTS_OF_SHARES = 32, 24
 
 
 def noise_lab(campaign: Campaign, chain: Chain) -> Choice:
@@ -52,8 +57,10 @@ def largest_value(campaign: Campaign, items: MeasuredConversions, place: int) ->
     return int(items.natural[items.measure == place].max(initial=1)) if campaign.measures[place].of == "value" else 1
 
 
-def lower_bound(campaign: Campaign, chains: Sequence[Chain], taus: Taus, queries: Sequence[Query]) -> float | None:
-    """Return an RMSRE_τ that no choice can beat, apart from rounding; None with key discovery.
+def lower_bound(
+    campaign: Campaign, chains: Sequence[Chain], target: ErrorTarget, queries: Sequence[Query]
+) -> float | None:
+    """Return an error that no choice can beat, apart from rounding; None with key discovery.
 
     Reports are lost or late as they are on these chains with the campaign's own scales. ``queries`` have the total ε
     that may be divided.
@@ -63,30 +70,79 @@ def lower_bound(campaign: Campaign, chains: Sequence[Chain], taus: Taus, queries
     campaign = replace(campaign, queries=tuple(queries))
     truths = [simulate_reports(campaign, chain) for chain in chains]
     measures = range(len(campaign.measures))
-    grids = [_grid(max(largest_value(campaign, truth.items, place) for truth in truths)) for place in measures]
+    size = _GRID if target.within is None else _GRID_OF_SHARES
+    grids = [_grid(max(largest_value(campaign, truth.items, place) for truth in truths), size) for place in measures]
+    if target.within is not None:
+        if campaign.client.form == "paper":  # it goes on to an older ad, so that caps may add to a slice
+            return None
+        return _least_missed(campaign, chains, truths, grids, target)
     bias = [np.zeros(grid.size) for grid in grids]
     noise: list[dict[str, Floats]] = [{} for _ in grids]
     fixed = [np.zeros(grid.size) for grid in grids]
     slices = 0
     for chain, truth in zip(chains, truths, strict=True):
-        jobs = payable_windows(campaign, truth.collected.closes_ms)
-        asked = {job.query.name: job.query for job in jobs}
-        total = sum((jobs_per_batch(query) * Fraction(query.epsilon) for query in asked.values()), Fraction(0))
+        jobs, total = _jobs(campaign, truth)
         for job in jobs:
             variance, whole = _least_variance(campaign, job, total)
             for place in measures:
-                of_bias, of_noise, count = _bound_parts(campaign, chain, truth, job, place, grids[place], taus)
-                bias[place] += of_bias
-                into = fixed[place] if not whole else noise[place].setdefault(job.query.name, np.zeros(of_noise.size))
-                into += variance * of_noise
-                slices += count
-    together = campaign.client.form == "deployed" and campaign.client.api == "ara"
-    curves = [_least_by_part(*parts, together) for parts in zip(bias, noise, fixed, strict=True)]
+                true, terms, missing = _clipped(campaign, chain, truth, job, place, grids[place])
+                tau = target.taus[job.query.name, campaign.measures[place].name]
+                weight = np.maximum(true, tau) ** -2.0
+                bias[place] += (weight * missing**2).sum(axis=1)
+                into = (
+                    fixed[place] if not whole else noise[place].setdefault(job.query.name, np.zeros(bias[place].size))
+                )
+                into += variance * float((weight * terms).sum()) * (grids[place] / campaign.client.l1) ** 2
+                slices += true.size
+    curves = [_least_by_part(*parts, _together(campaign)) for parts in zip(bias, noise, fixed, strict=True)]
     return math.sqrt(_divided(curves) / slices) if slices else 0.0
 
 
-def _grid(largest: int) -> Ints:
-    return np.unique(np.rint(np.geomspace(1, largest, _GRID)).astype(np.int64))
+def _grid(largest: int, size: int) -> Ints:
+    return np.unique(np.rint(np.geomspace(1, largest, size)).astype(np.int64))
+
+
+def _jobs(campaign: Campaign, truth: Truth) -> tuple[list[Job], Fraction]:
+    """Return the windows that can be paid for, and the total ε per report of their queries."""
+    jobs = payable_windows(campaign, truth.collected.closes_ms)
+    asked = {job.query.name: job.query for job in jobs}
+    return jobs, sum((jobs_per_batch(query) * Fraction(query.epsilon) for query in asked.values()), Fraction(0))
+
+
+def _least_missed(
+    campaign: Campaign, chains: Sequence[Chain], truths: Sequence[Truth], grids: Sequence[Ints], target: ErrorTarget
+) -> float:
+    """Return a share of slices that miss which no choice can beat: each query has all of ε."""
+    shared = len(grids) > 1 and _together(campaign)
+    parts = np.arange(1, _PARTS_OF_SHARES + 1) / _PARTS_OF_SHARES if shared else np.ones(1)
+    within = [np.zeros((grid.size, parts.size)) for grid in grids]
+    slices = np.zeros(len(grids))
+    for chain, truth in zip(chains, truths, strict=True):
+        jobs, total = _jobs(campaign, truth)
+        for job in jobs:
+            for place, grid in enumerate(grids):
+                true, terms, missing = _clipped(campaign, chain, truth, job, place, grid)
+                allowed = target.allowed(true, job.query.name, campaign.measures[place].name)
+                slices[place] += true.size
+                best = np.zeros((grid.size, parts.size, true.size))
+                for query in _ways_to_ask(campaign, job.query, total):
+                    noise = noise_of_query(campaign, query)
+                    draws = terms * (len(job.batches) if query.job_per == "batch" else 1)
+                    for number, upper in enumerate((*missing[1:], missing[-1])):
+                        scale = np.repeat(parts * campaign.client.l1 / grid[number], true.size)
+                        whole, limit = np.tile(true, parts.size), np.tile(allowed, parts.size)
+                        sent = scale * (whole - np.minimum(np.tile(upper, parts.size), limit))
+                        keys = np.tile(draws, parts.size)
+                        chance = chance_within(sent, keys, limit, truth=whole, scale=scale, noise=noise)
+                        best[number] = np.maximum(best[number], chance.reshape(parts.size, -1))
+                within[place] += best.sum(axis=2)
+    curves = [count - one.max(axis=0) for one, count in zip(within, slices, strict=True)]
+    return _divided(curves) / slices.sum() if slices.any() else 0.0
+
+
+def _together(campaign: Campaign) -> bool:
+    """Whether all measures of a conversion go into one report, so that they share Λ₁."""
+    return campaign.client.form == "deployed" and campaign.client.api == "ara"
 
 
 def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, together: bool) -> Floats:
@@ -105,12 +161,12 @@ def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, tog
 def _divided(curves: Sequence[Floats]) -> float:
     """Return the least total over all divisions of Λ₁; ``curves[m][n]`` is the error of measure m with n + 1 parts.
 
-    The shares of m measures, rounded up to whole parts, are at most ``_PARTS`` + m − 1 parts. So indexes that add up to
-    ``_PARTS`` − 1 cover every division.
+    The shares of m measures, rounded up to whole parts, are at most m − 1 parts more than all. So indexes that add up
+    to the number of parts − 1 cover every division.
     """
     best, *others = curves
     for curve in others:
-        best = np.array([(best[: n + 1] + curve[n::-1]).min() for n in range(_PARTS)])
+        best = np.array([(best[: n + 1] + curve[n::-1]).min() for n in range(best.size)])
     return float(best[-1])
 
 
@@ -119,37 +175,39 @@ def _least_variance(campaign: Campaign, window: Job, total: Fraction) -> tuple[f
 
     The window may have its own job, or be added up from batches. A job uses at most ε = 64.
     """
-    found, whole = [], True
-    for query in (window.query, windows_from_batches(campaign, window.query)):
-        if query is not None:
-            epsilon = total / jobs_per_batch(query)
-            whole = whole and epsilon <= MOST_EPSILON
-            noise = noise_of_query(campaign, replace(query, epsilon=f"{float(min(epsilon, MOST_EPSILON)):.6f}"))
-            found.append(float(noise.variance()) * (len(window.batches) if query.job_per == "batch" else 1))
-    return min(found), whole
+    queries = _ways_to_ask(campaign, window.query, total)
+    found = [
+        float(noise_of_query(campaign, query).variance()) * (len(window.batches) if query.job_per == "batch" else 1)
+        for query in queries
+    ]
+    return min(found), all(total / jobs_per_batch(query) <= MOST_EPSILON for query in queries)
 
 
-def _bound_parts(
-    campaign: Campaign, chain: Chain, truth: Truth, job: Job, place: int, grid: Ints, taus: Taus
-) -> tuple[Floats, Floats, int]:
-    """Return, per clipping bound, the squared bias and the noise of a job's slices; and the number of slices.
+def _ways_to_ask(campaign: Campaign, query: Query, total: Fraction) -> list[Query]:
+    """Return the query with all of a total ε per report: as it is, and with windows that are added up from batches."""
+    ways = [one for one in (query, windows_from_batches(campaign, query)) if one is not None]
+    epsilons = [min(total / jobs_per_batch(one), MOST_EPSILON) for one in ways]
+    return [replace(one, epsilon=f"{float(each):.6f}") for one, each in zip(ways, epsilons, strict=True)]
 
-    The noise is for a variance of 1 and a measure that gets all of Λ₁. Reports that were lost or late count as bias.
+
+def _clipped(
+    campaign: Campaign, chain: Chain, truth: Truth, job: Job, place: int, grid: Ints
+) -> tuple[Floats, Ints, Floats]:
+    """Return truth and number of keys of a job's slices, and what each slice misses per clipping bound (first axis).
+
+    Reports that were lost or late are missing whole.
     """
     by_key = job_truth(campaign, chain, truth, job)
-    items, measure = truth.items, campaign.measures[place]
+    items = truth.items
     window = np.zeros(campaign.batches, dtype=np.bool_)
     window[list(job.batches)] = True
     chosen = np.flatnonzero(window[truth.collected.period] & items.attributable & (items.measure == place))
     keys = KeyTable(by_key.high, by_key.low).find(items.true_high[chosen], items.true_low[chosen])
     slice_of, size = by_key.slice_of[keys], by_key.slice_truth.size
     terms = np.bincount(by_key.slice_of[by_key.domain], minlength=size)
-    shown = (by_key.slice_measure == place) & (terms > 0)
+    shown = np.flatnonzero((by_key.slice_measure == place) & (terms > 0))
     natural, sent = items.natural[chosen], ~np.isin(truth.collected.fate[chosen], (Fate.LOST, Fate.LATE))
-    weight = np.maximum(by_key.slice_truth, taus[job.query.name, measure.name]).astype(np.float64) ** -2.0
-    bias = np.zeros(grid.size)
+    missing = np.empty((grid.size, shown.size))
     for number, bound in enumerate(grid.tolist()):
-        missing = sums_at(slice_of, natural - np.where(sent, np.minimum(natural, bound), 0), size).astype(np.float64)
-        bias[number] = float((weight * missing**2)[shown].sum())
-    noise = float((weight * terms)[shown].sum()) * (grid / campaign.client.l1) ** 2
-    return bias, noise, int(shown.sum())
+        missing[number] = sums_at(slice_of, natural - np.where(sent, np.minimum(natural, bound), 0), size)[shown]
+    return by_key.slice_truth[shown].astype(np.float64), terms[shown], missing

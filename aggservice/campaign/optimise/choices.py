@@ -1,5 +1,6 @@
 """What ``optimise`` may choose: the scale and clipping bound of each measure, the cap of a device, ε per query, and
-whether rolling windows have jobs of their own or add up those of their batches.
+whether rolling windows have jobs of their own or add up those of their batches. If the user allows it, also what is
+asked: the length of batches, and values of key fields that are merged.
 """
 
 from __future__ import annotations
@@ -10,7 +11,12 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
+from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.settings.campaign import Campaign, Query
+from aggservice.campaign.settings.key_layout import KeyField, KeyLayout
+
+Groups = tuple[tuple[int, ...], ...]
+"""Groups of a field's codes, each of which becomes one value."""
 
 T = TypeVar("T")
 
@@ -21,13 +27,18 @@ MOST_EPSILON = Fraction(64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Values of everything that may be chosen. ``scales`` and ``most`` are per measure, the rest per query."""
+    """Values of everything that may be chosen. ``scales`` and ``most`` are per measure, ``epsilons``, ``job_per`` and
+    ``windows`` per query, ``merges`` per key field.
+    """
 
     scales: tuple[Fraction, ...]
     most: tuple[int, ...]
     cap: int
     epsilons: tuple[str, ...]
     job_per: tuple[Literal["window", "batch"], ...]
+    batch_hours: int
+    windows: tuple[int, ...]
+    merges: tuple[Groups, ...]
 
     @classmethod
     def of(cls, campaign: Campaign) -> Choice:
@@ -38,6 +49,9 @@ class Choice:
             cap=campaign.client.cap,
             epsilons=tuple(query.epsilon for query in campaign.queries),
             job_per=tuple(query.job_per for query in campaign.queries),
+            batch_hours=campaign.collection.batch_hours,
+            windows=tuple(query.window for query in campaign.queries),
+            merges=((),) * len(campaign.keys.fields),
         )
 
     def fits(self, campaign: Campaign) -> bool:
@@ -64,6 +78,14 @@ class Choice:
                 found["queries", str(place), "epsilon"] = self.epsilons[place]
             if self.job_per[place] != query.job_per:
                 found["queries", str(place), "job_per"] = self.job_per[place]
+            if self.windows[place] != query.window:
+                found["queries", str(place), "window"] = self.windows[place]
+        if self.batch_hours != now.batch_hours:
+            found["collection", "batch_hours"] = self.batch_hours
+        for place, (field, groups) in enumerate(zip(campaign.keys.fields, self.merges, strict=True)):
+            if groups:
+                merged = field.grouped(named_groups(field, groups)).groups
+                found["keys", "fields", str(place), "groups"] = {name: list(one) for name, one in merged.items()}
         return found
 
     def without_each_knob(self, campaign: Campaign) -> dict[str, Choice]:
@@ -77,7 +99,10 @@ class Choice:
             back = replace(back, most=with_value(self.most, place, file.most[place]))
             found[f"scale and clipping of {measure.name}"] = back
         found["cap of a device"] = replace(self, cap=file.cap)
-        found["ε and jobs of queries"] = replace(self, epsilons=file.epsilons, job_per=file.job_per)
+        paid = with_batch_hours(campaign, file, self.batch_hours)
+        found["ε and jobs of queries"] = replace(self, epsilons=paid.epsilons, job_per=paid.job_per)
+        found["length of batches"] = with_batch_hours(campaign, self, file.batch_hours)
+        found["merged values"] = replace(self, merges=file.merges)
         return {name: one for name, one in found.items() if one != self and one.fits(campaign)}
 
     def apply(self, campaign: Campaign) -> Campaign:
@@ -90,10 +115,45 @@ class Choice:
         if client.kind in ("reach", "frequency"):
             measures = (replace(campaign.measures[0], scale=Fraction(client.l1 // self.cap)),)
         queries = tuple(
-            replace(query, epsilon=epsilon, job_per=job_per)
-            for query, epsilon, job_per in zip(campaign.queries, self.epsilons, self.job_per, strict=True)
+            replace(query, epsilon=epsilon, job_per=job_per, window=window)
+            for query, epsilon, job_per, window in zip(
+                campaign.queries, self.epsilons, self.job_per, self.windows, strict=True
+            )
         )
-        return replace(campaign, client=client, measures=measures, queries=queries)
+        collection = replace(campaign.collection, batch_hours=self.batch_hours)
+        keys = campaign.keys
+        if any(self.merges):
+            fields = zip(keys.fields, self.merges, strict=True)
+            keys = KeyLayout(fields=tuple(field.grouped(named_groups(field, groups)) for field, groups in fields))
+        return replace(campaign, client=client, measures=measures, queries=queries, collection=collection, keys=keys)
+
+
+def named_groups(field: KeyField, groups: Groups) -> dict[str, tuple[str, ...]]:
+    """Return the values of each group by a new name: "all", "other", or "other 1", "other 2", …"""
+    named = {}
+    for number, codes in enumerate(groups, 1):
+        name = "all" if len(codes) == len(field.values) else "other" if len(groups) == 1 else f"other {number}"
+        while name in field.values:
+            name += " values"
+        named[name] = tuple(field.values[code] for code in codes)
+    return named
+
+
+def with_batch_hours(campaign: Campaign, choice: Choice, hours: int) -> Choice:
+    """Return the choice with batches of another length; rolling windows keep their hours, reports their total ε."""
+    epsilons, windows = list(choice.epsilons), list(choice.windows)
+    for place, query in enumerate(choice.apply(campaign).queries):
+        span = query.window * choice.batch_hours
+        if query.over != "rolling" or hours == choice.batch_hours:
+            continue
+        if span % hours:
+            raise CampaignError(
+                f"a window of query {query.name!r} has {span} hours, which is not a number of batches of {hours} hours"
+            )
+        made = replace(query, window=span // hours)
+        total = Fraction(query.epsilon) * jobs_per_batch(query)
+        windows[place], epsilons[place] = made.window, decimal_epsilon(total / jobs_per_batch(made))
+    return replace(choice, batch_hours=hours, windows=tuple(windows), epsilons=tuple(epsilons))
 
 
 def with_value(values: tuple[T, ...], place: int, value: T) -> tuple[T, ...]:
@@ -141,10 +201,10 @@ def windows_from_batches(campaign: Campaign, query: Query) -> Query | None:
         return None
     made = replace(query, job_per="batch")
     total = Fraction(query.epsilon) * jobs_per_batch(query) / jobs_per_batch(made)
-    return replace(made, epsilon=_decimal(total))
+    return replace(made, epsilon=decimal_epsilon(total))
 
 
-def _decimal(epsilon: Fraction) -> str:
+def decimal_epsilon(epsilon: Fraction) -> str:
     """Return an ε as decimal text, rounded down to the step; at least one step, at most what a job may use."""
     rounded = min(max(epsilon // _EPSILON_STEP * _EPSILON_STEP, _EPSILON_STEP), MOST_EPSILON)
     return f"{float(rounded):.3f}".rstrip("0").rstrip(".")
@@ -169,5 +229,5 @@ def split_epsilon(campaign: Campaign, noise: Mapping[str, float]) -> tuple[str, 
         if query.name not in weight:
             found.append(query.epsilon)
             continue
-        found.append(_decimal(Fraction(weight[query.name] / whole) * total))
+        found.append(decimal_epsilon(Fraction(weight[query.name] / whole) * total))
     return tuple(found)

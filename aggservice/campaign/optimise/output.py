@@ -8,7 +8,8 @@ from typing import Any
 from aggservice.campaign.errors import MissingExtraError
 from aggservice.campaign.file.campaign import parse_campaign
 from aggservice.campaign.optimise.choices import Choice, file_number, set_field
-from aggservice.campaign.optimise.search import Figures, Proposal
+from aggservice.campaign.optimise.proposal import Figures, Proposal
+from aggservice.campaign.optimise.question import described
 from aggservice.campaign.output.page import escaped, html_page, inline_svg
 from aggservice.campaign.output.plots import BLUE, GREEN, GREY, ORANGE, SETTINGS, literal, pyplot, save
 from aggservice.files.atomic import whole_file
@@ -41,35 +42,38 @@ def write_page(proposal: Proposal, folder: Path) -> Path:
     """Write ``report.html`` and the picture of what each knob is worth into a folder; return the page."""
     plt = pyplot()
     folder.mkdir(parents=True, exist_ok=True)
-    bars = {"as it is": proposal.as_is.expected, "Noise Lab's rule": proposal.noise_lab.expected}
-    bars |= {f"proposed, without: {name}": error for name, error in proposal.without.items()}
-    bars["proposed"] = proposal.proposed.expected
+    target = proposal.target
+    errors = {"as it is": proposal.as_is.expected, "Noise Lab's rule": proposal.noise_lab.expected}
+    errors |= {f"proposed, without: {name}": error for name, error in proposal.without.items()}
+    bars = {name: target.shown(error) for name, error in (errors | {"proposed": proposal.proposed.expected}).items()}
     with plt.rc_context(SETTINGS):
         figure, axes = plt.subplots(figsize=(9.6, 1.4 + 0.45 * len(bars)))
         colors = [GREY, GREY, *(ORANGE for _ in proposal.without), BLUE]
         axes.barh(range(len(bars)), list(bars.values()), color=colors)
-        for row, error in enumerate(bars.values()):
-            axes.text(error, row, f" {error:.4f}", va="center")
-        if proposal.bound:
-            axes.axvline(proposal.bound, color=GREEN, linestyle="--", label="no choice gets below")
+        for row, value in enumerate(bars.values()):
+            axes.text(value, row, f" {value:.4f}", va="center")
+        if proposal.bound is not None:
+            label = f"no choice gets {'below' if target.within is None else 'above'}"
+            axes.axvline(target.shown(proposal.bound), color=GREEN, linestyle="--", label=label)
             axes.legend(frameon=False, loc="lower right")
-        axes.set_xlim(0, 1.15 * max(bars.values()))
+        axes.set_xlim(0, 1.15 * max(bars.values()) or 1)
         axes.set_yticks(range(len(bars)), [literal(name) for name in bars])
         axes.invert_yaxis()
-        axes.set_xlabel("error to expect, RMSRE over all slices")
+        axes.set_xlabel(literal(f"{target.name} to expect, over all slices"))
         axes.set_title(literal(f"{proposal.campaign.name}: what each knob is worth"))
         picture = save(plt, figure, folder / "knobs")
     choices = {"proposed": proposal.proposed, "as it is": proposal.as_is, "Noise Lab's rule": proposal.noise_lab}
     values = [named_values(proposal, one.choice) for one in choices.values()]
+    names, empty = dict.fromkeys(name for one in values for name in one), ""
     rows = "".join(
-        f"<tr><td>{escaped(name)}</td>{''.join(f'<td>{escaped(one[name])}</td>' for one in values)}</tr>"
-        for name in values[0]
+        f"<tr><td>{escaped(name)}</td>{''.join(f'<td>{escaped(one.get(name, empty))}</td>' for one in values)}</tr>"
+        for name in names
     )
     body = (
         f"<h1>{escaped(proposal.campaign.name)}</h1><p class='lead'>A better use of the same ε.</p>"
         f"<table><tr><th></th>{''.join(f'<th>{name}</th>' for name in choices)}</tr>{rows}</table>"
-        f"<figure>{inline_svg(picture)}<figcaption>The error to expect on people who did not choose. An orange bar is "
-        "the proposal with one knob left as the file has it: what it is above the proposal is what that knob is worth."
+        f"<figure>{inline_svg(picture)}<figcaption>What to expect on people who did not choose. An orange bar is the "
+        "proposal with one knob left as the file has it: its difference from the proposal is what that knob is worth."
         "</figcaption></figure>"
     )
     page = folder / "report.html"
@@ -90,24 +94,33 @@ def named_values(proposal: Proposal, choice: Choice) -> dict[str, str]:
         found[f"queries.{query.name}.epsilon"] = epsilon
         if query.over == "rolling":
             found[f"queries.{query.name}.job_per"] = job_per
+    if proposal.limit is not None:
+        found |= dict(described(campaign, choice))
+        for query, window in zip(campaign.queries, choice.windows, strict=True):
+            if query.over == "rolling":
+                found[f"queries.{query.name}.window"] = str(window)
     return found
 
 
 def proposal_to_plain(proposal: Proposal) -> dict[str, Any]:
     """Return plain values for JSON."""
 
+    target = proposal.target
+
     def plain(figures: Figures) -> dict[str, Any]:
         return {
             "values": named_values(proposal, figures.choice),
-            "expected_where_chosen": figures.chosen_on,
-            "expected": figures.expected,
-            "judged": figures.judged,
+            "expected_where_chosen": target.shown(figures.chosen_on),
+            "expected": target.shown(figures.expected),
+            "judged": None if figures.judged is None else target.shown(figures.judged),
+            "slices": figures.slices,
+            "empty_slices": figures.empty,
         }
 
     return {
         "campaign": proposal.campaign.name,
-        "error": "RMSRE_τ over all slices",
-        "tau": {f"{query}, {measure}": tau for (query, measure), tau in proposal.taus.items()},
+        "target": f"{target.name} over all slices",
+        "tau": {f"{query}, {measure}": tau for (query, measure), tau in target.taus.items()},
         "repetitions": proposal.repetitions,
         "evaluations": proposal.evaluations,
         "proposed": plain(proposal.proposed),
@@ -115,7 +128,12 @@ def proposal_to_plain(proposal: Proposal) -> dict[str, Any]:
         "noise_lab": plain(proposal.noise_lab),
         "gain_over_as_is": proposal.gain_over(proposal.as_is),
         "gain_over_noise_lab": proposal.gain_over(proposal.noise_lab),
-        "expected_without": dict(proposal.without),
-        "lower_bound": proposal.bound,
+        "expected_without": {name: target.shown(error) for name, error in proposal.without.items()},
+        "lower_bound" if target.within is None else "upper_bound": None
+        if proposal.bound is None
+        else target.shown(proposal.bound),
         "gap_to_bound": proposal.gap,
+        "reach": None if proposal.limit is None else target.shown(proposal.limit),
+        "reached": proposal.limit is None or proposal.proposed.chosen_on <= proposal.limit,
+        "frontier": [plain(one) for one in proposal.frontier],
     }

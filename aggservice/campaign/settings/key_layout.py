@@ -71,6 +71,8 @@ class KeyField:
         >>> ads.grouped({"rest": ["a", "c"]}).values, ads.grouped({"rest": ["a", "c"]}).codes
         (('b', 'rest'), (1, 0, 1))
         """
+        if not groups:
+            return self
         values, codes = merged_values(self.values, groups)
         if self.codes:
             codes = tuple(codes[code] for code in self.codes)

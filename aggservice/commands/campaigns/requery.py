@@ -1,4 +1,4 @@
-"""``aggservice requery``, ``plan`` and ``optimise``: run scenarios, split ε over queries, propose settings."""
+"""``aggservice requery`` and ``plan``: run scenarios, split ε over queries."""
 
 from __future__ import annotations
 
@@ -12,21 +12,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from aggservice.campaign import (
-    CampaignError,
-    ScenarioResult,
-    load_campaign,
-    load_plan,
-    load_scenario,
-    make_plan,
-    run_scenario,
-)
-from aggservice.campaign.optimise.output import named_values, proposal_to_plain, write_page, write_proposal
-from aggservice.campaign.optimise.search import Proposal
-from aggservice.campaign.optimise.search import optimise as search
+from aggservice.campaign import CampaignError, ScenarioResult, load_plan, load_scenario, make_plan, run_scenario
 from aggservice.campaign.plan.file import feasibility_text, plan_to_plain
 from aggservice.campaign.requery.run import StepResult
-from aggservice.commands.console import NO, Json, progress_bar
+from aggservice.commands.console import NO, Json
 from aggservice.mechanisms import SecureBits, SystemClock
 
 
@@ -129,67 +118,3 @@ def plan(
         console.print(feasibility_text(made), highlight=False, markup=False)
     if not made.feasible:
         raise typer.Exit(NO)
-
-
-def optimise(
-    file: Annotated[Path, typer.Argument(help="A campaign file.")],
-    out: Annotated[Path | None, typer.Option(help="Write the file with the proposal here.")] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write report.html, with what each knob is worth, into this folder.")
-    ] = None,
-    repetitions: Annotated[
-        int, typer.Option(help="Releases that measure the error of each choice; 0: none.", min=0)
-    ] = 200,
-    seed: Annotated[str, typer.Option(help="The seed of both populations, to choose on and to judge on.")] = "optimise",
-    as_json: Json = False,
-) -> None:
-    """Propose scales, clipping bounds and ε with less error.
-
-    The total ε stays the file's. The choice is made on one population, or one half of a log's devices, and judged on
-    another. The error is RMSRE_τ over all slices.
-    """
-    campaign = load_campaign(file)
-    with progress_bar(shown=not as_json) as bar:
-        found = search(
-            campaign, seed=seed, repetitions=repetitions, progress=lambda done: bar("choices tried", done, None)
-        )
-    page = None if report is None else write_page(found, report)
-    if out is not None:
-        write_proposal(found, file, out)
-    if as_json:
-        typer.echo(json.dumps(proposal_to_plain(found), ensure_ascii=False, indent=1))
-        return
-    _show_proposal(found)
-    if out is not None:
-        typer.echo(f"File: {out.resolve()}")
-    if page is not None:
-        typer.echo(f"Report: {page.resolve()}")
-
-
-def _show_proposal(found: Proposal) -> None:
-    console = Console()
-    columns = {"proposed": found.proposed, "as it is": found.as_is, "Noise Lab's rule": found.noise_lab}
-    table = Table(title=f"{found.campaign.name}: {found.evaluations} choices tried", title_justify="left")
-    table.add_column("")
-    for name in columns:
-        table.add_column(name, justify="right")
-    values = [named_values(found, one.choice) for one in columns.values()]
-    for name in values[0]:
-        table.add_row(escape(name), *(one[name] for one in values))
-    table.add_row("error to expect", *(f"{one.expected:.4f}" for one in columns.values()))
-    if found.repetitions:
-        table.add_row(f"error of {found.repetitions} releases", *(f"{one.judged:.4f}" for one in columns.values()))
-    console.print(table)
-    for name, error in found.without.items():
-        console.print(f"Without {escape(name)}: error to expect {error:.4f}.", highlight=False)
-    console.print(
-        f"The proposal's error is {found.gain_over(found.as_is):.1%} below that of the file as it is, and "
-        f"{found.gain_over(found.noise_lab):.1%} below that of Noise Lab's rule, on other people.",
-        highlight=False,
-    )
-    if found.bound is not None and found.gap is not None:
-        console.print(
-            f"No scale, clipping bound or split of ε gets below {found.bound:.4f}: a gap of {found.gap:.0%}.",
-            highlight=False,
-        )
-    console.print("A simulation from a seed: nothing was released.", highlight=False)

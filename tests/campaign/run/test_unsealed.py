@@ -10,7 +10,7 @@ import pytest
 
 from aggservice.campaign import CampaignError, RunError, RunResult, parse_campaign, run_campaign, run_sweep
 from aggservice.campaign.file.campaign import campaign_of
-from aggservice.campaign.optimise.search import optimise
+from aggservice.campaign.optimise.proposal import optimise
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
 from aggservice.campaign.service.jobs import jobs_of
 from aggservice.campaign.service.payers import Payers

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from aggservice.campaign import Campaign, CampaignError, load_campaign, parse_campaign
 from aggservice.campaign.optimise.bound import lower_bound, noise_lab
 from aggservice.campaign.optimise.choices import Choice, jobs_per_batch, split_epsilon
-from aggservice.campaign.optimise.errors import default_taus, expected
+from aggservice.campaign.optimise.errors import expected, target_of
 from aggservice.campaign.optimise.output import write_proposal
-from aggservice.campaign.optimise.search import Proposal, halves, optimise
+from aggservice.campaign.optimise.proposal import Proposal, halves, optimise
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.truth import simulate_events
 from aggservice.commands import app
@@ -91,9 +91,9 @@ def test_values_above_the_budget_get_a_scale_below_one(tmp_path: Path) -> None:
 def test_the_bound_knows_what_was_lost() -> None:
     """In a month with late reports most of the error is what came too late, which no choice brings back."""
     campaign, chain = smaller("late_reports", 8000), Chain.seeded("late")
-    taus = default_taus(noise_lab(campaign, chain).apply(campaign))
-    bound = lower_bound(campaign, [chain], taus, campaign.queries)
-    assert bound is not None and bound <= expected(campaign, chain, taus).rmsre <= 1.5 * bound
+    target = target_of(campaign, noise_lab(campaign, chain).apply(campaign), None)
+    bound = lower_bound(campaign, [chain], target, campaign.queries)
+    assert bound is not None and bound <= expected(campaign, chain, target).rmsre <= 1.5 * bound
 
 
 def test_a_campaign_file_is_written(tmp_path: Path) -> None:
@@ -186,15 +186,15 @@ def test_the_halves_of_a_log_share_no_device(log: Campaign) -> None:
 
 def test_the_bound_is_below_every_choice(log: Campaign) -> None:
     chain = Chain.seeded("bound")
-    taus = default_taus(noise_lab(log, chain).apply(log))
-    bound = lower_bound(log, [chain], taus, log.queries)
+    target = target_of(log, noise_lab(log, chain).apply(log), None)
+    bound = lower_bound(log, [chain], target, log.queries)
     assert bound is not None
     errors = []
     for most in (5, 20, 60, 200, 500):
         for share in (0.1, 0.5, 1.0):
             choice = replace(Choice.of(log), most=(most,), scales=(Fraction(int(share * 65536), most),))
             assert choice.fits(log)
-            errors.append(expected(choice.apply(log), chain, taus).rmsre)
+            errors.append(expected(choice.apply(log), chain, target).rmsre)
     assert bound <= min(errors) <= 1.3 * bound  # one conversion per source: the bound is nearly reached
 
 
