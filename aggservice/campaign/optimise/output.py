@@ -9,7 +9,7 @@ from aggservice.campaign.errors import MissingExtraError
 from aggservice.campaign.file.campaign import parse_campaign
 from aggservice.campaign.optimise.choices import Choice, file_number, set_field
 from aggservice.campaign.optimise.proposal import Figures, Proposal
-from aggservice.campaign.optimise.question import described
+from aggservice.campaign.optimise.question import values_left
 from aggservice.campaign.output.page import escaped, html_page, inline_svg
 from aggservice.campaign.output.plots import BLUE, GREEN, GREY, ORANGE, SETTINGS, literal, pyplot, save
 from aggservice.files.atomic import whole_file
@@ -95,7 +95,9 @@ def named_values(proposal: Proposal, choice: Choice) -> dict[str, str]:
         if query.over == "rolling":
             found[f"queries.{query.name}.job_per"] = job_per
     if proposal.limit is not None:
-        found |= dict(described(campaign, choice))
+        found["collection.batch_hours"] = str(choice.batch_hours)
+        for name, left in values_left(campaign, choice):
+            found[f"keys.{name}"] = f"{left} of {len(campaign.keys.field(name).values)} values"
         for query, window in zip(campaign.queries, choice.windows, strict=True):
             if query.over == "rolling":
                 found[f"queries.{query.name}.window"] = str(window)

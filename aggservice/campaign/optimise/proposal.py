@@ -128,11 +128,11 @@ def optimise(
     )
     now, rule = Choice.of(campaign), noise_lab(choosing, learn[0])
     target = target_of(choosing, rule.apply(choosing), within)
-    lengths = (now.batch_hours, *hours)
-    for length in lengths:
+    for length in hours:
         _check_length(campaign, now, length)
     search = Search(choosing, learn, target, progress)
     starts = [one for one in dict.fromkeys((now, rule)) if one.fits(campaign)]
+    lengths = (now.batch_hours, *hours)
     found = questions(search, starts, lengths, fields, learn, math.inf if limit is None else limit)
     best = finest(search, found, math.inf if limit is None else limit)
 
@@ -183,7 +183,7 @@ def _limit(within: Fraction | None, reach: float | None, asked: bool) -> float |
         return 1 - share
     if reach is None:
         raise CampaignError(
-            "shorter batches and more values always have a larger RMSRE: say which error is good enough to reach"
+            "shorter batches and more values have a larger RMSRE: say which error is good enough to reach"
         )
     if not 0 < reach < math.inf:
         raise CampaignError(f"the error to reach is {reach:g}: give a number above 0")

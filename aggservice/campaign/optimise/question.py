@@ -1,8 +1,8 @@
 """What is asked: how long batches are, and which values of key fields are merged.
 
-Both change the question, so they are chosen only if the user allows it, and by another rule than scales and ε. A
-coarser question always has a smaller error. The best one is the finest, with the most slices, whose error reaches what
-the user calls good enough. If none does, it is the one with the least error.
+Both change the question, so they are chosen only if the user allows it, and by another rule than scales and ε: as a
+rule, the coarser the question, the smaller its error. The best one is the finest, with the most slices, whose error
+reaches what the user calls good enough. If none does, it is the one with the least error.
 
 Values are merged smallest first: the two smallest values of a field become one, then the two smallest of what is left,
 and so on (the order of Huffman's code). So large values stay alone, and groups are of similar size.
@@ -29,7 +29,7 @@ from aggservice.campaign.world.truth import simulate_reports
 Floats = NDArray[np.float64]
 
 _COMBINATIONS = 64
-"""How many combinations of numbers of values are computed, before the best of them is refined."""
+"""About how many combinations of numbers of values are computed, before the best of them is refined."""
 
 
 def mergeable(campaign: Campaign) -> dict[str, str]:
@@ -156,7 +156,7 @@ def least_merged(search: Search, choice: Choice, sizes: dict[str, Floats], limit
     Between it and the next finer numbers of the grid, each field is halved in turn.
     """
     names = list(sizes)
-    each = max(2, int(_COMBINATIONS ** (1 / len(names))))
+    each = max(2, round(_COMBINATIONS ** (1 / len(names))))
     grids = [_numbers(sizes[name].size, each) for name in names]
     least, best = dict[str, int](), np.inf
     for numbers in sorted(product(*grids), key=lambda one: (-prod(one), one)):
@@ -194,10 +194,8 @@ def _numbers(values: int, count: int) -> list[int]:
     return sorted({round(float(one)) for one in np.geomspace(values, 1, count)}, reverse=True)
 
 
-def described(campaign: Campaign, choice: Choice) -> Iterator[tuple[str, str]]:
-    """Yield what a choice asks, as names and values: the length of batches, and how many values each field has left."""
-    yield "collection.batch_hours", str(choice.batch_hours)
+def values_left(campaign: Campaign, choice: Choice) -> Iterator[tuple[str, int]]:
+    """Yield the key fields that a choice merges, each with the number of values left."""
     for field, groups in zip(campaign.keys.fields, choice.merges, strict=True):
         if groups:
-            merged = sum(map(len, groups))
-            yield f"keys.{field.name}", f"{len(field.values) - merged + len(groups)} values of {len(field.values)}"
+            yield field.name, len(field.values) - sum(map(len, groups)) + len(groups)

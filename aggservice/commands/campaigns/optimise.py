@@ -16,6 +16,7 @@ from aggservice.campaign import CampaignError, load_campaign
 from aggservice.campaign.optimise.output import named_values, proposal_to_plain, write_page, write_proposal
 from aggservice.campaign.optimise.proposal import Proposal
 from aggservice.campaign.optimise.proposal import optimise as propose
+from aggservice.campaign.optimise.question import values_left
 from aggservice.commands.console import Json, progress_bar
 
 _FEW = 0.005
@@ -156,7 +157,9 @@ def _show(found: Proposal) -> None:
 def _frontier(found: Proposal) -> Table:
     """Return the best choice for each length of batches."""
     table = Table(title="Lengths of batches", title_justify="left")
-    for name in ("batch hours", "slices", f"{found.target.name} to expect", "where it was chosen", "good enough"):
+    merged = any(any(one.choice.merges) for one in found.frontier)
+    names = ["batch hours", "slices", f"{found.target.name} to expect", "where it was chosen", "good enough"]
+    for name in names + ["merged to"] * merged:
         table.add_column(name, justify="right")
     for one in found.frontier:
         enough = found.limit is None or one.chosen_on <= found.limit
@@ -167,5 +170,6 @@ def _frontier(found: Proposal) -> Table:
             found.target.text(one.expected),
             found.target.text(one.chosen_on),
             "yes" if enough else "no",
+            *[", ".join(f"{name} {left}" for name, left in values_left(found.campaign, one.choice))] * merged,
         )
     return table

@@ -204,7 +204,7 @@ def test_the_command_shows_the_frontier_and_writes_the_file(file: Path, tmp_path
     asked += ["--batch-hours", "48,96", "--merge", "auto", "--reach", "0.9", "--out", str(out)]
     shown = CliRunner().invoke(app, [*asked, "--report", str(tmp_path / "page")])
     assert shown.exit_code == 0, shown.output
-    for words in ("Lengths of batches", "share within 10 %", "keys.product", "1 values of 3", "percentage points"):
+    for words in ("Lengths of batches", "share within 10 %", "keys.product", "1 of 3 values", "percentage points"):
         assert words in shown.output
     page = (tmp_path / "page" / "report.html").read_text(encoding="utf-8")
     assert "share within 10 %" in page and "merged values" in page
