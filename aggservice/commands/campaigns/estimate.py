@@ -97,7 +97,7 @@ def quantile(
     rows = _Rows(summary, epsilon, l1)
     sums = [rows.total(one, scale) for one in buckets.split(",")]
     counts, variances = (np.array([getattr(one, name) for one in sums]) for name in ("value", "variance"))
-    _show("bucket", quantile_of(counts, variances, p, level=level), as_json)
+    _show("place of the bucket, from 0:", quantile_of(counts, variances, p, level=level), as_json)
 
 
 @estimate.command()
@@ -138,7 +138,7 @@ class _Rows:
         chosen = _numbers(buckets)
         for bucket in chosen:
             if bucket not in self._metrics:
-                refuse(f"bucket {bucket:#x} is not in {self._path}: aggservice convert shows its buckets")
+                refuse(f"bucket {bucket:#x} is not in {self._path}: aggservice convert summary shows its buckets")
         value = sum(self._metrics[bucket] for bucket in chosen) / scale
         return NoisySum(value=value, variance=len(chosen) * self._variance / scale**2)
 
