@@ -53,6 +53,9 @@ def mergeable(campaign: Campaign) -> dict[str, str]:
 def fields_to_merge(campaign: Campaign, names: Sequence[str]) -> tuple[str, ...]:
     """Return the fields that may be merged; ``names`` are the user's, or ``auto`` alone for all that can be."""
     known = mergeable(campaign)
+    for query in campaign.queries:
+        if names and query.discovery:
+            raise CampaignError(f"query {query.name!r} discovers its keys: only values of declared keys can be merged")
     if tuple(names) == ("auto",):
         return tuple(name for name, reason in known.items() if not reason)
     for name in names:
@@ -81,12 +84,20 @@ def smallest_merged(sizes: Floats, left: int) -> Groups:
     >>> smallest_merged(np.array([5.0, 1.0, 9.0, 2.0]), 2)
     ((0, 1, 3),)
     """
-    heap: list[tuple[float, int, tuple[int, ...]]] = [(size, code, (code,)) for code, size in enumerate(sizes.tolist())]
+    heap = [(size, code) for code, size in enumerate(sizes.tolist())]
     heapq.heapify(heap)
+    into = list(range(sizes.size))
     while len(heap) > left:
-        (size, code, some), (more, _, others) = heapq.heappop(heap), heapq.heappop(heap)
-        heapq.heappush(heap, (size + more, code, some + others))
-    return tuple(sorted(tuple(sorted(codes)) for _, _, codes in heap if len(codes) > 1))
+        (size, code), (more, other) = heapq.heappop(heap), heapq.heappop(heap)
+        into[other] = code
+        heapq.heappush(heap, (size + more, code))
+    groups: dict[int, list[int]] = {}
+    for code in range(sizes.size):
+        first = code
+        while into[first] != first:
+            into[first] = first = into[into[first]]
+        groups.setdefault(first, []).append(code)
+    return tuple(sorted(tuple(codes) for codes in groups.values() if len(codes) > 1))
 
 
 def questions(
@@ -124,9 +135,7 @@ def _is_hidden(campaign: Campaign, name: str) -> bool:
 
     Reach and frequency are not sums over values: a device counts once per value.
     """
-    return campaign.client.kind == "attribution" and all(
-        name not in query.by and not query.discovery for query in campaign.queries
-    )
+    return campaign.client.kind == "attribution" and all(name not in query.by for query in campaign.queries)
 
 
 def _merged(campaign: Campaign, choice: Choice, sizes: dict[str, Floats], left: dict[str, int]) -> Choice:

@@ -154,6 +154,7 @@ def test_the_two_smallest_are_merged_first() -> None:
         ((1, 2, 3, 4),),
         ((0, 1, 2, 3, 4),),
     ]
+    assert [len(codes) for codes in smallest_merged(np.zeros(50_000), 2)] == [49_999]  # in less than a second
 
 
 def test_values_are_merged_and_written(file: Path) -> None:
@@ -187,6 +188,9 @@ def test_what_cannot_be_merged_or_reached(file: Path) -> None:
     for names, problem in (["color"], "no key field 'color'"), (["product"], "the filters name its values"):
         with pytest.raises(CampaignError, match=problem):
             fields_to_merge(filtered, names)
+
+    with pytest.raises(CampaignError, match="discovers its keys"):
+        fields_to_merge(smaller("key_discovery", 10), ["auto"])
 
     def refused(problem: str, **asked: object) -> None:
         with pytest.raises(CampaignError, match=problem):
