@@ -9,8 +9,8 @@ the contributions of v fit into Λ₁, and larger values are dropped, which is w
 measures share Λ₁, in parts that add up to 1.
 
 For the share of slices within x % of the truth it is the same, except that each query has all of ε. The chance that
-|bias + noise| stays within a limit falls with the bias and, while the bias is within the limit, with the noise; a bias
-beyond the limit is taken as the limit.
+|bias + noise| stays within a limit falls with the bias and, while the bias is within the limit, with the noise; beyond
+the limit, some noise helps (``most_within``).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from aggservice.campaign.world.truth import Truth, simulate_reports
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _GRID, _PARTS = 96, 400
-_GRID_OF_SHARES, _PARTS_OF_SHARES = 32, 24
+_PARTS_OF_SHARES = 48
 
 
 def noise_lab(campaign: Campaign, chain: Chain) -> Choice:
@@ -70,8 +70,7 @@ def lower_bound(
     campaign = replace(campaign, queries=tuple(queries))
     truths = [simulate_reports(campaign, chain) for chain in chains]
     measures = range(len(campaign.measures))
-    size = _GRID if target.within is None else _GRID_OF_SHARES
-    grids = [_grid(max(largest_value(campaign, truth.items, place) for truth in truths), size) for place in measures]
+    grids = [_grid(max(largest_value(campaign, truth.items, place) for truth in truths)) for place in measures]
     if target.within is not None:
         if campaign.client.form == "paper":  # it goes on to an older ad, so that caps may add to a slice
             return None
@@ -98,8 +97,8 @@ def lower_bound(
     return math.sqrt(_divided(curves) / slices) if slices else 0.0
 
 
-def _grid(largest: int, size: int) -> Ints:
-    return np.unique(np.rint(np.geomspace(1, largest, size)).astype(np.int64))
+def _grid(largest: int) -> Ints:
+    return np.unique(np.rint(np.geomspace(1, largest, _GRID)).astype(np.int64))
 
 
 def _jobs(campaign: Campaign, truth: Truth) -> tuple[list[Job], Fraction]:
@@ -129,15 +128,30 @@ def _least_missed(
                     noise = noise_of_query(campaign, query)
                     draws = terms * (len(job.batches) if query.job_per == "batch" else 1)
                     for number, upper in enumerate((*missing[1:], missing[-1])):
-                        scale = np.repeat(parts * campaign.client.l1 / grid[number], true.size)
-                        whole, limit = np.tile(true, parts.size), np.tile(allowed, parts.size)
-                        sent = scale * (whole - np.minimum(np.tile(upper, parts.size), limit))
-                        keys = np.tile(draws, parts.size)
+                        most = np.repeat(parts * campaign.client.l1 / grid[number], true.size)
+                        whole, limit, off, keys = (np.tile(one, parts.size) for one in (true, allowed, upper, draws))
+                        scale, off = most_within(most, off, limit, keys, float(noise.rate))
+                        sent = scale * (whole - off)
                         chance = chance_within(sent, keys, limit, truth=whole, scale=scale, noise=noise)
                         best[number] = np.maximum(best[number], chance.reshape(parts.size, -1))
                 within[place] += best.sum(axis=2)
     curves = [count - one.max(axis=0) for one, count in zip(within, slices, strict=True)]
     return _divided(curves) / slices.sum() if slices.any() else 0.0
+
+
+def most_within(most: Floats, off: Floats, limit: Floats, keys: Ints, rate: float) -> tuple[Floats, Floats]:
+    """Return scale and bias with the largest chance to be within the limit, for scales up to ``most``.
+
+    If the bias is within the limit, that is the largest scale. If it is m > d, the chance of one key's noise is
+    proportional to e^(−rate·s·(m − d)) − e^(−rate·s·(m + d)), which is largest at s = ln((m + d)/(m − d)) / (2·rate·d).
+    For several keys the bias is taken as d, which makes the chance larger.
+    """
+    beyond = (off > limit) & (limit > 0)
+    alone = beyond & (keys == 1)
+    high, low = off[alone] + limit[alone], off[alone] - limit[alone]
+    scale = most.copy()
+    scale[alone] = np.minimum(most[alone], np.log(high / low) / (2 * rate * limit[alone]))
+    return scale, np.where(beyond & ~alone, limit, off)
 
 
 def _together(campaign: Campaign) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aggservice.campaign import Campaign, load_campaign, parse_campaign
-from aggservice.campaign.optimise.bound import lower_bound, noise_lab
+from aggservice.campaign.optimise.bound import lower_bound, most_within, noise_lab
 from aggservice.campaign.optimise.choices import Choice
 from aggservice.campaign.optimise.errors import ErrorTarget, chance_within, expected, judge, target_of
 from aggservice.campaign.optimise.proposal import optimise
@@ -113,6 +113,29 @@ def test_no_choice_beats_the_bound_and_the_search_finds_the_best_of_a_grid(campa
     found = optimise(campaign, within=Fraction("0.1"), repetitions=0)
     assert found.bound is not None and found.bound <= found.proposed.expected <= min(errors) + 0.03
     assert found.gap == found.proposed.expected - found.bound
+
+
+@pytest.mark.parametrize("keys", [1, 3])
+def test_no_scale_and_no_larger_bias_beats_the_chance_in_the_bound(keys: int) -> None:
+    """Biases on both sides of the limit, and a grid of scales up to the largest."""
+    noise, most, truth, limit = DiscreteLaplace(epsilon="5", sensitivity=65536), 400.0, 1000.0, 100.0
+
+    def chance(scale: float, off: float) -> float:
+        sent, limits = np.array([scale * (truth - off)]), np.array([limit])
+        found = chance_within(
+            sent, np.array([keys]), limits, truth=np.array([truth]), scale=np.array([scale]), noise=noise
+        )
+        return float(found[0])
+
+    for least in (0.0, 60.0, 99.0, 101.0, 150.0, 600.0):
+        given = (np.array([one]) for one in (most, least, limit, keys))
+        scale, off = (float(one[0]) for one in most_within(*given, float(noise.rate)))
+        assert scale <= most
+        tried = [
+            chance(most * part, least + more) for part in np.geomspace(0.001, 1, 200) for more in (0.0, 5.0, 300.0)
+        ]
+        best = chance(scale, off)
+        assert max(tried) <= best * (1 + 1e-3) and (keys > 1 or best <= max(tried) * 1.01)
 
 
 def test_a_share_beats_noise_labs_rule_on_other_people() -> None:
