@@ -34,6 +34,7 @@ from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.attribution import MeasuredConversions
 from aggservice.campaign.world.fates import Fate
 from aggservice.campaign.world.truth import Truth, simulate_reports
+from aggservice.mechanisms import DiscreteLaplace
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -120,23 +121,41 @@ def _least_missed(
         jobs, total = _jobs(campaign, truth)
         for job in jobs:
             for place, grid in enumerate(grids):
-                true, terms, missing = _clipped(campaign, chain, truth, job, place, grid)
-                allowed = target.allowed(true, job.query.name, campaign.measures[place].name)
-                slices[place] += true.size
-                best = np.zeros((grid.size, parts.size, true.size))
-                for query in _ways_to_ask(campaign, job.query, total):
-                    noise = noise_of_query(campaign, query)
-                    draws = terms * (len(job.batches) if query.job_per == "batch" else 1)
-                    for number, upper in enumerate((*missing[1:], missing[-1])):
-                        most = np.repeat(parts * campaign.client.l1 / grid[number], true.size)
-                        whole, limit, off, keys = (np.tile(one, parts.size) for one in (true, allowed, upper, draws))
-                        scale, off = most_within(most, off, limit, keys, float(noise.rate))
-                        sent = scale * (whole - off)
-                        chance = chance_within(sent, keys, limit, truth=whole, scale=scale, noise=noise)
-                        best[number] = np.maximum(best[number], chance.reshape(parts.size, -1))
-                within[place] += best.sum(axis=2)
+                clipped = _clipped(campaign, chain, truth, job, place, grid)
+                allowed = target.allowed(clipped[0], job.query.name, campaign.measures[place].name)
+                scales = parts * campaign.client.l1 / grid[:, None]
+                ways = [
+                    (noise_of_query(campaign, one), len(job.batches) if one.job_per == "batch" else 1)
+                    for one in _ways_to_ask(campaign, job.query, total)
+                ]
+                within[place] += _most_slices(clipped, allowed, scales, ways)
+                slices[place] += allowed.size
     curves = [count - one.max(axis=0) for one, count in zip(within, slices, strict=True)]
     return _divided(curves) / slices.sum() if slices.any() else 0.0
+
+
+def _most_slices(
+    clipped: tuple[Floats, Ints, Floats],
+    allowed: Floats,
+    scales: Floats,
+    ways: Sequence[tuple[DiscreteLaplace, int]],
+) -> Floats:
+    """Return how many slices are within what is allowed at most, by clipping bound and part of Λ₁, as ``scales`` are.
+
+    ``ways`` has the noise of each way to ask and the number of summaries that it adds up; each slice has the best way.
+    """
+    true, terms, missing = clipped
+    found, copies = np.empty(scales.shape), scales.shape[1]
+    # A bound of the grid stands for all up to the next one: the bias is at least that of the next.
+    for number, upper in enumerate((*missing[1:], missing[-1])):
+        best = np.zeros(copies * true.size)
+        for noise, summaries in ways:
+            whole, limit, off, keys = (np.tile(one, copies) for one in (true, allowed, upper, terms * summaries))
+            scale, off = most_within(np.repeat(scales[number], true.size), off, limit, keys, float(noise.rate))
+            chance = chance_within(scale * (whole - off), keys, limit, truth=whole, scale=scale, noise=noise)
+            best = np.maximum(best, chance)
+        found[number] = best.reshape(copies, true.size).sum(axis=1)
+    return found
 
 
 def most_within(most: Floats, off: Floats, limit: Floats, keys: Ints, rate: float) -> tuple[Floats, Floats]:
