@@ -61,20 +61,21 @@ def largest_value(campaign: Campaign, items: MeasuredConversions, place: int) ->
 def lower_bound(
     campaign: Campaign, chains: Sequence[Chain], target: ErrorTarget, queries: Sequence[Query]
 ) -> float | None:
-    """Return an error that no choice can beat, apart from rounding; None with key discovery.
+    """Return an error that no choice can beat, apart from rounding; None with key discovery and in the paper's form.
 
-    Reports are lost or late as they are on these chains with the campaign's own scales. ``queries`` have the total ε
+    In that form a conversion goes on to an older ad, so that caps may move it to another slice and not only take it
+    away. Reports are lost or late as they are on these chains with the campaign's own scales. ``queries`` have the total ε
     that may be divided.
     """
     if any(query.discovery for query in campaign.queries) or campaign.client.kind != "attribution":
+        return None
+    if campaign.client.form == "paper":
         return None
     campaign = replace(campaign, queries=tuple(queries))
     truths = [simulate_reports(campaign, chain) for chain in chains]
     measures = range(len(campaign.measures))
     grids = [_grid(max(largest_value(campaign, truth.items, place) for truth in truths)) for place in measures]
     if target.within is not None:
-        if campaign.client.form == "paper":  # it goes on to an older ad, so that caps may add to a slice
-            return None
         return _least_missed(campaign, chains, truths, grids, target)
     bias = [np.zeros(grid.size) for grid in grids]
     noise: list[dict[str, Floats]] = [{} for _ in grids]
@@ -175,7 +176,7 @@ def most_within(most: Floats, off: Floats, limit: Floats, keys: Ints, rate: floa
 
 def _together(campaign: Campaign) -> bool:
     """Whether all measures of a conversion go into one report, so that they share Λ₁."""
-    return campaign.client.form == "deployed" and campaign.client.api == "ara"
+    return campaign.client.api == "ara"
 
 
 def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, together: bool) -> Floats:
