@@ -3,8 +3,12 @@
 A budget cannot be overspent and survives a crash, and anyone can audit it from the log. Start at ``Ledger``.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggservice.exports import exports_of
 from budget.amounts import Delta, Epsilon, Rho
-from budget.audit.verify import verify_log, verify_store
 from budget.errors import AmountError, BudgetError
 from budget.explain import BudgetExhaustedError
 from budget.files.staging import Staging
@@ -21,6 +25,11 @@ from budget.stores.postgres import PostgresStore
 from budget.stores.sqlite import SqliteStore
 from budget.terms import Sensitivity, Terms
 from budget.units import UnitSet
+
+if TYPE_CHECKING:
+    from budget.audit.verify import verify_log, verify_store
+else:
+    __getattr__ = exports_of(__name__, {"audit.verify": ("verify_log", "verify_store")})
 
 __all__ = [
     "AmountError",

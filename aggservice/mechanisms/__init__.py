@@ -5,11 +5,15 @@
 The other modules compute privacy guarantees.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from aggservice.exports import exports_of
 from aggservice.mechanisms.amplification import AmplificationBound, amplified_micro
 from aggservice.mechanisms.bernoulli import bernoulli, bernoulli_batch
 from aggservice.mechanisms.bits import Bits, ForbiddenBits, SecureBits, SeededBits
 from aggservice.mechanisms.clock import Clock, ManualClock, SystemClock
-from aggservice.mechanisms.clones import ExactBinaryShuffle, shuffled_epsilon
 from aggservice.mechanisms.errors import MechanismError, ParameterError
 from aggservice.mechanisms.gaussian import DiscreteGaussian
 from aggservice.mechanisms.laplace import DiscreteLaplace, TruncatedDiscreteLaplace
@@ -17,6 +21,11 @@ from aggservice.mechanisms.reals import Real, exp
 from aggservice.mechanisms.shuffling import closed_epsilon, small_epsilon
 from aggservice.mechanisms.threshold import discovery_threshold
 from aggservice.mechanisms.uniform import uniform_below, uniform_below_batch
+
+if TYPE_CHECKING:
+    from aggservice.mechanisms.clones import ExactBinaryShuffle, shuffled_epsilon
+else:
+    __getattr__ = exports_of(__name__, {"clones": ("ExactBinaryShuffle", "shuffled_epsilon")})
 
 __all__ = [
     "AmplificationBound",

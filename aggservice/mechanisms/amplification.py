@@ -9,7 +9,6 @@ import math
 from enum import StrEnum
 from functools import lru_cache
 
-from aggservice.mechanisms.clones import shuffled_epsilon
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.shuffling import check_whole, closed_epsilon, small_epsilon
 
@@ -32,6 +31,8 @@ class AmplificationBound(StrEnum):
         """Return the central ε at δ; raise ``ParameterError`` with the reason if the bound does not apply."""
         match self:
             case AmplificationBound.NUMERICAL:
+                from aggservice.mechanisms.clones import shuffled_epsilon  # most processes never shuffle
+
                 return shuffled_epsilon(local, reports, delta)
             case AmplificationBound.CLOSED:
                 return closed_epsilon(local, reports, delta)

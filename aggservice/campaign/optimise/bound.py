@@ -64,8 +64,8 @@ def lower_bound(
     """Return an error that no choice can beat, apart from rounding; None with key discovery and in the paper's form.
 
     In that form a conversion goes on to an older ad, so that caps may move it to another slice and not only take it
-    away. Reports are lost or late as they are on these chains with the campaign's own scales. ``queries`` have the total ε
-    that may be divided.
+    away. Reports are lost or late as they are on these chains with the campaign's own scales. ``queries`` have the
+    total ε that may be divided.
     """
     if any(query.discovery for query in campaign.queries) or campaign.client.kind != "attribution":
         return None
