@@ -86,7 +86,7 @@ class Delivery:
             self._state.pending.reschedule(pending, now_ms + self._state.draws.offline_delay_ms())
 
     def retry_after_navigation(self) -> None:
-        """Make reports whose last attempt waits for a navigation due soon, if the vendor uses that rule."""
+        """Send soon what waits for a navigation before its last attempt, if the vendor has that rule."""
         attempt = self._state.vendor.navigation_retry_attempt
         if attempt is None:
             return

@@ -242,7 +242,7 @@ class ClusterSession(Session):
             self._counts.add_counted(facts.statuses)
             coverage.add_found(facts.apis, facts.debug_days)
         if len(reports) != len(self._reports) or len(domains) != len(self._key_sources()):
-            raise EngineError("executors did not report about every file")
+            raise EngineError("executors did not report about every file: run the job again")
         fingerprints = tuple(facts.fingerprint for facts in reports)
         # A file that Spark opens again after a fault may have changed: then some of its units would not be charged.
         if any(receipt.fingerprint != joint_fingerprint(dict(enumerate(fingerprints))) for receipt in found):
