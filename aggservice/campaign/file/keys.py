@@ -134,7 +134,9 @@ def _groups(inner: Section, origin: str, values: tuple[str, ...]) -> dict[str, t
                 section.refuse(name, f"has {value!r}, which is in group {taken[value]!r} too", "Write it in one group")
             taken[value] = name
     for name in groups:
-        if not name or (name in values and name not in taken):
+        if not name:
+            section.refuse(name, "has no name", "Give the group a name")
+        if name in values and name not in taken:
             section.refuse(name, "has the name of a value that is in no group", "Give the group another name")
     return groups
 

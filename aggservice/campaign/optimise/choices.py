@@ -55,11 +55,16 @@ class Choice:
         )
 
     def fits(self, campaign: Campaign) -> bool:
-        """Whether every contribution fits into the budget of a source."""
+        """Whether every contribution fits into the budget of a source, and all queries into the file's total ε."""
         l1 = campaign.client.l1
-        return all(
-            scale > 0 and most >= 1 and scale * most <= l1 for scale, most in zip(self.scales, self.most, strict=True)
-        ) and (1 <= self.cap <= l1)
+        return (
+            1 <= self.cap <= l1
+            and all(
+                scale > 0 and most >= 1 and scale * most <= l1
+                for scale, most in zip(self.scales, self.most, strict=True)
+            )
+            and total_epsilon(self.apply(campaign)) <= total_epsilon(campaign)
+        )
 
     def changes(self, campaign: Campaign) -> dict[tuple[str, ...], Any]:
         """Return the fields of the campaign file that differ from it, by their path; arrays by index."""
@@ -148,7 +153,8 @@ def with_batch_hours(campaign: Campaign, choice: Choice, hours: int) -> Choice:
             continue
         if span % hours:
             raise CampaignError(
-                f"a window of query {query.name!r} has {span} hours, which is not a number of batches of {hours} hours"
+                f"windows of query {query.name!r} have {span} hours, which batches of {hours} hours do not divide: "
+                "choose lengths that do"
             )
         made = replace(query, window=span // hours)
         total = Fraction(query.epsilon) * jobs_per_batch(query)
@@ -202,6 +208,11 @@ def windows_from_batches(campaign: Campaign, query: Query) -> Query | None:
     made = replace(query, job_per="batch")
     total = Fraction(query.epsilon) * jobs_per_batch(query) / jobs_per_batch(made)
     return replace(made, epsilon=decimal_epsilon(total))
+
+
+def total_epsilon(campaign: Campaign) -> Fraction:
+    """Return what all queries of a campaign charge a report in all."""
+    return sum((jobs_per_batch(query) * Fraction(query.epsilon) for query in campaign.queries), Fraction(0))
 
 
 def decimal_epsilon(epsilon: Fraction) -> str:

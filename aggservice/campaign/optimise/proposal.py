@@ -51,7 +51,7 @@ class Figures:
 class Proposal:
     """What ``optimise`` proposes, beside the file as it is and Noise Lab's rule. ``bound`` is below the error of every
     choice with the same slices on the half to judge on; None if there is no bound. ``frontier`` has the best choice for
-    each length of batches; ``limit`` is the error that is good enough, None if what is asked was not to choose.
+    each length of batches; ``limit`` is the error that is good enough, None if the file's own question is asked.
     """
 
     campaign: Campaign
@@ -171,22 +171,22 @@ def optimise(
 
 
 def _limit(within: Fraction | None, reach: float | None, asked: bool) -> float | None:
-    """Return the error that is good enough, from what users write; None if what is asked is not to choose."""
+    """Return the error that is good enough, from what users write; None if the file's own question is asked."""
     if not asked:
         if reach is not None:
-            raise CampaignError("what to reach decides batch lengths and merges: allow one of them, or leave it out")
+            raise CampaignError("--reach needs something to choose: give --batch-hours or --merge, or leave it out")
         return None
     if within is not None:
         share = 0.9 if reach is None else reach
         if not 0 < share < 1:
-            raise CampaignError(f"the share of slices to reach is {share:g}: give a number above 0 and below 1")
+            raise CampaignError(f"--reach is {share:g}: give a share of slices above 0 and below 1")
         return 1 - share
     if reach is None:
         raise CampaignError(
-            "shorter batches and more values have a larger RMSRE: say which error is good enough to reach"
+            "with --target rmsre, --batch-hours and --merge need to know which error is good enough: give --reach"
         )
     if not 0 < reach < math.inf:
-        raise CampaignError(f"the error to reach is {reach:g}: give a number above 0")
+        raise CampaignError(f"--reach is {reach:g}: give an error above 0")
     return reach
 
 
@@ -194,7 +194,7 @@ def _check_length(campaign: Campaign, choice: Choice, hours: int) -> None:
     """Refuse a length of batches with which the campaign file would be refused."""
     days = campaign.population.days
     if not 1 <= hours <= days * 24:
-        raise CampaignError(f"batches of {hours} hours do not fit: the campaign has {days * 24} hours")
+        raise CampaignError(f"batches cannot have {hours} hours: choose 1 to {days * 24}, the hours of the campaign")
     document = deepcopy(dict(campaign.document))
     for path, value in with_batch_hours(campaign, choice, hours).changes(campaign).items():
         set_field(document, campaign, path, value)

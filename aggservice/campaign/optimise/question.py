@@ -1,8 +1,8 @@
 """What is asked: how long batches are, and which values of key fields are merged.
 
-Both change the question, so they are chosen only if the user allows it, and by another rule than scales and ε: as a
-rule, the coarser the question, the smaller its error. The best one is the finest, with the most slices, whose error
-reaches what the user calls good enough. If none does, it is the one with the least error.
+Both change the question, so they are chosen only if the user allows it. The least error cannot decide, because coarser
+questions nearly always have less of it. The best question is the finest one, with the most slices, whose error is good
+enough for the user. If there is none, it is the one with the least error.
 
 Values are merged smallest first: the two smallest values of a field become one, then the two smallest of what is left,
 and so on (the order of Huffman's code). So large values stay alone, and groups are of similar size.

@@ -36,7 +36,7 @@ def optimise(
     ] = "",
     reach: Annotated[
         float | None,
-        typer.Option(help="Choose the shortest batches and fewest merges with this share (0.9), or this RMSRE_τ."),
+        typer.Option(help="With --batch-hours or --merge, what is good enough: a share (default: 0.9) or an RMSRE_τ."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the file with the proposal here.")] = None,
     report: Annotated[

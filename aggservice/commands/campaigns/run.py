@@ -15,7 +15,7 @@ from aggservice.campaign import Campaign, RemoteService, RunResult, load_campaig
 from aggservice.campaign.output.metrics import QueryMetrics
 from aggservice.client import Credentials
 from aggservice.commands.console import Json, can_draw, progress_bar, refuse
-from aggservice.kernels import start_numba
+from aggservice.compiler import start_numba
 
 
 def run(

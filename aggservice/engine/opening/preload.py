@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from io import BytesIO
 
+from aggservice.compiler import start_numba
 from aggservice.engine.opening.judging import Opener, OpeningSpec
-from aggservice.kernels import start_numba
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, ReportWriter, SharedInfo, Spans, encode_payload
 
 

@@ -108,7 +108,7 @@ def test_rolling_windows_keep_their_hours_and_reports_their_epsilon() -> None:
     spent = [[jobs_per_batch(query) * Fraction(query.epsilon) for query in one.queries] for one in (made, campaign)]
     assert spent[0] == spent[1]
     assert with_batch_hours(campaign, choice, 24) == Choice.of(campaign)
-    with pytest.raises(CampaignError, match="168 hours, which is not a number of batches of 36 hours"):
+    with pytest.raises(CampaignError, match="168 hours, which batches of 36 hours do not divide"):
         with_batch_hours(campaign, choice, 36)
 
 
@@ -196,11 +196,11 @@ def test_what_cannot_be_merged_or_reached(file: Path) -> None:
         with pytest.raises(CampaignError, match=problem):
             optimise(campaign, repetitions=0, **asked)  # type: ignore[arg-type]
 
-    refused("say which error is good enough", hours=[48])
-    refused("allow one of them", within=TENTH, reach=0.9)
+    refused("which error is good enough: give --reach", hours=[48])
+    refused("give --batch-hours or --merge", within=TENTH, reach=0.9)
     refused("above 0 and below 1", within=TENTH, merge=["ad"], reach=1.5)
-    refused("give a number above 0", merge=["ad"], reach=0.0)
-    refused("the campaign has 96 hours", within=TENTH, hours=[97])
+    refused("give an error above 0", merge=["ad"], reach=0.0)
+    refused("choose 1 to 96", within=TENTH, hours=[97])
 
 
 def test_the_command_shows_the_frontier_and_writes_the_file(file: Path, tmp_path: Path) -> None:
@@ -222,3 +222,14 @@ def test_the_command_shows_the_frontier_and_writes_the_file(file: Path, tmp_path
         assert shown.exit_code != 0 and problem in shown.output
     shown = CliRunner().invoke(app, ["optimise", str(file), "--batch-hours", "6h"])
     assert shown.exit_code != 0 and "--batch-hours is" in shown.output
+
+
+def test_no_choice_takes_more_than_the_files_total_epsilon() -> None:
+    """An ε is at least 0.001, so that a query which gives nearly all of its ε away could get some for free."""
+    campaign = smaller("late_reports", 10)
+    now = Choice.of(campaign)
+    assert now.fits(campaign)
+    first = Fraction(now.epsilons[0])
+    for change, fits in ((Fraction(1, 1000), False), (Fraction(-1, 1000), True)):
+        more = (f"{float(first + change):.3f}", *now.epsilons[1:])
+        assert replace(now, epsilons=more).fits(campaign) is fits

@@ -7,7 +7,7 @@ import sys
 
 _KERNEL = """
 import sys
-from aggservice.kernels import start_numba
+from aggservice.compiler import start_numba
 start_numba()
 from aggservice.engine.opening import preload  # runs kernels
 print("scipy.linalg" in sys.modules)
