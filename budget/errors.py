@@ -90,6 +90,10 @@ class StagingError(BudgetError):
     code = "RESULT_WRITE_ERROR"
 
 
+class StagingRoomError(StagingError):
+    """A caller's results that are not published yet would take more room than the operator grants."""
+
+
 class RemoteError(StagingError):
     """Object storage did not answer, or refused. A result that is paid for stays staged and is published later."""
 

@@ -223,16 +223,18 @@ class Ledger:
     def _charge(self, transaction: Transaction, units: UnitSet, cost: Spend, caller: str) -> None:
         """Charge every unit, or raise BudgetExhaustedError, which aborts the transaction."""
         lacking = charge(transaction, units, cost, self.filter.limit)
-        if not len(lacking):
-            return
-        first = explain_page(transaction, UnitSet(lacking[:FIRST_SHOWN]), cost, self.filter, caller)
-        raise BudgetExhaustedError(
-            count=len(lacking),
-            total=len(units),
-            asked=cost,
-            first=first,
-            units=lacking,
-            text=refusal_text(len(lacking), len(units), first, self.filter.loss_name),
+        if len(lacking):
+            first = explain_page(transaction, UnitSet(lacking[:FIRST_SHOWN]), cost, self.filter, caller)
+            raise self._refusal(Check(total=len(units), asked=cost, lacking=lacking, first=first))
+
+    def _refusal(self, check: Check) -> BudgetExhaustedError:
+        return BudgetExhaustedError(
+            count=len(check.lacking),
+            total=check.total,
+            asked=check.asked,
+            first=check.first,
+            units=check.lacking,
+            text=refusal_text(len(check.lacking), check.total, check.first, self.filter.loss_name),
         )
 
     def commit(
@@ -363,6 +365,15 @@ class Ledger:
 
         return self.store.read("check", work)
 
+    def require(self, *, caller: str, release: Release, units: Units | UnitSet) -> None:
+        """Raise BudgetExhaustedError if a unit cannot pay for a release now. Charges nothing.
+
+        Ask this before noise is drawn. The commit asks again: another job may spend the same units in between.
+        """
+        found = self.check(caller=caller, release=release, units=units)
+        if not found.payable:
+            raise self._refusal(found)
+
     def explain(
         self, *, caller: str, release: Release, units: Units | UnitSet, offset: int = 0, limit: int = FIRST_SHOWN
     ) -> tuple[Shortfall, ...]:
@@ -450,11 +461,11 @@ class Ledger:
 
         return tuple(self._staging.recover(committed))
 
-    def stage(self, job: JobKey) -> Attempt:
-        """Begin an attempt at a job whose result is files."""
+    def stage(self, job: JobKey, *, room: int = 0) -> Attempt:
+        """Begin an attempt at a job whose result is files of ``room`` bytes at most."""
         if self._staging is None:
             raise BudgetError("this ledger was opened without a staging folder: open it with one, or use bytes")
-        return self._staging.begin(job.caller, job.job_id)
+        return self._staging.begin(job.caller, job.job_id, room=room)
 
     def checkpoint(self) -> Checkpoint:
         """Return the signed checkpoint over the whole log, made with its last entry."""

@@ -80,10 +80,13 @@ class RememberedError(ServiceError):
 
 
 class BusyError(ServiceError):
-    """The queue of waiting jobs is full."""
+    """The queue of waiting jobs is full. The caller hears of their own ``waiting`` jobs only."""
 
     code = ReturnCode.INTERNAL_ERROR
     remedy = "Ask again later with the same job_request_id."
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"the queue of jobs is full; {waiting} of your jobs wait in it")
 
 
 class NoKeysError(ServiceError):

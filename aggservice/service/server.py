@@ -69,7 +69,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         clock=clock,
         bits=bits,
         terms=config.terms,
-        staging=Staging(config.state / "staging", bits, publisher),
+        staging=Staging(config.state / "staging", bits, publisher, caller_bytes=config.limits.staged_bytes_per_caller),
     )
     ledger.recover_staged()
     return ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from typing import BinaryIO, Final
 
 _FOLDER: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS)
 
 
 @contextmanager
@@ -41,6 +43,22 @@ def new_file(folder: int, name: str) -> BinaryIO:
     with suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
     return os.fdopen(os.open(name, _NEW_FILE, 0o666, dir_fd=folder), "wb")
+
+
+def move_new(source: Path | str, name: str, folder: int, *, source_folder: int | None = None) -> None:
+    """Move a file to ``name`` in a folder; FileExistsError if the name is taken, and nothing is ever replaced.
+
+    A crash may leave the file under both names. Where there are no hard links, an empty file takes the name first.
+    """
+    try:
+        os.link(source, name, src_dir_fd=source_folder, dst_dir_fd=folder, follow_symlinks=False)
+    except OSError as problem:
+        if problem.errno not in _NO_LINKS:
+            raise
+        os.close(os.open(name, _NEW_FILE, 0o666, dir_fd=folder))
+        os.replace(source, name, src_dir_fd=source_folder, dst_dir_fd=folder)
+        return
+    os.unlink(source, dir_fd=source_folder)
 
 
 def sync_folder(folder: int) -> None:

@@ -3,6 +3,11 @@
 An attempt at a job writes its files into its own folder under the staging folder, which only the service can read. The
 ledger commits their digests; then they are renamed to the caller's folder. A running attempt holds its lock file. After
 a crash, ``recover`` publishes the files of each attempt that the ledger committed and removes the others.
+
+Other callers can measure what an attempt takes of the disk before it is paid for. So an attempt takes its room at the
+start, by public numbers, and holds it until it is published: files are written into space that is already allocated,
+and get their true length afterwards. Each caller has a quota, which is counted from what attempts noted, never from
+the disk.
 """
 
 from __future__ import annotations
@@ -13,16 +18,16 @@ import hashlib
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, BinaryIO, Final, Protocol
 
 from aggservice.files.atomic import sync
 from aggservice.mechanisms import Bits
-from budget.errors import FormatError, StagingError
-from budget.files.folders import new_file, opened_folder, sync_folder
+from budget.errors import FormatError, StagingError, StagingRoomError
+from budget.files.folders import move_new, new_file, opened_folder, sync_folder
 from budget.log.canonical import decode, encode
 from budget.log.entries import FileDigest, check_name
 
@@ -30,7 +35,12 @@ _FORMAT: Final = "aggservice-files-1"
 _LOCK: Final = "lock"
 _JOB: Final = "job"
 _FILES: Final = "files"
+_ROOM: Final = "room"
 _CHUNK: Final = 1 << 20
+CALLER_BYTES: Final = 64 << 30
+"""The bytes that a caller's attempts may hold, unless the operator chooses another number."""
+CALLER_ATTEMPTS: Final = 1_000
+"""The attempts that a caller may have, running or waiting to be published: each takes inodes too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +90,17 @@ class Publisher(Protocol):
         """Return a published file."""
 
 
-def file_digest(path: Path) -> FileDigest:
-    """Return name, size and SHA-256 of a file."""
+def file_digest(path: Path, size: int | None = None) -> FileDigest:
+    """Return name, size and SHA-256 of a file, or of its first ``size`` bytes."""
+    left = path.stat().st_size if size is None else size
+    digest, length = hashlib.sha256(), left
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").digest()
-        return FileDigest(name=path.name, size=file.tell(), sha256=digest)
+        while left and (piece := file.read(min(left, _CHUNK))):
+            digest.update(piece)
+            left -= len(piece)
+    if left:
+        raise StagingError("a staged file is shorter than what was written to it: run the job again")
+    return FileDigest(name=path.name, size=length, sha256=digest.digest())
 
 
 def _remove_remains(folder: Path) -> None:
@@ -94,19 +110,25 @@ def _remove_remains(folder: Path) -> None:
     """
     with suppress(OSError):
         if _LOCK not in os.listdir(folder):
-            shutil.rmtree(folder / _FILES, ignore_errors=True)
+            for below in (_FILES, _ROOM):
+                shutil.rmtree(folder / below, ignore_errors=True)
             (folder / _JOB).unlink(missing_ok=True)
             folder.rmdir()
 
 
 class Attempt:
-    """One attempt at one job; it holds a lock while it runs. Write files at ``path(name)``, then call ``seal``."""
+    """One attempt at one job; it holds a lock while it runs.
+
+    ``allocate`` room, write files with ``create`` (or at ``path(name)``, outside that room), then call ``seal``.
+    """
 
     def __init__(self, folder: Path, lock: IO[bytes], remote: Publisher | None = None) -> None:
         self.folder = folder
         self.manifest: Manifest | None = None
         self._lock = lock
         self._remote = remote
+        self._room: list[Path] = []
+        self._lengths: dict[str, int] = {}
 
     @property
     def name(self) -> str:
@@ -117,6 +139,26 @@ class Attempt:
         """Return the path at which to write the result file ``name``."""
         return self.folder / _FILES / FileDigest(name=name, size=0, sha256=bytes(32)).name
 
+    def allocate(self, sizes: Iterable[int]) -> None:
+        """Take room on the disk for files of these sizes; OSError if there is none.
+
+        ``create`` uses it in this order. What it writes then changes neither the free room nor the number of files.
+        """
+        room = self.folder / _ROOM
+        room.mkdir(mode=0o700)
+        for number, size in enumerate(sizes):
+            self._room.append(room / str(number))
+            with self._room[-1].open("xb") as file:
+                os.posix_fallocate(file.fileno(), 0, max(1, size))
+
+    @contextmanager
+    def create(self, name: str) -> Iterator[BinaryIO]:
+        """Open the result file ``name`` for writing, in allocated room while there is some."""
+        path = self.path(name)
+        with self._room.pop(0).rename(path).open("r+b") if self._room else path.open("xb") as file:
+            yield file
+            self._lengths[name] = file.tell()
+
     def seal(self, destination: Path | str) -> Manifest:
         """Flush every file to disk and return their digests; they will be published in the folder ``destination``.
 
@@ -125,14 +167,15 @@ class Attempt:
         files = sorted((self.folder / _FILES).iterdir())
         for file in (*files, self.folder / _JOB):
             sync(file)  # the last one tells ``recover`` whose attempt this is
-        for folder in (self.folder / _FILES, self.folder, self.folder.parent):
-            sync(folder)  # the last one holds the attempt's name, which the manifest states
+        for folder in (self.folder / _FILES, self.folder / _ROOM, self.folder, self.folder.parent):
+            if folder.exists():
+                sync(folder)  # the last one holds the attempt's name, which the manifest states
         if not files:
             raise StagingError("there is no result file to seal: write one at path(name) first")
         self.manifest = Manifest(
             attempt=self.name,
             destination=destination if isinstance(destination, str) else str(destination.absolute()),
-            files=tuple(file_digest(file) for file in files),
+            files=tuple(file_digest(file, self._lengths.get(file.name)) for file in files),
         )
         return self.manifest
 
@@ -142,7 +185,8 @@ class Attempt:
 
     def discard(self) -> None:
         """Remove everything the attempt wrote, its lock last. May be called again."""
-        shutil.rmtree(self.folder / _FILES, ignore_errors=True)
+        for below in (_FILES, _ROOM):
+            shutil.rmtree(self.folder / below, ignore_errors=True)
         for name in (_JOB, _LOCK):
             (self.folder / name).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
@@ -150,11 +194,14 @@ class Attempt:
         self._lock.close()
 
     def publish(self, manifest: Manifest) -> None:
-        """Move the files to their destination, each by one rename, and remove the attempt. May be called again.
+        """Move the files to their destination, one by one, and remove the attempt. May be called again.
 
-        StagingError if the destination contains a symbolic link: the caller may not be allowed to write to its target.
-        A remote destination gets copies.
+        StagingError if the destination contains a symbolic link, because the caller may not be allowed to write to its
+        target, or another file of the same name: nothing is replaced. A remote destination gets copies.
         """
+        for one in manifest.files:
+            with suppress(FileNotFoundError):  # published before
+                os.truncate(self.folder / _FILES / one.name, one.size)
         if manifest.is_remote:
             self._publish_remote(manifest)
             return
@@ -162,7 +209,7 @@ class Attempt:
         try:
             with opened_folder(destination) as folder:
                 for one in manifest.files:
-                    self._publish(self.folder / _FILES / one.name, folder, one.name)
+                    self._publish(self.folder / _FILES / one.name, folder, one)
                 sync_folder(folder)
         except OSError as problem:
             self.release_lock()  # the next request for the job publishes it
@@ -182,30 +229,49 @@ class Attempt:
             raise
         self.discard()
 
-    def _publish(self, staged: Path, folder: int, name: str) -> None:
+    def _publish(self, staged: Path, folder: int, file: FileDigest) -> None:
         if not staged.exists():
             return  # published before: nothing else removes a staged file of a committed job
         try:
-            os.replace(staged, name, dst_dir_fd=folder)
+            move_new(staged, file.name, folder)
+        except FileExistsError:
+            _check_published(folder, file)
+            staged.unlink()
         except OSError as problem:
             if problem.errno != errno.EXDEV:
                 raise
             # Another file system: copy to a temporary name there, then rename.
-            temporary = f".{name}.{self.name}"
+            temporary = f".{file.name}.{self.name}"
             with staged.open("rb") as source, new_file(folder, temporary) as target:
                 shutil.copyfileobj(source, target, _CHUNK)
                 target.flush()
                 os.fsync(target.fileno())
-            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            try:
+                move_new(temporary, file.name, folder, source_folder=folder)
+            except FileExistsError:
+                os.unlink(temporary, dir_fd=folder)
+                _check_published(folder, file)
             staged.unlink()
+
+
+def _check_published(folder: int, file: FileDigest) -> None:
+    """Refuse to publish over a file that is not this one. It is this one if a crash interrupted publishing."""
+    found = os.open(file.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(found, "rb") as there:
+        same = stat.S_ISREG(os.fstat(found).st_mode)
+        if not same or hashlib.file_digest(there, "sha256").digest() != file.sha256:
+            raise FileExistsError(errno.EEXIST, f"another file is called {file.name!r}")
 
 
 class Staging:
     """The staging folder, created for its owner only; StagingError if others can read it."""
 
-    def __init__(self, folder: Path, bits: Bits, remote: Publisher | None = None) -> None:
-        """``remote`` publishes to destinations that are not on this machine."""
+    def __init__(
+        self, folder: Path, bits: Bits, remote: Publisher | None = None, *, caller_bytes: int = CALLER_BYTES
+    ) -> None:
+        """``remote`` publishes to destinations that are not on this machine; ``caller_bytes`` is a caller's quota."""
         self.folder = folder
+        self._caller_bytes = caller_bytes
         self._bits = bits
         self._remote = remote
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -213,10 +279,45 @@ class Staging:
         if mode & 0o077:
             raise StagingError(f"others can read the staging folder {folder} (mode {mode:o}): run chmod 700 on it")
 
-    def begin(self, caller: str, job_id: str) -> Attempt:
-        """Begin an attempt at a job."""
+    def begin(self, caller: str, job_id: str, *, room: int = 0) -> Attempt:
+        """Begin an attempt at a job that will hold ``room`` bytes at most.
+
+        StagingRoomError if the caller's attempts, of all services that share the folder, would hold more than the
+        quota. Only what they noted decides this, so it depends on nobody else and on nothing that reports contain.
+        """
         check_name("the caller", caller)
         check_name("the job id", job_id)
+        with self._counting():
+            self._check_quota(caller, room)
+            return self._begin(caller, job_id, room)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Let one attempt at a time count and begin."""
+        handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+    def _check_quota(self, caller: str, room: int) -> None:
+        held, attempts = room, 1
+        for folder in self.folder.iterdir():
+            with suppress(OSError, FormatError):  # an attempt that ends, or is being made, at this moment
+                note = decode((folder / _JOB).read_bytes())
+                if note.get("caller") == caller:
+                    held += int(note.get("room", 0))
+                    attempts += 1
+        if held > self._caller_bytes or attempts > CALLER_ATTEMPTS:
+            raise StagingRoomError(
+                f"with this job, {attempts} results of yours that are not published yet could take {held:,} bytes, "
+                "which is above your quota; wait until they are published, and check that your output folders can be "
+                "written to"
+            )
+
+    def _begin(self, caller: str, job_id: str, room: int) -> Attempt:
         folder = self.folder / self._bits.read(16).hex()
         fresh = folder.with_suffix(".new")
         while True:
@@ -230,7 +331,7 @@ class Staging:
                 lock.close()
         try:
             (fresh / _FILES).mkdir(mode=0o700)
-            (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id}))
+            (fresh / _JOB).write_bytes(encode({"caller": caller, "job_id": job_id, "room": room}))
             fresh.rename(folder)  # a manifest states this name
         except OSError:
             Attempt(fresh, lock).discard()

@@ -22,7 +22,7 @@ from typing import Any
 
 from .scheduler import Killed, Process, Scheduler
 
-_WATCHED = ("mkdir", "rename", "replace", "unlink", "rmdir", "open", "fsync")
+_WATCHED = ("mkdir", "rename", "replace", "link", "unlink", "rmdir", "open", "fsync")
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class Disk:
         """Keep a file that is about to lose its name."""
         self._removed += 1
         kept = str(self._limbo / str(self._removed))
-        os.link(path, kept)
+        self._real["link"](path, kept)
         return kept
 
     def _changed(self, kind: str, *paths: str, undo: Callable[..., None]) -> None:
@@ -139,7 +139,24 @@ class Disk:
             return self._real["unlink"](path, dir_fd=dir_fd)
         kept = self._kept(full)
         self._real["unlink"](full)
-        self._changed("unlink", full, undo=lambda path: os.link(kept, path))
+        self._changed("unlink", full, undo=lambda path: self._real["link"](kept, path))
+
+    def link(
+        self,
+        src: Any,
+        dst: Any,
+        *,
+        src_dir_fd: int | None = None,
+        dst_dir_fd: int | None = None,
+        follow_symlinks: bool = True,
+    ) -> None:
+        new = self._path(dst, dst_dir_fd)
+        if new is not None:
+            self._point("link", new, room=True)
+        self._real["link"](src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd, follow_symlinks=follow_symlinks)
+        if new is not None:
+            self._changed("link", new, undo=self._real["unlink"])
+            self._appeared(new)
 
     def rename(self, src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
         old, new = self._path(src, src_dir_fd), self._path(dst, dst_dir_fd)
@@ -153,7 +170,7 @@ class Disk:
         def undo(before: str, after: str) -> None:
             self._real["rename"](after, before)
             if kept is not None:
-                os.link(kept, after)
+                self._real["link"](kept, after)
             if folder:
                 for change in self._changes[: self._changes.index(renamed)]:
                     change.moved(after, before)
@@ -208,6 +225,7 @@ class Disk:
     def flock(self, file: Any, operation: int) -> None:
         process = self._scheduler.process
         if process is None or operation & fcntl.LOCK_UN:
+            self._locks = [(owner, held) for owner, held in self._locks if held is not file]
             return self._real_flock(file, operation)
         while True:
             self._scheduler.point("lock")

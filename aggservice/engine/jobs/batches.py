@@ -18,7 +18,7 @@ from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
 from aggservice.engine.opening.coverage import PrivacyUnit
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.charging import Charge, Result
-from aggservice.engine.release.output import Destination
+from aggservice.engine.release.output import Destination, ResultBound
 from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.report_ids import ReportIds
@@ -109,12 +109,12 @@ class BatchSession(Session):
         """Decide what is charged and released, and commit it."""
 
     def _charge_and_keep(
-        self, charge: Charge, make: Callable[[], Result], *, failed: ResultHeader, declared: int = 0
+        self, charge: Charge, make: Callable[[], Result], *, failed: ResultHeader, bound: ResultBound
     ) -> Outcome:
         """Charge the units of the reports taken in, and keep what ``make`` returns."""
         units = self._units.take()
         self._check_units(len(units))
-        return self._commit(charge, make, units=units, failed=failed, declared=declared)
+        return self._commit(charge, make, units=units, failed=failed, bound=bound)
 
 
 def pieces(batch: ReportBatch, units_per_report: int = 1) -> list[ReportBatch]:

@@ -26,11 +26,12 @@ from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.debug import debug_rows
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan, release
-from aggservice.engine.release.output import Destination
+from aggservice.engine.release.output import Destination, ResultBound
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.sums import KeySums, SumColumns
 from aggservice.wire import ReportBatch
+from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
 
 
 class HistogramSession(BatchSession):
@@ -153,7 +154,16 @@ class HistogramSession(BatchSession):
             named = replace(header, row_count=len(rows), others=summary.others, undeclared=summary.undeclared)
             return named, rows
 
-        return self._charge_and_keep(charge, make, failed=header, declared=self._columns().declared)
+        return self._charge_and_keep(charge, make, failed=header, bound=self._bound())
+
+    def _bound(self) -> ResultBound:
+        """Return the most rows that the summary can have, from declared keys and sizes of payloads.
+
+        Reports that were not sealed here have no payloads: their job is a simulation, and its own sums bound it.
+        """
+        columns = self._columns()
+        found = self._payload_bytes // SMALLEST_CONTRIBUTION_BYTES if self._payload_bytes else len(columns)
+        return ResultBound(declared=columns.declared, rows=columns.declared + (found if self._discovers else 0))
 
     def _debug(self, charge: Charge, header: ResultHeader, plan: ReleasePlan, noise: NoiseSource) -> Outcome:
         """Return true and noisy values side by side, charge nothing, and say whether a real run could be paid."""

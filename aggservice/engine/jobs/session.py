@@ -25,7 +25,7 @@ from aggservice.engine.opening.pool import BatchOpener
 from aggservice.engine.release.charging import Charge, Receipted, Result
 from aggservice.engine.release.debug import debug_code, write_debug_files
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
-from aggservice.engine.release.output import AvroShards, Destination
+from aggservice.engine.release.output import AvroShards, Destination, ResultBound
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.release.statement import Statement, statement_of
 from aggservice.engine.request import JobRequest
@@ -267,7 +267,7 @@ class Session(ABC):
         *,
         units: NDArray[np.uint8],
         failed: ResultHeader,
-        declared: int = 0,
+        bound: ResultBound,
         staged: Attempt | None = None,
         make_room: Callable[[], None] = lambda: None,
     ) -> Outcome:
@@ -284,7 +284,7 @@ class Session(ABC):
                 units=units,
                 destination=self._destination,
                 failed=failed,
-                declared=declared,
+                bound=bound,
                 staged=staged,
                 make_room=make_room,
             )

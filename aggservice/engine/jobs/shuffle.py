@@ -16,12 +16,13 @@ from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
 from aggservice.engine.opening.coverage import APIS
 from aggservice.engine.opening.ldp_columns import LdpBatch
 from aggservice.engine.opening.pool import Columns
-from aggservice.engine.release.output import AvroShards, Destination
+from aggservice.engine.release.output import AvroShards, Destination, ResultBound
 from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.release.statement import shuffle_statement_of
 from aggservice.engine.request import JobRequest
 from aggservice.engine.shuffle.plan import ShufflePlan, ShuffleRequest
 from aggservice.engine.shuffle.rows import ShuffledRows, random_order
+from aggservice.wire.avro.numbers import LONG_BYTES
 
 MOST_BYTES_IN_LEDGER = 240 << 20
 """The largest shuffle that the ledger keeps beside an entry. Larger ones are written to files."""
@@ -110,4 +111,7 @@ class ShuffleSession(BatchSession):
             order = random_order(self._bits.child("order"), len(reports))
             return header, ShuffledRows(reports=reports[order])
 
-        return self._charge_and_keep(self._charge(plan, content), make, failed=replace(header, row_count=0))
+        bound = ResultBound(rows=len(reports), row_bytes=reports.shape[1] + LONG_BYTES)
+        return self._charge_and_keep(
+            self._charge(plan, content), make, failed=replace(header, row_count=0), bound=bound
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from aggservice.engine.errors import (
     UnpaidError,
 )
 from aggservice.engine.release.noise import ReleasePlan
-from aggservice.engine.release.output import AvroShards, Destination, StagedRows
+from aggservice.engine.release.output import AvroShards, Destination, ResultBound, StagedRows
 from aggservice.engine.release.result import (
     ResultHeader,
     Rows,
@@ -33,7 +32,7 @@ from aggservice.engine.request import JobRequest
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.rows import ShuffledRows
 from budget import BudgetError, BudgetExhaustedError, Check, Committed, JobKey, Ledger, Release, UnitSet
-from budget.errors import JobConflictError, StoreError
+from budget.errors import JobConflictError, StagingError, StoreError
 from budget.files.staging import Attempt
 from budget.jobs import Remaining
 from budget.ledger import RESULT_MAX_BYTES
@@ -106,6 +105,21 @@ class Charge:
         """Return whether the units could pay, and which could not; nothing is charged."""
         return self.ledger.check(caller=self.caller, release=self.release, units=UnitSet(units))
 
+    def ask(self, units: UnitSet) -> Receipted | None:
+        """Raise UnpaidError if a unit cannot pay now; return the job's result if it was committed in the meantime.
+
+        Call it before noise is drawn: what a job does afterwards may be measured by others.
+        """
+        release = self.release
+        try:
+            self.ledger.require(caller=self.caller, release=release, units=units)
+        except BudgetExhaustedError as problem:
+            known = self.find(self.ledger, self.caller, self.request, self.digest)
+            if known is None:
+                raise UnpaidError(problem, release) from problem
+            return known
+        return None
+
     def commit(
         self,
         make: Callable[[], Result],
@@ -113,22 +127,29 @@ class Charge:
         units: NDArray[np.uint8],
         destination: Destination,
         failed: ResultHeader,
-        declared: int = 0,
+        bound: ResultBound,
         staged: Attempt | None = None,
         make_room: Callable[[], None] = lambda: None,
     ) -> Receipted:
         """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
 
+        First the units are asked, and the room that ``bound`` states is taken: UnpaidError or ResultWriteError, and
+        nothing is charged, drawn or written. If noise is drawn before this call, do both then: call ``ask``, and give
+        the ``staged`` attempt that ``stage_for`` returned.
+
         ``make`` sees sums and noise. So a failure in ``make``, while its result is written, or in the store must be
         paid for: ``failed`` is then committed instead, and PaidFailureError raised (docs/design.md, semantics 8). A
-        unit that cannot pay raises UnpaidError in any case. If the same request was committed in the meantime, its
-        first result is returned and this one is dropped. If the destination has no room for ``declared``
-        rows, ResultWriteError is raised and nothing is charged. If sums or noise have been written by now, that is too
-        late to check: give the ``staged`` attempt that an earlier ``stage_for`` returned. ``make_room`` removes what a
-        lost result leaves on the disk, which may be the ledger's, so that the paid failure fits.
+        unit that cannot pay any more raises UnpaidError in any case. If the same request was committed in the
+        meantime, its first result is returned and this one is dropped. ``make_room`` removes what a lost result leaves
+        on the disk, which may be the ledger's, so that the paid failure fits.
         """
         paying = UnitSet(units)
-        attempt = staged or stage_for(self.ledger, self.job, destination, declared)
+        attempt = staged
+        if attempt is None:
+            known = self.ask(paying)
+            if known is not None:
+                return known
+            attempt = stage_for(self.ledger, self.job, destination, bound)
         try:
             header, rows = make()
             header = seal_totals(header, destination.sealer)
@@ -140,6 +161,7 @@ class Charge:
         lost: Exception | None = None
         for _ in range(_TRIES):
             try:
+                attempt = attempt or stage_for(self.ledger, self.job, destination, bound)
                 result = self._result(header, rows, destination, attempt)
             except Exception as problem:
                 make_room()
@@ -182,7 +204,7 @@ class Charge:
             if len(encoded) > RESULT_MAX_BYTES:
                 raise ResultWriteError("the result has more bytes than the ledger keeps: ask for files")
             return encoded
-        attempt = attempt or self.ledger.stage(self.job)
+        assert attempt is not None
         try:
             destination.write(attempt, replace(header, files=_files(destination, rows)), rows)
             attempt.seal(destination.folder)
@@ -229,32 +251,35 @@ class Charge:
 
 
 def stage_for(
-    ledger: Ledger, job: JobKey, destination: Destination, declared: int = 0, *, beside: int = 0
+    ledger: Ledger, job: JobKey, destination: Destination, bound: ResultBound, *, beside: int | None = None
 ) -> Attempt | None:
-    """Begin an attempt if the result is files, else return None; ResultWriteError if ``declared`` rows do not fit.
+    """Begin an attempt if the result is files, else return None; ResultWriteError if it may not or cannot fit.
 
-    ``beside`` is the number of further bytes that the job writes to the same disk. Call this before anything is
-    written that depends on what reports contain: otherwise the error depends on it too.
+    Its room is taken from the caller's quota and from the disk. Other processes may write the files instead: with
+    ``beside``, the bytes that they need besides, the room is taken from the quota only.
     """
     if not isinstance(destination, AvroShards):
-        if declared > MOST_ROWS_IN_LEDGER:
+        if bound.declared > MOST_ROWS_IN_LEDGER:
             raise ResultWriteError(
-                f"{declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
+                f"{bound.declared:,} declared keys are too many for a stream (at most {MOST_ROWS_IN_LEDGER:,}); "
                 "nothing was charged: ask for files with CreateJob"
             )
         return None
+    sizes = destination.room(bound)
+    attempt: Attempt | None = None
     try:
-        attempt = ledger.stage(job)
-    except OSError as problem:
-        raise ResultWriteError(f"the staging folder cannot be used: {problem.strerror}; tell the operator") from problem
-    free = shutil.disk_usage(attempt.folder).free
-    needed = destination.least_bytes(declared) + beside
-    if free < needed:
-        attempt.discard()
-        raise ResultWriteError(
-            f"{declared:,} declared keys need {needed >> 20} MiB, and the staging "
-            f"folder has {free >> 20} MiB left; nothing was charged: tell the operator"
+        attempt = ledger.stage(job, room=sum(sizes) + (beside or 0))
+        if beside is None:
+            attempt.allocate(sizes)
+    except (OSError, StagingError) as problem:
+        if attempt is not None:
+            attempt.discard()
+        why = (
+            f"the service has no room for the result: {problem.strerror}"
+            if isinstance(problem, OSError)
+            else str(problem)
         )
+        raise ResultWriteError(f"nothing was charged: {why}") from problem
     return attempt
 
 

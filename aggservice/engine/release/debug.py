@@ -21,7 +21,7 @@ from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.tables.sums import SumColumns
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
-from budget.files.folders import new_file, open_below, opened_folder
+from budget.files.folders import move_new, new_file, open_below, opened_folder
 
 
 def debug_rows(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Rows:
@@ -72,7 +72,7 @@ class _Near:
 
     def publish(self) -> None:
         for name in self._written:
-            os.replace(f".{name}.part", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            move_new(f".{name}.part", name, self._folder, source_folder=self._folder)
 
     def forget(self) -> None:
         """Remove what was written and not published."""
@@ -110,7 +110,8 @@ def write_debug_files(destination: AvroShards, header: ResultHeader, rows: Rows,
                 there.forget()
                 os.close(below)
     except OSError as problem:
-        raise ResultWriteError(f"the debug summary could not be written: {problem.strerror}") from problem
+        name = f" {problem.filename2!r}" if isinstance(problem, FileExistsError) else ""
+        raise ResultWriteError(f"the debug summary could not be written: {problem.strerror}{name}") from problem
 
 
 def debug_avro_rows(rows: Rows) -> BucketRows:

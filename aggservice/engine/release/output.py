@@ -6,9 +6,10 @@ With a sealer, rows are sealed to the caller's key before they are stored, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from aggservice.engine.errors import ResultWriteError
 from aggservice.engine.release.result import ResultHeader, Rows, sealed_rows
@@ -16,11 +17,28 @@ from aggservice.engine.shuffle.rows import ShuffledRows
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.shards import shard_name
 from aggservice.wire.avro.shuffled import write_shuffled
-from aggservice.wire.hpke.summaries import ROW_BYTES, SEALED_SUFFIX, SummarySealer
+from aggservice.wire.hpke.summaries import SEALED_SUFFIX, SummarySealer
 
 ROWS_PER_SHARD = 4_000_000
 """About 100 MB of Avro, the deployed service's shard size."""
-_AVRO_ROW_BYTES = 4
+_ROW_BYTES = 27
+"""The longest row of a summary: a bucket of 16 bytes and its length, and a number of 10 bytes. Sealed, it has 24."""
+_STATEMENT_BYTES, _SHARD_NAME_BYTES = 64 << 10, 320
+_FILE_BYTES, _BLOCK_BYTES, _PER_BLOCK_BYTES = 8 << 10, 1 << 15, 128
+"""The header of a shard, and for each block of this many bytes its count, length and marker, or tag and key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultBound:
+    """The most that a result can take, from public numbers: declared keys and the sizes of payloads.
+
+    A job takes this room before it is charged, where other callers can measure it. So it must not depend on anything
+    that reports contain.
+    """
+
+    rows: int
+    declared: int = 0
+    row_bytes: int = _ROW_BYTES
 
 
 class Stage(Protocol):
@@ -28,6 +46,9 @@ class Stage(Protocol):
 
     def path(self, name: str) -> Path:
         """Return where to write the file ``name``."""
+
+    def create(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Open the file ``name`` for writing, in room that was allocated for it."""
 
 
 class StagedRows(Protocol):
@@ -75,8 +96,9 @@ class AvroShards:
 
     @property
     def location(self) -> str:
-        """A text that identifies this destination."""
-        return str(self.prefix) if self.remote is None else f"{self.remote.url}/{self.prefix}"
+        """A text that identifies this destination: prefixes with and without ``.avro`` share a header, so also this."""
+        text = str(self.prefix) if self.remote is None else f"{self.remote.url}/{self.prefix}"
+        return text.removesuffix(".avro")
 
     @property
     def header_name(self) -> str:
@@ -89,21 +111,29 @@ class AvroShards:
         suffix = "" if self.sealer is None else SEALED_SUFFIX
         return tuple(shard_name(self.prefix.name, shard, total) + suffix for shard in range(1, total + 1))
 
-    def least_bytes(self, row_count: int) -> int:
-        """Return the least number of bytes that ``row_count`` rows take."""
-        return row_count * (_AVRO_ROW_BYTES if self.sealer is None else ROW_BYTES)
+    def room(self, bound: ResultBound) -> list[int]:
+        """Return the most bytes that each file can have: the header, then every shard that there can be."""
+        shards = max(1, -(-bound.rows // self.rows_per_shard))
+        sizes = [_STATEMENT_BYTES + shards * _SHARD_NAME_BYTES]
+        for shard in range(shards):
+            rows = min(self.rows_per_shard, bound.rows - shard * self.rows_per_shard)
+            body = rows * bound.row_bytes
+            sizes.append(_FILE_BYTES + body + (1 + body // _BLOCK_BYTES) * _PER_BLOCK_BYTES)
+        return sizes
 
     def write(self, stage: Stage, header: ResultHeader, rows: Rows | ShuffledRows | StagedRows) -> None:
-        """Write every shard and the header into the stage."""
-        paths = [stage.path(name) for name in self.names(len(rows))]
+        """Write the header and every shard into the stage, in the order of ``room``."""
+        names = self.names(len(rows))
         try:
+            with stage.create(self.header_name) as file:
+                file.write(header.to_bytes())
             if isinstance(rows, Rows | ShuffledRows):
                 pages: list[Rows | ShuffledRows] = [*rows.pages(self.rows_per_shard)] or [rows]
-                for path, page in zip(paths, pages, strict=True):
-                    write_shard(path, page, name=path.name, sealer=self.sealer)
+                for name, page in zip(names, pages, strict=True):
+                    with stage.create(name) as file:
+                        write_shard(file, page, name=name, sealer=self.sealer)
             else:
-                rows.write_shards(paths, self.rows_per_shard, self.sealer)
-            stage.path(self.header_name).write_bytes(header.to_bytes())
+                rows.write_shards([stage.path(name) for name in names], self.rows_per_shard, self.sealer)
         except OSError as problem:
             raise ResultWriteError(f"the summary could not be staged: {problem.strerror}") from problem
 
@@ -115,15 +145,15 @@ class AvroShards:
 Destination = InLedger | AvroShards
 
 
-def write_shard(path: Path, rows: Rows | ShuffledRows, *, name: str, sealer: SummarySealer | None) -> None:
-    """Write the shard ``name`` at ``path``: as Avro, or sealed."""
+def write_shard(target: Path | BinaryIO, rows: Rows | ShuffledRows, *, name: str, sealer: SummarySealer | None) -> None:
+    """Write the shard ``name`` to a path or an open file: as Avro, or sealed."""
     if sealer is not None:
-        with path.open("wb") as file:
+        with target.open("wb") if isinstance(target, Path) else nullcontext(target) as file:
             file.writelines(sealed_rows(sealer, name, rows))
     elif isinstance(rows, ShuffledRows):
-        write_shuffled(path, rows.to_list())
+        write_shuffled(target, rows.to_list())
     else:
-        write_buckets(path, summary_rows(rows))
+        write_buckets(target, summary_rows(rows))
 
 
 def summary_rows(rows: Rows) -> BucketRows:

@@ -77,6 +77,7 @@ class ReportFacts:
     statuses: NDArray[np.int64]
     apis: tuple[int, ...]
     debug_days: frozenset[bytes]
+    payload_bytes: int
     fingerprint: bytes
     problem: EngineError | None = None
 

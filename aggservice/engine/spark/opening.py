@@ -61,10 +61,12 @@ class _Reader:
         self._plan = plan
         self._split = split
         self._hash = blake2b(digest_size=FINGERPRINT_BYTES)
+        self.payload_bytes = 0
 
     def batches(self) -> Iterator[JudgedBatch]:
         opener = opener_of(self._plan.keys, self._plan.key_ids)
         for batch in read_report_file(self._split.file):
+            self.payload_bytes += int((batch.payloads.stops - batch.payloads.starts).sum())
             for piece in pieces(batch, len(self._plan.spec.filtering_ids)):
                 judged = opener.open(self._plan.spec, piece)
                 if not isinstance(judged, JudgedBatch):
@@ -91,12 +93,12 @@ def open_split(plan: OpeningPlan, split: Split, progress: Callable[[int], None])
             progress(judged.statuses.size)
             yield from gathered.full()
     except EngineError as problem:
-        yield plan.partitions.home(split.number), gathered.facts(b"", problem)
+        yield plan.partitions.home(split.number), gathered.facts(reader, problem)
         return
     finally:
         gc.enable()
     yield from gathered.flush(reader.fingerprint)
-    yield plan.partitions.home(split.number), gathered.facts(reader.fingerprint, None)
+    yield plan.partitions.home(split.number), gathered.facts(reader, None)
 
 
 class _Gathered:
@@ -174,14 +176,15 @@ class _Gathered:
                     )
         self._sums, self._ids, self._units, self._held = self._empty(), [], [], 0
 
-    def facts(self, fingerprint: bytes, problem: EngineError | None) -> ReportFacts:
+    def facts(self, reader: _Reader, problem: EngineError | None) -> ReportFacts:
         """Return the facts that were counted about the file."""
         return ReportFacts(
             split=self._split,
             statuses=self._statuses,
             apis=tuple(sorted(self._apis)),
             debug_days=frozenset(self._debug_days),
-            fingerprint=fingerprint,
+            payload_bytes=reader.payload_bytes,
+            fingerprint=b"" if problem is not None else reader.fingerprint,
             problem=problem,
         )
 

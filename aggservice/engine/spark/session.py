@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import CancelledError, EngineError, InputReadError
+from aggservice.engine.errors import CancelledError, EngineError, InputReadError, ResultWriteError
 from aggservice.engine.jobs.files import InputFile
 from aggservice.engine.jobs.histogram_checks import (
     check_batch_size,
@@ -28,7 +28,7 @@ from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
 from aggservice.engine.opening.coverage import Coverage, PrivacyUnit
 from aggservice.engine.release.charging import Charge, stage_for
 from aggservice.engine.release.noise import noisy_total, others_of
-from aggservice.engine.release.output import AvroShards
+from aggservice.engine.release.output import AvroShards, ResultBound
 from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.request import JobRequest
 from aggservice.engine.spark.blobs import IdReceipt, PartReceipt, joint_fingerprint
@@ -43,8 +43,10 @@ from aggservice.engine.spark.scratch import remove_written
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import ReportBatch, read_key_set
+from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
 from aggservice.wire.errors import KeySetError
-from budget import JobKey
+from budget import JobKey, UnitSet
+from budget.errors import StagingError
 from budget.files.staging import Attempt
 
 
@@ -110,9 +112,7 @@ class ClusterSession(Session):
     def finish(self, *, content: bytes = b"") -> Outcome:
         self._check_cancelled()
         check_releasable(len(self._key_sources()), discovers=self._discovers)
-        job = JobKey(caller=self._scope.caller, job_id=self._request.job_request_id)
-        scratch = stage_for(self._parts.ledger, job, self._destination)
-        assert scratch is not None
+        scratch = self._scratch()
         try:
             plan = self._plan(scratch.path("x").parent)
             exchange = Exchange(self._cluster, self._group, plan.partitions.count)
@@ -122,6 +122,14 @@ class ClusterSession(Session):
                 exchange.forget()
         finally:
             scratch.discard()
+
+    def _scratch(self) -> Attempt:
+        """Begin the folder for what executors note: ids and units, which are shorter than the reports they are of."""
+        job = JobKey(caller=self._scope.caller, job_id=self._request.job_request_id)
+        try:
+            return self._parts.ledger.stage(job, room=2 * sum(file.size for file in self._reports))
+        except (OSError, StagingError) as problem:
+            raise ResultWriteError(f"nothing was charged: the service has no room for the job: {problem}") from problem
 
     def _key_sources(self) -> list[Split] | list[TaskKeys]:
         """Return where declared keys come from: domain files, or a W3C task."""
@@ -157,10 +165,10 @@ class ClusterSession(Session):
             raise
 
     def _run(self, exchange: Exchange, plan: OpeningPlan, content: bytes) -> Outcome:
-        """Open and compare; count and check; stage; release; charge.
+        """Open and compare; count and check; ask whether units can pay; stage; release; charge.
 
         Sums depend on contributions, and noisy rows fill the staging folder: from the release on, any failure is paid
-        for. So the room for declared keys is checked before it.
+        for. So the units are asked, and the room for all possible rows is taken, before it.
         """
         reports = splits(self._reports)
         self._progress = self._cluster.context().accumulator(0)
@@ -168,7 +176,7 @@ class ClusterSession(Session):
             exchange.add(partial(domain_split, plan), sources)
         exchange.add(partial(_open, plan, self._progress), reports)
         found: list[IdReceipt] = self._tasks(lambda: exchange.read(partial(_compare, plan), range(plan.partitions.ids)))
-        bases, declared, fingerprints, coverage = self._count(found)
+        bases, bound, fingerprints, coverage = self._count(found)
         units = self._units(exchange, plan.scratch, found)
         self._check_units(len(units))
         release, header, charge = self._planned(coverage.covers(), content)
@@ -183,7 +191,12 @@ class ClusterSession(Session):
             bases=bases,
             fingerprints=fingerprints,
         )
-        staged = None if self._request.debug_run else self._stage(charge, declared)
+        staged: Attempt | None = None
+        if not self._request.debug_run:
+            known = charge.ask(UnitSet(units))
+            if known is not None:
+                return Outcome.of(known)
+            staged = self._stage(charge, bound)
         lost: Exception | None = None
         parts: list[PartReceipt] = []
         try:
@@ -209,20 +222,21 @@ class ClusterSession(Session):
             return replace(header, row_count=len(rows), others=others, undeclared=undeclared), rows
 
         make_room = partial(remove_written, plan.scratch, PART, SHARD)
-        return self._commit(charge, make, units=units, failed=header, staged=staged, make_room=make_room)
+        return self._commit(charge, make, units=units, failed=header, bound=bound, staged=staged, make_room=make_room)
 
-    def _stage(self, charge: Charge, declared: int) -> Attempt:
-        """Begin the attempt that is charged for; parts and shards of the declared rows must fit."""
-        beside = declared * PART_ROW_BYTES
-        attempt = stage_for(self._parts.ledger, charge.job, self._destination, declared, beside=beside)
+    def _stage(self, charge: Charge, bound: ResultBound) -> Attempt:
+        """Begin the attempt that is charged for, with room for parts and shards of all rows that there can be."""
+        attempt = stage_for(
+            self._parts.ledger, charge.job, self._destination, bound, beside=bound.rows * PART_ROW_BYTES
+        )
         assert attempt is not None
         return attempt
 
-    def _count(self, found: Sequence[IdReceipt]) -> tuple[tuple[int, ...], int, tuple[bytes, ...], Coverage]:
+    def _count(self, found: Sequence[IdReceipt]) -> tuple[tuple[int, ...], ResultBound, tuple[bytes, ...], Coverage]:
         """Count reports and keys in the order of files; refuse the job if its public facts do not allow a release.
 
-        Returns the ordinal of the first key of each domain file, the number of declared rows, the fingerprint of each
-        report file, and the coverage.
+        Returns the ordinal of the first key of each domain file, the most rows that there can be, the fingerprint of
+        each report file, and the coverage.
         """
         domains = sorted((facts for receipt in found for facts in receipt.domains), key=lambda facts: facts.split)
         bases, rows = [], 0
@@ -252,7 +266,9 @@ class ClusterSession(Session):
         self._counts.repeated = sum(receipt.repeated for receipt in found)
         self._counts.check()
         check_batch_size(self._request, self._counts.used, self._parts.settings.w3c_minimum_batch)
-        return tuple(bases), rows, fingerprints, coverage
+        payload_bytes = sum(facts.payload_bytes for facts in reports) if self._discovers else 0
+        bound = ResultBound(declared=rows, rows=rows + payload_bytes // SMALLEST_CONTRIBUTION_BYTES)
+        return tuple(bases), bound, fingerprints, coverage
 
     def _units(self, exchange: Exchange, folder: str, found: Sequence[IdReceipt]) -> NDArray[np.uint8]:
         """Return the units of the job, sorted, in a mapped file: they never pass through this process's memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from aggservice.wire.errors import KeySetError
 from aggservice.wire.origins import site_of
 from aggservice.wire.report.registry_keys import RegistryKey
 from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
+from budget.files.staging import CALLER_BYTES
 
 DAY_MS = 86_400_000
 REMOTE_SCHEMES = ("s3://", "gs://", "az://")
@@ -60,6 +62,7 @@ class Limits:
     w3c_minimum_batch: int = 20
     lease_s: int = 30
     attempts: int = 5
+    staged_bytes_per_caller: int = CALLER_BYTES
 
     @property
     def poll_s(self) -> float:
@@ -121,17 +124,60 @@ class ServiceConfig:
         if any(caller.certificates for caller in self.callers) and not self.listen_mtls:
             raise ConfigError("a caller has certificates, but no port asks for them: set listen_mtls")
         if len(self.callers) > 1 and (self.input_folder or self.output_folder or self.buckets):
-            for caller in self.callers:
-                if not caller.folder:
+            self._check_callers_folders()
+        self._check_roots()
+
+    def _check_callers_folders(self) -> None:
+        """Refuse callers without a folder, and two callers with one folder, also one that is a link to the other."""
+        found: dict[str, str] = {}
+        for caller in self.callers:
+            if not caller.folder:
+                raise ConfigError(
+                    f"caller {caller.name!r} has no folder, and would read and write those of all callers: give "
+                    "each caller a folder of their own"
+                )
+            places = [caller.folder.casefold()]
+            for _, root in self._roots():
+                if isinstance(root, Path):
+                    places.append(os.path.realpath(root / caller.folder))
+            for place in dict.fromkeys(places):
+                other = found.setdefault(place, caller.name)
+                if other != caller.name:
                     raise ConfigError(
-                        f"caller {caller.name!r} has no folder, and would read and write those of all callers: give "
-                        "each caller a folder of their own"
+                        f"callers {other!r} and {caller.name!r} have the same folder {caller.folder!r}, and would read "
+                        "and write each other's files: give each caller a folder of their own"
+                    )
+
+    def _roots(self) -> list[tuple[str, Path | str]]:
+        given = {"folders.input": self.input_folder, "folders.output": self.output_folder}
+        given |= {f"buckets.{name}": root for name, root in self.buckets.items()}
+        return [(name, root) for name, root in given.items() if root is not None]
+
+    def _check_roots(self) -> None:
+        """Refuse a root inside another one, and the service's own files inside a root: callers could name them."""
+        placed = {name: _place(root) for name, root in self._roots()}
+        for outer, above in placed.items():
+            for inner, below in placed.items():
+                if below.startswith(f"{above}/"):
+                    raise ConfigError(
+                        f"{inner} lies inside {outer}: a caller of one could read the files of another caller in the "
+                        "other; give roots that do not contain each other"
+                    )
+            for own in (self.state, self.keys, self.ledger_path, self.ledger_dsn_file) if self.callers else ():
+                if own is not None and f"{_place(own)}/".startswith(f"{above}/"):
+                    raise ConfigError(
+                        f"{own} lies inside {outer}, where callers can read it: move it, or name another folder"
                     )
 
     @property
     def terms(self) -> Terms:
         """The privacy unit and the bounds per API, as the ledger's first entry names them."""
         return ledger_terms(self.unit, self.sensitivities)
+
+
+def _place(root: Path | str) -> str:
+    """Return a text by which places are compared: the path after all links, or the URL."""
+    return os.path.realpath(root) if isinstance(root, Path) else root.rstrip("/")
 
 
 def is_loopback(address: str) -> bool:
@@ -372,6 +418,7 @@ def _limits(section: Section) -> Limits:
         w3c_minimum_batch=section.whole("w3c_minimum_batch", 20, least=1, most=1 << 31),
         lease_s=section.whole("lease_s", 30, least=1, most=3600),
         attempts=section.whole("attempts", 5, least=1, most=1000),
+        staged_bytes_per_caller=section.whole("staged_bytes_per_caller", CALLER_BYTES, least=1 << 20, most=1 << 50),
     )
     section.done()
     return limits

@@ -61,7 +61,7 @@ class JobSlots:
         streams = [one for one, _, in_queue in self._queue if not in_queue]
         own = streams.count(caller)
         if not stored and (len(streams) >= self._queue_limit or own >= self.queue_limit_per_caller):
-            raise BusyError(f"the queue is full: {len(streams)} jobs wait, {own} of them yours")
+            raise BusyError(own)
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queued = (caller, granted, stored)
         self._queue.append(queued)

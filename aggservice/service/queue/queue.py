@@ -57,7 +57,7 @@ class JobQueue:
             counts = execute("SELECT caller, count(*) FROM queue WHERE state = 'waiting' GROUP BY caller")
             waiting, own = sum(row[1] for row in counts), dict(map(tuple, counts)).get(job.caller, 0)
             if not (waiting < room.jobs and own < room.of_caller):
-                raise BusyError(f"the queue is full: {waiting} jobs wait, {own} of them yours")
+                raise BusyError(own)
             if found is not None:
                 execute("DELETE FROM queue WHERE seq = ? AND state = 'finished'", found.seq)
             values = (job.caller, job.job_id, job.request, job.output, job.received_ms, job.received_ms, b"", b"")

@@ -14,9 +14,9 @@ SHUFFLED = RecordSchema("ShuffledReport", (("report", "bytes"),))
 _BLOCK_BYTES = 1 << 16
 
 
-def write_shuffled(path: Path, reports: Iterable[bytes]) -> None:
+def write_shuffled(target: Path | BinaryIO, reports: Iterable[bytes]) -> None:
     """Write reports, one per record; the same reports give the same file."""
-    with ContainerWriter(path, SHUFFLED) as writer:
+    with ContainerWriter(target, SHUFFLED) as writer:
         held, count = bytearray(), 0
         for report in reports:
             held += encode_long(len(report)) + report

@@ -50,6 +50,7 @@ from budget import (
     Store,
     ZcdpFilter,
 )
+from budget.files.staging import CALLER_BYTES
 
 from ..conftest import NOW_MS, ORIGIN, Maker
 
@@ -137,7 +138,7 @@ class Job:
             output=AvroShards(prefix=output / "summary.avro", rows_per_shard=self.rows_per_shard),
         )
 
-    def ledger(self, state: Path, store: Store | None = None) -> Ledger:
+    def ledger(self, state: Path, store: Store | None = None, caller_bytes: int = CALLER_BYTES) -> Ledger:
         """Return a fresh ledger."""
         bits = SeededBits("ledger")
         state.mkdir(parents=True, mode=0o700)
@@ -148,12 +149,18 @@ class Job:
             signer=Signer.generate(bits),
             clock=ManualClock(NOW_MS),
             bits=bits,
-            staging=Staging(state / "staging", SecureBits()),
+            staging=Staging(state / "staging", SecureBits(), caller_bytes=caller_bytes),
         )
 
-    def local(self, state: Path, noise_of: Any = HashedNoise, store: Store | None = None) -> LocalEngine:
+    def local(
+        self,
+        state: Path,
+        noise_of: Any = HashedNoise,
+        store: Store | None = None,
+        caller_bytes: int = CALLER_BYTES,
+    ) -> LocalEngine:
         """Return the engine of this machine with a fresh ledger."""
-        return self.engine_of(self.ledger(state, store), noise_of)
+        return self.engine_of(self.ledger(state, store, caller_bytes), noise_of)
 
     def engine_of(self, ledger: Ledger, noise_of: Any) -> LocalEngine:
         """Return the engine of this machine."""

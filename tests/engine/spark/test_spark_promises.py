@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from aggservice.engine import Outcome, PrivacyUnit
-from aggservice.engine.errors import InputReadError, PaidFailureError
-from aggservice.engine.release import charging as charging_module
+from aggservice.engine.errors import InputReadError, PaidFailureError, UnpaidError
 from aggservice.engine.request import Discovery
 from aggservice.engine.spark import session as session_module
 from aggservice.engine.spark.engine import SparkEngine
+from aggservice.engine.spark.releasing import PART
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.wire import ReportBatch, write_key_set
 from aggservice.wire.avro.reports import write_reports
@@ -112,11 +112,11 @@ def small_job(folder: Path, maker: Maker) -> Job:
     )
 
 
-def spark(job: Job, state: Path, store: Store | None = None) -> SparkEngine:
+def spark(job: Job, state: Path, store: Store | None = None, caller_bytes: int = CAPACITY) -> SparkEngine:
     settings = SparkSettings(
         master="", keys=job.folder / "keys.json", partition_rows=job.partition_rows, partition_bytes=job.partition_bytes
     )
-    return SparkEngine(job.local(state, store=store), settings, HereCluster())  # type: ignore[arg-type]
+    return SparkEngine(job.local(state, store=store, caller_bytes=caller_bytes), settings, HereCluster())  # type: ignore[arg-type]
 
 
 def test_a_file_that_changes_when_an_executor_is_lost_charges_nothing(
@@ -148,47 +148,48 @@ def test_a_file_that_changes_when_an_executor_is_lost_charges_nothing(
     assert ended.receipted.committed.entry.units.count == 13
 
 
-class Disk:
-    """A disk with so much room; it holds what is staged, and notes how much that was at each look."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.staged = Path()
-        self.looks: list[int] = []
-
-    def disk_usage(self, path: object) -> Any:
-        self.looks.append(sum(one.stat().st_size for one in self.staged.rglob("*") if one.is_file()))
-        return SimpleNamespace(free=self.room - self.looks[-1])
-
-
-def test_room_is_checked_before_noisy_rows_take_it(
-    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange], monkeypatch: pytest.MonkeyPatch
+def test_room_is_taken_by_public_numbers_before_noisy_rows_are_written(
+    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange]
 ) -> None:
-    """Whether a job is refused for a full disk must not tell how many rows passed the threshold."""
+    """Whether a job is refused for lack of room must not tell how many rows passed the threshold."""
     batches = [maker.batch([maker.report({row % keys + 1: 40}) for row in range(24)]) for keys in (1, 8)]
 
-    def ends(name: str, disk: Disk) -> list[tuple[str, str, int]]:
-        monkeypatch.setattr(charging_module, "shutil", disk)
-        found = []
-        for number, batch in enumerate(batches):
-            home = tmp_path / name / str(number)
-            job = small_job(home / "in", maker)
-            write_reports(job.folder / "reports", [batch])
-            engine = spark(job, home / "state")
-            disk.staged = home / "state" / "staging"
-            ended = job.run(engine, home / "out")
-            text = str(ended) if isinstance(ended, Exception) else ""
-            found.append((type(ended).__name__, text, engine.ledger.checkpoint().entries))
-        return found
+    def end(number: int, quota: int) -> tuple[str, str, int]:
+        home = tmp_path / str(quota) / str(number)
+        job = small_job(home / "in", maker)
+        write_reports(job.folder / "reports", [batches[number]])
+        engine = spark(job, home / "state", caller_bytes=quota)
+        ended = job.run(engine, home / "out")
+        text = str(ended) if isinstance(ended, Exception) else ""
+        return type(ended).__name__, text, engine.ledger.checkpoint().entries
 
-    wide = Disk(CAPACITY)
-    assert ends("wide", wide) == [("Outcome", "", 2)] * 2
-    fewest = wide.looks[len(wide.looks) // 2 - 1]
-    first, second = ends("enough", Disk(fewest + 100))
-    assert first == second == ("Outcome", "", 2)
-    first, second = ends("too little", Disk(fewest - 1))
-    assert first == second
-    assert first[0] == "ResultWriteError" and first[2] == 1
+    low, high = 1, CAPACITY  # the smallest quota with which the first world's job is released
+    while low < high:
+        middle = (low + high) // 2
+        first, second = end(0, middle), end(1, middle)
+        assert first == second
+        low, high = (low, middle) if first == ("Outcome", "", 2) else (middle + 1, high)
+        assert first == ("Outcome", "", 2) or (first[0] == "ResultWriteError" and first[2] == 1)
+    assert 100_000 < low < CAPACITY
+
+
+def test_a_job_that_cannot_pay_draws_no_noise_and_writes_no_rows(
+    tmp_path: Path, maker: Maker, tasks_run_here: type[HereExchange]
+) -> None:
+    """What it wrote could be measured by other callers, again and again, for nothing."""
+    job = small_job(tmp_path / "in", maker)
+    write_reports(job.folder / "reports", [maker.batch([maker.report({row % 8 + 1: 40}) for row in range(24)])])
+    engine = spark(job, tmp_path / "state")
+    assert isinstance(job.run(engine, tmp_path / "first"), Outcome)
+    again = replace(job, request=replace(job.request, job_request_id="again"))
+    staged: list[str] = []
+
+    def look(exchange: HereExchange, partition: int) -> None:
+        staged.extend(path.name.split(".")[0] for path in (tmp_path / "state" / "staging").rglob("*"))
+
+    tasks_run_here.between = staticmethod(look)
+    assert isinstance(again.run(engine, tmp_path / "second"), UnpaidError)
+    assert "units" in staged and PART not in staged
 
 
 class FullStore(MemoryStore):

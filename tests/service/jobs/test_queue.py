@@ -137,10 +137,10 @@ def test_two_unfinished_jobs_never_share_an_output(stand: Stand) -> None:
 def test_a_full_queue_refuses(stand: Stand) -> None:
     queue = stand.queue
     queue.add(new("1"), Room(jobs=3, of_caller=1))
-    with pytest.raises(BusyError, match="1 of them yours"):
+    with pytest.raises(BusyError, match="full; 1 of your jobs wait"):
         queue.add(new("2"), Room(jobs=3, of_caller=1))
     assert queue.add(new("2", caller="b"), Room(jobs=2, of_caller=2))[1]
-    with pytest.raises(BusyError, match="2 jobs wait"):
+    with pytest.raises(BusyError, match="full; 0 of your jobs wait"):
         queue.add(new("3", caller="c"), Room(jobs=2, of_caller=2))
     assert claim(queue, "x") is not None
     assert queue.add(new("3", caller="c"), Room(jobs=2, of_caller=2))[1]

@@ -49,7 +49,7 @@ def test_one_caller_leaves_a_slot_to_the_others() -> None:
         greedy = [Job(slots, "greedy") for _ in range(4)]
         await settled()
         assert [job.running for job in greedy] == [True, True, False, False]
-        with pytest.raises(BusyError, match="2 of them yours"):
+        with pytest.raises(BusyError, match="full; 2 of your jobs wait"):
             async with slots.take("greedy"):
                 pass
         other = Job(slots, "other")
