@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from aggservice.engine import PrivacyUnit
@@ -184,6 +184,7 @@ class Ask(Brief):
         return folder + self.method, request.SerializeToString()
 
 
+_TIGHT_ROOM = ("disk", "quota")
 _ABOUT_JOBS = ("GetJob", "WatchJob", "CancelJob", "GetSummary")
 _ABOUT_LEDGER = ("ListUnpaidUnits", "CheckBudget", "GetBalance", "ListEntries", "VerifyLedger")
 
@@ -228,17 +229,27 @@ class Drawing:
         return self._choices.below(count) == count - 1
 
     def history(
-        self, *, files: bool = False, faults: bool = False, pool: bool = False, calm: bool = False, tight: str = ""
+        self,
+        *,
+        files: bool = False,
+        faults: bool = False,
+        pool: bool = False,
+        calm: bool = False,
+        spied: bool = False,
+        tight: str = "",
     ) -> History:
         """Return a history. ``calm`` leaves out what two transports may do at different times.
 
         ``tight`` "rows" lets the ledger keep so few rows that whether a result fits often depends on discovered keys,
-        and "keys" lets a job discover about as many keys as its payloads have room for.
+        "keys" lets a job discover about as many keys as its payloads have room for, and "disk" and "quota" leave about
+        as much room for staged files as one result takes. ``spied`` adds a second caller, for jobs over files.
         """
         self._calm = calm
         self._tight = tight
         self._first = GROUP * self._choices.below(len(self._reports.pairs) // GROUP)
-        setup = self._setup(files, faults, pool)
+        setup = self._setup(files or spied, faults, pool)
+        if spied:
+            setup = replace(setup, spied=True, **self._room())
         self._setup_drawn = setup
         steps: list[Step] = []
         for number in range(1 + self._choices.below(4)):
@@ -288,7 +299,18 @@ class Drawing:
                 changes["room"] = 2_900 + self._choices.below(1_600)
         return Setup(**changes)
 
+    def _room(self) -> dict[str, Any]:
+        """Return how much room there is to stage results: about as much as one to five of them need, or plenty."""
+        if self._tight == "disk":
+            return {"disk": 2_000 + self._choices.below(1_000)}
+        which = 1 if self._tight == "quota" else self._choices.below(3)
+        if not which:
+            return {}
+        return {"quota" if which == 1 else "disk": 60_000 + 8_000 * self._choices.below(40)}
+
     def _asks(self) -> Asks:
+        if self._tight in _TIGHT_ROOM:
+            return Asks(delta="0.00001")
         zcdp = self._setup_drawn.zcdp
         changes: dict[str, Any] = {}
         changes["epsilon"] = self.pick(("64", "64", "1", "10", "0.000001", ""))
@@ -392,7 +414,7 @@ class Drawing:
         return Ask(method, self.pick(JOBS))
 
     def _step(self, number: int) -> Step:
-        kind = self._choices.below(10)
+        kind = 0 if self._tight in _TIGHT_ROOM else self._choices.below(10)
         if kind == 6 and number:
             return Again(self._choices.below(number))
         if kind in (7, 8):

@@ -70,7 +70,8 @@ class HereExecutor(Executor):
 class _Context:
     """What a handler uses of ``grpc.aio.ServicerContext``."""
 
-    def __init__(self, requests: Sequence[Callable[[], Awaitable[Any]]], cut: Cut, serialise: Any) -> None:
+    def __init__(self, requests: Sequence[Callable[[], Awaitable[Any]]], cut: Cut, serialise: Any, token: str) -> None:
+        self._token = token
         self._requests = iter(requests)
         self._cut = cut
         self._serialise = serialise
@@ -81,7 +82,7 @@ class _Context:
         self.trailers: tuple[tuple[str, bytes], ...] = ()
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
+        return (("authorization", f"Bearer {self._token}"),)
 
     def auth_context(self) -> dict[str, list[bytes]]:
         return {}
@@ -138,8 +139,12 @@ class Server:
         *,
         cut: Cut = Cut.CLOSE,
         before: Callable[[int], Awaitable[None]] | None = None,
+        token: str = "local",
     ) -> Answer:
-        """Make one call; ``before`` runs before each message of a stream is read, with its index."""
+        """Make one call; ``before`` runs before each message of a stream is read, with its index.
+
+        ``token`` is the caller's; a service without callers ignores it.
+        """
         handler = await self._handler(method)
         loop = asyncio.get_running_loop()
 
@@ -156,7 +161,7 @@ class Server:
             return read
 
         streamed = [reading(index, raw) for index, raw in enumerate(requests)] if handler.request_streaming else []
-        context = _Context(streamed, cut, handler.response_serializer)
+        context = _Context(streamed, cut, handler.response_serializer, token)
         task = asyncio.create_task(self._run(handler, requests, context))
         if cut is not Cut.CLOSE:
             parked = asyncio.create_task(context.parked.wait())

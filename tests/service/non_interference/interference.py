@@ -26,7 +26,8 @@ from aggservice.rpc.v1 import common_pb2
 from .histories import AGGREGATION, Again, Ask, FileJob, History, Restart, Step, Stream
 from .in_process import Answer, OwnTimeLoop
 from .sealed_pairs import Reports, all_reports
-from .worlds import World, changed
+from .spying import SPY, without_receipts, write_spy_files
+from .worlds import CALLER, World, changed
 
 STEP_MS = 1_000
 _SHOWN = 1_500
@@ -55,6 +56,7 @@ class Tally:
     calls: int = 0
     charged: int = 0
     differing: int = 0
+    measured: int = 0
     codes: dict[str, int] = field(default_factory=dict)
 
 
@@ -67,6 +69,12 @@ class Machine:
         self.inputs = scratch / "in"
         self.names = self.reports.write_files(self.inputs / "L", 0)
         self.reports.write_files(self.inputs / "R", 1)
+        write_spy_files(self.inputs / "S")
+        for side in "LR":
+            folder = self.inputs / "spied" / side
+            folder.mkdir(parents=True)
+            (folder / CALLER).symlink_to(self.inputs / side)
+            (folder / SPY).symlink_to(self.inputs / "S")
         self._unchanged = self._input_view()
         self._inline = InlineOpener(self.reports.keys)
         self._pool: WorkerPool | None = None
@@ -129,8 +137,21 @@ class Driver:
         self.world.clock.advance(STEP_MS)
         seen: list[Seen] = []
         with self.world.full_disk():
-            self._loop.run_until_complete(self._take(step, seen))
+            self._loop.run_until_complete(self._take_spied(step, seen))
         return seen
+
+    async def _take_spied(self, step: Step, seen: list[Seen]) -> None:
+        await self._take(step, seen)
+        await self._spy(seen, all_of_them=True)
+
+    async def _spy(self, seen: list[Seen], *, all_of_them: bool) -> None:
+        """Make the second caller's calls, if there is one."""
+        if self.world.spy is None:
+            return
+        for method, request in self.world.spy.calls(all_of_them=all_of_them):
+            answer = await self.world.server.call(method, (request,), token=SPY)
+            answer = without_receipts(method.rpartition("/")[2], answer)
+            self._note(f"the spy's {method.rpartition('/')[2]}", None, (request,), answer, seen)
 
     def close(self) -> None:
         """End the world."""
@@ -160,12 +181,13 @@ class Driver:
         requests = tuple(part.SerializeToString() for part in parts)
 
         async def before(index: int) -> None:
+            await asyncio.create_task(self._spy(seen, all_of_them=False))
             for at, inner in step.between:
                 if at == index:
                     await asyncio.create_task(self._take(inner, seen))
 
         answer = await self.world.server.call(
-            AGGREGATION + "Aggregate", requests, cut=step.cut, before=before if step.between else None
+            AGGREGATION + "Aggregate", requests, cut=step.cut, before=before if step.between or self.world.spy else None
         )
         self._note(AGGREGATION + "Aggregate", step.job, (*requests, step.cut.encode()), answer, seen)
 
@@ -202,6 +224,9 @@ class _Pair:
                 self._compare_calls(number, one, other)
             charged = left.charged()
             self._same(number, "the charged jobs", charged, right.charged())
+            if left.spy is not None and right.spy is not None:
+                self._same(number, "what the second caller measures", left.spy.measured, right.spy.measured)
+                self._tally.measured += len(left.spy.measured)
             self._same(number, "the ledger", left.ledger_view(), right.ledger_view())
             self._same(number, "the folders", left.folders_view(charged), right.folders_view(charged))
             if not charged:
@@ -219,7 +244,8 @@ class _Pair:
         self._tally.codes[one.answer.code] = self._tally.codes.get(one.answer.code, 0) + 1
         self._same(number, f"the jobs charged after {one.method}", one.charged, other.charged)
         if one.job is None or one.job not in one.charged:
-            answers = [_without_results(call) if call.charged else call.answer for call in (one, other)]
+            spied = self._worlds[0].spy is not None  # whose results are digests of files by their whole path
+            answers = [_without_results(call) if call.charged or spied else call.answer for call in (one, other)]
             self._same(number, f"the answer of {one.method}", *answers)
             return
         self._tally.differing += one.answer != other.answer

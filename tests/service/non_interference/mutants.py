@@ -6,17 +6,19 @@ change of the code asks for a change of a few lines here.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from aggservice.engine import AvroShards, CancelledError, InLedger, UnpaidError
-from aggservice.engine.errors import DomainError
+from aggservice.engine.errors import DomainError, ResultWriteError
 from aggservice.engine.jobs.histogram import HistogramSession
 from aggservice.engine.jobs.histogram_checks import check_discoverable
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging
 from aggservice.engine.release.charging import Charge
+from aggservice.engine.release.output import ResultBound
 from budget.files.staging import Attempt
 
 from .worlds import changed
@@ -176,6 +178,39 @@ def staged_files_left() -> Iterator[None]:
 
 
 @contextmanager
+def room_seen_on_the_disk() -> Iterator[None]:
+    """Stage noisy rows before the units are asked, and decide from the free disk whether a job has room."""
+
+    def stage_for(ledger: Any, job: Any, destination: Any, bound: Any, **_: Any) -> Attempt | None:
+        if not isinstance(destination, AvroShards):
+            return None
+        attempt: Attempt = ledger.stage(job)
+        if shutil.disk_usage(attempt.folder).free < bound.declared * 4:
+            attempt.discard()
+            raise ResultWriteError("the staging folder is full; nothing was charged: tell the operator")
+        return attempt
+
+    with changed(Charge, "ask", lambda self, units: None), changed(charging, "stage_for", stage_for):
+        yield
+
+
+@contextmanager
+def room_of_what_was_released() -> Iterator[None]:
+    """Take as much of the caller's quota as the noisy rows need, once they are known."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        def commit(self: Charge, make: Callable[[], Any], **kwargs: Any) -> Any:
+            made = make()
+            bound = ResultBound(rows=1_000 * len(made[1]), declared=kwargs["bound"].declared)
+            return inner(self, lambda: made, **{**kwargs, "bound": bound})
+
+        return commit
+
+    with _replaced(Charge, "commit", wrap):
+        yield
+
+
+@contextmanager
 def nulls_counted() -> Iterator[None]:
     """Count batches without a contribution among repeated reports."""
 
@@ -252,6 +287,8 @@ MUTANTS: dict[Mutant, dict[str, Any]] = {
     refusal_tells_a_sum: {},
     shards_before_charge: {"files": True},
     staged_files_left: {"files": True},
+    room_seen_on_the_disk: {"spied": True, "tight": "disk"},
+    room_of_what_was_released: {"spied": True, "tight": "quota"},
     lost_summaries_are_free: {"tight": "rows"},
     nulls_counted: {},
     progress_counts_keys: {},

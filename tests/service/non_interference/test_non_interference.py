@@ -34,8 +34,10 @@ KINDS: dict[str, dict[str, bool]] = {
     "full disks": {"faults": True},
     "files on full disks": {"files": True, "faults": True},
     "worker processes": {"pool": True},
+    "a second caller": {"spied": True},
 }
-SHARES = ["streams"] * 10 + ["files"] * 5 + ["full disks"] * 2 + ["files on full disks"] * 2 + ["worker processes"]
+SHARES = ["streams"] * 9 + ["files"] * 4 + ["a second caller"] * 2
+SHARES += ["full disks"] * 2 + ["files on full disks"] * 2 + ["worker processes"]
 EXAMPLES = {kind: 2_000 * SHARES.count(kind) // len(SHARES) for kind in KINDS}
 SOAK_HISTORIES = 200_000
 SOAK_SEED = os.environ.get("AGGSERVICE_HISTORIES_SEED", "soak")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import resource
@@ -11,6 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from aggservice.engine import AvroShards, PrivacyUnit
@@ -22,11 +24,13 @@ from aggservice.service.config.keyring import KeyRing
 from aggservice.service.log import EventLog
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, SqliteStore, Staging, Store, ZcdpFilter, write_log
 from budget.errors import FormatError, StoreError
+from budget.files.staging import CALLER_BYTES
 from budget.log.canonical import decode
 from budget.store import EntryRow, JobRow, PartRow, T, Transaction
 
 from .in_process import Answer, HereExecutor, Server
 from .sealed_pairs import NOW_MS, Reports
+from .spying import SPY, Spy, callers
 
 CALLER = "local"
 JOBS = ("a", "b", "c")
@@ -63,7 +67,8 @@ class Setup(Brief):
     """How both worlds of a history are set up. None leaves a limit as it is.
 
     ``room`` bounds the bytes of a transaction of a memory ledger; ``file_bytes`` every file that the process writes
-    (RLIMIT_FSIZE), SQLite's too: both are full disks, which end with the first charge.
+    (RLIMIT_FSIZE), SQLite's too: both are full disks, which end with the first charge. ``spied`` adds a second caller;
+    ``quota`` is what results of one caller may take of the staging folder, and ``disk`` what all of them may.
     """
 
     unit: PrivacyUnit = PrivacyUnit.REPORT
@@ -74,7 +79,7 @@ class Setup(Brief):
     files: bool = False
     jobs: int = 4
     waiting: int = 10
-    domain_keys: int = 100
+    domain_keys: int = 1_000
     units: int = 1_000
     message_bytes: int = 1 << 20
     rows_in_ledger: int | None = None
@@ -84,6 +89,9 @@ class Setup(Brief):
     rows_per_shard: int | None = None
     room: int | None = None
     file_bytes: int | None = None
+    spied: bool = False
+    quota: int = CALLER_BYTES
+    disk: int | None = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -151,9 +159,12 @@ class SmallStore(MemoryStore):
     """A memory store in which a transaction that writes more than ``room`` bytes fails, as on a full disk."""
 
     room: int | None = None
+    before_commit: Callable[[], None] = staticmethod(lambda: None)
 
     def write(self, name: str, work: Callable[[Transaction], T]) -> T:
         """Run ``work`` with a transaction that counts what it writes."""
+        if name == "commit":
+            self.before_commit()
         room = self.room
         if room is None:
             return super().write(name, work)
@@ -183,7 +194,8 @@ class World:
                 ZcdpFilter.parse(rho=setup.epsilon) if setup.zcdp else EpsilonDeltaFilter.parse(epsilon=setup.epsilon)
             ),
             unit=setup.unit,
-            input_folder=inputs / "LR"[side] if setup.files else None,
+            input_folder=inputs / ("spied" if setup.spied else "") / "LR"[side] if setup.files else None,
+            callers=callers(CALLER) if setup.spied else (),
             output_folder=self.outputs if setup.files else None,
             limits=Limits(
                 jobs=setup.jobs,
@@ -202,7 +214,9 @@ class World:
             clock=self.clock,
             bits=self._bits.child("ledger"),
             terms=config.terms,
-            staging=Staging(self.staging, self._bits.child("staging")) if setup.files else None,
+            staging=Staging(self.staging, self._bits.child("staging"), caller_bytes=setup.quota)
+            if setup.files
+            else None,
         )
         self.service = Service(
             config,
@@ -214,8 +228,14 @@ class World:
         )
         if opener is not None:
             self.service.engine.parts = replace(self.service.engine.parts, opener=opener)
+        self.spy = Spy(self.service, self.outputs, bisects=0 < (setup.disk or 0) < 10_000) if setup.spied else None
         if isinstance(self.store, SmallStore):
             self.store.room = setup.room
+            if self.spy is not None:
+                self.store.before_commit = self.spy.look
+        if setup.spied:
+            for name in (CALLER, SPY):
+                (self.outputs / name).mkdir()
         self.restart()
 
     def restart(self) -> None:
@@ -236,10 +256,27 @@ class World:
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Let no file grow beyond ``file_bytes`` while the block runs, unless the disk was freed."""
+        """Let no file grow beyond ``file_bytes`` while the block runs, unless the disk was freed.
+
+        With ``disk``, the staging folder is on a disk of that many bytes.
+        """
         limit = self.setup.file_bytes if self.disk_is_full else None
-        with nullcontext() if limit is None else _file_limit(limit):
+        with ExitStack() as stack:
+            if limit is not None:
+                stack.enter_context(_file_limit(limit))
+            if self.setup.disk is not None:
+                stack.enter_context(changed(os, "posix_fallocate", self._allocate))
+                stack.enter_context(changed(shutil, "disk_usage", lambda _: SimpleNamespace(free=self._free())))
             yield
+
+    def _free(self) -> int:
+        assert self.setup.disk is not None
+        return self.setup.disk - sum(one.stat().st_size for one in self.staging.rglob("*") if one.is_file())
+
+    def _allocate(self, file: int, start: int, size: int) -> None:
+        if size > self._free():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.ftruncate(file, start + size)
 
     @contextmanager
     def room_to_look(self) -> Iterator[None]:
