@@ -74,6 +74,10 @@ class LedgerMismatchError(BudgetError):
     """The ledger differs from the expected one: filter, terms, signing key or schema version; or there is no ledger."""
 
 
+class LedgerRewoundError(LedgerMismatchError):
+    """The ledger lacks entries that its keys have seen: it is an older copy, or its log was cut."""
+
+
 class TermsError(BudgetError):
     """A release or a service does not fit the privacy unit and the bounds in the ledger's first entry."""
 

@@ -38,6 +38,7 @@ from budget.store import PART_UNITS, EntryRow, Head, JobRow, PartRow, Store, Tra
 from budget.stores.balances import SpentColumns, charge, extremes, read_spent, refund, units_that_cannot_pay
 from budget.terms import Terms
 from budget.units import Units, UnitSet
+from budget.witness import SeenLog, Witness, check_same, check_seen, seen_in
 
 RESULT_MAX_BYTES: Final = 256 << 20
 """The largest result that the ledger keeps in its database; larger ones are files."""
@@ -67,6 +68,7 @@ class CreateOptions(TypedDict):
     bits: Bits
     terms: NotRequired[Terms | None]
     staging: NotRequired[Staging | None]
+    witness: NotRequired[Witness | None]
     recovery: NotRequired[bool]
 
 
@@ -74,7 +76,8 @@ class Ledger:
     """A ledger over a store. Thread-safe; several processes may open the same SQLite file or PostgreSQL database.
 
     ``create`` makes a new ledger; ``open`` opens an existing one. Without a ``signer`` it can be read but not charged.
-    With a ``staging`` folder, results may be files.
+    With a ``staging`` folder, results may be files. With a ``witness``, it is refused if it is another ledger than
+    the one its keys belong to, or an older copy.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Ledger:
         clock: Clock,
         signer: Signer | None,
         staging: Staging | None,
+        witness: Witness | None = None,
     ) -> None:
         self.store = store
         self.genesis = genesis
@@ -92,6 +96,7 @@ class Ledger:
         self._clock = clock
         self._signer = signer
         self._staging = staging
+        self._witness = witness
 
     @property
     def filter(self) -> Filter:
@@ -106,7 +111,9 @@ class Ledger:
     @classmethod
     def create(cls, store: Store, **options: Unpack[CreateOptions]) -> Ledger:
         """Create a ledger in an empty store. ``recovery`` allows ``recover_budget``, which the log records."""
-        clock, signer = options["clock"], options["signer"]
+        clock, signer, witness = options["clock"], options["signer"], options.get("witness")
+        if witness is not None and witness.seen is not None:
+            check_same(None, witness.seen)
         genesis = Genesis(
             time_ms=clock.now_ms(),
             filter=options["filter"],
@@ -115,7 +122,7 @@ class Ledger:
             public_key=signer.public_key,
             nonce=options["bits"].read(16),
         )
-        ledger = cls(store, genesis, clock=clock, signer=signer, staging=options.get("staging"))
+        ledger = cls(store, genesis, clock=clock, signer=signer, staging=options.get("staging"), witness=witness)
 
         def work(transaction: Transaction) -> None:
             if transaction.head() is not None:
@@ -123,6 +130,7 @@ class Ledger:
             ledger._append(transaction, Head(entries=0, frontier=()), genesis, None)
 
         store.write("create", work)
+        ledger._witnessed(0, ledger.ledger_id)
         return ledger
 
     @classmethod
@@ -135,8 +143,12 @@ class Ledger:
         filter: Filter | None = None,
         terms: Terms | None = None,
         staging: Staging | None = None,
+        witness: Witness | None = None,
     ) -> Ledger:
-        """Open an existing ledger; LedgerMismatchError if its filter, terms or signing key differ from those given."""
+        """Open an existing ledger; LedgerMismatchError if its filter, terms or signing key differ from those given.
+
+        Also if the ``witness`` belongs to another ledger; LedgerRewoundError if it has seen entries that are not there.
+        """
 
         def work(transaction: Transaction) -> bytes:
             _head(transaction)
@@ -164,12 +176,20 @@ class Ledger:
             )
         if signer is not None and signer.public_key != genesis.public_key:
             raise LedgerMismatchError("the signing key is not this ledger's: open it with the key it was created with")
-        return cls(store, genesis, clock=clock, signer=signer, staging=staging)
+        ledger = cls(store, genesis, clock=clock, signer=signer, staging=staging, witness=witness)
+        store.read("check_seen", ledger._check_seen)
+        if witness is not None:
+            newest = seen_in(store)
+            ledger._witnessed(newest.entries - 1, newest.last)
+        return ledger
 
     @classmethod
     def open_or_create(cls, store: Store, **options: Unpack[CreateOptions]) -> Ledger:
         """Open the ledger, or create it if the store is empty. Two services that start at once agree on one ledger."""
+        witness = options.get("witness")
         if store.read("look", lambda transaction: transaction.head()) is None:
+            if witness is not None and witness.seen is not None:
+                check_same(None, witness.seen)
             with suppress(LedgerMismatchError):  # another service may create it in between
                 return cls.create(store, **options)
         return cls.open(
@@ -179,7 +199,27 @@ class Ledger:
             filter=options["filter"],
             terms=options.get("terms") or Terms(),
             staging=options.get("staging"),
+            witness=options.get("witness"),
         )
+
+    def _check_seen(self, transaction: Transaction) -> None:
+        """Refuse to go on if the ledger is not the one that the witness has seen, or lacks what it has seen."""
+        if self._witness is not None:
+            check_seen(transaction, self.ledger_id, self._witness.seen)
+
+    def _witnessed(self, seq: int, digest: bytes) -> None:
+        """Let the witness remember an entry before anything that it paid for leaves."""
+        if self._witness is None:
+            return
+        seen = self._witness.seen
+        if seen is None or seen.entries <= seq:
+            try:
+                self._witness.advance(SeenLog(ledger_id=self.ledger_id, entries=seq + 1, last=digest))
+            except OSError as problem:
+                raise StoreError(
+                    f"the keys could not remember entry {seq}, so its result stays here: {problem.strerror}; make "
+                    "their file writable, then ask again with the same job id"
+                ) from problem
 
     def _append(self, transaction: Transaction, head: Head, entry: Entry, units: UnitSet | None) -> bytes:
         """Write the entry that follows ``head``, its units, its receipt and the new head; return the receipt."""
@@ -202,8 +242,12 @@ class Ledger:
         return receipt
 
     def _next(self, transaction: Transaction) -> tuple[Head, bytes, int]:
-        """Return the head, the hash of the last entry and the time of the next one, which is never earlier."""
+        """Return the head, the hash of the last entry and the time of the next one, which is never earlier.
+
+        LedgerRewoundError if the ledger has become an older copy of itself.
+        """
         head = _head(transaction)
+        self._check_seen(transaction)
         row = transaction.entry(head.entries - 1)
         if row is None:
             raise StoreError(_CUT_OFF)
@@ -333,7 +377,13 @@ class Ledger:
             transaction.add_job(JobRow(caller=job.caller, job_id=job.job_id, seq=entry.seq, result=kept))
             return Committed(entry=entry, result=kept, receipt=receipt, repeated=False)
 
-        return self.store.write("commit", work)
+        committed = self.store.write("commit", work)
+        self._witness_release(committed)
+        return committed
+
+    def _witness_release(self, committed: Committed) -> None:
+        entry = committed.entry
+        self._witnessed(entry.seq, entry_hash(entry_to_bytes(entry, self.filter.loss_name)))
 
     def job(self, caller: str, job_id: str) -> Committed | None:
         """Return what was committed for a job of this caller, or None.
@@ -342,6 +392,8 @@ class Ledger:
         """
         job = JobKey(caller=caller, job_id=job_id)
         committed = self.store.read("job", lambda transaction: self._known(transaction, job))
+        if committed is not None:
+            self._witness_release(committed)
         manifest = None if committed is None else committed.manifest
         if manifest is not None and self._staging is not None:
             self._staging.publish(manifest)

@@ -38,7 +38,7 @@ COMMANDS = {
         "commands.service.aggregate:aggregate",
         "Aggregate cleartext debug reports on this machine.",
     ),
-    "ledger": ("commands.ledgers.audit:ledger", "Read, dry-run and audit the privacy budget."),
+    "ledger": ("commands.ledgers.backup:ledger", "Read, dry-run, audit and back up the privacy budget."),
     "keys": ("commands.service.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
     "seal": ("commands.service.convert:seal", "Seal cleartext reports to the public keys of a service."),
     "convert": ("commands.service.convert:convert", "Convert buckets, reports, domains and summaries."),

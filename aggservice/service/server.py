@@ -40,7 +40,8 @@ from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
 from aggservice.service.queue.databases import MemoryQueue, PostgresQueue, QueueDatabase, SqliteQueue
 from aggservice.service.queue.queue import JobQueue
-from budget import Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
+from aggservice.wire import KeySet
+from budget import BudgetError, Ledger, MemoryStore, PostgresStore, Signer, SqliteStore, Staging, Store
 
 _GRACE_S = 10.0
 _KEY_CHECK_EVERY_S = 5.0
@@ -51,8 +52,18 @@ SERVICE_NAMES = (
 )
 
 
-def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
-    """Open or create the configured ledger, and settle results that a crash left staged."""
+def open_keys(config: ServiceConfig, *, clock: Clock, bits: Bits) -> KeyRing:
+    """Read or create the configured keys. Those of a memory ledger are never written: nor is what they spent."""
+    if config.ledger == "memory":
+        return KeyRing(KeySet.create(bits, clock), clock)
+    return KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
+
+
+def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits, keys: KeyRing | None = None) -> Ledger:
+    """Open or create the configured ledger, which must be that of the keys; settle what a crash left staged.
+
+    Only a simulation over reports that are not sealed has no keys.
+    """
     config.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     store: Store
     if config.ledger == "memory":
@@ -69,6 +80,7 @@ def open_ledger(config: ServiceConfig, *, clock: Clock, bits: Bits) -> Ledger:
         clock=clock,
         bits=bits,
         terms=config.terms,
+        witness=keys,
         staging=Staging(config.state / "staging", bits, publisher, caller_bytes=config.limits.staged_bytes_per_caller),
     )
     ledger.recover_staged()
@@ -131,8 +143,8 @@ class Service:
         check_ports(config)
         self.metrics = Metrics(workers_replaced=lambda: getattr(self.opener, "replaced", 0))
         try:
-            self.keys = keys or KeyRing.load_or_create(config.keys or config.state / "keys.json", bits, clock)
-            self.ledger = ledger or open_ledger(config, clock=clock, bits=bits)
+            self.keys = keys or open_keys(config, clock=clock, bits=bits)
+            self.ledger = ledger or open_ledger(config, clock=clock, bits=bits, keys=self.keys)
             self.queue = queue or open_queue(config, clock)
         except OSError as problem:
             raise ConfigError(f"cannot use {problem.filename}: {problem.strerror}") from problem
@@ -305,7 +317,7 @@ class Service:
             try:
                 if await self.runner.blocking(self.keys.refresh):
                     self.log.event("keys_changed", published=len(self.keys.public().keys))
-            except (OSError, ValueError) as problem:
+            except (OSError, ValueError, BudgetError) as problem:
                 self.log.fault("keys_unreadable", problem)
 
     async def stop(self, grace_s: float = _GRACE_S) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from typer.testing import CliRunner
 
+from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
 from budget import (
     BudgetExhaustedError,
@@ -152,3 +154,14 @@ def job_loop(place: tuple[str, str], folder: Path, first_job: int, ready: Any) -
 
 
 warm()
+
+
+def backup_and_restore(folder: Path, ready: Any) -> None:
+    """Back up and restore one ledger after another, until the process is killed."""
+    runner = CliRunner()
+    ready.send(True)
+    ready.close()
+    for number in range(1_000_000):
+        backup, place = folder / f"b{os.getpid()}-{number}.db", folder / f"r{os.getpid()}-{number}.db"
+        runner.invoke(app, ["ledger", "backup", str(folder / "ledger.db"), str(backup)])
+        runner.invoke(app, ["ledger", "restore", str(backup), str(place), "--keys", str(folder / "copy.json")])

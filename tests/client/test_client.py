@@ -229,7 +229,7 @@ def test_a_key_file_that_cannot_be_read_is_another_error_than_a_missing_key(make
 
     path = tmp_path / "keys.json"
     write_key_set(path, maker.keys)
-    config = ServiceConfig(state=tmp_path / "state", listen="127.0.0.1:0", ledger="memory", keys=path)
+    config = ServiceConfig(state=tmp_path / "state", listen="127.0.0.1:0", keys=path)
     config = replace(config, limits=replace(config.limits, processes=0))
     known = maker.report({1: 1})
     with embedded(config, clock=maker.clock) as service, Client(service.address) as client:

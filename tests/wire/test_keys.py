@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -119,12 +120,22 @@ def test_files_are_private_and_never_half_written(tmp_path: Path) -> None:
 def test_two_that_rotate_at_once_lose_no_key(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     write_key_set(path, KeySet.create(SecureBits(), ManualClock(0)))
+    entered = threading.Event()
+    order: list[str] = []
+
+    def second() -> None:
+        entered.set()
+        with sole_writer(path):
+            order.append("second")
+
+    waiting = threading.Thread(target=second)
     with sole_writer(path):
-        with pytest.raises(KeySetError, match="another process"), sole_writer(path):
-            pass
-        write_key_set(path, read_key_set(path).rotate(SecureBits(), ManualClock(1)), replace=True)
-    with sole_writer(path):
-        assert len(read_key_set(path).pairs) == 2
+        waiting.start()
+        assert entered.wait(60)
+        write_key_set(path, read_key_set(path), replace=True)  # the second waits for a file that is replaced meanwhile
+        order.append("first")
+    waiting.join(60)
+    assert order == ["first", "second"]
     with pytest.raises(KeySetError, match="keys new"), sole_writer(tmp_path / "none.json"):
         pass
 

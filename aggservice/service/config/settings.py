@@ -126,6 +126,12 @@ class ServiceConfig:
         if len(self.callers) > 1 and (self.input_folder or self.output_folder or self.buckets):
             self._check_callers_folders()
         self._check_roots()
+        if self.ledger == "memory" and (self.keys is not None or self.spark is not None):
+            raise ConfigError(
+                f"{'keys' if self.keys is not None else 'spark'} needs a ledger that lasts: a memory ledger forgets "
+                "what reports have spent, so its keys are made at the start and never written; set "
+                'ledger.store = "sqlite"'
+            )
 
     def _check_callers_folders(self) -> None:
         """Refuse callers without a folder, and two callers with one folder, also one that is a link to the other."""

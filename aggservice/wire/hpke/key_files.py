@@ -48,17 +48,15 @@ def read_key_set(path: Path) -> KeySet:
 
 @contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Lock ``path`` so that one process at a time rewrites it: two at once would lose keys. KeySetError if locked."""
-    busy = KeySetError(f"another process is changing {path} now: check the file, then run this again if needed")
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
-    with file:
+    """Wait until no other process rewrites ``path``, and keep others from it: two at once would lose keys."""
+    while True:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise busy from None
-        if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
-            raise busy
-        yield
+            file = path.open("rb")
+        except OSError as error:
+            raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+                continue  # another process has replaced it while this one waited
+            yield
+            return

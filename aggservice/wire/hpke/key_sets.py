@@ -107,11 +107,40 @@ class KeyPair:
         return PublicKey(id=self.id, key=self.private.public_key())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyAccount:
+    """The one ledger that keys may be used with, and the newest entry of it that they have seen."""
+
+    ledger_id: bytes
+    entries: int
+    last: bytes
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the account as the key file has it."""
+        return {"id": self.ledger_id.hex(), "entries": self.entries, "last_entry": self.last.hex()}
+
+    @classmethod
+    def from_plain(cls, plain: Any) -> KeyAccount:
+        """Read the account of a key file; KeySetError if it is malformed."""
+        try:
+            found = cls(
+                ledger_id=bytes.fromhex(plain["id"]),
+                entries=plain["entries"],
+                last=bytes.fromhex(plain["last_entry"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            found = cls(ledger_id=b"", entries=0, last=b"")
+        if not (len(found.ledger_id) == len(found.last) == KEY_BYTES and type(found.entries) is int):
+            raise KeySetError("the key file names its ledger in a wrong form: put the newest copy of the file back")
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """The private keys of a service, oldest first."""
+    """The private keys of a service, oldest first. ``account`` is the ledger that they belong to, once they do."""
 
     pairs: tuple[KeyPair, ...]
+    account: KeyAccount | None = field(default=None, compare=False)
     _by_id: Mapping[str, X25519PrivateKey] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -153,7 +182,7 @@ class KeySet:
                     KeyPair(id=pair.id, private=pair.private, not_before_ms=pair.not_before_ms, expiry_ms=expiry)
                 )
         new = (KeyPair.create(bits, not_before_ms=now, expiry_ms=now + lifetime_ms) for _ in range(count))
-        return KeySet((*kept, *new))
+        return KeySet((*kept, *new), self.account)
 
     def published(self, now_ms: int) -> tuple[KeyPair, ...]:
         """Return the keys whose public half is published at ``now_ms``."""
@@ -191,7 +220,8 @@ class KeySet:
             pairs.append(
                 KeyPair(id=_key_id(entry), private=private, not_before_ms=times[0], expiry_ms=times[1])  # type: ignore[arg-type]
             )
-        return cls(tuple(pairs))
+        account = json.loads(document).get("ledger")
+        return cls(tuple(pairs), None if account is None else KeyAccount.from_plain(account))
 
     def serialise(self) -> str:
         """Return the set, private halves included, as JSON text. Keep it secret."""
@@ -204,7 +234,8 @@ class KeySet:
             }
             for pair in self.pairs
         ]
-        return json.dumps({"keys": entries}, indent=2) + "\n"
+        ledger = {} if self.account is None else {"ledger": self.account.to_plain()}
+        return json.dumps({**ledger, "keys": entries}, indent=2) + "\n"
 
 
 def _entries(document: str | bytes) -> list[dict[str, Any]]:
