@@ -209,7 +209,7 @@ class Browser:
 
     @property
     def impressions(self) -> tuple[Impression, ...]:
-        """The stored impressions. Expired ones may still be stored, but they never match."""
+        """The stored impressions. Expired ones are still stored, but they do not match."""
         return tuple(self._impressions)
 
     @property
@@ -229,7 +229,7 @@ class Browser:
 
     @property
     def epoch_start_ms(self) -> int | None:
-        """When epoch 0 begins, or None before the first conversion that needs it. No site may learn it."""
+        """When epoch 0 begins, or None before it is needed, which a conversion does. No site may learn it."""
         return self._epochs.start_ms
 
     # What only a simulation may see

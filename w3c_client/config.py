@@ -84,8 +84,9 @@ class Config:
     """Every implementation-defined value (specification, "Setting Implementation-Defined Values").
 
     ``filters`` are the limits in use; a budget without its filter has no effect. Budgets are in micro-epsilon per
-    epoch. ``impressions_per_site=None`` keeps all impressions. With ``consume_activation`` an activation enables the
-    API on one site only, as the simulator of w3c/attribution proposes; the specification does not consume activations.
+    epoch. ``impressions_per_site`` is a limit per site and epoch: no epoch displaces another's impressions. None keeps
+    all. With ``consume_activation`` an activation enables the API on one site only, as the simulator of
+    w3c/attribution proposes; the specification does not consume activations.
     """
 
     aggregation_services: Mapping[str, str] = field(default_factory=lambda: _SERVICES)

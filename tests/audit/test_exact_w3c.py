@@ -6,8 +6,10 @@ saved in one epoch. The bound is the site's budget if one site asks, and the glo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
+from functools import lru_cache
+from itertools import product
 from math import exp
 from typing import Any
 
@@ -35,7 +37,7 @@ from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, Seed
 from aggservice.service import embedded
 from aggservice.wire import KeySet
 from budget import Epsilon, EpsilonDeltaFilter, Terms
-from w3c_client import DEFAULT_SERVICE, Config, ConversionOptions, Filter
+from w3c_client import DEFAULT_SERVICE, CallError, Config, ConversionOptions, Filter, Page, SharedCost
 from w3c_client.budgets import BudgetStores
 
 CLOCK = ManualClock(1_700_000_000_000)
@@ -48,7 +50,9 @@ EPSILON = 2
 """The ε of every conversion, with noise of scale 2·maxValue/ε = 1."""
 
 
-def world(config: Config, without: Without | None = None) -> Make:
+def world(
+    config: Config, without: Without | None = None, mechanism: type[AttributionMechanism] = AttributionMechanism
+) -> Make:
     """Return a world of the game; each call begins it anew."""
 
     def make(noise: NoiseSource, pick: Pick) -> Mechanism:
@@ -62,7 +66,7 @@ def world(config: Config, without: Without | None = None) -> Make:
             settings=EngineSettings(w3c_minimum_batch=1),
             noise_of=lambda _: noise,
         )
-        return AttributionMechanism(
+        return mechanism(
             config=config,
             ledger=ledger,
             keys=KEYS,
@@ -171,6 +175,110 @@ def test_impressions_of_one_site_alone_are_not_protected_by_its_budget() -> None
     assert played.advantage(Fraction(2), 2) <= TINY
     ratios = [(chance, played.law(1, (0, 0)).get(seen, Fraction(0))) for seen, chance in played.law(0, (0, 0)).items()]
     assert max(float(q / p) for p, q in ratios) == pytest.approx(exp(1), rel=1e-9)  # by the store's answer alone
+
+
+class Rejecting(AttributionMechanism):
+    """Browsers that may reject a call: a page whose conversion is rejected asks again without lists and credits."""
+
+    def _take(self, event: Event) -> None:
+        try:
+            super()._take(event)
+        except CallError:
+            if isinstance(event, MeasureConversion):
+                super()._take(bought(STORE, 14))
+
+
+ROOMY = replace(
+    budgets(global_budget_micro=2_000_000, conversion_quota_micro=PLENTY),
+    filters=frozenset(Filter),
+    sites_per_action=100,
+    activation_duration_ms=1 << 53,
+)
+"""Only the global budget is small: it bounds every game, and one conversion spends it."""
+SMALL: dict[str, Any] = {
+    "max_lookback_days": 5,
+    "max_conversion_sites": 0,
+    "max_impression_sites": 0,
+    "max_impression_callers": 0,
+    "max_credits": 1,
+    "max_match_values": 0,
+    "max_histogram_size": 2,
+    "impressions_per_site": 1,
+    "epoch_days": 30,
+    "site_budget_micro": 1_000_000,
+    "global_budget_micro": 1_000_000,
+    "impression_quota_micro": 1_000_000,
+    "conversion_quota_micro": 1_000_000,
+    "sites_per_action": 1,
+    "shared_cost": SharedCost.INDIVIDUAL,
+    "activation_duration_ms": 0,
+}
+"""A value of each limit that changes the game."""
+UNPLAYED = {
+    "aggregation_services": "names of services; a call that names another is rejected whatever the browser stores",
+    "max_service_histogram_size": "compared with the call alone, as max_histogram_size",
+    "max_conversion_callers": "compared with the call alone, as max_conversion_sites",
+    "filters": "which limits run: here all of them do",
+    "arithmetic": "doubles have too many values to try",
+    "consume_activation": "state of a tab, which follows from calls and not from what they store",
+    "reports_kept": "a list for the user that no call reads",
+}
+
+
+@lru_cache(maxsize=8)
+def limited(field: str, *, idle: bool = False, epoch: int = 1) -> ExactGame:
+    """Return a game of two epochs, one of which loses its impressions; the limit ``field``, if any, is small.
+
+    If the second is ``idle``, only a site that never converts may use its impressions, so it pays nothing.
+    """
+    news, blog = (Page(top_level=name, action=1) for name in (NEWS, "blog.example"))
+    sites = ("never.example",) if idle else ()
+    ads = [
+        *(replace(saved(index), site=news) for index in (0, 5)),
+        replace(saved(1, 0, SHOP, STORE), site=blog),
+        *(replace(saved(1, days, *sites), site=news) for days in (9, 0, 0)),
+    ]
+    picky = replace(bought(STORE, 14), site=Page(top_level=STORE, tab="1"))
+    chosen = {"match_values": (0,), "impression_sites": ("blog.example",), "impression_callers": ("blog.example",)}
+    picky = replace(picky, options=replace(picky.options, **chosen))
+    opening = [asked(*ads, bought(STORE, days), site=STORE) for days in ((14,) if idle else (14, 1))]
+    moves = [asked(one, site=STORE) for one in (picky, bought(STORE, 14, credit=(1, 1)), bought(STORE, 1))]
+    gone = Without(how=Adjacency.REMOVED, device=0, epoch=epoch)
+    config = replace(ROOMY, **({field: SMALL[field]} if field else {}))
+    worlds = world(config, mechanism=Rejecting), world(config, gone, mechanism=Rejecting)
+    known = {} if idle or epoch else {key: law for key, law in (limited(field)._laws or {}).items() if key[0] == 0}
+    return ExactGame(worlds=worlds, opening=opening, moves=moves, most=1, _laws=known)
+
+
+@pytest.mark.parametrize("field", [one.name for one in fields(Config)])
+def test_no_limit_of_a_browser_carries_one_epoch_into_others(field: str) -> None:
+    """An epoch that pays nothing changes nothing, and one that pays changes no more than it paid."""
+    assert (field in SMALL) != (field in UNPLAYED), f"give {field} a small value that changes the game, or say why not"
+    if field in UNPLAYED:
+        return
+    small, roomy = limited(field), limited("")
+    assert any(small.law(0, path) != roomy.law(0, path) for path in product(range(2), range(3)))  # the limit is felt
+    assert small.advantage(Fraction(2), 2) <= TINY
+    assert limited(field, epoch=0).advantage(Fraction(2), 2) <= TINY
+    assert limited(field, idle=True).advantage(Fraction(0), 2) <= TINY
+
+
+@pytest.mark.parametrize("per_site", [3, None])
+def test_what_an_epoch_stores_displaces_nothing_of_another(per_site: int | None) -> None:
+    """The shop's three ads of the second epoch, and the store's ad of the first, on one publisher with room for three.
+
+    One limit for both epochs would drop the store's ad, so that its conversion goes to another publisher's ad: a loss
+    of 2 beside the 1 of the shop's own conversion, where the epoch has paid 2 (advantage 0.247 at ε = 2).
+    """
+    config = replace(budgets(global_budget_micro=2_000_000), impressions_per_site=per_site)
+    ads = [
+        replace(saved(1, 0, STORE), site="blog.example"),
+        saved(0, 1, STORE),
+        *(saved(1, days, SHOP) for days in (8, 0, 0)),
+    ]
+    moves = [asked(bought(STORE, 14), site=STORE)]
+    played = game(config, ([asked(*ads, bought(SHOP, 14))], moves), 1)
+    assert played.advantage(Fraction(1), 2) <= TINY < played.advantage(Fraction(95, 100), 2)
 
 
 def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:

@@ -15,6 +15,7 @@ from w3c_client import (
     Arithmetic,
     Browser,
     Config,
+    Conversion,
     ConversionColumns,
     ConversionOptions,
     Design,
@@ -58,7 +59,7 @@ def config_of(draw: random.Random) -> Config:
         conversion_quota_micro=draw.choice((700_000, 2_000_000)),
         sites_per_action=draw.choice((1, 2)),
         shared_cost=draw.choice(list(SharedCost)),
-        impressions_per_site=None,
+        impressions_per_site=draw.choice((None, 1, 1, 2, 3)),
     )
 
 
@@ -111,6 +112,48 @@ def world_of(draw: random.Random, device: int) -> list[dict[str, Any]]:
     return sorted(events, key=lambda event: (event["time_ms"], event["kind"]))
 
 
+def done_by(browser: Browser, event: dict[str, Any]) -> Conversion | None:
+    """Let one event happen in a browser; return what a conversion gave."""
+    if event["kind"] == 2:
+        here = [] if event["site"] < 0 else [site(event["site"])]
+        if event["clear"] is ClearKind.IMPRESSIONS_FOR_SITE:
+            browser.clear_impressions_for_site(here[0])
+        elif event["clear"] is ClearKind.SITE_DATA:
+            browser.clear_site_data(here)
+        else:
+            browser.forget_visits(here or None)
+        return None
+    browser.enabled = event["enabled"]
+    page = Page(
+        top_level=site(event["site"]),
+        frame=None if event["intermediary"] < 0 else site(event["intermediary"]),
+        tab=event.get("tab"),
+        action=None if event["action"] < 0 else event["action"],
+    )
+    if event["kind"] == 0:
+        browser.save_impression(
+            page,
+            ImpressionOptions(
+                conversion_sites=sites(event["conversion_sites"]),
+                conversion_callers=sites(event["conversion_callers"]),
+                **{name: event[name] for name in ("histogram_index", "priority", "match_value", "lifetime_days")},
+            ),
+        )
+        return None
+    return browser.measure_conversion(
+        page,
+        ConversionOptions(
+            aggregation_service=DEFAULT_SERVICE,
+            epsilon=event["epsilon_micro"] / 1_000_000,
+            credit=CREDITS[event["credit"]],
+            match_values=LISTS[event["match_values"]],
+            impression_sites=sites(event["impression_sites"]),
+            impression_callers=sites(event["impression_callers"]),
+            **{name: event[name] for name in ("histogram_size", "value", "max_value", "lookback_days")},
+        ),
+    )
+
+
 def by_browser(events: list[dict[str, Any]], config: Config, offset_ms: int, words: list[list[int]]) -> dict[str, Any]:
     """Run one world in a browser whose choices are given."""
     draws = WordDraws(offset_ms)
@@ -119,44 +162,10 @@ def by_browser(events: list[dict[str, Any]], config: Config, offset_ms: int, wor
     results = []
     for event in events:
         clock.advance_to(event["time_ms"])
-        if event["kind"] == 2:
-            here = [] if event["site"] < 0 else [site(event["site"])]
-            if event["clear"] is ClearKind.IMPRESSIONS_FOR_SITE:
-                browser.clear_impressions_for_site(here[0])
-            elif event["clear"] is ClearKind.SITE_DATA:
-                browser.clear_site_data(here)
-            else:
-                browser.forget_visits(here or None)
+        draws.words = iter(words.pop(0) if event["kind"] == 1 else ())
+        done = done_by(browser, event)
+        if done is None:
             continue
-        browser.enabled = event["enabled"]
-        page = Page(
-            top_level=site(event["site"]),
-            frame=None if event["intermediary"] < 0 else site(event["intermediary"]),
-            action=None if event["action"] < 0 else event["action"],
-        )
-        if event["kind"] == 0:
-            browser.save_impression(
-                page,
-                ImpressionOptions(
-                    conversion_sites=sites(event["conversion_sites"]),
-                    conversion_callers=sites(event["conversion_callers"]),
-                    **{name: event[name] for name in ("histogram_index", "priority", "match_value", "lifetime_days")},
-                ),
-            )
-            continue
-        draws.words = iter(words.pop(0))
-        done = browser.measure_conversion(
-            page,
-            ConversionOptions(
-                aggregation_service=DEFAULT_SERVICE,
-                epsilon=event["epsilon_micro"] / 1_000_000,
-                credit=CREDITS[event["credit"]],
-                match_values=LISTS[event["match_values"]],
-                impression_sites=sites(event["impression_sites"]),
-                impression_callers=sites(event["impression_callers"]),
-                **{name: event[name] for name in ("histogram_size", "value", "max_value", "lookback_days")},
-            ),
-        )
         paid = sum(one.refused_by is None for one in done.epochs)
         if not done.enabled:
             outcome = ConversionOutcome.OFF
@@ -167,6 +176,7 @@ def by_browser(events: list[dict[str, Any]], config: Config, offset_ms: int, wor
         results.append(
             (done.histogram, outcome, done.outside, paid, len(done.epochs) - paid, done.refused_by, done.single_epoch)
         )
+    browser.check()
     return {
         "results": results,
         "stores": [(one.filter, one.epoch, one.site, one.left_micro) for one in browser.budgets],
@@ -324,8 +334,6 @@ def test_a_fleet_says_what_only_a_browser_has() -> None:
     bought = ConversionColumns.of(device=[0], time_ms=1, site=1, histogram_size=2)
     with pytest.raises(ConfigError, match="Browser"):
         Fleet(bits=bits, config=Config(arithmetic=Arithmetic.SPEC))
-    with pytest.raises(ConfigError, match="Browser"):
-        Fleet(bits=bits, config=Config(impressions_per_site=1)).run(saved, bought)
     with pytest.raises(ConfigError, match="Browser"):
         Fleet(bits=bits, credits=((1, 1e-10),))
     for lists, credits in ((((1,),), ((1,),)), (((), (-1,)), ((1,),)), (((),), ((),)), (((),), ((1, -1),))):

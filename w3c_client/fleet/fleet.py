@@ -58,7 +58,7 @@ class Fleet:
 
     ``lists`` are lists of sites or match values, the first of them empty; ``credits`` are lists of credits. Time is
     O(impressions within reach) per conversion; memory is about 300 bytes per event. A fleet supports only exact
-    arithmetic, and at most ``impressions_per_site`` impressions of a site per device; use ``Browser`` otherwise.
+    arithmetic; use ``Browser`` otherwise.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Fleet:
                 self.config.shared_cost is SharedCost.INDIVIDUAL,
                 *(getattr(self.config, _CAPACITIES[name]) for name in BUDGETS),
                 *(name in self.config.filters for name in Filter),
+                self.config.impressions_per_site or 0,
             ],
             dtype=np.int64,
         )
@@ -254,11 +255,6 @@ class Fleet:
         clears.bounded("site", -1, _SITE_MAX)
         if ((clears.site < 0) != (clears.kind == ClearKind.FORGET_ALL)).any():
             raise ConfigError("column site of clears must be -1 for FORGET_ALL, and a site for every other kind")
-        limit = config.impressions_per_site
-        if limit is not None and len(impressions) and np.bincount(impressions.device).max() > limit:
-            pairs = np.unique(np.stack((impressions.device, impressions.site)), axis=1, return_counts=True)[1]
-            if pairs.max() > limit:
-                raise ConfigError(f"a device has more than {limit} impressions of one site: use Browser")
 
 
 def _weights(credit: Sequence[float], most: int) -> list[int]:

@@ -64,6 +64,7 @@ from w3c_client.fleet.layout import (
     NEVER,
     NO_MATCH,
     OFF,
+    PER_SITE,
     R_END,
     R_OUTCOME,
     R_OUTSIDE,
@@ -265,6 +266,36 @@ def _begin(time_ms, offset_ms, from_, to, imp, epoch_ms):  # type: ignore[no-unt
 
 
 @njit(cache=True)
+def _held(imp, i0, i, since_ms):  # type: ignore[no-untyped-def]
+    """Return how many impressions the site of row ``i`` has from ``since_ms`` on, and the first of them."""
+    held, first = 0, ABSENT
+    r = i - 1
+    while r >= i0 and imp[r, I_TIME] >= since_ms:
+        if imp[r, I_STATE] == LIVE and imp[r, I_SITE] == imp[i, I_SITE]:
+            held, first = held + 1, r
+        r -= 1
+    return held, first
+
+
+@njit(cache=True)
+def _make_room(imp, i0, i, offset_ms, start, rules):  # type: ignore[no-untyped-def]
+    """Drop the first impression of this epoch that the site of row ``i`` has, if it has as many as it may.
+
+    Returns the start of epochs, which is drawn when a site has that many impressions before it is known.
+    """
+    now = imp[i, I_TIME]
+    if start == NEVER:
+        held, first = _held(imp, i0, i, imp[i0, I_TIME])
+        if held < rules[PER_SITE]:
+            return start
+        start = _begin(now, offset_ms, i0, i, imp, rules[EPOCH_MS])
+    held, first = _held(imp, i0, i, now - (now - start) % rules[EPOCH_MS])
+    if held >= rules[PER_SITE]:
+        imp[first, I_STATE] = UNSAVED
+    return start
+
+
+@njit(cache=True)
 def _first_epoch(time_ms, start, last_clear, rules):  # type: ignore[no-untyped-def]
     """Return the first epoch that attribution may use (specification, "get the starting epoch")."""
     first = (time_ms - rules[LOOKBACK_MS] - start) // rules[EPOCH_MS]
@@ -305,6 +336,8 @@ def run(  # type: ignore[no-untyped-def]
                         epoch = (at_i - start) // epoch_ms
                         saved, acted = admit(imp[i, I_ACTION], epoch, imp[i, I_SITE], rules, actions, acted)
                     if saved:
+                        if 0 < rules[PER_SITE] < i1 - i0:
+                            start = _make_room(imp, i0, i, offset_ms[d], start, rules)
                         imp[i, I_STATE] = LIVE
                         if start != NEVER:
                             imp[i, I_EPOCH] = (at_i - start) // epoch_ms

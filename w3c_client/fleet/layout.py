@@ -33,9 +33,11 @@ RES_WIDTH: Final = 7
 E_KEY, E_LEFT = range(2)
 S_INDEX, S_AMOUNT = range(2)
 D_START, D_ENTRIES = range(2)
-#: Entries of ``rules``; capacities and whether filters run follow in the order of filters.
+#: Entries of ``rules``; capacities and whether filters run follow in the order of filters, then impressions per site
+#: and epoch (0: no limit).
 EPOCH_MS, LOOKBACK_MS, SITES_PER_ACTION, INDIVIDUAL, CAPACITY = range(5)
 RUNS: Final = CAPACITY + 4
+PER_SITE: Final = RUNS + 5
 #: Rows of ``room``: matches, distinct sites and their rows. Rows of ``top``: credited impressions, amounts, fractions.
 MATCHES, SITES, ROWS = range(3)
 CREDITED, AMOUNTS, PARTS = range(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -74,16 +75,29 @@ class Wanted:
 
 
 class _Group:
-    """The impressions of one epoch in the order of saving, and bounds that make most checks unnecessary."""
+    """The impressions of one epoch in the order of saving, and bounds that make most checks unnecessary.
 
-    __slots__ = ("earliest_ms", "held", "restricted", "until_ms")
+    A site that has ``per_site`` of them loses the one that it saved first to the next.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("counts", "earliest_ms", "held", "per_site", "restricted", "until_ms")
+
+    def __init__(self, per_site: int | None) -> None:
+        self.per_site = per_site
         self.held: list[Impression] = []
+        self.counts: dict[str, int] = {}
         self.earliest_ms = self.until_ms = 1 << 62
         self.restricted = False
 
+    def is_full(self, site: str) -> bool:
+        return self.per_site is not None and self.counts.get(site, 0) >= self.per_site
+
     def add(self, impression: Impression) -> None:
+        site = impression.impression_site
+        if self.is_full(site):
+            del self.held[next(at for at, held in enumerate(self.held) if held.impression_site == site)]
+        else:
+            self.counts[site] = self.counts.get(site, 0) + 1
         self.held.append(impression)
         self.earliest_ms = min(self.earliest_ms, impression.time_ms)
         self.until_ms = min(self.until_ms, impression.until_ms)
@@ -91,48 +105,34 @@ class _Group:
 
 
 class ImpressionStore:
-    """Impressions in the order of saving. Saving is O(1), amortized; matching is O(impressions of the epoch).
+    """Impressions in the order of saving. Saving is O(1) while a site has room; matching is O(those of the epoch).
 
-    Impressions are grouped by epoch from the first call of ``matching`` on, because only a conversion may draw the
-    start of epochs. If a site has more than ``per_site`` impressions, its oldest one is dropped. Expired impressions
-    are dropped each time the store has doubled.
+    Epochs are privacy units, so nothing that one of them stores may change another: ``per_site`` is a limit per site
+    *and epoch*, and nothing is dropped because it has expired. What matches follows from what was saved and the clock.
+    Impressions wait in one group until the start of epochs is drawn: by a conversion, or when a site has ``per_site``
+    of them there. The law of the epochs' bounds is the same whenever it is drawn.
     """
 
     def __init__(self, epochs: Epochs, per_site: int | None) -> None:
         self._epochs = epochs
         self._per_site = per_site
         self._groups: dict[int, _Group] = {}
-        self._ungrouped: list[Impression] = []
-        self._counts: dict[str, int] = {}
-        self._size = 0
-        self._sweep_at = 1024
-
-    def __len__(self) -> int:
-        return self._size
+        self._waiting = _Group(per_site)
 
     def __iter__(self) -> Iterator[Impression]:
         """Yield the stored impressions, in the order of saving within an epoch."""
         for epoch in sorted(self._groups):
             yield from self._groups[epoch].held
-        yield from self._ungrouped
+        yield from self._waiting.held
 
     def save(self, impression: Impression) -> None:
         """Store an impression."""
-        if self._size >= self._sweep_at:
-            self.keep(lambda held: held.until_ms >= impression.time_ms)
-            self._sweep_at = max(1024, 2 * self._size)
-        site = impression.impression_site
-        count = self._counts.get(site, 0)
-        if self._per_site is not None and count >= self._per_site:
-            oldest = min((held for held in self if held.impression_site == site), key=lambda held: held.time_ms)
-            self.keep(lambda held: held is not oldest)
-            count -= 1
-        self._counts[site] = count + 1
-        self._size += 1
-        if self._epochs.start_ms is None:
-            self._ungrouped.append(impression)
-        else:
-            self._group(impression)
+        if self._epochs.start_ms is None and not self._waiting.is_full(impression.impression_site):
+            self._waiting.add(impression)
+            return
+        epoch = self._epochs.index(impression.time_ms)
+        self._end_waiting()
+        self._group(epoch).add(impression)
 
     def keep(self, wanted: Callable[[Impression], bool]) -> None:
         """Drop every impression for which ``wanted`` returns False."""
@@ -140,14 +140,11 @@ class ImpressionStore:
 
     def replace(self, impressions: Iterable[Impression]) -> None:
         """Replace all stored impressions by ``impressions``."""
-        self._groups, self._ungrouped, self._counts, self._size = {}, [], {}, 0
+        self._groups, self._waiting = {}, _Group(self._per_site)
         for impression in impressions:
-            self._counts[impression.impression_site] = self._counts.get(impression.impression_site, 0) + 1
-            self._size += 1
-            if self._epochs.start_ms is None:
-                self._ungrouped.append(impression)
-            else:
-                self._group(impression)
+            waits = self._epochs.start_ms is None
+            group = self._waiting if waits else self._group(self._epochs.index(impression.time_ms))
+            group.add(impression)
 
     def matching(self, epoch: int, wanted: Wanted) -> list[Impression]:
         """Return the matching impressions of an epoch, in the order of saving.
@@ -155,10 +152,7 @@ class ImpressionStore:
         Impressions at the very end of their lifetime or of the lookback still match (specification, "common matching
         logic").
         """
-        if self._ungrouped:
-            for impression in self._ungrouped:
-                self._group(impression)
-            self._ungrouped = []
+        self._end_waiting()
         group = self._groups.get(epoch)
         if group is None:
             return []
@@ -187,21 +181,25 @@ class ImpressionStore:
     def sites_of_epoch(self, now_ms: int) -> frozenset[str]:
         """Return the sites with stored impressions of the epoch at ``now_ms``; of any epoch, if none is drawn yet."""
         if self._epochs.start_ms is None:
-            return frozenset(held.impression_site for held in self._ungrouped)
-        current = self._epochs.index(now_ms)
-        group = self._groups.get(current)
-        waiting = [held for held in self._ungrouped if self._epochs.index(held.time_ms) == current]
-        return frozenset(held.impression_site for held in (*(group.held if group else ()), *waiting))
+            return frozenset(held.impression_site for held in self._waiting.held)
+        self._end_waiting()
+        group = self._groups.get(self._epochs.index(now_ms))
+        return frozenset(held.impression_site for held in (group.held if group else ()))
 
-    def _group(self, impression: Impression) -> None:
-        epoch = self._epochs.index(impression.time_ms)
+    def _end_waiting(self) -> None:
+        """Put impressions that wait into the groups of their epochs. The start of epochs is known."""
+        if self._waiting.held:
+            self.replace(self._waiting.held)
+
+    def _group(self, epoch: int) -> _Group:
         group = self._groups.get(epoch)
         if group is None:
-            group = self._groups[epoch] = _Group()
-        group.add(impression)
+            group = self._groups[epoch] = _Group(self._per_site)
+        return group
 
     def _check(self) -> None:
-        held = list(self)
-        assert len(held) == self._size == sum(self._counts.values())
+        for group in (self._waiting, *self._groups.values()):
+            assert Counter(entry.impression_site for entry in group.held) == group.counts
+            assert self._per_site is None or max(group.counts.values(), default=0) <= self._per_site
         for epoch, group in self._groups.items():
             assert all(self._epochs.index(entry.time_ms) == epoch for entry in group.held)
