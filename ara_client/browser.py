@@ -128,9 +128,10 @@ class Browser:
     ) -> None:
         """Delete the sources and reports of a reporting origin (None: of all) in a range of time, both ends included.
 
-        If the range holds a source or one of its reports, both are deleted. A site that clears its data keeps its
-        rate limits, so it cannot reset them (WICG, "clear site data"); ``rate_limits`` deletes them too, for a user who
-        asks for it. Budgets of aggregatable debug reports stay in both cases: see ``forget_debug_budgets``.
+        If the range holds a source or one of its reports, both are deleted; a report with a context ID whose trigger is
+        outside the range becomes a null report. A site that clears its data keeps its rate limits, so it cannot reset
+        them (WICG, "clear site data"); ``rate_limits`` deletes them too, for a user who asks for it. Budgets of
+        aggregatable debug reports stay in both cases: see ``forget_debug_budgets``.
         """
         wanted = None if origin is None else parse_suitable_origin(origin)
         state = self._state
@@ -140,16 +141,18 @@ class Browser:
             if wanted in (None, source.reporting_origin)
         }
         for pending in state.pending:
+            if wanted not in (None, pending.report.reporting_origin):
+                continue
+            triggered, source = begin_ms <= pending.trigger_time_ms <= end_ms, pending.source
             # A replaced or expired source is no longer stored, but its pending reports still refer to it.
-            times = [pending.trigger_time_ms] + ([] if pending.source is None else [pending.source.time_ms])
-            if wanted in (None, pending.report.reporting_origin) and any(begin_ms <= time <= end_ms for time in times):
+            if source is not None and (triggered or begin_ms <= source.time_ms <= end_ms):
+                gone[source.id] = source
+            if triggered:
                 state.pending.remove(pending)
-                if pending.source is not None:
-                    gone[pending.source.id] = pending.source
         for source in gone.values():
             state.sources.remove(source)
             for pending in state.pending.of_source(source.id):
-                state.pending.remove(pending)
+                state.drop_with_source(pending)
         if rate_limits:
             state.limits.forget_sources(gone)
             state.limits.forget_range(wanted, begin_ms, end_ms)

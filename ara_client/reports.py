@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor
 from typing import Any, ClassVar
 
@@ -125,6 +125,10 @@ class AggregatableAttributionReport(AggregatableReport):
     def debug_enabled(self) -> bool:
         """Whether both sides gave a debug key (WICG, "check if attribution debugging can be enabled")."""
         return self.source_debug_key is not None and self.trigger_debug_key is not None
+
+    def as_null(self) -> AggregatableAttributionReport:
+        """Return the null report that may take its place: the same id, times, destination and context ID."""
+        return replace(self, contributions=(), source_debug_key=None, trigger_debug_key=None, is_null=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 The defaults are WICG's ``params/chromium-params.md``, the browser as shipped; retry and offline behaviour, which
 that page leaves out, follow Chromium's ``AttributionManagerImpl``. Each can be changed for a test or an experiment:
-``replace(VendorValues(), max_attributions=2)``.
+``replace(VendorValues(), max_attributions=2)``. One default is not Chromium's: a report with a context ID whose source
+is removed becomes a null report; ``removed_reports_become_null=False`` deletes it (docs/limits.md has the difference).
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class VendorValues:
     offline_delay_ms: tuple[int, int] = (0, MINUTE_MS)
     report_expiry_ms: int = 30 * DAY_MS
     navigation_retry_attempt: int | None = None
+    removed_reports_become_null: bool = True
     os_registration_supported: bool = False
     full_flexible_events: bool = False
     aggregation_coordinators: tuple[Origin, ...] = tuple(parse_suitable_origin(url) for url in DEFAULT_COORDINATORS)

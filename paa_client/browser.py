@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import inspect
 import operator
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +26,7 @@ from paa_client.reporting.contributions import (
     Cause,
     Contribution,
 )
-from paa_client.reporting.reports import Delivery, SentReport, make_report
+from paa_client.reporting.reports import Delivery, PendingKey, SentReport, make_report
 from paa_client.reporting.scopes import (
     NO_DEBUG,
     BatchingScope,
@@ -74,7 +75,7 @@ class Browser:
         self._budgeter = Budgeter(smaller_budget=self.config.smaller_budget, larger_budget=self.config.larger_budget)
         self._queue: list[tuple[int, int, Delivery]] = []
         self._sequence = 0
-        self._pending: dict[str, int] = {}
+        self._pending: Counter[PendingKey] = Counter()
 
     # The page's side.
 
@@ -129,18 +130,13 @@ class Browser:
         A site causes this by ``Clear-Site-Data``, a user by deleting a site's data. Deleted reports are not refunded.
         ``forget_budgets`` is the separate call that deletes the contribution history.
         """
-        if origin is None:
-            for known in self._origins.values():
+        wanted = None if origin is None else serialize_origin(origin)
+        for name, known in self._origins.items():
+            if wanted in (None, name):
                 known.database.clear()
-            self._queue.clear()
-            self._pending.clear()
-            return
-        reporting_origin = serialize_origin(origin)
-        if reporting_origin in self._origins:
-            self._origins[reporting_origin].database.clear()
-        self._queue = [item for item in self._queue if item[2].report.reporting_origin != reporting_origin]
+        self._queue = [item for item in self._queue if wanted not in (None, item[2].report.reporting_origin)]
         heapq.heapify(self._queue)
-        self._pending.pop(reporting_origin, None)
+        self._pending = Counter(item[2].counts_as for item in self._queue if not item[2].debug_copy)
 
     def forget_budgets(self, origin: str | None = None) -> None:
         """Delete the contribution history of the site of ``origin`` (None: of all): this begins a new privacy unit.
@@ -164,7 +160,7 @@ class Browser:
         while self._queue and self._queue[0][0] <= now:
             delivery = heapq.heappop(self._queue)[2]
             if not delivery.debug_copy:
-                self._pending[delivery.report.reporting_origin] -= 1
+                self._pending[delivery.counts_as] -= 1
             due.append(delivery)
         return due
 
@@ -260,7 +256,9 @@ class Browser:
         """Select the contributions, make the report and queue it (report creation and scheduling steps)."""
         config = self.config
         origin = scope.reporting_origin
-        pending = self._pending.get(origin, 0)
+        # Whether other reports exist depends on what operations read, so they must not displace deterministic ones.
+        counts_as = (origin, scope.api, scope.parameters.deterministic)
+        pending = self._pending[counts_as]
         limit = config.pending_report_limit
         if not config.private_aggregation_allowed or (limit is not None and pending >= limit):
             cause = Cause.PENDING_LIMIT if config.private_aggregation_allowed else Cause.NOT_ALLOWED
@@ -302,10 +300,10 @@ class Browser:
             debug=debug,
             now_ms=now,
         )
-        self._pending[origin] = pending + 1
-        self._push(Delivery(time_ms=report.scheduled_report_time_ms, report=report))
+        self._pending[counts_as] += 1
+        self._push(Delivery(time_ms=report.scheduled_report_time_ms, report=report, counts_as=counts_as))
         if debug.enabled:
-            self._push(Delivery(time_ms=now, report=report, debug_copy=True))
+            self._push(Delivery(time_ms=now, report=report, counts_as=counts_as, debug_copy=True))
 
     def _push(self, delivery: Delivery) -> None:
         heapq.heappush(self._queue, (delivery.time_ms, self._sequence, delivery))

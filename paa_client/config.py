@@ -46,9 +46,11 @@ class Config:
     """The implementation-defined values of the specifications. The defaults are Chromium as shipped.
 
     With ``operation_deadline_ms`` each operation runs in a child process that is stopped after that much real time
-    (by ``fork``, so it needs a POSIX system); without it operations run in this process. ``pending_report_limit``
-    is the maximum of scheduled, unsent reports per origin. ``error_reporting`` is Chromium's feature of that name,
-    which it ships disabled. ``merging=False`` and ``report_version="0.1"`` are how older browsers behave.
+    (by ``fork``, so it needs a POSIX system); without it operations run in this process. ``debug_mode_allowed`` says
+    that reporting origins may use third-party cookies, which Chromium asks for before ``enableDebugMode()`` has an
+    effect. ``pending_report_limit`` is the maximum of scheduled, unsent reports per origin and API, of deterministic
+    and of other reports each. ``error_reporting`` is Chromium's feature of that name, which it ships disabled.
+    ``merging=False`` and ``report_version="0.1"`` are how older browsers behave.
     """
 
     smaller_budget: int = 1 << 16
@@ -60,7 +62,7 @@ class Config:
     local_processing_ms: int = 100
     deterministic_timeout_ms: int = 5_000
     local_testing_mode: bool = False
-    debug_mode_allowed: bool = True
+    debug_mode_allowed: bool = False
     private_aggregation_allowed: bool = True
     rules: Rules = Rules.CHROMIUM
     error_reporting: bool = False

@@ -21,5 +21,5 @@ def test_every_row_has_a_section_with_an_example() -> None:
     sections = dict(re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
     sections.pop("Elsewhere")
     slugs = {re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-"): body for name, body in sections.items()}
-    assert listed == list(slugs) and len(listed) == 11
+    assert listed == list(slugs) and len(listed) == 14
     assert all(">>> " in body for body in slugs.values())

@@ -159,4 +159,4 @@ def _schedule(
         filtering_id_max_bytes=registration.filtering_id_max_bytes,
         is_null=source is None,
     )
-    return state.schedule(report, source, trigger.time_ms)
+    return state.schedule(report, source, trigger.time_ms, unconditional=registration.sends_unconditionally)

@@ -93,8 +93,8 @@ class Case:
 
 
 def load_config(path: Path) -> VendorValues:
-    """Return the vendor values of a configuration file, with the offline delay of Chromium's own runner."""
-    base = replace(VendorValues(), offline_delay_ms=(5 * MINUTE_MS, 5 * MINUTE_MS))
+    """Return the vendor values of a configuration file, as Chromium's own runner has them."""
+    base = replace(VendorValues(), offline_delay_ms=(5 * MINUTE_MS, 5 * MINUTE_MS), removed_reports_become_null=False)
     return merge_config(base, _read(path), path.name)[0]
 
 

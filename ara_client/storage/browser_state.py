@@ -38,6 +38,7 @@ class BrowserState:
         trigger_time_ms: int,
         *,
         priority: int = 0,
+        unconditional: bool = False,
     ) -> PendingReport:
         """Add a report to the pending reports, due at its scheduled time; return the pending report."""
         pending = PendingReport(
@@ -47,6 +48,7 @@ class BrowserState:
             trigger_time_ms=trigger_time_ms,
             due_ms=report.scheduled_time_ms,
             priority=priority,
+            unconditional=unconditional,
         )
         self.pending.add(pending)
         return pending
@@ -66,8 +68,18 @@ class BrowserState:
         """Remove a source's aggregatable reports and their records."""
         for pending in self.pending.of_source(source.id):
             if not is_event_level(pending):
-                self.pending.remove(pending)
+                self.drop_with_source(pending)
                 self.limits.forget_report("aggregatable", pending.id)
+
+    def drop_with_source(self, pending: PendingReport) -> None:
+        """Remove a report because its source is removed; leave a null report if one is sent without a source too.
+
+        Otherwise only attributed triggers would lose their reports, and a context ID would say which ones.
+        """
+        if pending.unconditional and self.vendor.removed_reports_become_null:
+            self.pending.make_null(pending)
+        else:
+            self.pending.remove(pending)
 
 
 def is_event_level(pending: PendingReport) -> bool:

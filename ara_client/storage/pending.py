@@ -16,6 +16,7 @@ class PendingReport:
     """A pending report. ``due_ms`` changes when sending fails; ``initial_due_ms`` does not.
 
     ``source`` is None for null reports; ``trigger_time_ms`` of a fake report is the start of its window.
+    ``unconditional`` says that its trigger sends one report, attributed or not: that a report exists must tell nothing.
     """
 
     id: int
@@ -24,6 +25,7 @@ class PendingReport:
     trigger_time_ms: int
     due_ms: int
     priority: int = 0
+    unconditional: bool = False
     failed_attempts: int = 0
     initial_due_ms: int = field(init=False)
 
@@ -62,6 +64,13 @@ class PendingReports:
             if not listed:
                 del self._by_source[pending.source.id]
         self._tally(pending, -1)
+
+    def make_null(self, pending: PendingReport) -> None:
+        """Turn an aggregatable report into a null report that is due, and retried, when the report would have been."""
+        assert isinstance(pending.report, AggregatableAttributionReport)
+        self.remove(pending)
+        pending.report, pending.source = pending.report.as_null(), None
+        self.add(pending)
 
     def reschedule(self, pending: PendingReport, due_ms: int) -> None:
         """Change the time at which a report is due."""

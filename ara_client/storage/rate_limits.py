@@ -15,6 +15,7 @@ from typing import Literal
 from sortedcontainers import SortedDict, SortedList
 
 from aggservice.wire import Origin
+from ara_client.constants import MAX_SOURCE_EXPIRY_MS
 from ara_client.storage.sources import StoredSource, count
 from ara_client.vendor import VendorValues
 
@@ -232,18 +233,19 @@ class RateLimits:
                 self._remove(record)
 
     def purge(self, now_ms: int) -> None:
-        """Remove records that no limit counts any more (WICG, "can attribution rate-limit record be removed").
+        """Remove records that no limit counts any more; runs at most once per five minutes of simulated time.
 
-        Runs at most once per five minutes of simulated time, as in Chromium.
+        The window of an attribution ends at the time of its source, which may be 30 days ago. Records are kept that
+        much longer than WICG's "can attribution rate-limit record be removed" asks, so that no limit depends on when
+        this ran: any registration causes it, of another reporting site too.
         """
         if now_ms < self._next_purge_ms:
             return
         self._next_purge_ms = now_ms + 300_000
-        begin_ms = now_ms - self._vendor.rate_limit_window_ms
+        longest_ms = max(self._vendor.rate_limit_window_ms, self._vendor.origins_per_site_window_ms)
+        begin_ms = now_ms - longest_ms - MAX_SOURCE_EXPIRY_MS
         for _, serial in list(self._by_time.irange(None, (begin_ms, 1 << 63))):
-            record = self._records[serial]
-            if record.scope != "source" or record.until_ms <= now_ms:
-                self._remove(record)
+            self._remove(self._records[serial])
 
     def _allows_origin(self, index: RecordIndex, source: StoredSource, destinations: Iterable[str], most: int) -> bool:
         begin_ms = source.time_ms - self._vendor.rate_limit_window_ms

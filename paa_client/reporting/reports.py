@@ -83,12 +83,17 @@ class Report:
         )
 
 
+PendingKey = tuple[str, Api, bool]
+"""Reports that count together for the limit on pending ones: reporting origin, API, and whether deterministic."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A queued report: its time, and whether it is the immediate debug copy."""
+    """A queued report: its time, the pending reports it counts among, and whether it is the immediate debug copy."""
 
     time_ms: int
     report: Report
+    counts_as: PendingKey
     debug_copy: bool = False
 
     @property

@@ -311,6 +311,40 @@ def test_clearing_a_range_takes_the_reports_of_a_source_that_gave_way() -> None:
     browser.check()
 
 
+@pytest.mark.parametrize("way", ["deactivated", "cleared"])
+@pytest.mark.parametrize("asked", [{"trigger_context_id": "order"}, {"aggregatable_filtering_id_max_bytes": 2}])
+def test_a_report_that_is_sent_without_a_source_too_outlives_its_source(way: str, asked: dict[str, Any]) -> None:
+    """The ad tech fails the first attempt, and the source is removed: 20 of 20 arrive, attributed or not."""
+
+    def attempts(*, attributed: bool, **rules: Any) -> list[AggregatableAttributionReport]:
+        browser, clock, net = make(max_destinations_per_source_site_and_reporting_site=1, **rules)
+        for number in range(20):
+            if attributed:
+                click(browser, KEYED)
+            browser.advance(clock.now_ms() + HOUR_MS)
+            net.result = SendResult.TRANSIENT_FAILURE
+            buy(browser, SUMMED | asked | {"aggregatable_source_registration_time": "exclude"})
+            net.result = SendResult.SENT
+            if way == "deactivated":
+                click(browser, {"destination": f"https://shop-{number}.test", "destination_limit_priority": "9"})
+            else:
+                browser.clear(end_ms=clock.now_ms() - 1)
+            browser.check()
+            browser.advance(clock.now_ms() + 31 * DAY_MS)
+        return [report for report in net.tried if isinstance(report, AggregatableAttributionReport)]
+
+    def seen(reports: list[AggregatableAttributionReport]) -> list[tuple[str, int, str | None]]:
+        return [(one.report_id, one.scheduled_time_ms, one.trigger_context_id) for one in reports]
+
+    for attributed in (False, True):
+        tried = attempts(attributed=attributed)
+        assert len(tried) == 40
+        assert seen(tried[::2]) == seen(tried[1::2])
+        assert [one.is_null for one in tried] == [not attributed, True] * 20
+        assert not any(one.contributions for one in tried[1::2])
+    assert len(attempts(attributed=True, removed_reports_become_null=False)) == 20  # Chromium: none of them arrives
+
+
 def test_redirects_register_one_by_one_and_navigations_agree_on_scopes() -> None:
     browser, _, _ = make()
     fields = {"destination": "https://shop.test", "debug_reporting": True}

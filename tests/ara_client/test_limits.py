@@ -233,16 +233,30 @@ def test_forgetting_leaves_no_trace(
     assert limits.sources_by_site._lists == {} == limits.sources_by_sites._lists
 
 
-def test_old_records_are_purged_and_living_sources_kept() -> None:
+def test_records_are_kept_until_no_living_source_can_count_them() -> None:
     limits = RateLimits(replace(VENDOR, rate_limit_window_ms=DAY_MS))
-    short = _source(0, 0, 0, (0,), 0, 1)
-    long = _source(2, 0, 0, (1,), 0, 30)
-    for source in (short, long):
-        limits.add_source(source)
-        limits.add_attribution(source, "event", source.registration.destinations[0], 0, source.id)
-    limits.purge(2 * DAY_MS)
-    assert len(limits) == 1
-    assert limits.living((long.site,), 2 * DAY_MS).known == {"https://d2.test": 1}
+    first = _source(0, 0, 0, (0,), 0, 1)
+    limits.add_source(first)
+    limits.add_attribution(first, "event", "https://d1.test", 0, first.id)
+    limits.purge(31 * DAY_MS - 1)
+    assert len(limits) == 2
+    limits.purge(32 * DAY_MS)
+    assert len(limits) == 0
+
+
+def test_a_limit_does_not_depend_on_when_records_were_purged() -> None:
+    vendor = replace(VENDOR, max_attributions=1)
+    verdicts = []
+    for other_registers in (False, True):
+        limits = RateLimits(vendor)
+        early, late = _source(0, 0, 0, (0,), 0, 30), _source(2, 20 * DAY_MS, 0, (0,), 0, 30)
+        limits.add_source(early)
+        limits.add_attribution(early, "event", "https://d1.test", DAY_MS, 7)
+        limits.add_source(late)
+        if other_registers:  # another reporting site, for another destination, 40 days after the first source
+            limits.add_source(_source(3, 40 * DAY_MS, 3, (3,), 0, 30))
+        verdicts.append(limits.allows_attribution(late, "event", "https://d1.test"))
+    assert verdicts == [False, False]
 
 
 def test_debug_reports_of_all_origins_share_the_budget_of_a_context_site() -> None:

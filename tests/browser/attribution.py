@@ -216,7 +216,7 @@ def simulate(
     without a cookie. Sources in ``deleted`` drew a fake report that was deleted before it was due.
     ``trigger_delay_ms`` is added to the times of triggers; with ``late``, they have the last times that they can have.
     """
-    config = VendorValues()
+    config = VendorValues(removed_reports_become_null=False)
     draws = ObservedDraws(config)
     clock = ManualClock(played[0].times_ms[0] if played else 0)
     browser = Browser(clock=clock, bits=SecureBits(), config=config, keys=keys.public(clock), draws=draws)

@@ -49,7 +49,7 @@ def registrations(seed: str, steps: int) -> Tally:
 
 def worklets(seed: str, runs: int, *, error_reporting: bool = False) -> Tally:
     """Fuzz one browser, without delays, with worklets and auctions."""
-    config = Config(local_testing_mode=True, error_reporting=error_reporting)
+    config = Config(local_testing_mode=True, error_reporting=error_reporting, debug_mode_allowed=True)
     features = ["--enable-features=PrivateAggregationApiErrorReporting"] if error_reporting else []
     with browsing(DEVELOPER_MODE, *features) as (browser, site, keys):
         return fuzz_worklets(browser, site, keys, seed=f"worklets {seed}", runs=runs, config=config)

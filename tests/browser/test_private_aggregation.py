@@ -75,7 +75,7 @@ def test_worklets_and_an_auction(stack: Stack, counts: Counts, flags: tuple[str,
     As shipped, reports without a context ID leave after ten minutes or more; their debug copies leave at once, and it
     is these that are summed. Nothing is random but what is replaced, so nothing fails by chance.
     """
-    simulated = SimulatedWorklets(stack.keys, Config(local_testing_mode=bool(flags)))
+    simulated = SimulatedWorklets(stack.keys, Config(local_testing_mode=bool(flags), debug_mode_allowed=True))
     with Chromium(resolve=stack.site.address, flags=flags) as browser:
         real = RealWorklets(browser, stack.site)
         for run in RUNS:

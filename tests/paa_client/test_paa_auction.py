@@ -248,7 +248,7 @@ def test_reports_of_one_scope_reach_the_budget_in_order_of_their_debug_details(
             aggregation.enable_debug_mode(debug_key=key)
         aggregation.contribute_to_histogram(bucket=2, value=65_536)
 
-    browser = make_browser(chromium())
+    browser = make_browser(chromium(debug_mode_allowed=True))
     group = bidder("https://buyer.example", 1.0, generate, report_win=report_win)
     browser.run_ad_auction(Auction(seller="https://s.example", score_ad=score_by_bid, interest_groups=[group]))
     assert contents(browser) == {"https://buyer.example": [approved]}
@@ -326,7 +326,7 @@ def test_bad_calls_throw_type_errors() -> None:
 
 
 def test_scopes_are_per_origin_and_coordinator_and_debug_details_split_reports() -> None:
-    browser = make_browser()
+    browser = make_browser(specification(debug_mode_allowed=True))
 
     def with_key(key: int | None) -> Any:
         def body(aggregation: Any) -> None:

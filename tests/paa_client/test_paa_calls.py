@@ -228,7 +228,8 @@ def test_chromium_has_no_debug_mode_for_a_report_of_error_events_alone() -> None
 
     for rules, debug in ((Rules.CHROMIUM, False), (Rules.SPECIFICATION, True)):
         clock = ManualClock(START_MS)
-        browser = Browser(clock=clock, bits=SeededBits("debug"), config=specification(rules=rules))
+        config = specification(rules=rules, debug_mode_allowed=True)
+        browser = Browser(clock=clock, bits=SeededBits("debug"), config=config)
         browser.register(ORIGIN, "one", operation)
         browser.run(ORIGIN, "one", context_id="c")
         clock.advance(3_600_000)

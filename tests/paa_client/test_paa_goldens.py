@@ -80,6 +80,7 @@ def browser_for(case: Case, version: str, keys: wire.PublicKeySet) -> Browser:
     config = chromium(
         merging=False,
         local_testing_mode=True,
+        debug_mode_allowed=True,
         local_processing_ms=0,
         report_version=version,
         default_max_contributions=limits,

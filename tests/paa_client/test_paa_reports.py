@@ -198,10 +198,43 @@ def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool, c
 
 
 @pytest.mark.parametrize("rules", list(Rules))
+@pytest.mark.parametrize("error_reporting", [True, False])
+def test_a_browser_as_shipped_shows_nothing_that_an_operation_computed(rules: Rules, error_reporting: bool) -> None:
+    """Without the permission nothing stands beside the context ID: no debug key, no cleartext, no second report."""
+
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        secret = storage.get("secret")
+        if secret is not None:
+            aggregation.enable_debug_mode(debug_key=int(secret))
+            aggregation.contribute_to_histogram(bucket=int(secret), value=1)
+
+    seen = []
+    for secret in (None, "1", str(2**64 - 1)):
+        pairs = wire.KeySet.create(SeededBits("shipped"), ManualClock(START_MS))
+        browser, clock = make_browser(
+            Config(rules=rules, error_reporting=error_reporting),
+            keys={AWS_COORDINATOR: pairs.public(ManualClock(START_MS))},
+        )
+        browser.register(ORIGIN, "reveal", operation)
+        if secret is not None:
+            browser.storage(ORIGIN).set("secret", secret)
+        for number in range(5):
+            browser.run(ORIGIN, "reveal", context_id=f"visit {number}")
+        clock.advance(60 * MINUTE_MS)
+        bodies = [(sent.time_ms, sent.url, sent.body.to_dict()) for sent in browser.send_due()]
+        for _, _, body in bodies:
+            assert set(body["aggregation_service_payloads"][0]) == {"key_id", "payload"}
+            body["aggregation_service_payloads"][0]["payload"] = ""
+        seen.append(bodies)
+    assert len(seen[0]) == 5
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("rules", list(Rules))
 def test_a_null_report_of_an_operation_that_contributed_nothing_is_not_a_debug_report(rules: Rules) -> None:
     """Chromium counts a contribution of 0 as nothing; the specification as something."""
     for values, zero_counts in (([], False), ([0], True)):
-        browser, clock = make_browser(specification(rules=rules))
+        browser, clock = make_browser(specification(rules=rules, debug_mode_allowed=True))
 
         def operation(storage: Any, aggregation: Any, data: list[int]) -> None:
             aggregation.enable_debug_mode()

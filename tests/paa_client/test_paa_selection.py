@@ -185,6 +185,32 @@ def test_a_report_over_the_pending_limit_is_dropped_and_counted() -> None:
     assert run([(2, 1)], browser=browser)[0] == [[(2, 1)]]
 
 
+@pytest.mark.parametrize("cleared", [False, True])
+def test_the_pending_limit_counts_reports_that_a_page_asked_for_by_themselves(cleared: bool) -> None:
+    """Whether earlier operations had something to report decides about no report with a context ID."""
+
+    def operation(storage: Any, aggregation: Any, data: Any) -> None:
+        if storage.get("secret") is not None:
+            aggregation.contribute_to_histogram(bucket=1, value=1)
+
+    def arrived(*, secret: bool, runs: int) -> list[str | None]:
+        browser = Browser(clock=ManualClock(), bits=SeededBits(1), config=chromium(pending_report_limit=3))
+        browser.register(ORIGIN, "operation", operation)
+        if secret:
+            browser.storage(ORIGIN).set("secret", "1")
+        for _ in range(3):
+            browser.run(ORIGIN, "operation")
+        if cleared:
+            browser.clear("https://other.example")
+        for number in range(runs):
+            browser.run(ORIGIN, "operation", context_id=str(number))
+        browser._clock.advance(3_600_000)  # type: ignore[attr-defined]
+        return [due.report.context_id for due in browser.take_due() if due.report.context_id is not None]
+
+    for runs, expected in ((3, ["0", "1", "2"]), (5, ["0", "1", "2"])):
+        assert arrived(secret=True, runs=runs) == arrived(secret=False, runs=runs) == expected
+
+
 def test_a_browser_without_private_aggregation_sends_nothing() -> None:
     browser = Browser(clock=ManualClock(), bits=SeededBits(1), config=specification(private_aggregation_allowed=False))
     browser.register(
