@@ -78,7 +78,8 @@ def test_every_module_is_in_a_table() -> None:
         "campaigns.compare",  # run --compare
         "campaigns.sweep",  # run --sweep
         "local_dp.ldp",  # completed by local_dp.track
-        "ledgers.reading",  # completed by ledgers.audit
+        "ledgers.reading",  # completed by ledgers.audit and ledgers.backup
+        "ledgers.audit",
     }
     assert {module.name for module in pkgutil.iter_modules(aggservice.bench.__path__)} == set(BENCHMARKS)
 
@@ -142,7 +143,7 @@ def test_completion_offers_commands_and_their_commands() -> None:
     assert complete("aggservice ", 1) == list(COMMANDS)
     assert complete("aggservice con", 1) == ["convert", "conformance"]
     assert complete("aggservice bench l", 2) == ["ldp", "ledger"]
-    assert complete("aggservice ledger re", 2) == ["receipt", "recover"]
+    assert complete("aggservice ledger re", 2) == ["receipt", "recover", "restore"]
     assert "--lifetime-days" in complete("aggservice keys new --l", 3)
 
 

@@ -1,6 +1,6 @@
 """``aggservice ledger``: read a ledger, dry-run a job against it, list its log or an exported one.
 
-``aggservice.commands.ledgers.audit`` adds the commands of audits to this group.
+``aggservice.commands.ledgers.audit`` and ``backup`` add their commands to this group.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from budget.stores.balances import balance_totals
 from budget.stores.locations import open_ledger_or_log
 
 ledger = typer.Typer(
-    help="Read, dry-run and audit the privacy budget.\n\nA ledger is a SQLite file or a PostgreSQL schema.",
+    help="Read, dry-run, audit and back up the privacy budget.\n\nA ledger is a SQLite file or a PostgreSQL schema.",
     no_args_is_help=True,
 )
 

@@ -42,7 +42,7 @@ from aggservice.engine.spark.releasing import PART, release_part
 from aggservice.engine.spark.scratch import remove_written
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.mechanisms import SecureBits
-from aggservice.wire import ReportBatch, read_key_set
+from aggservice.wire import UNIT_BYTES, ReportBatch, read_key_set
 from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
 from aggservice.wire.errors import KeySetError
 from budget import JobKey, UnitSet
@@ -124,10 +124,10 @@ class ClusterSession(Session):
             scratch.discard()
 
     def _scratch(self) -> Attempt:
-        """Begin the folder for what executors note: ids and units, which are shorter than the reports they are of."""
+        """Begin the folder for what executors note. Until the release these are ids and units, which are public."""
         job = JobKey(caller=self._scope.caller, job_id=self._request.job_request_id)
         try:
-            return self._parts.ledger.stage(job, room=2 * sum(file.size for file in self._reports))
+            return self._parts.ledger.stage(job)
         except (OSError, StagingError) as problem:
             raise ResultWriteError(f"nothing was charged: the service has no room for the job: {problem}") from problem
 
@@ -196,7 +196,7 @@ class ClusterSession(Session):
             known = charge.ask(UnitSet(units))
             if known is not None:
                 return Outcome.of(known)
-            staged = self._stage(charge, bound)
+            staged = self._stage(charge, bound, len(units))
         lost: Exception | None = None
         parts: list[PartReceipt] = []
         try:
@@ -224,11 +224,13 @@ class ClusterSession(Session):
         make_room = partial(remove_written, plan.scratch, PART, SHARD)
         return self._commit(charge, make, units=units, failed=header, bound=bound, staged=staged, make_room=make_room)
 
-    def _stage(self, charge: Charge, bound: ResultBound) -> Attempt:
-        """Begin the attempt that is charged for, with room for parts and shards of all rows that there can be."""
-        attempt = stage_for(
-            self._parts.ledger, charge.job, self._destination, bound, beside=bound.rows * PART_ROW_BYTES
-        )
+    def _stage(self, charge: Charge, bound: ResultBound, units: int) -> Attempt:
+        """Begin the attempt that is charged for, with room for parts and shards of all rows that there can be.
+
+        It also counts the units, which executors have written up to three times: as runs, as ranges and as one file.
+        """
+        beside = bound.rows * PART_ROW_BYTES + 3 * UNIT_BYTES * units
+        attempt = stage_for(self._parts.ledger, charge.job, self._destination, bound, beside=beside)
         assert attempt is not None
         return attempt
 
