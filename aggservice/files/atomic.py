@@ -22,7 +22,8 @@ def whole_file(path: Path, *, private: bool = False, replace: bool = True) -> It
     gets those that the process's umask allows. Without ``replace`` an existing file raises ``FileExistsError``, also
     one that appears during the block. A pipe or a device is written directly.
     """
-    if path.is_relative_to("/dev") or (path.exists() and not path.is_file()):
+    device = path.is_relative_to("/dev") and not path.is_relative_to("/dev/shm")  # which holds files like any folder
+    if device or (path.exists() and not path.is_file()):
         yield path
         return
     target = path.resolve()  # a symbolic link stays, and its target is replaced

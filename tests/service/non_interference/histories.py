@@ -236,20 +236,23 @@ class Drawing:
         pool: bool = False,
         calm: bool = False,
         spied: bool = False,
+        spark: bool = False,
         tight: str = "",
     ) -> History:
         """Return a history. ``calm`` leaves out what two transports may do at different times.
 
         ``tight`` "rows" lets the ledger keep so few rows that whether a result fits often depends on discovered keys,
         "keys" lets a job discover about as many keys as its payloads have room for, and "disk" and "quota" leave about
-        as much room for staged files as one result takes. ``spied`` adds a second caller, for jobs over files.
+        as much room for staged files as one result takes. ``spied`` adds a second caller, for jobs over files, some of
+        which run in the stages of a cluster; with ``spark`` all of them do.
         """
         self._calm = calm
         self._tight = tight
         self._first = GROUP * self._choices.below(len(self._reports.pairs) // GROUP)
         setup = self._setup(files or spied, faults, pool)
         if spied:
-            setup = replace(setup, spied=True, **self._room())
+            setup = replace(setup, spied=True, spark=spark or self.rarely(4))
+            setup = replace(setup, **self._room(setup.spark))
         self._setup_drawn = setup
         steps: list[Step] = []
         for number in range(1 + self._choices.below(4)):
@@ -299,11 +302,14 @@ class Drawing:
                 changes["room"] = 2_900 + self._choices.below(1_600)
         return Setup(**changes)
 
-    def _room(self) -> dict[str, Any]:
-        """Return how much room there is to stage results: about as much as one to five of them need, or plenty."""
+    def _room(self, spark: bool) -> dict[str, Any]:
+        """Return how much room there is to stage results: about as much as one to five of them need, or plenty.
+
+        A cluster's room is counted and not allocated, so its disk is never the limit unless a break makes it one.
+        """
         if self._tight == "disk":
-            return {"disk": 2_000 + self._choices.below(1_000)}
-        which = 1 if self._tight == "quota" else self._choices.below(3)
+            return {"disk": 2_000 + self._choices.below(3_000 if spark else 1_000)}
+        which = 1 if self._tight == "quota" else self._choices.below(2 if spark else 3)
         if not which:
             return {}
         return {"quota" if which == 1 else "disk": 60_000 + 8_000 * self._choices.below(40)}

@@ -19,6 +19,7 @@ from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.output import ResultBound
+from aggservice.engine.spark import session as spark_session
 from budget.files.staging import Attempt
 
 from .worlds import changed
@@ -190,7 +191,17 @@ def room_seen_on_the_disk() -> Iterator[None]:
             raise ResultWriteError("the staging folder is full; nothing was charged: tell the operator")
         return attempt
 
-    with changed(Charge, "ask", lambda self, units: None), changed(charging, "stage_for", stage_for):
+    with ExitStack() as stack:
+        stack.enter_context(changed(Charge, "ask", lambda self, units: None))
+        for module in (charging, spark_session):
+            stack.enter_context(changed(module, "stage_for", stage_for))
+        yield
+
+
+@contextmanager
+def room_seen_on_the_disk_of_a_cluster() -> Iterator[None]:
+    """The same where executors write the rows, each under a name of its own."""
+    with room_seen_on_the_disk():
         yield
 
 
@@ -288,6 +299,7 @@ MUTANTS: dict[Mutant, dict[str, Any]] = {
     shards_before_charge: {"files": True},
     staged_files_left: {"files": True},
     room_seen_on_the_disk: {"spied": True, "tight": "disk"},
+    room_seen_on_the_disk_of_a_cluster: {"spied": True, "tight": "disk", "spark": True},
     room_of_what_was_released: {"spied": True, "tight": "quota"},
     lost_summaries_are_free: {"tight": "rows"},
     nulls_counted: {},

@@ -15,19 +15,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from aggservice.engine import AvroShards, PrivacyUnit
+from aggservice.engine import AvroShards, LocalEngine, PrivacyUnit
 from aggservice.engine.opening.pool import BatchOpener
+from aggservice.engine.spark import session as spark_session
+from aggservice.engine.spark.engine import SparkEngine
+from aggservice.engine.spark.settings import SparkSettings
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.service import Limits, Service, ServiceConfig
 from aggservice.service.api.gate import Gate
 from aggservice.service.config.keyring import KeyRing
 from aggservice.service.log import EventLog
+from aggservice.wire import write_key_set
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, SqliteStore, Staging, Store, ZcdpFilter, write_log
 from budget.errors import FormatError, StoreError
 from budget.files.staging import CALLER_BYTES
 from budget.log.canonical import decode
 from budget.store import EntryRow, JobRow, PartRow, T, Transaction
 
+from ...engine.spark.test_spark_promises import HereCluster, HereExchange
 from .in_process import Answer, HereExecutor, Server
 from .sealed_pairs import NOW_MS, Reports
 from .spying import SPY, Spy, callers
@@ -68,7 +73,8 @@ class Setup(Brief):
 
     ``room`` bounds the bytes of a transaction of a memory ledger; ``file_bytes`` every file that the process writes
     (RLIMIT_FSIZE), SQLite's too: both are full disks, which end with the first charge. ``spied`` adds a second caller;
-    ``quota`` is what results of one caller may take of the staging folder, and ``disk`` what all of them may.
+    ``quota`` is what results of one caller may take of the staging folder, and ``disk`` what all of them may. With
+    ``spark``, jobs over files run in the stages of a cluster, one task after the other in this process.
     """
 
     unit: PrivacyUnit = PrivacyUnit.REPORT
@@ -90,6 +96,7 @@ class Setup(Brief):
     room: int | None = None
     file_bytes: int | None = None
     spied: bool = False
+    spark: bool = False
     quota: int = CALLER_BYTES
     disk: int | None = None
 
@@ -105,6 +112,8 @@ class Setup(Brief):
             if self.rows_per_shard is not None:
                 defaults = AvroShards.__init__.__kwdefaults__ | {"rows_per_shard": self.rows_per_shard}
                 stack.enter_context(changed(AvroShards.__init__, "__kwdefaults__", defaults))
+            if self.spark:
+                stack.enter_context(changed(spark_session, "Exchange", HereExchange))
             yield
 
 
@@ -228,6 +237,12 @@ class World:
         )
         if opener is not None:
             self.service.engine.parts = replace(self.service.engine.parts, opener=opener)
+        if setup.spark:
+            write_key_set(self.root / "keys.json", reports.keys)
+            settings = SparkSettings(master="", keys=self.root / "keys.json", partition_rows=4, partition_bytes=4_000)
+            local = self.service.engine
+            assert isinstance(local, LocalEngine)
+            self.service.engine = SparkEngine(local, settings, HereCluster())  # type: ignore[arg-type]
         self.spy = Spy(self.service, self.outputs, bisects=0 < (setup.disk or 0) < 10_000) if setup.spied else None
         if isinstance(self.store, SmallStore):
             self.store.room = setup.room
