@@ -333,10 +333,9 @@ class Ledger:
     ) -> Committed:
         if self._signer is None:
             raise LedgerMismatchError(_NO_KEY)
-        self.terms.check(release)
-        cost = self.filter.cost(release)
         paying = UnitSet.of(units)
-        release.check_units(len(paying))
+        self.terms.check(release, len(paying))
+        cost = self.filter.cost(release)
         if isinstance(result, Attempt):
             if result.manifest is None:
                 raise BudgetError("the attempt is not sealed: call seal before commit")

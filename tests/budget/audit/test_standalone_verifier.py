@@ -51,7 +51,7 @@ def kept(book: Book) -> list[str | Path]:
 
 def test_it_is_one_short_file_that_imports_nothing_of_ours() -> None:
     text = SCRIPT.read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 400
+    assert len(text.splitlines()) < 500
     assert "import budget" not in text and "from budget" not in text and "aggservice." not in text
 
 
