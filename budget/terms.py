@@ -21,7 +21,9 @@ _NAME_MAX: Final = 64
 _ALWAYS_STATED: Final = ("l1", "l0", "threshold")
 """Derived parameters that a release of sums states. Others may be left out, and so may a threshold of 0."""
 _RANDOMIZER_BYTES: Final = 28
-"""A randomizer's name: 16 bytes of identity, then the length of a report, ε₀ and ε∞ in 4 bytes each (docs/wire.md)."""
+"""A randomizer's name: 16 bytes of identity, then the length of a report, ε₀ and ε∞ in 4 bytes each (docs/wire.md).
+
+The highest bit of the length says that a device's reports share nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,11 @@ def _of_local_reports(one: LocalReports | ShuffledReports, randomizer: str, unit
         raise TermsError(f"the price is for reports of epsilon {priced}, but their randomizer has {stated}")
     if isinstance(one, ShuffledReports) and one.reports != units:
         raise TermsError(f"the price is for {one.reports} shuffled reports, but {units} units would pay it")
+    if isinstance(one, ShuffledReports) and (permanent or not raw[16] & 0x80):
+        raise TermsError(
+            "the price is amplified, but the randomizer does not say that a device's reports share nothing, and a "
+            f"later report may show which one was its own: such reports cost their own epsilon, {priced}"
+        )
     return {
         "reports": str(units),
         "local_epsilon": str(priced),

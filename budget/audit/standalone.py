@@ -361,6 +361,8 @@ class Replay:
         local, permanent = (Fraction(int.from_bytes(raw[at : at + 4], "big"), MICRO) for at in (20, 24))
         priced = one.get("local_epsilon", one["epsilon"])
         need(Fraction(priced) == local, "its price is for another epsilon than its randomizer has")
+        alone = one["name"] != SHUFFLED or (raw[16] & 0x80 and not permanent)
+        need(alone, "its price is amplified, but the randomizer does not say that a device's reports share nothing")
         forever = f"{float(permanent):.6f}".rstrip("0").rstrip(".") if permanent else ""
         bound = one.get("bound", "")
         return {"reports": str(units), "local_epsilon": priced, "permanent_epsilon": forever, "bound": bound}

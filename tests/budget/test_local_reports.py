@@ -35,7 +35,9 @@ from budget.release import release_from_plain, release_to_plain
 
 from .releases import TERMS, release_of
 
-RANDOMIZER = Randomizer(identity=bytes(16), report_bytes=4, epsilon_micro=500_000, epsilon_permanent_micro=None).hex
+RANDOMIZER = Randomizer(
+    identity=bytes(16), report_bytes=4, epsilon_micro=500_000, epsilon_permanent_micro=None, independent=True
+).hex
 
 
 def local(count: int) -> Release:

@@ -52,7 +52,9 @@ Log = list[tuple[dict[str, Any], bytes]]
 """Entries as plain values, each with its packed units."""
 FIRST, DISCOVERY, REFUND, LAST, LOCAL, ONCE, SHUFFLED = range(1, 8)
 """The entries after the genesis."""
-RANDOMIZER = Randomizer(identity=bytes(16), report_bytes=4, epsilon_micro=1_000_000, epsilon_permanent_micro=None).hex
+RANDOMIZER = Randomizer(
+    identity=bytes(16), report_bytes=4, epsilon_micro=1_000_000, epsilon_permanent_micro=None, independent=True
+).hex
 
 
 def honest_log(path: Path) -> Log:
@@ -284,6 +286,14 @@ DERIVED: dict[str, tuple[Callable[[Log], object], str]] = {
     "the stated bound": (state(SHUFFLED, "bound", "closed"), "states bound = closed"),
     "the number of local reports": (state(LOCAL, "reports", "1000"), "states reports = 1000"),
     "ε∞": (state(LOCAL, "permanent_epsilon", "2"), "states permanent_epsilon = 2"),
+    "the amplified price of reports that share something": (
+        state(SHUFFLED, "randomizer", RANDOMIZER[:32] + "00000004" + RANDOMIZER[40:]),
+        "price is amplified, but the randomizer does not say that a device's reports share nothing",
+    ),
+    "the amplified price of memoized reports": (
+        both(state(SHUFFLED, "randomizer", RANDOMIZER[:48] + "001e8480"), state(SHUFFLED, "permanent_epsilon", "2")),
+        "price is amplified, but the randomizer does not say that a device's reports share nothing",
+    ),
     "a randomizer of a larger ε₀": (
         state(LOCAL, "randomizer", RANDOMIZER[:40] + "001e8480" + RANDOMIZER[48:]),
         "price is for",
