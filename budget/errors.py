@@ -52,6 +52,12 @@ class MechanismNotAllowedError(BudgetError):
     code = "INVALID_JOB"
 
 
+class UnsupportedMechanismError(BudgetError, TypeError):
+    """A release has a mechanism that no log entry can hold, so it would make the log unreadable: it is not charged."""
+
+    code = "INVALID_JOB"
+
+
 class UnitKeyError(BudgetError, ValueError):
     """Unit keys have the wrong shape, length or order."""
 

@@ -226,6 +226,7 @@ class Ledger:
         if self._signer is None:
             raise LedgerMismatchError(_NO_KEY)
         raw = entry_to_bytes(entry, self.filter.loss_name)
+        entry_from_bytes(raw, None if entry.seq == 0 else self.filter.loss_name)  # nobody could read the log after it
         frontier = extend(head.frontier, head.entries, entry_hash(raw))
         receipt = issue(
             signer=self._signer,
@@ -333,10 +334,9 @@ class Ledger:
     ) -> Committed:
         if self._signer is None:
             raise LedgerMismatchError(_NO_KEY)
-        self.terms.check(release)
-        cost = self.filter.cost(release)
         paying = UnitSet.of(units)
-        release.check_units(len(paying))
+        self.terms.check(release, len(paying))
+        cost = self.filter.cost(release)
         if isinstance(result, Attempt):
             if result.manifest is None:
                 raise BudgetError("the attempt is not sealed: call seal before commit")

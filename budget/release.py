@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 
 from aggservice.mechanisms import AmplificationBound, ParameterError, amplified_micro
 from budget.amounts import Delta, Epsilon, Rho
-from budget.errors import BudgetError, FormatError, ZeroAmountError
+from budget.errors import BudgetError, FormatError, UnsupportedMechanismError, ZeroAmountError
 
 REPORT_UNIT = "report"
 """The privacy unit of the paper's Algorithm 1, and of every release of local reports."""
@@ -122,7 +122,7 @@ class Release:
 
     ``unit`` names the privacy unit that pays. ``covers`` maps each API whose reports went in to the number of times
     that its bounds count (``budget.terms``). ``parameters`` are names and texts (Λ₁, Λ₀, τ, filtering IDs…) that are
-    logged and do not change the price.
+    logged and do not change the price. UnsupportedMechanismError if a log entry cannot hold one of the mechanisms.
     """
 
     mechanisms: tuple[Mechanism, ...]
@@ -133,6 +133,8 @@ class Release:
     def __post_init__(self) -> None:
         if not 0 < len(self.mechanisms) <= _MECHANISMS_MAX:
             raise BudgetError(f"a release has 1 to {_MECHANISMS_MAX} mechanisms, not {len(self.mechanisms)}")
+        for one in self.mechanisms:
+            _check_readable(one)
         if not len(self.parameters) <= _PARAMETERS_MAX:
             raise BudgetError(f"a release has at most {_PARAMETERS_MAX} parameters, not {len(self.parameters)}")
         for name, value in self.parameters.items():
@@ -157,12 +159,6 @@ class Release:
     def final(self) -> bool:
         """Whether units that pay for this release can never pay again. They are reports, whatever the ledger's unit."""
         return self.of_reports or any(isinstance(one, OneUseNoise) for one in self.mechanisms)
-
-    def check_units(self, count: int) -> None:
-        """Raise BudgetError if shuffled reports have a price for another number of reports than ``count``."""
-        for one in self.mechanisms:
-            if isinstance(one, ShuffledReports) and one.reports != count:
-                raise BudgetError(f"the price is for {one.reports} shuffled reports, but {count} units would pay it")
 
 
 def release_to_plain(release: Release) -> dict[str, Any]:
@@ -212,6 +208,20 @@ def _mechanism(plain: dict[str, str]) -> Mechanism:
     if kind is None or plain.keys() != {"name", *(key for key, _ in read.values())}:
         raise FormatError(f"these values are not a mechanism: {plain!r}")
     return kind(**{name: parse(plain[key]) for name, (key, parse) in read.items()})
+
+
+def _check_readable(mechanism: Mechanism) -> None:
+    """Raise UnsupportedMechanismError unless the mechanism comes back unchanged from its form in a log entry."""
+    try:
+        read = _mechanism(_mechanism_to_plain(mechanism))
+        same = type(read) is type(mechanism) and read == mechanism
+    except (AttributeError, KeyError, TypeError, ValueError, BudgetError):
+        same = False
+    if not same:
+        raise UnsupportedMechanismError(
+            f"{type(mechanism).__name__} is not a mechanism that the ledger can log and price: use one of "
+            f"{', '.join(kind.__name__ for kind in _KINDS.values())}"
+        )
 
 
 def release_from_plain(plain: dict[str, Any]) -> Release:

@@ -7,15 +7,23 @@ second budget, and another bound would change what the noise of earlier releases
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from aggservice.mechanisms import discovery_threshold
+from budget.amounts import MICRO_PLACES, decimal_text
 from budget.errors import BudgetError, FormatError, TermsError
-from budget.release import REPORT_UNIT, OneUseNoise, Release
+from budget.release import REPORT_UNIT, LaplaceDiscovery, LocalReports, Mechanism, OneUseNoise, Release, ShuffledReports
 
 MAX_L1: Final = 1 << 32
 _NAME_MAX: Final = 64
+_ALWAYS_STATED: Final = ("l1", "l0", "threshold")
+"""Derived parameters that a release of sums states. Others may be left out, and so may a threshold of 0."""
+_RANDOMIZER_BYTES: Final = 28
+"""A randomizer's name: 16 bytes of identity, then the length of a report, ε₀ and ε∞ in 4 bytes each (docs/wire.md).
+
+The highest bit of the length says that a device's reports share nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +74,26 @@ class Terms:
             )
         return Sensitivity(l1=l1, l0=l0)
 
-    def check(self, release: Release) -> None:
-        """Refuse a release with another unit than the ledger's, an unknown API, or other bounds than its APIs have.
+    def release(
+        self,
+        *mechanisms: Mechanism,
+        covers: Mapping[str, int],
+        units: int = 1,
+        parameters: Mapping[str, str] | None = None,
+    ) -> Release:
+        """Return a release of ``mechanisms`` over these APIs that states its unit and every derived parameter.
 
-        Final releases are charged per report in every ledger. A release with ``OneUseNoise`` has its own bound,
-        2 · max_value, and covers only APIs without a bound in the ledger: their devices bound each report.
+        ``units`` is how many units will pay; it matters for local reports only.
+        """
+        made = Release(mechanisms=mechanisms, covers=covers, parameters=parameters or {})
+        stated = {**self.derived(made, units), **made.parameters}
+        return replace(made, unit=REPORT_UNIT if made.final else self.unit, parameters=stated)
+
+    def check(self, release: Release, units: int) -> None:
+        """Refuse a release over ``units`` units that these terms forbid, or that states another derived parameter.
+
+        It must have the ledger's unit (final releases: the report) and, if it charges units, name their APIs. The
+        ledger asks before it charges, and every audit asks again.
         """
         expected = REPORT_UNIT if release.final else self.unit
         if release.unit != expected:
@@ -78,23 +101,74 @@ class Terms:
                 f"this ledger charges each {self.unit}, but this release would charge each {release.unit}, so that a "
                 "report would have two budgets: use the unit of the ledger"
             )
-        if not release.covers:
-            return
-        once = [one for one in release.mechanisms if isinstance(one, OneUseNoise)]
-        if once:
-            if len(release.mechanisms) > 1 or not self.bounds.keys().isdisjoint(release.covers):
-                raise TermsError("one-use noise must be the only mechanism, over APIs without bounds in this ledger")
-            bounds = Sensitivity(l1=once[0].sensitivity, l0=once[0].sensitivity)
-        else:
-            bounds = self.sensitivity(release.covers)
-        if release.of_reports:
-            return
-        stated = (release.parameters.get("l1"), release.parameters.get("l0"))
-        if stated != (str(bounds.l1), str(bounds.l0)):
+        if units and not release.covers:
             raise TermsError(
-                f"this release states the bounds {stated[0]} and {stated[1]}: in this ledger, a release over "
-                f"{', '.join(release.covers)} must state l1 = {bounds.l1} and l0 = {bounds.l0}"
+                f"this release charges {units} units and names no API, so that nothing bounds what they contribute: "
+                f"name their APIs in covers; this ledger has bounds for {', '.join(self.bounds) or 'no API'}"
             )
+        for name, value in self.derived(release, units).items():
+            stated = release.parameters.get(name)
+            if stated != value and (stated is not None or (name in _ALWAYS_STATED and value != "0")):
+                raise TermsError(
+                    f"this release states {name} = {stated}: in this ledger, a release of these mechanisms over "
+                    f"{', '.join(release.covers) or 'no API'} must state {name} = {value}"
+                )
+
+    def derived(self, release: Release, units: int) -> dict[str, str]:
+        """Return the parameters of a release that follow from its mechanisms, its APIs and these terms.
+
+        Sums: Λ₁, Λ₀ and τ (0 without key discovery), and max_value of ``OneUseNoise``, whose Λ₁ is twice that and whose
+        APIs have no bound here. Local reports: their number, ε₀, ε∞ and the bound of their price.
+        """
+        first = release.mechanisms[0]
+        if release.final and len(release.mechanisms) > 1:
+            raise TermsError("local reports and one-use noise must be the only mechanism of a release")
+        if isinstance(first, LocalReports | ShuffledReports):
+            self.sensitivity(release.covers)
+            return _of_local_reports(first, release.parameters.get("randomizer", ""), units)
+        if isinstance(first, OneUseNoise):
+            if not self.bounds.keys().isdisjoint(release.covers):
+                raise TermsError("one-use noise is for APIs without bounds in this ledger")
+            both = str(first.sensitivity)
+            return {"l1": both, "l0": both, "threshold": "0", "max_value": str(first.max_value)}
+        bounds = self.sensitivity(release.covers)
+        found = [one for one in release.mechanisms if isinstance(one, LaplaceDiscovery)]
+        if len(found) > 1:
+            raise TermsError("a release can discover keys once: it has one threshold")
+        tau = 0
+        for one in found:
+            tau = discovery_threshold(
+                epsilon_micro=one.epsilon.micro, delta_atto=one.delta.atto, l0=bounds.l0, l1=bounds.l1
+            )
+        return {"l1": str(bounds.l1), "l0": str(bounds.l0), "threshold": str(tau)}
+
+
+def _of_local_reports(one: LocalReports | ShuffledReports, randomizer: str, units: int) -> dict[str, str]:
+    """Return the derived parameters of local reports; TermsError if their price is not that of their randomizer."""
+    try:
+        raw = bytes.fromhex(randomizer)
+    except ValueError:
+        raw = b""
+    if len(raw) != _RANDOMIZER_BYTES or raw.hex() != randomizer:
+        raise TermsError(f"a release of local reports names their randomizer by 56 hex digits, not {randomizer!r}")
+    local, permanent = int.from_bytes(raw[20:24], "big"), int.from_bytes(raw[24:], "big")
+    priced = one.epsilon if isinstance(one, LocalReports) else one.local
+    if priced.micro != local:
+        stated = decimal_text(local, MICRO_PLACES)
+        raise TermsError(f"the price is for reports of epsilon {priced}, but their randomizer has {stated}")
+    if isinstance(one, ShuffledReports) and one.reports != units:
+        raise TermsError(f"the price is for {one.reports} shuffled reports, but {units} units would pay it")
+    if isinstance(one, ShuffledReports) and (permanent or not raw[16] & 0x80):
+        raise TermsError(
+            "the price is amplified, but the randomizer does not say that a device's reports share nothing, and a "
+            f"later report may show which one was its own: such reports cost their own epsilon, {priced}"
+        )
+    return {
+        "reports": str(units),
+        "local_epsilon": str(priced),
+        "permanent_epsilon": decimal_text(permanent, MICRO_PLACES) if permanent else "",
+        "bound": one.bound.value if isinstance(one, ShuffledReports) else "",
+    }
 
 
 def terms_to_plain(terms: Terms) -> dict[str, Any]:

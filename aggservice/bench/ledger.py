@@ -32,13 +32,15 @@ from budget import (
     LaplaceNoise,
     Ledger,
     PostgresStore,
-    Release,
+    Sensitivity,
     Signer,
     SqliteStore,
     Store,
+    Terms,
     verify_store,
 )
 
+_API = "attribution-reporting"
 _PAYLOAD_BYTES = 847
 _HOURS_A_DAY = 24
 _FIRST_HOUR = 480_000
@@ -79,7 +81,7 @@ def units_of_day(day: int, count: int) -> NDArray[np.uint8]:
 
 
 def _charge(ledger: Ledger, job_id: str, keys: NDArray[np.uint8]) -> float:
-    release = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("10")),))
+    release = ledger.terms.release(LaplaceNoise(epsilon=Epsilon.parse("10")), covers={_API: 1})
     return seconds(
         lambda: ledger.commit(
             job=JobKey(caller="bench", job_id=job_id),
@@ -95,7 +97,12 @@ def _measure(store: Store, held: int, count: int, verify: bool) -> tuple[float, 
     """Fill a ledger, charge fresh units, charge them again, audit; return both times and audited units per second."""
     bits = SecureBits()
     ledger = Ledger.create(
-        store, filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=SystemClock(), bits=bits
+        store,
+        filter=EpsilonDeltaFilter(),
+        terms=Terms(bounds={_API: Sensitivity()}),
+        signer=Signer.generate(bits),
+        clock=SystemClock(),
+        bits=bits,
     )
     _charge(ledger, "compile", units_of_day(0, 300))
     per_day = min(1_000_000, held) or 1

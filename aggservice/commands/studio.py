@@ -21,12 +21,15 @@ def studio(
         list[Path] | None, typer.Argument(help="Folders with campaign files, runs, ledgers or scenarios.")
     ] = None,
     listen: Annotated[str, typer.Option(help="host:port; another host than loopback needs --token.")] = "127.0.0.1:0",
-    token: Annotated[bool, typer.Option("--token", help="Require a token; the printed address contains it.")] = False,
+    token: Annotated[
+        bool, typer.Option("--token", help="Allow another host than loopback: the token keeps others out.")
+    ] = False,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")] = True,
 ) -> None:
     """Open the web page: tune, run, follow, audit, try budgets.
 
-    Without a folder it shows this one. Everything on the page comes from the installed package.
+    Without a folder it shows this one. Everything on the page comes from the installed package. The printed address
+    holds a token, which is new at each start: nobody else on this machine can use the studio without it.
     """
     host, _, port = listen.rpartition(":")
     if not port.isdigit() or int(port) > 65_535:
@@ -41,11 +44,11 @@ def studio(
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.create_server((host.strip("[]"), int(port)), family=family)
     number = bound.getsockname()[1]
-    secret = secrets.token_urlsafe(24) if token else None
+    secret = secrets.token_urlsafe(24)
     access = Access.on_loopback(number, secret)
     if not loopback:
         access = Access(hosts=access.hosts | {f"{host}:{number}"}, token=secret)
-    address = f"http://{host}:{number}/" + (f"?token={secret}" if secret else "")
+    address = f"http://{host}:{number}/?token={secret}"
     typer.echo(f"studio: {address}")
     if browser and loopback:
         webbrowser.open(address)

@@ -7,9 +7,11 @@ import tomllib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from fractions import Fraction
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
+from aggservice.files.below import Below, Opener, open_any
 from aggservice.files.toml_lines import Lines
 
 _SHOWN_OPTIONS = 20
@@ -29,18 +31,24 @@ class FileError(Exception):
         self.file = file
 
 
-def read_text(path: Path, *, remedy: str, error: type[FileError]) -> str:
+def read_text(path: Path, *, remedy: str, error: type[FileError], opened: Opener = open_any) -> str:
     """Return the text of a file. If it cannot be read, raise ``error`` with ``remedy``, which says what to do."""
     try:
-        return path.read_text(encoding="utf-8")
+        with TextIOWrapper(opened(path), encoding="utf-8") as file:
+            return file.read()
     except OSError as problem:
         raise error(f"cannot be read: {problem.strerror}", remedy=remedy, file=str(path)) from None
     except UnicodeDecodeError:
         raise error("is not UTF-8", remedy="Save it as UTF-8", file=str(path)) from None
 
 
-def read_toml(text: str, *, file: str, error: type[FileError], folder: Path = Path()) -> Section:
-    """Return the outermost table of a TOML text. Relative paths in it are relative to ``folder``."""
+def read_toml(
+    text: str, *, file: str, error: type[FileError], folder: Path = Path(), files: Below | None = None
+) -> Section:
+    """Return the outermost table of a TOML text. Relative paths in it are relative to ``folder``.
+
+    If somebody else gave the text, ``files`` are those that it may name.
+    """
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as problem:
@@ -51,11 +59,14 @@ def read_toml(text: str, *, file: str, error: type[FileError], folder: Path = Pa
             line=int(line) if line.isdigit() else 0,
             file=file,
         ) from None
-    return Section(document, file=file, error=error, folder=folder, lines=Lines.read(text))
+    return Section(document, file=file, error=error, folder=folder, lines=Lines.read(text), files=files)
 
 
 class Section:
-    """A table of a file. It remembers which keys were read; ``done`` refuses the others."""
+    """A table of a file. It remembers which keys were read; ``done`` refuses the others.
+
+    With ``files``, paths in it lead to those alone: read them with ``opened``.
+    """
 
     def __init__(
         self,
@@ -66,7 +77,9 @@ class Section:
         folder: Path = Path(),
         lines: Lines | None = None,
         path: tuple[str | int, ...] = (),
+        files: Below | None = None,
     ) -> None:
+        self.files = files
         self.values = values
         self.file = file
         self.folder = folder
@@ -74,6 +87,11 @@ class Section:
         self.path = path
         self._error = error
         self._taken: set[str] = set()
+
+    @property
+    def opened(self) -> Opener:
+        """What opens the files that this table names."""
+        return open_any if self.files is None else self.files.open
 
     @property
     def line(self) -> int:
@@ -236,7 +254,16 @@ class Section:
         value = self._typed(key, (str,), "a path in quotes")
         if "\0" in str(value):
             self.refuse(key, "holds a null character, which no path has", "Write a path in quotes")
-        return None if value is None else self.folder / str(value)
+        if value is None:
+            return None
+        path = self.folder / str(value)
+        if self.files is not None:
+            try:
+                return self.files.path(path)
+            except OSError:
+                problem = f"names {value!r}, which is outside the folders that this file may name, or behind a link"
+                self.refuse(key, problem, "Name a file below the folder of this file")
+        return path
 
     def existing_file(self, key: str, *, example: str) -> Path:
         """Return the path of a file that exists; the key is required."""
@@ -271,6 +298,7 @@ class Section:
             folder=self.folder,
             lines=self.lines,
             path=(*self.path, *path),
+            files=self.files,
         )
 
     def done(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from fractions import Fraction
+from functools import lru_cache
 from math import log
 
 from aggservice.mechanisms.errors import ParameterError
@@ -18,6 +19,7 @@ from aggservice.mechanisms.reals import Real, exp
 ATTO = 10**18
 
 
+@lru_cache(maxsize=256, typed=True)
 def discovery_threshold(*, epsilon_micro: int, delta_atto: int, l0: int, l1: int) -> int:
     """Return τ = ⌈Λ₁(1 + ln(Λ₀/δ)/ε)⌉, the least whole number for which Lemma A.1 holds.
 

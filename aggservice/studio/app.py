@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -90,7 +91,7 @@ def build_studio(shelf: Shelf, access: Access) -> Starlette:
         "tune/save": tune.save,
         "runs": runs.start,
         "runs/cancel": runs.cancel,
-        "follow": follow,
+        "follow": partial(follow, shelf),
         "ledger/service": ledgers.service,
         "ledger/verify": ledgers.verify,
         "ledger/tamper": ledgers.tamper,

@@ -106,7 +106,7 @@ class Devices:
     def scenario(self, given: Given) -> dict[str, Any]:
         """Run the first ``steps`` events of a scenario; return the state, and each result beside the expected one."""
         path = self._shelf.path(given.text("scenario"), Kind.SCENARIO)
-        ((_, scenario),) = load_scenarios(path)
+        ((_, scenario),) = load_scenarios(path, self._shelf.files(path).open)
         if isinstance(scenario, ScenarioError):
             raise scenario
         steps = given.whole("steps", 0, least=0, most=len(scenario.events))

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from aggservice.campaign import Campaign, parse_campaign
+from aggservice.campaign import Campaign
 from aggservice.campaign.settings.campaign import DAY_MS
 from aggservice.campaign.stages.chain import Chain
 from aggservice.campaign.world.attribution import contribution_units
@@ -25,6 +24,7 @@ from aggservice.mechanisms import Bits, ManualClock, SeededBits
 from aggservice.service.http.collector import accept
 from aggservice.studio.errors import StudioError
 from aggservice.studio.given import Given
+from aggservice.studio.shelf import DEMO, Shelf
 from aggservice.wire import AggregatableReport as SealedReport
 from aggservice.wire import KeySet, ReportBatch, decode_payload, open_report, parse_shared_info_batch, report_units
 from ara_client import Browser, Request, Response
@@ -46,9 +46,9 @@ class Step:
     docs: str
 
 
-def follow(given: Given) -> dict[str, Any]:
+def follow(shelf: Shelf, given: Given) -> dict[str, Any]:
     """Return the steps of the first conversion with number ``conversion`` or more and ``fate`` (empty: any fate)."""
-    campaign = parse_campaign(given.text("toml"), folder=Path.cwd())
+    campaign = shelf.parse(given.text("toml"), given.text("campaign") if given.has("campaign") else DEMO)
     client = campaign.client
     if (client.kind, client.form, client.api) != ("attribution", "deployed", "ara"):
         raise StudioError(

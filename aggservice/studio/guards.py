@@ -1,8 +1,9 @@
 """Refuses every request that does not come from the studio's own page at one of its own addresses.
 
 The checks run before any route: the Host header (against DNS rebinding), Origin and Sec-Fetch-Site (against requests
-of other sites), a header that only the studio's own scripts send (against forged forms), an optional token, and the
-size of the body. Every answer carries a Content-Security-Policy without inline scripts.
+of other sites), a header that only the studio's own scripts send (against forged forms), a token (against other users
+and programs of the machine), and the size of the body. Every answer carries a Content-Security-Policy without inline
+scripts.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY_BYTES: Final = 1 << 20
 OWN_HEADER: Final = "x-aggservice-studio"
-COOKIE: Final = "aggservice-studio"
+COOKIE: Final = "aggservice-studio-{port}"
+"""The name of the cookie with the token. Browsers send cookies of a host to all of its ports."""
 _HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -35,13 +37,17 @@ _HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The values of the Host header that are served, such as ``127.0.0.1:8750``, and the token, if one is needed."""
+    """The values of the Host header that are served, such as ``127.0.0.1:8750``, and the token of this start."""
 
     hosts: frozenset[str]
-    token: str | None = None
+    token: str
+
+    def __post_init__(self) -> None:
+        if not self.token:
+            raise ValueError("a studio needs a token: draw a random one at each start")
 
     @classmethod
-    def on_loopback(cls, port: int, token: str | None = None) -> Access:
+    def on_loopback(cls, port: int, token: str) -> Access:
         """Return the access to a studio on a loopback port."""
         return cls(hosts=frozenset(f"{host}:{port}" for host in ("127.0.0.1", "localhost", "[::1]")), token=token)
 
@@ -97,16 +103,15 @@ class Guard:
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the refusal of a request without the token; a page opened with ``?token=`` gets a cookie."""
         token = self._access.token
-        if token is None:
-            return None
-        given = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        cookie = COOKIE.format(port=headers.get("host", "").rpartition(":")[2])
+        given = cookie_parser(headers.get("cookie", "")).get(cookie, "")
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         if any(hmac.compare_digest(one.encode(), token.encode()) for one in (given, bearer)):
             return None
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if scope["path"] == "/" and hmac.compare_digest(asked.encode(), token.encode()):
             answer = RedirectResponse("/", status_code=303)
-            answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            answer.set_cookie(cookie, token, httponly=True, samesite="strict")
             return answer
         return _refuse(401, "open the address with the token that the studio printed")
 

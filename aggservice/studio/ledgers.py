@@ -23,7 +23,7 @@ from aggservice.mechanisms import SystemClock
 from aggservice.studio.errors import StudioError
 from aggservice.studio.feeds import Feeds
 from aggservice.studio.given import Given
-from aggservice.studio.shelf import Kind, Shelf
+from aggservice.studio.shelf import MAX_FILE_BYTES, Kind, Shelf
 from budget import ExportedLog, Ledger, Receipt, verify_log, verify_store
 from budget.audit.replay import LogReplay
 from budget.audit.verify import AuditReport
@@ -85,7 +85,7 @@ class Ledgers:
                     for micro, count in totals.by_loss_micro.items()
                 ],
                 "timeline": timeline,
-                "refused": _refused(self._shelf.path(given.text("ledger"), Kind.LEDGER)),
+                "refused": self._refused(self._shelf.path(given.text("ledger"), Kind.LEDGER)),
                 "tamperings": {name: text for name, (text, *_) in TAMPERINGS.items()},
             }
 
@@ -199,6 +199,14 @@ class Ledgers:
     def _database(self, given: Given) -> Store:
         return open_store(str(self._shelf.path(given.text("ledger"), Kind.LEDGER)))
 
+    def _refused(self, ledger: Path) -> list[dict[str, str]]:
+        """Return the jobs of the run beside a ledger that could not be paid for; the ledger has no trace of them."""
+        try:
+            jobs = json.loads(self._shelf.read(ledger.parent.parent / "metrics.json", MAX_FILE_BYTES))["jobs"]
+            return [{"job": job["job"], "refusal": job["refusal"]} for job in jobs if not job["paid"]]
+        except (OSError, ValueError, LookupError, TypeError, StudioError):
+            return []
+
     def service(self, given: Given) -> dict[str, Any]:
         """Return the entries that a running service shows to the caller of the token."""
         with _client(given) as client:
@@ -209,16 +217,6 @@ class Ledgers:
 def _client(given: Given) -> Client:
     token = given.text("token", "", most=200)
     return Client(given.text("service", most=200), credentials=Credentials(token=token) if token else Credentials())
-
-
-def _refused(ledger: Path) -> list[dict[str, str]]:
-    """Return the jobs of the run beside a ledger that could not be paid for; the ledger itself has no trace of them."""
-    path = ledger.parent.parent / "metrics.json"
-    try:
-        jobs = json.loads(path.read_text(encoding="utf-8"))["jobs"]
-        return [{"job": job["job"], "refusal": job["refusal"]} for job in jobs if not job["paid"]]
-    except (OSError, ValueError, LookupError, TypeError):
-        return []
 
 
 def _unit(text: str) -> bytes:

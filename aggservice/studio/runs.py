@@ -15,14 +15,12 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
-from aggservice.campaign import parse_campaign
 from aggservice.studio.errors import StudioError, TooManyError, UnknownItemError
 from aggservice.studio.feeds import Feed, Feeds
 from aggservice.studio.given import Given
-from aggservice.studio.shelf import Kind, Shelf
+from aggservice.studio.shelf import DEMO, MAX_FILE_BYTES, Kind, Shelf
 
 MAX_RUNNING: Final = 2
-_MAX_FILE_BYTES: Final = 64 << 20
 
 
 class Runs:
@@ -39,10 +37,8 @@ class Runs:
         Relative paths in the file are relative to the folder of the item ``campaign``, if it comes from the shelf.
         """
         text, number = given.text("toml"), given.whole("folder", 0, least=0, most=len(self._shelf.folders) - 1)
-        base = self._shelf.folders[number]
-        if given.has("campaign"):
-            base = self._shelf.path(given.text("campaign"), Kind.CAMPAIGN).parent
-        campaign = parse_campaign(text, folder=base)
+        item = given.text("campaign") if given.has("campaign") else DEMO
+        campaign = self._shelf.parse(text, item, number=number)
         for done in [one for one, process in self._running.items() if process.poll() is not None]:
             del self._running[done]
         if len(self._running) >= MAX_RUNNING:
@@ -52,7 +48,8 @@ class Runs:
         feed = self._feeds.open(name)
         asked = {
             "toml": text,
-            "folder": str(base),
+            "folder": str(campaign.folder),
+            "files": str(self._shelf.files(campaign.folder).folder),
             "out": str(out),
             "seed": given.text("seed", "", most=200),
             "draw": find_spec("matplotlib") is not None,
@@ -91,17 +88,29 @@ class Runs:
         folder = self._shelf.path(given.text("run"), Kind.RUN)
         ledger = folder / "ledger" / "ledger.sqlite"
         return {
-            "metrics": _read_json(folder / "metrics.json"),
-            "timings": _read_json(folder / "timings.json"),
-            "transcript": _read_json(folder / "transcript.json"),
-            "ledger": self._shelf.id_of(ledger) if ledger.is_file() else None,
+            "metrics": self._read_json(folder / "metrics.json"),
+            "timings": self._read_json(folder / "timings.json"),
+            "transcript": self._read_json(folder / "transcript.json"),
+            "ledger": self._shelf.id_of(ledger) if self._shelf.files(ledger).is_file(ledger) else None,
         }
 
     def comparison(self, given: Given) -> dict[str, Any]:
         """Return ``comparison.json``: one campaign on several APIs, and the run of each."""
         folder = self._shelf.path(given.text("comparison"), Kind.COMPARISON)
-        found = _read_json(folder / "comparison.json")
+        found = self._read_json(folder / "comparison.json")
         return found | {"runs": {api: self._shelf.id_of(folder / api) for api in found["apis"]}}
+
+    def _read_json(self, path: Path) -> Any:
+        if not self._shelf.files(path).is_file(path):
+            return None
+        try:
+            return json.loads(self._shelf.read(path, MAX_FILE_BYTES))
+        except OSError:
+            raise StudioError(
+                f"{path.name} is larger than {MAX_FILE_BYTES >> 20} MiB: read it with a program"
+            ) from None
+        except ValueError:
+            raise StudioError(f"{path.name} of this run is not JSON: run the campaign again") from None
 
     def _free_folder(self, number: int, name: str) -> Path:
         stem = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-").lower()[:60] or "campaign"
@@ -137,14 +146,3 @@ def _end(process: subprocess.Popen[str]) -> None:
     except ProcessLookupError:
         return
     process.wait()
-
-
-def _read_json(path: Path) -> Any:
-    if not path.is_file():
-        return None
-    if path.stat().st_size > _MAX_FILE_BYTES:
-        raise StudioError(f"{path.name} is larger than {_MAX_FILE_BYTES >> 20} MiB: read it with a program")
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise StudioError(f"{path.name} of this run is not JSON: run the campaign again") from None

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
-from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
@@ -18,7 +17,7 @@ import numpy as np
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from aggservice.campaign import Campaign, load_campaign, parse_campaign
+from aggservice.campaign import Campaign
 from aggservice.campaign.assess.expected import (
     ExpectedErrors,
     SliceSums,
@@ -69,21 +68,22 @@ class Tune:
         name = given.text("campaign", DEMO)
         if name == DEMO:
             text = (files("aggservice.campaign.file") / "thanksgiving.toml").read_text(encoding="utf-8")
-            return {"toml": text, "controls": controls(parse_campaign(text, folder=Path.cwd()))}
+            return {"toml": text, "controls": controls(self._shelf.parse(text))}
         path = self._shelf.path(name, Kind.CAMPAIGN)
-        return {"toml": path.read_text(encoding="utf-8"), "controls": controls(load_campaign(path))}
+        text = self._shelf.read(path).decode()
+        return {"toml": text, "controls": controls(self._shelf.parse(text, name, file=path.name))}
 
     def edit(self, given: Given) -> dict[str, Any]:
         """Return the text with one value changed, and the form of it; the rest of the file stays as it is."""
         text = edited(given.text("toml"), given.text("path", most=200), given.text("value", most=1_000))
-        return {"toml": text, "controls": controls(parse_campaign(text, folder=self._folder(given)))}
+        return {"toml": text, "controls": controls(self._parse(text, given))}
 
     def save(self, given: Given) -> dict[str, Any]:
         """Write the text as a new campaign file in a folder of the shelf."""
         name = given.text("name", "campaign.toml", most=100)
         if not name.endswith(".toml"):
             raise StudioError("the name does not end with .toml: add that to it")
-        parse_campaign(given.text("toml"), folder=self._folder(given))
+        self._parse(given.text("toml"), given)
         path = self._shelf.new_path(given.whole("folder", 0, least=0, most=len(self._shelf.folders) - 1), name)
         with path.open("x", encoding="utf-8") as file:
             file.write(given.text("toml"))
@@ -91,7 +91,7 @@ class Tune:
 
     def expect(self, given: Given) -> dict[str, Any]:
         """Return the errors to expect of every query, and the form."""
-        campaign = parse_campaign(given.text("toml"), folder=self._folder(given))
+        campaign = self._parse(given.text("toml"), given)
         if campaign.client.kind != "attribution":
             raise StudioError('expected errors need kind = "attribution"; run the campaign to see its errors')
         if campaign.population.size > MAX_PEOPLE:
@@ -110,10 +110,8 @@ class Tune:
             ],
         }
 
-    def _folder(self, given: Given) -> Path:
-        if given.has("campaign") and given.text("campaign") != DEMO:
-            return self._shelf.path(given.text("campaign"), Kind.CAMPAIGN).parent
-        return self._shelf.folders[0]
+    def _parse(self, text: str, given: Given) -> Campaign:
+        return self._shelf.parse(text, given.text("campaign", DEMO) if given.has("campaign") else DEMO)
 
     def _job_sums(self, campaign: Campaign) -> tuple[list[Job], list[tuple[Job, list[SliceSums]]]]:
         """Return the jobs to pay, and the sums of everything they answer; both are kept for the next move."""

@@ -34,6 +34,7 @@ def main() -> None:
     Thread(target=_end_with_parent, daemon=True).start()
     from aggservice.campaign import CampaignError, parse_campaign, run_campaign
     from aggservice.campaign.compare.run import run_comparison
+    from aggservice.files.below import Below
 
     latest, at = "", 0.0
 
@@ -45,7 +46,8 @@ def main() -> None:
             _say(stage=stage, done=done, total=total)
 
     try:
-        campaign = parse_campaign(asked["toml"], folder=Path(asked["folder"]))
+        files = Below(folder=Path(asked["files"]))
+        campaign = parse_campaign(asked["toml"], folder=Path(asked["folder"]), files=files)
         run = run_comparison if asked["compare"] else run_campaign
         run(campaign, Path(asked["out"]), seed=asked["seed"] or None, progress=progress, draw=asked["draw"])
     except CampaignError as problem:

@@ -128,11 +128,10 @@ class LogReplay:
             raise DisagreementError(entry.seq, "job", f"job {entry.job_id!r} of {entry.caller!r} was committed before")
         self._jobs.add(job)
         try:
-            self.genesis.terms.check(entry.release)
+            self.genesis.terms.check(entry.release, entry.units.count)
         except BudgetError as problem:
-            raise DisagreementError(entry.seq, "unit", str(problem)) from problem
+            raise DisagreementError(entry.seq, "terms", str(problem)) from problem
         try:
-            entry.release.check_units(entry.units.count)
             cost = self.genesis.filter.cost(entry.release)
         except BudgetError as problem:
             raise DisagreementError(entry.seq, "cost", str(problem)) from problem

@@ -12,9 +12,10 @@ from budget import (
     JobKey,
     LaplaceNoise,
     Ledger,
-    Release,
+    Sensitivity,
     Signer,
     SqliteStore,
+    Terms,
     verify_store,
 )
 
@@ -22,14 +23,19 @@ bits, clock = SecureBits(), SystemClock()
 folder = TemporaryDirectory()
 store = SqliteStore(Path(folder.name) / "ledger.sqlite")
 ledger = Ledger.create(
-    store, filter=EpsilonDeltaFilter.parse(epsilon="20"), signer=Signer.generate(bits), clock=clock, bits=bits
+    store,
+    filter=EpsilonDeltaFilter.parse(epsilon="20"),
+    terms=Terms(bounds={"attribution-reporting": Sensitivity(l1=65_536, l0=65_536)}),
+    signer=Signer.generate(bits),
+    clock=clock,
+    bits=bits,
 )
 units = bits.read(20 * 1000)  # 1,000 privacy units of 20 bytes; aggservice.wire derives the real ones from reports
 
 
 def ask(name: str, epsilon: str) -> None:
     """Charge every unit for one job, with the job's result, in one transaction."""
-    release = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),), parameters={"l1": "65536"})
+    release = ledger.terms.release(LaplaceNoise(epsilon=Epsilon.parse(epsilon)), covers={"attribution-reporting": 1})
     job = JobKey(caller="adtech", job_id=name)
     digest = hashlib.sha256(f"{name} at {epsilon}".encode()).digest()
     try:

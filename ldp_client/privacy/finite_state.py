@@ -66,9 +66,10 @@ class FiniteState:
     def undetectable(self, reports: int) -> float:
         """Return the least γ that hides a change of value anywhere in ``reports`` reports (Definition 11).
 
-        Definition 11 compares every pair of values in both orders, and every value with itself.
+        Definition 11 compares every pair of values in both orders, and every value with itself. Its set of indices J
+        may be empty: then all reports are of the other value, which is what ``everlasting`` compares.
         """
-        worst = self.untrackable(reports)
+        worst = max(self.untrackable(reports), self.everlasting(reports))
         for value, first, second in self._splits(reports):
             for other in range(self.states.shape[0]):
                 if other != value:

@@ -19,6 +19,7 @@ from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import Chain, check_size, epsilon, symmetric
 from ldp_client.estimation.support import Estimate, Support
 from ldp_client.protocols.device import (
+    MEMOIZED_ANSWERS,
     Described,
     Device,
     MemoizingColumns,
@@ -112,6 +113,11 @@ class BitFlip(Described):
         one = unary / 2 if self.sampled == 1 else unary
         asked = float(epsilon(self.epsilon_permanent_micro))
         return Privacy(asked=asked, first=one, permanent=one, worst_case=self.answers * asked)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: its sample of buckets and its memoized answers."""
+        return f"the sampled buckets and {MEMOIZED_ANSWERS}"
 
     def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the bucket of each value."""

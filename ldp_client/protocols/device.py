@@ -23,6 +23,7 @@ Key = TypeVar("Key")
 Answer = TypeVar("Answer")
 
 _MOST_DIGITS = 30
+MEMOIZED_ANSWERS = "memoized answers"
 
 
 class _Named(Protocol):

@@ -13,7 +13,16 @@ from aggservice.mechanisms import Bits
 from ldp_client.checks import check_numbers, whole_numbers
 from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import CountsValues, Device, MemoizingColumns, Owner, as_draws, load_state, memo_int
+from ldp_client.protocols.device import (
+    MEMOIZED_ANSWERS,
+    CountsValues,
+    Device,
+    MemoizingColumns,
+    Owner,
+    as_draws,
+    load_state,
+    memo_int,
+)
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws, randomized_value, randomized_values
 
@@ -92,6 +101,11 @@ class DirectEncoding(DirectResponse):
     def privacy(self) -> Privacy:
         """The ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.k)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: the memoized answers of L-GRR, and nothing of GRR."""
+        return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
 
 
 class ResponseDevice(Device[Owner, int, int]):

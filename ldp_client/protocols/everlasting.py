@@ -17,6 +17,7 @@ from ldp_client.checks import check_error_terms, check_stream
 from ldp_client.estimation.steps import Chain, epsilon, symmetric
 from ldp_client.privacy.finite_state import FiniteState
 from ldp_client.privacy.tracking_bounds import permanent_untrackable
+from ldp_client.protocols.device import MEMOIZED_ANSWERS
 from ldp_client.protocols.direct import DirectResponse
 from ldp_client.protocols.interface import Privacy
 
@@ -47,6 +48,11 @@ class BitwiseEverlasting(DirectResponse):
         first = self.chain.first_grr()
         permanent = float(epsilon(self.epsilon_permanent_micro))
         return Privacy(asked=first, first=first, permanent=permanent, worst_case=2 * permanent)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: the kept bit."""
+        return MEMOIZED_ANSWERS
 
     def untrackable(self, reports: int) -> float:
         """Return the γ proved for ``reports`` reports: ⌊k/2⌋ε₂ (Theorem 13)."""

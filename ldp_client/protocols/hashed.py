@@ -19,7 +19,7 @@ from ldp_client.errors import ReportError, StateError
 from ldp_client.estimation.hash_range import best_range, printed_range
 from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, epsilon, epsilon_pair, grr_chain
 from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import CountsValues, as_draws, load_state, memo_int
+from ldp_client.protocols.device import MEMOIZED_ANSWERS, CountsValues, as_draws, load_state, memo_int
 from ldp_client.protocols.direct import ResponseColumns, ResponseDevice
 from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
 from ldp_client.sampling.draws import Draws
@@ -74,6 +74,11 @@ class LocalHashing(CountsValues):
     def privacy(self) -> Privacy:
         """The ε of a report, of all reports of a hash value, and over all values (g·ε∞, Theorem 3.5)."""
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.g)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: its hash function, and the memoized answers of LOLOHA."""
+        return "the hash function" if self.chain.instant is None else f"the hash function and {MEMOIZED_ANSWERS}"
 
     def client(self, bits: Bits | Draws, function: UniversalHash | None = None) -> HashedClient:
         """Return a new device; its hash function is drawn unless one is given."""

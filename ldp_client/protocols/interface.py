@@ -66,6 +66,14 @@ class FrequencyProtocol(Protocol):
         """The privacy loss of the protocol."""
 
     @property
+    def shares(self) -> str:
+        """What a device's reports have in common besides its values, in words; empty if they are independent.
+
+        A later report shows it, and with it which earlier report was the device's: shuffling amplifies only reports
+        that share nothing (docs/shuffling.md).
+        """
+
+    @property
     def epsilon_permanent_micro(self) -> int:
         """The ε of one memoized answer, in millionths."""
 

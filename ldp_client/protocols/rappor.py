@@ -24,6 +24,7 @@ from ldp_client.errors import ProtocolError, ReportError, StateError
 from ldp_client.estimation.steps import Chain, Step, check_size
 from ldp_client.privacy.enumeration import log_ratio
 from ldp_client.protocols.device import (
+    MEMOIZED_ANSWERS,
     Described,
     Device,
     MemoizingColumns,
@@ -146,6 +147,11 @@ class Rappor(Described):
         half = Fraction(self.f) / 2
         permanent = math.inf if half == 0 else 2 * self.hashes * log_ratio((1 - half) / half)
         return Privacy(asked=first, first=first, permanent=permanent, worst_case=math.inf)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: its cohort, and its permanent responses unless f = 0 omits them."""
+        return " and ".join(["the cohort"] * (self.cohorts > 1) + [MEMOIZED_ANSWERS] * (self.f > 0))
 
     def describe(self) -> dict[str, Any]:
         """Return the kind and the parameters, as a saved state holds them; probabilities as text."""

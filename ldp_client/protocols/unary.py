@@ -31,6 +31,7 @@ from ldp_client.estimation.steps import (
 )
 from ldp_client.estimation.support import Estimate, Support
 from ldp_client.protocols.device import (
+    MEMOIZED_ANSWERS,
     CountsValues,
     Device,
     MemoizingColumns,
@@ -103,6 +104,11 @@ class UnaryEncoding(CountsValues):
         deployed = self.chain.instant is not None and self.epsilon_first_micro is None
         asked = first if deployed else asked_epsilon(self.epsilon_first_micro)
         return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.k)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: the memoized rows of L-SUE and L-OSUE, and nothing of SUE and OUE."""
+        return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
 
     def client(self, bits: Bits | Draws) -> UnaryClient:
         """Return a new device."""

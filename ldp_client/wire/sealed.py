@@ -20,7 +20,7 @@ _LARGEST_MICRO = (1 << 32) - 1
 
 @lru_cache(maxsize=256)
 def randomizer_of(protocol: AnyProtocol) -> Randomizer:
-    """Return the description of a protocol in its reports: identity, length of a report, ε₀ and ε∞.
+    """Return the description of a protocol in its reports: identity, length, ε₀, ε∞, and whether they share nothing.
 
     ε₀ is the exact ε of one report and ε∞ that of all reports of one value, both rounded up to a millionth; ε∞ is None
     for a one-shot protocol, of which every report costs ε₀ again.
@@ -36,6 +36,7 @@ def randomizer_of(protocol: AnyProtocol) -> Randomizer:
         report_bytes=report_bytes(protocol),
         epsilon_micro=first,
         epsilon_permanent_micro=max(first, _micro(privacy.permanent)) if bounded else None,
+        independent=not protocol.shares,
     )
 
 

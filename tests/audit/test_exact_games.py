@@ -7,6 +7,7 @@ through them. The bound of a game is (ε*, δ*), with the ε of event-level repo
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import exp
@@ -25,11 +26,13 @@ from aggservice.campaign.requery.adversary import (
     AddTrigger,
     AdversaryQuery,
     EventLevel,
+    Mechanism,
     MechanismAnswer,
     Move,
     RunOperation,
 )
 from aggservice.campaign.requery.interactive import Adjacency, Without
+from aggservice.engine.opening.coverage import PROTECTED
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.noise import ReleasePlan
 from aggservice.mechanisms import DiscreteLaplace
@@ -275,6 +278,31 @@ def test_worlds_that_are_not_claimed_are_farther_apart(how: Adjacency, api: Api)
     ratios = [(chance, played.law(1, (0,)).get(seen, Fraction(0))) for seen, chance in played.law(0, (0,)).items()]
     assert max(float(p / q) for p, q in ratios) == pytest.approx(exp(2), rel=1e-9)
     assert played.advantage(Fraction(2), 1) <= TINY
+
+
+class Rekeyed:
+    """A world whose sources have another key than the adversary gave them."""
+
+    def __init__(self, world: Mechanism, key: int) -> None:
+        self.world, self.key = world, key
+
+    def respond(self, move: Move) -> MechanismAnswer:
+        events = tuple(replace(one, key=self.key) if isinstance(one, AddSource) else one for one in move.events)
+        return self.world.respond(replace(move, events=events))
+
+
+def test_the_statement_of_attribution_reports_is_the_one_that_holds() -> None:
+    """Against a dummy source that contributes nothing the loss is ε; against one with other keys alone it is 2ε."""
+    assert "a dummy source that contributes nothing" in PROTECTED[ARA].moves
+    move = Move(events=(AddSource(device=0, key=1), AddTrigger(device=0, key=0, value=2)), query=both_keys(1, 4))
+    here, silent = world(ARA, None, "1", "0"), world(ARA, MOVED, "1", "0")
+    worlds: dict[int, Make] = {1: silent, 2: lambda noise, pick: Rekeyed(here(noise, pick), 4)}
+    for loss, dummy in worlds.items():
+        played = ExactGame(worlds=(here, dummy), opening=[move], moves=[], most=2)
+        ratios = [played.law(0, (0,))[seen] / chance for seen, chance in played.law(1, (0,)).items()]
+        assert float(max(ratios)) == pytest.approx(exp(loss), rel=1e-9)
+        assert played.advantage(Fraction(loss), 1) <= TINY
+        assert played.advantage(Fraction(loss) * 95 / 100, 1) > Fraction(1, 1000)
 
 
 def both_keys(first: int, second: int, reports: tuple[int, ...] = (0,)) -> AdversaryQuery:

@@ -36,7 +36,7 @@ def browser(build: Path) -> Iterator[Chromium]:
 def open_part(browser: Chromium, site: RunningStudio, part: str, width: int = 1280) -> Page:
     page = browser.open_page()
     page.resize(width, 1000)
-    page.navigate(f"{site.url}#{part}")
+    page.navigate(f"{site.address}#{part}")
     page.wait_for(f"document.body.dataset.part === {json.dumps(part.split('/', maxsplit=1)[0])}", wait_s=WAIT_S)
     return page
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from typer.testing import CliRunner
+from releases import TERMS, release_of
 
 from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
@@ -24,7 +25,6 @@ from budget import (
     Ledger,
     MemoryStore,
     PostgresStore,
-    Release,
     Signer,
     SqliteStore,
     Staging,
@@ -55,7 +55,7 @@ def try_to_pay(ledger: Ledger, job_id: str, epsilon: str, units: np.ndarray) -> 
         ledger.commit(
             job=JobKey(caller="racer", job_id=job_id),
             request_digest=hashlib.sha256(job_id.encode()).digest(),
-            release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),)),
+            release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
             units=units,
             result=job_id.encode(),
         )
@@ -99,7 +99,9 @@ def race_in_threads(ledger: Ledger, threads: int) -> int:
 def warm() -> None:
     """Load the compiled kernels, once, in the process that the others are forked from."""
     bits = SeededBits("warm")
-    ledger = Ledger.create(MemoryStore(), filter=EpsilonDeltaFilter(), signer=signer(), clock=SystemClock(), bits=bits)
+    ledger = Ledger.create(
+        MemoryStore(), terms=TERMS, filter=EpsilonDeltaFilter(), signer=signer(), clock=SystemClock(), bits=bits
+    )
     assert try_to_pay(ledger, "warm", "1", keys_of(range(300)))
     assert verify_store(ledger.store).ok
 
@@ -139,7 +141,7 @@ def job_loop(place: tuple[str, str], folder: Path, first_job: int, ready: Any) -
     while True:
         key = JobKey(caller="killed", job_id=str(job))
         request = hashlib.sha256(b"%d" % job).digest()
-        release = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("0.01")),))
+        release = release_of(LaplaceNoise(epsilon=Epsilon.parse("0.01")))
         for _ in range(2 if job % 4 == 0 else 1):
             result: Any = b"noise " + bits.read(2000)
             if job % 3:

@@ -42,6 +42,8 @@ from budget.errors import (
     ZeroAmountError,
 )
 
+from .releases import TERMS, release_of
+
 BAD_EPSILON: list[tuple[object, type[AmountError]]] = [
     ("NaN", NotANumberError),
     ("nan", NotANumberError),
@@ -100,7 +102,12 @@ BAD_DELTA: list[tuple[object, type[AmountError]]] = [
 def small_ledger() -> Ledger:
     bits = SeededBits("amounts")
     return Ledger.create(
-        MemoryStore(), filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=ManualClock(), bits=bits
+        MemoryStore(),
+        terms=TERMS,
+        filter=EpsilonDeltaFilter(),
+        signer=Signer.generate(bits),
+        clock=ManualClock(),
+        bits=bits,
     )
 
 
@@ -120,7 +127,7 @@ def test_a_bad_epsilon_is_refused_by_name_and_changes_nothing(text: object, erro
     before = ledger.checkpoint()
     start = time.perf_counter()
     with pytest.raises(error) as refused:
-        commit(ledger, "a", Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(text)),)))  # type: ignore[arg-type]
+        commit(ledger, "a", release_of(LaplaceNoise(epsilon=Epsilon.parse(text))))  # type: ignore[arg-type]
     assert refused.value.code == "INVALID_JOB" and len(str(refused.value)) < 300
     assert time.perf_counter() - start < 5, "a million digits must be refused by their length, not read"
     assert ledger.checkpoint() == before and ledger.job("adtech", "a") is None
@@ -132,7 +139,7 @@ def test_a_bad_delta_is_refused_by_name_and_changes_nothing(text: object, error:
     before = ledger.checkpoint()
     with pytest.raises(error):
         mechanism = LaplaceDiscovery(epsilon=Epsilon.parse("1"), delta=Delta.parse(text))  # type: ignore[arg-type]
-        commit(ledger, "a", Release(mechanisms=(mechanism,)))
+        commit(ledger, "a", release_of(mechanism))
     assert ledger.checkpoint() == before
 
 
@@ -140,7 +147,7 @@ def test_delta_zero_is_for_known_keys_only() -> None:
     with pytest.raises(ZeroAmountError, match="discovery"):
         LaplaceDiscovery(epsilon=Epsilon.parse("1"), delta=Delta.parse("0"))
     ledger = small_ledger()
-    commit(ledger, "a", Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),)))
+    commit(ledger, "a", release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))))
     assert int(ledger.balances(bytes(20)).delta_atto[0]) == 0
 
 
@@ -190,10 +197,10 @@ def test_costs_of_both_filters() -> None:
     assert zcdp.cost(Release(mechanisms=(laplace, found, gauss))) == Spend(
         loss_micro=2_000_000 + 500_000 + 125_000, delta_atto=11 * 10**9, uses=1
     )
-    large = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("10")),))
+    large = release_of(LaplaceNoise(epsilon=Epsilon.parse("10")))
     assert zcdp.cost(large).loss_micro == 50_000_000
     with pytest.raises(MechanismNotAllowedError, match="zCDP"):
-        sums.cost(Release(mechanisms=(gauss,)))
+        sums.cost(release_of(gauss))
 
 
 def test_deltas_that_add_up_to_more_than_one_are_refused() -> None:

@@ -18,6 +18,8 @@ from budget import EpsilonDeltaFilter, Ledger, Staging, verify_store
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker
 
+from .releases import TERMS
+
 
 def released(folder: Path) -> dict[tuple[str, str], bytes]:
     """Everything a caller could read: (job, file) to the file's digest."""
@@ -60,7 +62,9 @@ def kill_loop(place: tuple[str, str], folder: Path, kills: int) -> None:
     (folder / "out").mkdir()
     store = race_worker.connect(place)
     signer = race_worker.signer()
-    Ledger.create(store, filter=EpsilonDeltaFilter(), signer=signer, clock=SystemClock(), bits=SecureBits())
+    Ledger.create(
+        store, terms=TERMS, filter=EpsilonDeltaFilter(), signer=signer, clock=SystemClock(), bits=SecureBits()
+    )
     store.close()
     context = race_worker.warm_context()
     done, killed_mid_staging, window_s = 0, 0, 0.15

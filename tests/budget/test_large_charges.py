@@ -23,13 +23,14 @@ from budget import (
     LaplaceNoise,
     Ledger,
     PostgresStore,
-    Release,
     Signer,
     UnitSet,
     verify_store,
 )
 
-RELEASE = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("10")),))
+from .releases import TERMS, release_of
+
+RELEASE = release_of(LaplaceNoise(epsilon=Epsilon.parse("10")))
 HOURS = 24
 _GIB = 1 << 30
 
@@ -86,6 +87,7 @@ def new_ledger(dsn: str, schema: str) -> Ledger:
     bits = SecureBits()
     return Ledger.create(
         PostgresStore(dsn, schema=schema),
+        terms=TERMS,
         filter=EpsilonDeltaFilter(),
         signer=Signer.generate(bits),
         clock=SystemClock(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -31,9 +33,19 @@ from budget import (
     ZcdpFilter,
     verify_store,
 )
-from budget.errors import JobConflictError, JobNameError, LedgerMismatchError, RecoveryForbiddenError, StoreError
+from budget.errors import (
+    FormatError,
+    JobConflictError,
+    JobNameError,
+    LedgerMismatchError,
+    RecoveryForbiddenError,
+    StoreError,
+    UnsupportedMechanismError,
+)
 from budget.store import Transaction
 from budget.stores.balances import parse_block
+
+from .releases import TERMS, release_of
 
 
 def units(first: int, count: int) -> np.ndarray:
@@ -43,13 +55,14 @@ def units(first: int, count: int) -> np.ndarray:
 
 
 def laplace(epsilon: str) -> Release:
-    return Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),))
+    return release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon)))
 
 
 def make(store: Store, chosen: Filter | None = None, clock: Clock | None = None, recovery: bool = False) -> Ledger:
     bits = SeededBits("ledger")
     return Ledger.create(
         store,
+        terms=TERMS,
         filter=chosen or EpsilonDeltaFilter(),
         signer=Signer.generate(bits),
         clock=clock or ManualClock(1_700_000_000_000),
@@ -180,7 +193,7 @@ def test_random_charges_match_a_dictionary(store: Store) -> None:
 
 
 def discovery(epsilon: str, delta: str) -> Release:
-    return Release(mechanisms=(LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta)),))
+    return release_of(LaplaceDiscovery(epsilon=Epsilon.parse(epsilon), delta=Delta.parse(delta)))
 
 
 def test_delta_and_uses_are_budgets_of_their_own(store: Store) -> None:
@@ -202,7 +215,7 @@ def test_delta_and_uses_are_budgets_of_their_own(store: Store) -> None:
 def test_a_zcdp_ledger_prices_laplace_and_gaussian_noise(store: Store) -> None:
     ledger = make(store, ZcdpFilter.parse(rho="1"))
     spend(ledger, "a", "1", units(0, 3))
-    gauss = Release(mechanisms=(GaussianNoise(rho=Rho.parse("0.5")),))
+    gauss = release_of(GaussianNoise(rho=Rho.parse("0.5")))
     spend(ledger, "b", gauss, units(0, 3))
     with pytest.raises(BudgetExhaustedError, match=r"rho 0\.000001"):
         spend(ledger, "c", "0.001", units(0, 3))
@@ -379,3 +392,55 @@ def test_a_request_digest_is_a_sha256(bad: bytes) -> None:
         ledger.commit(
             job=JobKey(caller="a", job_id="b"), request_digest=bad, release=laplace("1"), units=bytes(20), result=b""
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnNoise:
+    """A mechanism that no log entry can hold."""
+
+    name: ClassVar[str] = "own_noise"
+    epsilon: Epsilon
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenamedNoise:
+    """A mechanism under the name of another."""
+
+    name: ClassVar[str] = LaplaceNoise.name
+    epsilon: Epsilon
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class DerivedNoise(LaplaceNoise):
+    """A mechanism that is read back as its base."""
+
+
+class NamelessNoise:
+    """A mechanism in nothing but its ε."""
+
+    epsilon = Epsilon.parse("1")
+
+
+@pytest.mark.parametrize("kind", [OwnNoise, RenamedNoise, DerivedNoise, NamelessNoise])
+def test_a_mechanism_that_no_entry_can_hold_is_refused_before_it_is_charged(store: Store, kind: Any) -> None:
+    ledger = make(store)
+    spend(ledger, "before", "1", units(0, 3))
+    own = kind() if kind is NamelessNoise else kind(epsilon=Epsilon.parse("1"))
+    with pytest.raises(
+        UnsupportedMechanismError, match=f"{kind.__name__} is not a mechanism .* use one of LaplaceNoise"
+    ):
+        Release(mechanisms=(own,))
+    if kind is OwnNoise:  # whatever else an entry cannot hold is refused by the commit, as a whole
+        forced = laplace("1")
+        object.__setattr__(forced, "mechanisms", (own,))
+        with pytest.raises(FormatError, match="not a mechanism"):
+            spend(ledger, "own", forced, units(0, 3))
+    assert ledger.checkpoint().entries == 2 and verify_store(store).ok
+    assert set(ledger.balances(units(0, 3)).loss_micro.tolist()) == {1_000_000}
+    spend(ledger, "after", "1", units(0, 3))
+    assert ledger.job("adtech", "before") is not None and verify_store(store).ok

@@ -26,12 +26,13 @@ from budget import (
     LaplaceNoise,
     Ledger,
     PostgresStore,
-    Release,
     Signer,
     SqliteStore,
     Staging,
     Store,
 )
+
+from .releases import TERMS, release_of
 
 START_MS = 1_772_366_400_000
 """2026-03-01T12:00:00Z."""
@@ -68,6 +69,7 @@ def fill(store: Store, folder: Path) -> tuple[Ledger, Path]:
     clock = ManualClock(START_MS)
     ledger = Ledger.create(
         store,
+        terms=TERMS,
         filter=EpsilonDeltaFilter(),
         signer=Signer.load_or_create(key, SecureBits()),
         clock=clock,
@@ -84,7 +86,7 @@ def fill(store: Store, folder: Path) -> tuple[Ledger, Path]:
         ledger.commit(
             job=key_of_job,
             request_digest=hashlib.sha256(b"%d" % job).digest(),
-            release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),), parameters={"l1": "65536"}),
+            release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
             units=keys_of(10 * job, 50),
             result=attempt,
         )

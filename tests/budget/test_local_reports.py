@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from aggservice.mechanisms import AmplificationBound, ManualClock, SeededBits, amplified_micro, shuffled_epsilon
+from aggservice.wire import Randomizer
 from budget import (
     BudgetError,
     BudgetExhaustedError,
@@ -32,7 +33,19 @@ from budget.errors import FormatError, RecoveryForbiddenError
 from budget.log.entries import ReleaseEntry, ResultDigest, UnitsDigest, entry_hash, entry_to_bytes
 from budget.release import release_from_plain, release_to_plain
 
-LOCAL = Release(mechanisms=(LocalReports(epsilon=Epsilon.parse("0.5")),), parameters={"randomizer": "00"})
+from .releases import TERMS, release_of
+
+RANDOMIZER = Randomizer(
+    identity=bytes(16), report_bytes=4, epsilon_micro=500_000, epsilon_permanent_micro=None, independent=True
+).hex
+
+
+def local(count: int) -> Release:
+    """A release of ``count`` local reports at ε₀ = 0.5."""
+    return release_of(LocalReports(epsilon=Epsilon.parse("0.5")), units=count, randomizer=RANDOMIZER)
+
+
+LOCAL = local(10)
 
 
 def shuffled(count: int, **changes: object) -> Release:
@@ -46,11 +59,11 @@ def shuffled(count: int, **changes: object) -> Release:
         "reports": count,
         "bound": bound,
     }
-    return Release(mechanisms=(ShuffledReports(**(fields | changes)),))  # type: ignore[arg-type]
+    return release_of(ShuffledReports(**(fields | changes)), units=count, randomizer=RANDOMIZER)  # type: ignore[arg-type]
 
 
 SHUFFLED = shuffled(10_000)
-SUMS = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))
+SUMS = release_of(LaplaceNoise(epsilon=Epsilon.parse("1")))
 
 
 def ledger_of(filter: Filter, *, recovery: bool = False) -> Ledger:
@@ -58,6 +71,7 @@ def ledger_of(filter: Filter, *, recovery: bool = False) -> Ledger:
     return Ledger.create(
         MemoryStore(),
         filter=filter,
+        terms=TERMS,
         signer=Signer.generate(bits),
         clock=ManualClock(1_700_000_000_000),
         bits=bits,
@@ -98,13 +112,13 @@ def test_what_they_cost() -> None:
 
 
 @pytest.mark.parametrize("filter", [EpsilonDeltaFilter(), EpsilonDeltaFilter.parse(uses=5), ZcdpFilter.parse(rho="9")])
-@pytest.mark.parametrize("release", [lambda count: LOCAL, shuffled])
+@pytest.mark.parametrize("release", [local, shuffled])
 def test_a_shuffle_is_the_first_and_the_last_release_of_a_unit(
     filter: Filter, release: Callable[[int], Release]
 ) -> None:
     ledger = ledger_of(filter)
     pay(ledger, "first", release(10), range(10))
-    for number, again in enumerate((LOCAL, shuffled(21), SUMS)):
+    for number, again in enumerate((local(21), shuffled(21), SUMS)):
         with pytest.raises(BudgetExhaustedError) as refused:
             pay(ledger, f"again {number}", again, range(9, 30))
         assert refused.value.count == 1

@@ -13,6 +13,8 @@ from budget import EpsilonDeltaFilter, Ledger, verify_store
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker
 
+from .releases import TERMS
+
 K = 6
 """ε* = 64 pays for six jobs of ε = 10."""
 PLACES = ["sqlite", "postgres"]
@@ -28,7 +30,12 @@ def places(kind: str, rounds: int, folder: Path, request: pytest.FixtureRequest)
     for place in found:
         store = race_worker.connect(place)
         Ledger.create(
-            store, filter=EpsilonDeltaFilter(), signer=race_worker.signer(), clock=SystemClock(), bits=SecureBits()
+            store,
+            terms=TERMS,
+            filter=EpsilonDeltaFilter(),
+            signer=race_worker.signer(),
+            clock=SystemClock(),
+            bits=SecureBits(),
         )
         store.close()
     return found

@@ -32,6 +32,8 @@ from budget import (
 from budget.errors import FormatError, JobConflictError, StagingError, StoreError
 from budget.files.staging import Attempt, Manifest
 
+from .releases import TERMS, release_of
+
 KEY = JobKey(caller="adtech", job_id="job")
 
 
@@ -40,6 +42,7 @@ def ledger(tmp_path: Path) -> Ledger:
     bits = SeededBits("staging")
     return Ledger.create(
         MemoryStore(),
+        terms=TERMS,
         filter=EpsilonDeltaFilter(),
         signer=Signer.generate(bits),
         clock=ManualClock(),
@@ -60,7 +63,7 @@ def commit(ledger: Ledger, result: Any, epsilon: str = "1", request: str = "r", 
     return ledger.commit(
         job=key,
         request_digest=hashlib.sha256(request.encode()).digest(),
-        release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),)),
+        release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
         units=bytes(20),
         result=result,
     )
@@ -143,7 +146,7 @@ def test_settling_finishes_a_removal_that_was_cut_short(ledger: Ledger, tmp_path
 
 
 def release() -> Release:
-    return Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))
+    return release_of(LaplaceNoise(epsilon=Epsilon.parse("1")))
 
 
 def test_settling_leaves_the_living_alone(ledger: Ledger, tmp_path: Path) -> None:
@@ -255,7 +258,12 @@ def test_a_manifest_has_one_encoding(ledger: Ledger, tmp_path: Path) -> None:
 def test_without_a_staging_folder_results_are_bytes(make_store: Callable[[str], Store]) -> None:
     bits = SeededBits("none")
     ledger = Ledger.create(
-        make_store("memory"), filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=ManualClock(), bits=bits
+        make_store("memory"),
+        terms=TERMS,
+        filter=EpsilonDeltaFilter(),
+        signer=Signer.generate(bits),
+        clock=ManualClock(),
+        bits=bits,
     )
     with pytest.raises(BudgetError, match="staging folder"):
         ledger.stage(KEY)
@@ -268,7 +276,7 @@ def test_settling_waits_for_a_commit_that_the_server_is_still_finishing(postgres
     bits, staging = SeededBits("settling"), Staging(tmp_path / "staging", SecureBits())
     signer = Signer.generate(bits)
     ledger = Ledger.create(
-        store, filter=EpsilonDeltaFilter(), signer=signer, clock=ManualClock(), bits=bits, staging=staging
+        store, terms=TERMS, filter=EpsilonDeltaFilter(), signer=signer, clock=ManualClock(), bits=bits, staging=staging
     )
     attempt = stage(ledger, tmp_path / "out")
     inside, go_on = threading.Event(), threading.Event()

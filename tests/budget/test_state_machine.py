@@ -29,7 +29,6 @@ from budget import (
     Ledger,
     MemoryStore,
     PostgresStore,
-    Release,
     Signer,
     SqliteStore,
     Store,
@@ -37,6 +36,8 @@ from budget import (
 )
 from budget.errors import JobConflictError
 from budget.stores import balances
+
+from .releases import TERMS, release_of
 
 LIMIT = (5_000_000, 3 * 10**12, 4)
 UNIVERSE = 700
@@ -178,7 +179,7 @@ class LedgerMachine(RuleBasedStateMachine):
         store = self.stores[name]
         if create:
             self.ledgers[name] = Ledger.create(
-                store, filter=self.filter, signer=self.signer, clock=self.clock, bits=SeededBits("genesis")
+                store, terms=TERMS, filter=self.filter, signer=self.signer, clock=self.clock, bits=SeededBits("genesis")
             )
         else:
             self.ledgers[name] = Ledger.open(store, clock=self.clock, signer=self.signer, filter=self.filter)
@@ -210,7 +211,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 .commit(
                     job=JobKey(caller=caller, job_id=job),
                     request_digest=hashlib.sha256(request.encode()).digest(),
-                    release=Release(mechanisms=(mechanism,)),
+                    release=release_of(mechanism),
                     units=keys_of(units),
                     result=result,
                 )
@@ -286,7 +287,7 @@ class LedgerMachine(RuleBasedStateMachine):
             LaplaceDiscovery(epsilon=epsilon, delta=Delta(atto=cost[1])) if cost[1] else LaplaceNoise(epsilon=epsilon)
         )
         for name, ledger in self.ledgers.items():
-            answer = ledger.check(caller=caller, release=Release(mechanisms=(mechanism,)), units=keys_of(units))
+            answer = ledger.check(caller=caller, release=release_of(mechanism), units=keys_of(units))
             assert sorted(ORDER[key.tobytes()] for key in answer.lacking) == lacking, name
             assert answer.payable == (not lacking)
 

@@ -17,11 +17,13 @@ from budget import EpsilonDeltaFilter, Ledger, PostgresStore, Signer, SqliteStor
 from budget.errors import LedgerMismatchError, StoreError
 from budget.stores import postgres, sqlite
 
+from .releases import TERMS
+
 
 def create(store: Store) -> Ledger:
     bits = SeededBits("stores")
     return Ledger.create(
-        store, filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=ManualClock(), bits=bits
+        store, terms=TERMS, filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=ManualClock(), bits=bits
     )
 
 
@@ -203,7 +205,9 @@ def test_two_services_that_start_at_once_agree_on_one_ledger(tmp_path: Path) -> 
     bits = SeededBits("both")
     signer = Signer.generate(bits)
     ledgers = [
-        Ledger.open_or_create(store, filter=EpsilonDeltaFilter(), signer=signer, clock=ManualClock(), bits=bits)
+        Ledger.open_or_create(
+            store, terms=TERMS, filter=EpsilonDeltaFilter(), signer=signer, clock=ManualClock(), bits=bits
+        )
         for store in stores
     ]
     assert ledgers[0].ledger_id == ledgers[1].ledger_id

@@ -10,9 +10,11 @@ import pytest
 
 from aggservice.mechanisms import ManualClock, SeededBits
 from budget import (
+    Delta,
     Epsilon,
     EpsilonDeltaFilter,
     JobKey,
+    LaplaceDiscovery,
     LaplaceNoise,
     Ledger,
     LocalReports,
@@ -30,6 +32,8 @@ from budget.log.entries import entry_from_bytes
 
 TERMS = Terms(unit="report", bounds={"ara": Sensitivity(l1=100, l0=10), "paa": Sensitivity(l1=50, l0=50)})
 NOISE = (LaplaceNoise(epsilon=Epsilon.parse("1")),)
+LOCAL = LocalReports(epsilon=Epsilon.parse("1"))
+FOUND = LaplaceDiscovery(epsilon=Epsilon.parse("1"), delta=Delta.parse("0.000001"))
 
 
 def make(store: Store, terms: Terms = TERMS) -> Ledger:
@@ -71,7 +75,11 @@ def test_bounds_add_up_over_apis() -> None:
         (covering(100, 10, paa=1), "l1 = 50"),
         (Release(mechanisms=NOISE, covers={"ara": 1}), "l1 = 100"),
         (covering(1, 1, other=1), "no bounds for other"),
-        (Release(mechanisms=(LocalReports(epsilon=Epsilon.parse("1")),), unit="shared_id"), "two budgets"),
+        (covering(1, 1), "charges 1 units and names no API"),
+        (Release(mechanisms=(*NOISE, LOCAL), covers={"ara": 1}), "must be the only mechanism"),
+        (Release(mechanisms=(LOCAL,), covers={"ara": 1}), "names their randomizer"),
+        (Release(mechanisms=(FOUND, FOUND), covers={"ara": 1}), "discover keys once"),
+        (Release(mechanisms=(LOCAL,), unit="shared_id"), "two budgets"),
     ],
 )
 def test_a_release_under_other_terms_is_neither_charged_nor_replayed(
@@ -84,12 +92,12 @@ def test_a_release_under_other_terms_is_neither_charged_nor_replayed(
     assert ledger.checkpoint().entries == 2
     # A service that does not check writes it all the same; the audit finds it.
     with monkeypatch.context() as broken:
-        broken.setattr(Terms, "check", lambda self, release: None)
+        broken.setattr(Terms, "check", lambda self, release, units: None)
         spend(ledger, release, "b")
         assert verify_store(ledger.store).ok
     report = verify_store(ledger.store)
     assert not report.ok and report.disagreement is not None
-    assert (report.disagreement.seq, report.disagreement.what) == (2, "unit")
+    assert (report.disagreement.seq, report.disagreement.what) == (2, "terms")
 
 
 def test_a_ledger_opens_only_under_its_own_terms(tmp_path: Path) -> None:

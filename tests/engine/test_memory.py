@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from aggservice.engine import JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, Spans, encode_payload
-from budget import Epsilon, EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, Release, Signer, SqliteStore, UnitSet
+from budget import Epsilon, EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, Signer, SqliteStore, UnitSet
 from aggservice.mechanisms import ManualClock, SecureBits
 
 NOW_S = 1_700_000_000
@@ -48,7 +48,7 @@ if __name__ == "__main__":
                                terms=ledger_terms())
         # Fill SQLite's page cache, which is bounded, so that its growth is not taken for the reports'.
         units = np.sort(np.frombuffer(bits.read(20 * 1_500_000), dtype="V20")).view(np.uint8).reshape(-1, 20)
-        release = Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),))
+        release = ledger.terms.release(LaplaceNoise(epsilon=Epsilon.parse("1")), covers={"attribution-reporting": 1})
         ledger.commit(job=JobKey(caller="b", job_id="b"), request_digest=bytes(32), release=release,
                       units=UnitSet.of(units), result=b"")
         del units

@@ -7,6 +7,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,18 +32,27 @@ from aggservice.engine.errors import DomainError, TooManyBadReportsError
 from aggservice.engine.opening.counts import NO_DEVICE_TOKEN, OTHER_RANDOMIZER
 from aggservice.engine.shuffle.plan import ShufflePlan
 from aggservice.engine.shuffle.rows import random_order
-from aggservice.mechanisms import AmplificationBound, SecureBits, SeededBits, shuffled_epsilon, small_epsilon
+from aggservice.mechanisms import (
+    AmplificationBound,
+    SecureBits,
+    SeededBits,
+    amplified_micro,
+    shuffled_epsilon,
+    small_epsilon,
+)
 from aggservice.wire import AggregatableReport, Api, Randomizer, SharedInfo
 from aggservice.wire.report.device_tokens import sign_token
 from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
 from aggservice.wire.report.units import report_unit
 from budget import Delta, EpsilonDeltaFilter, LocalReports, ShuffledReports, ZcdpFilter, verify_store
-from ldp_client import columns_of, l_grr, randomized_response, randomizer_of, seal_report
+from ldp_client import columns_of, l_grr, loloha, randomized_response, randomizer_of, seal_report
+from ldp_client.wire.reports import decode_report
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 
 EngineOf = Callable[..., LocalEngine]
-PROTOCOL = l_grr(k=5, epsilon_permanent_micro=1_000_000, epsilon_first_micro=400_000, calibration="exact")
+PROTOCOL = randomized_response(k=5, epsilon_micro=400_000)
+MEMOIZED = l_grr(k=5, epsilon_permanent_micro=1_000_000, epsilon_first_micro=400_000, calibration="exact")
 NAME = randomizer_of(PROTOCOL)
 REGISTRY = RegistryKeyPair.create(SeededBits("registry"))
 COLLECTION = "2023-11-14"
@@ -127,7 +137,7 @@ def test_reports_pay_their_own_epsilon_unless_a_registry_is_known(maker: Maker, 
     assert statement.shuffle is not None and not statement.shuffle.amplified
     assert "has configured no device registry for https://adtech.example" in statement.text
     assert entry.release.parameters["registry_key_sha256"] == statement.shuffle.registry_key_sha256 == ""
-    assert "ε∞ = 1." in statement.text
+    assert "each costs ε₀ anew" in statement.text
     assert entry.release.parameters["not_amplified"] == statement.shuffle.not_amplified
     spent = engine.ledger.balances(b"".join(report_unit_of(report) for report in reports))
     assert set(spent.loss_micro.tolist()) == {400_000}
@@ -149,13 +159,14 @@ def test_clients_with_tokens_pay_what_shuffling_leaves(maker: Maker, engine_of: 
     statement = outcome.header.statement
     assert statement.shuffle is not None and statement.shuffle.amplified
     assert statement.shuffle.assumption == "n honest clients, one collection"
-    assert statement.shuffle.permanent_epsilon == "1" and statement.shuffle.local_epsilon == "0.4"
+    assert statement.shuffle.permanent_epsilon == "" and statement.shuffle.local_epsilon == "0.4"
+    assert "a device's reports of this randomizer share nothing" in statement.text
     assert statement.shuffle.reports == 400 and statement.shuffle.bound == "numerical"
     assert statement.shuffle.collection == entry.release.parameters["collection"] == COLLECTION
     digest = hashlib.sha256(REGISTRY.public.raw).hexdigest()
     assert statement.shuffle.registry_key_sha256 == entry.release.parameters["registry_key_sha256"] == digest
     assumed = "Assumed: the registry signs one token per client and collection, and its clients are honest"
-    for words in ("n honest clients, one collection", "ε∞ = 1.", "ε₀ = 0.4", "n = 400", COLLECTION, digest, assumed):
+    for words in ("n honest clients, one collection", "ε₀ = 0.4", "n = 400", COLLECTION, digest, assumed):
         assert words in statement.text
     assert verify_store(engine.ledger.store).ok
 
@@ -177,6 +188,32 @@ def test_the_bound_that_needs_a_thousand_reports(
         assert statement.epsilon == "0.4" and statement.delta == "0"
         assert "at least 1000 reports of the same randomizer and there are 999" in statement.shuffle.not_amplified
         assert "at least 1000 reports of the same randomizer and there are 999" in statement.text
+
+
+def test_a_later_report_finds_the_first_one_and_that_was_paid_for(maker: Maker, engine_of: EngineOf) -> None:
+    """A device's report of Tuesday alone shows its hash function, and so which row of Monday was its own.
+
+    Then Monday's price must be what that row tells about its value, ε₀, and not what shuffling 1,000 reports leaves.
+    """
+    protocol = loloha(k=12, epsilon_permanent_micro=2_000_000, epsilon_first_micro=948_000, calibration="exact")
+    devices = [protocol.client(SecureBits()) for _ in range(1000)]
+    engine = engine_of(maker, settings=REGISTERED)
+    monday = [device.report(index % 12) for index, device in enumerate(devices)]
+    outcome = run(engine, maker, sealed(maker, monday, protocol), job(randomizer=randomizer_of(protocol)))
+    assert outcome.shuffled is not None and outcome.receipted is not None
+    released = [decode_report(protocol, row) for row in outcome.shuffled.to_list()]
+    found = 0
+    for index in range(20):
+        tuesday = devices[index].report(3)
+        rows = [row for row in released if row.function == tuesday.function]
+        found += rows == [monday[index]]
+    assert found == 20
+    entry = outcome.receipted.committed.entry
+    amplified = amplified_micro(AmplificationBound.NUMERICAL, local_micro=948_000, reports=1000, delta_atto=DELTA.atto)
+    assert amplified < 200_000
+    assert entry.cost.loss_micro >= protocol.privacy.first * 1e6 - 1e-3 > 900_000
+    assert entry.cost.delta_atto == 0 and [type(one) for one in entry.release.mechanisms] == [LocalReports]
+    assert "a later report can show which one was its own" in outcome.header.statement.text
 
 
 def test_only_reports_of_the_same_randomizer_count(maker: Maker, engine_of: EngineOf) -> None:
@@ -305,7 +342,12 @@ def test_the_price_is_decided_from_request_and_evidence() -> None:
         assert "at least two reports" in plan(reports=1, bound=bound).reason
     prices = [plan(bound=bound).epsilon.micro for bound in AmplificationBound]
     assert prices[0] < prices[1] < prices[2] < 400_000
-    loose = Randomizer(identity=bytes(16), report_bytes=1, epsilon_micro=600_000, epsilon_permanent_micro=None)
+    loose = Randomizer(
+        identity=bytes(16), report_bytes=1, epsilon_micro=600_000, epsilon_permanent_micro=None, independent=True
+    )
+    for shares in (randomizer_of(MEMOIZED), replace(loose, independent=False)):
+        assert "share something" in plan(randomizer=shares).reason
+        assert plan(randomizer=shares).epsilon.micro == shares.epsilon_micro
     reason = plan(randomizer=loose, bound=AmplificationBound.SMALL).reason
     assert "local epsilon below 0.5" in reason
     assert plan(reports=10**9).epsilon.micro >= 1

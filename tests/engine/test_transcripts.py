@@ -335,8 +335,9 @@ def halve_discovered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lower_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A threshold one below τ; the noise stays truncated at τ."""
+    """A threshold one below τ; the noise stays truncated at τ, and the ledger is told that the threshold is τ."""
     right = ReleasePlan.threshold.fget  # type: ignore[attr-defined]
+    stated = ReleasePlan.parameters
 
     def discovered(plan: ReleasePlan) -> TruncatedDiscreteLaplace:
         assert isinstance(plan.noise, Epsilon)
@@ -346,6 +347,7 @@ def lower_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ReleasePlan, "discovered_noise", property(discovered))
     monkeypatch.setattr(ReleasePlan, "threshold", property(lambda plan: right(plan) - 1))
+    monkeypatch.setattr(ReleasePlan, "parameters", lambda plan: stated(plan) | {"threshold": str(right(plan))})
 
 
 def skip_charge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,21 +38,28 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStudio:
-    """A studio and the folder that it shows."""
+    """A studio and the folder that it shows. Its requests carry the token unless they have a header of their own."""
 
     port: int
     folder: Path
+    token: str
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def address(self) -> str:
+        """The address that ``aggservice studio`` prints."""
+        return f"{self.url}?token={self.token}"
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
-            connection.request(method, path, body=body, headers=headers or {})
+            own = {"authorization": f"Bearer {self.token}"}
+            connection.request(method, path, body=body, headers=own | (headers or {}))
             answer = connection.getresponse()
             return Answer(status=answer.status, headers=dict(answer.getheaders()), body=answer.read())
         finally:
@@ -78,7 +85,7 @@ class RunningStudio:
         return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
 
 
-def serve(folder: Path, token: str | None = None) -> Iterator[RunningStudio]:
+def serve(folder: Path, token: str = "secret-token") -> Iterator[RunningStudio]:
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
     app = build_studio(Shelf([folder]), Access.on_loopback(port, token))
@@ -88,7 +95,7 @@ def serve(folder: Path, token: str | None = None) -> Iterator[RunningStudio]:
     until = time.monotonic() + 30
     while not server.started and time.monotonic() < until:
         time.sleep(0.02)
-    yield RunningStudio(port=port, folder=folder)
+    yield RunningStudio(port=port, folder=folder, token=token)
     server.should_exit = True
     thread.join(20)
 
@@ -116,8 +123,3 @@ def small(path: Path) -> None:
 @pytest.fixture(scope="session")
 def studio(shelf_folder: Path) -> Iterator[RunningStudio]:
     yield from serve(shelf_folder)
-
-
-@pytest.fixture(scope="session")
-def guarded(shelf_folder: Path) -> Iterator[RunningStudio]:
-    yield from serve(shelf_folder, token="secret-token")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
+from typer.testing import CliRunner
 
-from aggservice.studio import Shelf, StudioError
+from aggservice.commands import app
+from aggservice.studio import Access, Shelf, StudioError
 from aggservice.studio.errors import UnknownItemError
 from aggservice.studio.feeds import MAX_STREAMS, Feeds
 from aggservice.studio.guards import MAX_BODY_BYTES
@@ -131,20 +135,46 @@ def test_many_open_streams_are_bounded(studio: RunningStudio) -> None:
     assert studio.request("GET", "/api/feeds/none").status == 404
 
 
-def test_a_token_is_asked_for(guarded: RunningStudio) -> None:
-    assert guarded.request("GET", "/").status == 401
-    assert guarded.request("GET", "/api/shelf").status == 401
-    assert guarded.request("GET", "/?token=wrong").status == 401
-    assert guarded.request("GET", "/api/shelf?token=secret-token").status == 401
-    opened = guarded.request("GET", "/?token=secret-token")
+def test_a_token_is_asked_for_on_loopback_too(studio: RunningStudio) -> None:
+    """Other users and programs of the machine reach the port: nothing is served without the token of this start."""
+    without = {"authorization": ""}
+    for path in ("/", "/main.js", "/api/shelf", "/api/feeds/x", "/api/campaign?campaign=0/small.toml"):
+        assert studio.request("GET", path, headers=without).status == 401
+    body = json.dumps({"design": "w3c"}).encode()
+    assert studio.request("POST", "/api/device", body, OWN | without).status == 401
+    for token in ("wrong", "", "Bearer", "secret-toke", "secret-token-", "sécret"):
+        assert studio.request("GET", f"/?token={quote(token)}", headers=without).status == 401
+        assert studio.request("GET", "/api/shelf", headers={"authorization": f"Bearer {quote(token)}"}).status == 401
+    assert studio.request("GET", "/api/shelf?token=secret-token", headers=without).status == 401
+    opened = studio.request("GET", "/?token=secret-token", headers=without)
     assert (
         opened.status == 303
+        and opened.headers["location"] == "/"
         and "HttpOnly" in opened.headers["set-cookie"]
         and "strict" in opened.headers["set-cookie"].lower()
     )
     cookie = opened.headers["set-cookie"].partition(";")[0]
-    assert guarded.request("GET", "/api/shelf", headers={"cookie": cookie}).status == 200
-    assert guarded.request("GET", "/api/shelf", headers={"authorization": "Bearer secret-token"}).status == 200
+    assert str(studio.port) in cookie  # browsers send cookies of a host to all of its ports
+    assert studio.request("GET", "/api/shelf", headers=without | {"cookie": cookie}).status == 200
+    for elsewhere in ({"origin": "https://evil.example"}, {"sec-fetch-site": "same-site"}):
+        assert studio.request("GET", "/api/shelf", headers=without | {"cookie": cookie} | elsewhere).status == 403
+    with pytest.raises(ValueError, match="needs a token"):
+        Access.on_loopback(80, "")
+
+
+def test_the_command_prints_an_address_with_a_new_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: served.append((self.config.app, sockets)))
+    seen = set()
+    for _ in range(2):
+        shown = CliRunner().invoke(app, ["studio", str(tmp_path), "--no-browser"])
+        assert shown.exit_code == 0, shown.output
+        found = re.search(r"studio: http://127.0.0.1:\d+/\?token=([\w-]{32})\n", shown.output)
+        assert found is not None, shown.output
+        seen.add(found[1])
+    assert len(seen) == len(served) == 2
+    for _, sockets in served:
+        sockets[0].close()
 
 
 def test_a_shelf_shows_what_it_recognises(shelf_folder: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from aggservice.files.below import Opener, open_any
 from w3c_client.config import DAP_PROTOCOL, Arithmetic, Config
 from w3c_client.errors import ScenarioError, W3cError
 
@@ -64,7 +65,7 @@ class Scenario:
     stores: Mapping[str, Any] | None
 
 
-def load_scenarios(path: Path) -> Iterator[tuple[str, Scenario | ScenarioError]]:
+def load_scenarios(path: Path, opened: Opener = open_any) -> Iterator[tuple[str, Scenario | ScenarioError]]:
     """Yield the scenarios of a folder, an e2e file, or a file of lines (``.jsonl``, ``.jsonl.gz``), with their names.
 
     For a scenario that does not follow the format, the error takes its place. Raises ``ScenarioError`` if there are no
@@ -76,11 +77,11 @@ def load_scenarios(path: Path) -> Iterator[tuple[str, Scenario | ScenarioError]]
         if not files + lines:
             raise ScenarioError(f"{path} has no scenarios: name a folder of .json files, or a .jsonl.gz file")
         for file in files + lines:
-            yield from load_scenarios(file)
+            yield from load_scenarios(file, opened)
     elif path.name.endswith((".jsonl", ".jsonl.gz")):
         yield from _lines(path)
     else:
-        yield path.stem, _caught(path.stem, lambda: _e2e(path))
+        yield path.stem, _caught(path.stem, lambda: _e2e(path, opened))
 
 
 def _is_case(path: Path) -> bool:
@@ -107,10 +108,14 @@ def _caught(name: str, load: Any) -> Scenario | ScenarioError:
         return ScenarioError(f"{name}: {type(error).__name__}: {error}")
 
 
-def _e2e(path: Path) -> Scenario:
-    fields = json.loads(path.read_text(encoding="utf-8"))
+def _e2e(path: Path, opened: Opener) -> Scenario:
+    def read(file: Path) -> Any:
+        with opened(file) as content:
+            return json.load(content)
+
+    fields = read(path)
     own = fields.get("config")
-    given = json.loads(path.with_name(CONFIG_FILE).read_text(encoding="utf-8")) if own is None else own
+    given = read(path.with_name(CONFIG_FILE)) if own is None else own
     events = tuple(_event(entry, entry.get("expected", entry.get("expectedError"))) for entry in fields["events"])
     return _scenario(path.stem, given, (given.get("fairlyAllocateCreditFraction", 0.0),), events, None)
 

@@ -72,7 +72,9 @@ def variant(campaign: Campaign, api: str) -> Campaign:
         raise CampaignError(f"{campaign.client.kind} has one API: compare a campaign of kind 'attribution'")
     client = {**campaign.document.get("client", {}), "api": api}
     document = {**campaign.document, "client": client}
-    return replace(campaign_of(document, folder=campaign.folder, file=campaign.file), seed=campaign.seed)
+    return replace(
+        campaign_of(document, folder=campaign.folder, files=campaign.files, file=campaign.file), seed=campaign.seed
+    )
 
 
 def run_comparison(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from aggservice.campaign.settings.campaign import (
 )
 from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.world.logs import NAMES
+from aggservice.files.below import Below
 from aggservice.files.toml import Section, read_text, read_toml
 from aggservice.wire import is_reporting_origin
 from paa_client import Config as PaaConfig
@@ -42,18 +43,23 @@ def load_campaign(path: Path | str) -> Campaign:
 
 def thanksgiving() -> Campaign:
     """Return the campaign that ``aggservice demo`` runs: examples/thanksgiving, the paper's Figure 1."""
-    text = (files("aggservice.campaign.file") / "thanksgiving.toml").read_text(encoding="utf-8")
+    text = (resources.files("aggservice.campaign.file") / "thanksgiving.toml").read_text(encoding="utf-8")
     return parse_campaign(text, folder=Path.cwd(), file="thanksgiving.toml")
 
 
-def parse_campaign(text: str, *, folder: Path, file: str = "campaign") -> Campaign:
-    """Read a campaign from its text. Relative paths in it are relative to ``folder``."""
-    return _campaign(read_toml(text, file=file, error=CampaignFileError, folder=folder))
+def parse_campaign(text: str, *, folder: Path, file: str = "campaign", files: Below | None = None) -> Campaign:
+    """Read a campaign from its text. Relative paths in it are relative to ``folder``.
+
+    If somebody else gave the text, ``files`` are those that it may name; other paths are refused.
+    """
+    return _campaign(read_toml(text, file=file, error=CampaignFileError, folder=folder, files=files))
 
 
-def campaign_of(document: Mapping[str, Any], *, folder: Path, file: str = "campaign") -> Campaign:
+def campaign_of(
+    document: Mapping[str, Any], *, folder: Path, file: str = "campaign", files: Below | None = None
+) -> Campaign:
     """Return the campaign that a document describes. A sweep calls this with a changed ``Campaign.document``."""
-    return _campaign(Section(dict(document), file=file, error=CampaignFileError, folder=folder))
+    return _campaign(Section(dict(document), file=file, error=CampaignFileError, folder=folder, files=files))
 
 
 def _campaign(top: Section) -> Campaign:
@@ -84,6 +90,7 @@ def _campaign(top: Section) -> Campaign:
         drawing=_drawing(top.section("draw")),
         document=top.values,
         folder=top.folder,
+        files=top.files,
         file=top.file,
     )
     _check_together(top, campaign)

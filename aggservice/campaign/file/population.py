@@ -34,7 +34,7 @@ def distribution(section: Section, key: str, default: Distribution) -> Distribut
         column = inner.text("column", example="price")
         inner.done()
         try:
-            return Distribution(name="column", rows=tuple(read_column(path, column)))
+            return Distribution(name="column", rows=tuple(read_column(path, column, inner.opened)))
         except CampaignError as problem:
             inner.refuse("column", f"cannot be drawn from: {problem}", "Name a column of numbers that the file has")
     given = {parameter: inner.number(parameter, None, least=-1e15, most=1e15) for parameter in PARAMETERS[name]}
@@ -95,7 +95,7 @@ def _log(section: Section) -> LogSettings | None:
     named = {key: columns.text(key) for key in columns.values}
     inner.done()
     try:
-        tables = load_tables(sources, triggers, named)
+        tables = load_tables(sources, triggers, named, inner.opened)
     except CampaignError as problem:
         inner.refuse(
             "", f"cannot be used: {problem}", 'Say which column is which: [population.log.columns] time = "when"'

@@ -27,7 +27,7 @@ def proposal_text(proposal: Proposal, text: str) -> str:
     for path, value in proposal.proposed.choice.changes(proposal.campaign).items():
         set_field(document, proposal.campaign, path, value)
     made = tomlkit.dumps(document)
-    parse_campaign(made, folder=proposal.campaign.folder)
+    parse_campaign(made, folder=proposal.campaign.folder, files=proposal.campaign.files)
     return made
 
 

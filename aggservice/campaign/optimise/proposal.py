@@ -198,4 +198,4 @@ def _check_length(campaign: Campaign, choice: Choice, hours: int) -> None:
     document = deepcopy(dict(campaign.document))
     for path, value in with_batch_hours(campaign, choice, hours).changes(campaign).items():
         set_field(document, campaign, path, value)
-    campaign_of(document, folder=campaign.folder, file=campaign.file)
+    campaign_of(document, folder=campaign.folder, files=campaign.files, file=campaign.file)

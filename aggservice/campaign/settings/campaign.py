@@ -12,6 +12,7 @@ from aggservice.campaign.settings.distributions import Distribution
 from aggservice.campaign.settings.key_layout import KeyLayout
 from aggservice.campaign.settings.log_tables import LogTables
 from aggservice.campaign.settings.w3c import W3cSettings
+from aggservice.files.below import Below
 
 DAY_MS = 86_400_000
 HOUR_MS = 3_600_000
@@ -181,7 +182,10 @@ class PlotSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Campaign:
-    """A campaign. ``document`` is the TOML of ``file`` that it was read from; a sweep changes it and reads it again."""
+    """A campaign. ``document`` is the TOML of ``file`` that it was read from; a sweep changes it and reads it again.
+
+    ``files`` are those that the document may name; None: any.
+    """
 
     name: str
     description: str
@@ -200,6 +204,7 @@ class Campaign:
     folder: Path
     file: str
     hierarchies: tuple[Hierarchy, ...] = ()
+    files: Below | None = None
 
     @property
     def batch_ms(self) -> int:

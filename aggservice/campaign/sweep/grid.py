@@ -147,6 +147,6 @@ def changed(campaign: Campaign, values: Mapping[str, Any]) -> Campaign:
             table[key] = value
     label = ", ".join(f"{path} = {value}" for path, value in values.items())
     try:
-        return campaign_of(document, folder=campaign.folder, file=f"the campaign with {label}")
+        return campaign_of(document, folder=campaign.folder, files=campaign.files, file=f"the campaign with {label}")
     except CampaignError as problem:
         raise SweepError(str(problem)) from None

@@ -7,12 +7,14 @@ import datetime
 import json
 import math
 from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError, MissingExtraError
 from aggservice.campaign.settings.log_tables import LogTable, LogTables
 from aggservice.campaign.stages.digest import digest_of
+from aggservice.files.below import Opener, open_any
 from aggservice.files.toml import read_text
 
 #: The columns of a log, and their names in measurement-simulation's JSON.
@@ -29,19 +31,26 @@ NAMES = {
 _LAST_MS = 253_402_300_799_999
 
 
-def load_tables(sources: Path, triggers: Path, names: Mapping[str, str]) -> LogTables:
+def load_tables(sources: Path, triggers: Path, names: Mapping[str, str], opened: Opener = open_any) -> LogTables:
     """Read both files of a log and check that each has a time and a device."""
     own = {**(NAMES if sources.suffix == ".json" or sources.is_dir() else {}), **names}
     read = []
     for path, kind in ((sources, "source"), (triggers, "trigger")):
         files = log_files(path, kind)
-        contents = [file.read_bytes() for file in files]
-        digest = digest_of(*contents, own)
-        read.append(LogTable(columns=read_table(path, files), file=path, names=own, digest=digest))
+        digest = digest_of(*(_content(file, opened) for file in files), own)
+        read.append(LogTable(columns=read_table(path, files, opened), file=path, names=own, digest=digest))
     for table in read:
         for name in ("time", "device"):
             table.column(name)
     return LogTables(sources=read[0], triggers=read[1])
+
+
+def _content(path: Path, opened: Opener) -> bytes:
+    try:
+        with opened(path) as file:
+            return file.read()
+    except OSError as problem:
+        raise CampaignError(f"{path.name} cannot be read: {problem.strerror or problem}") from None
 
 
 def times_of(table: LogTable) -> list[int]:
@@ -86,17 +95,17 @@ def log_files(path: Path, kind: str) -> list[Path]:
     return sorted(file for file in path.rglob("*.json") if kind in file.name and file.is_file())
 
 
-def read_table(path: Path, files: Sequence[Path] = ()) -> dict[str, list[Any]]:
+def read_table(path: Path, files: Sequence[Path] = (), opened: Opener = open_any) -> dict[str, list[Any]]:
     """Return the columns of a CSV file (text), a Parquet file (typed) or measurement-simulation's JSON, by name.
 
     ``files`` are those of a folder.
     """
     if path.suffix == ".parquet":
-        return _read_parquet(path)
+        return _read_parquet(path, opened)
     if path.suffix == ".json" or path.is_dir():
-        return _read_json(files or [path])
+        return _read_json(files or [path], opened)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with TextIOWrapper(opened(path), newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)
             names = next(reader, [])
             rows = [row for row in reader if row]
@@ -117,7 +126,7 @@ def _check_names(names: Sequence[str], path: Path) -> None:
         raise CampaignError(f"{path.name} has two columns of the same name: {', '.join(map(repr, twice))}")
 
 
-def _read_parquet(path: Path) -> dict[str, list[Any]]:
+def _read_parquet(path: Path, opened: Opener) -> dict[str, list[Any]]:
     try:
         import pyarrow.parquet
     except ImportError:
@@ -125,7 +134,8 @@ def _read_parquet(path: Path) -> dict[str, list[Any]]:
             f"reading {path.name} needs pyarrow: install it with pip install 'aggservice[parquet]'"
         ) from None
     try:
-        table = pyarrow.parquet.read_table(path)
+        with opened(path) as file:
+            table = pyarrow.parquet.read_table(file)
         _check_names(table.column_names, path)
         return {name: _parquet_column(table.column(name)) for name in table.column_names}
     except (OSError, ValueError) as problem:
@@ -142,21 +152,21 @@ def _parquet_column(column: Any) -> list[Any]:
     return values
 
 
-def _read_json(files: Sequence[Path]) -> dict[str, list[Any]]:
+def _read_json(files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
     """Return measurement-simulation's JSON as columns.
 
     Nested objects become columns: ``aggregation_keys.campaign``, ``filter_data.type`` (the first value),
     ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
     """
-    flat = [_flattened(row) for path in files for row in json_rows(path)]
+    flat = [_flattened(row) for path in files for row in json_rows(path, opened)]
     names = sorted({name for row in flat for name in row})
     return {name: [row.get(name, "") for row in flat] for name in names}
 
 
-def json_rows(path: Path) -> list[dict[str, Any]]:
+def json_rows(path: Path, opened: Opener = open_any) -> list[dict[str, Any]]:
     """Return the objects of a JSON file, which holds them one after the other or in lists."""
     remedy = "Name measurement-simulation's JSON, a CSV file or a Parquet file"
-    text = read_text(path, remedy=remedy, error=CampaignFileError)
+    text = read_text(path, remedy=remedy, error=CampaignFileError, opened=opened)
     decoder, rows, at = json.JSONDecoder(), [], 0
     while at < len(text):
         if text[at].isspace() or text[at] == ",":
@@ -241,9 +251,9 @@ def dedup_keys_of(values: Sequence[Any]) -> list[int]:
     return found
 
 
-def read_column(path: Path, name: str) -> list[float]:
+def read_column(path: Path, name: str, opened: Opener = open_any) -> list[float]:
     """Return one column of numbers of a log."""
-    found = numbers_of(LogTable(columns=read_table(path), file=path, names={}), name)
+    found = numbers_of(LogTable(columns=read_table(path, opened=opened), file=path, names={}), name)
     if not found:
         raise CampaignError(f"{path.name} has no rows: give it at least one")
     return found

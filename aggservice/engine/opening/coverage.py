@@ -50,7 +50,7 @@ class Protected:
 PROTECTED: Mapping[Api, Protected] = {
     Api.ATTRIBUTION_REPORTING: Protected(
         unit="one source of one browser",
-        moves="all conversions attributed to that source move to a dummy source that differs in its keys alone",
+        moves="all conversions attributed to that source move to a dummy source that contributes nothing",
         bounded_by="ara_client (Λ₁ per source, its debug reports included)",
         shown_by="tests/sensitivity/test_sensitivity_search.py",
     ),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -107,7 +106,10 @@ class ReleasePlan:
         """The threshold τ of key discovery; 0 if the job does not discover keys."""
         if not self.discover or isinstance(self.noise, Rho):
             return 0
-        return _threshold(self.noise.micro, self.delta.atto, self.sensitivity.l0, self.sensitivity.l1)
+        bounds = self.sensitivity
+        return discovery_threshold(
+            epsilon_micro=self.noise.micro, delta_atto=self.delta.atto, l0=bounds.l0, l1=bounds.l1
+        )
 
     @property
     def declared_noise(self) -> Noise:
@@ -153,11 +155,6 @@ class ReleasePlan:
         else:
             first = LaplaceNoise(epsilon=self.noise)
         return (first,) if self.others is None else (first, LaplaceNoise(epsilon=self.others))
-
-
-@lru_cache(maxsize=256)
-def _threshold(epsilon_micro: int, delta_atto: int, l0: int, l1: int) -> int:
-    return discovery_threshold(epsilon_micro=epsilon_micro, delta_atto=delta_atto, l0=l0, l1=l1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,8 @@
 
 A caller who sends n − 1 reports of their own knows them, and so recognises the last one. Therefore the amplified
 (ε, δ) counts only reports with a device token, which the caller cannot make: n is their number, all of one randomizer
-(Corollary 9 of the paper that docs/shuffling.md names) and one per client.
+(Corollary 9 of the paper that docs/shuffling.md names) and one per client. A price must survive what is released later:
+if a device's reports share a hash function or a memoized answer, a later one shows which of the n was its own.
 """
 
 from __future__ import annotations
@@ -137,6 +138,11 @@ class ShufflePlan:
 
         if request.delta is None:
             return unamplified("the job gives no delta, and amplification needs one")
+        if not request.randomizer.independent:
+            return unamplified(
+                "a device's reports of this randomizer share something (a memoized answer, hash function, sample or "
+                "cohort), or do not say that they share nothing, so that a later report can show which one was its own"
+            )
         if not request.collection:
             return unamplified(
                 "the job names no collection, so no device token was checked, and the caller could have sent the other "

@@ -57,8 +57,8 @@ def shuffle_words(plan: ShufflePlan, part: ShuffleStatement, *, private: bool) -
             f"public key has the SHA-256 {part.registry_key_sha256}.",
             "Assumed: the registry signs one token per client and collection, and its clients are honest; a caller who "
             "controls registered devices lowers n by their number.",
-            f"Whoever can tell whose report is which, or knows the other reports, learns ε₀ = {part.local_epsilon}; so "
-            "does whoever sees another collection of the same clients, if their answers are memoized.",
+            f"Whoever can tell whose report is which, or knows the other reports, learns ε₀ = {part.local_epsilon}. "
+            "Another collection does not tell: a device's reports of this randomizer share nothing, as they state.",
         ]
     else:
         parts = [

@@ -17,6 +17,8 @@ LDP = "ldp"
 IDENTITY_BYTES = 16
 RANDOMIZER_BYTES = 28
 MAX_LDP_REPORT_BYTES = 60_000
+_INDEPENDENT = 1 << 31
+"""The highest bit of the length of a report: set if the device's reports share nothing. Names of 0.2 do not set it."""
 # The fixed parts of the canonical encoding, in which shorter keys come first (RFC 7049, section 3.9).
 HEAD, HEAD_WITH_TOKEN = b"\xa3ddata", b"\xa4ddata"
 TOKEN, MIDDLE = b"etoken\x58\x40", b"ioperationcldpjrandomizer\x58\x1c"
@@ -28,13 +30,15 @@ class Randomizer:
 
     Randomizers have the same ``identity`` exactly if mechanism and parameters are the same. ``epsilon_micro`` is ε₀,
     for one report; ``epsilon_permanent_micro`` is ε∞, for all reports of one value, or None if nothing bounds it. Both
-    are in millionths.
+    are in millionths. ``independent`` says that a device's reports share nothing: no memoized answer, hash function,
+    sample or cohort. Only such reports can be amplified, because a later report then shows nothing of an earlier one.
     """
 
     identity: bytes
     report_bytes: int
     epsilon_micro: int
     epsilon_permanent_micro: int | None
+    independent: bool = False
 
     def __post_init__(self) -> None:
         if len(self.identity) != IDENTITY_BYTES:
@@ -48,10 +52,13 @@ class Randomizer:
         permanent = self.epsilon_permanent_micro
         if permanent is not None and not self.epsilon_micro <= permanent < 1 << 32:
             raise EncodingError("the permanent epsilon is out of range: use at least epsilon_micro, and below 2^32")
+        if self.independent and permanent is not None:
+            raise EncodingError("reports that share nothing have no permanent epsilon: each costs its epsilon anew")
 
     def to_bytes(self) -> bytes:
         """Return the 28 bytes that a payload carries; an unbounded ε∞ is written as 0."""
-        numbers = (self.report_bytes, self.epsilon_micro, self.epsilon_permanent_micro or 0)
+        size = self.report_bytes | (_INDEPENDENT if self.independent else 0)
+        numbers = (size, self.epsilon_micro, self.epsilon_permanent_micro or 0)
         return self.identity + b"".join(number.to_bytes(4, "big") for number in numbers)
 
     @property
@@ -67,9 +74,10 @@ class Randomizer:
         size, epsilon, permanent = (int.from_bytes(raw[at : at + 4], "big") for at in (16, 20, 24))
         return cls(
             identity=raw[:IDENTITY_BYTES],
-            report_bytes=size,
+            report_bytes=size & ~_INDEPENDENT,
             epsilon_micro=epsilon,
             epsilon_permanent_micro=permanent or None,
+            independent=bool(size & _INDEPENDENT),
         )
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import subprocess
@@ -13,6 +14,7 @@ import cffi
 import cryptography
 import pytest
 
+from aggservice.mechanisms import AmplificationBound, ParameterError, amplified_micro, discovery_threshold
 from budget import ExportedLog, Receipt, Store, verify_log
 from budget.audit import standalone
 
@@ -51,7 +53,7 @@ def kept(book: Book) -> list[str | Path]:
 
 def test_it_is_one_short_file_that_imports_nothing_of_ours() -> None:
     text = SCRIPT.read_text(encoding="utf-8")
-    assert len(text.splitlines()) < 400
+    assert len(text.splitlines()) < 500
     assert "import budget" not in text and "from budget" not in text and "aggservice." not in text
 
 
@@ -62,6 +64,32 @@ def test_it_agrees_with_the_audit_on_a_good_log(book: Book, capsys: pytest.Captu
     code, said = run(capsys, log, *kept(book), "--public-key", key)
     assert code == 0 and report.root.hex() in said and f"{report.units_charged} charges" in said
     assert f"to {report.units_known} units" in said and f"{len(book.receipts)} receipts" in said
+
+
+def test_its_thresholds_and_amplified_prices_are_those_of_the_library() -> None:
+    """Its own code: τ to the last digit, and prices that it accepts as they are and refuses half a percent lower."""
+    draw = random.Random(7)
+    for _ in range(200):
+        l1 = draw.choice([1, 65_536, 2**32, draw.randrange(1, 2**32)])
+        l0, epsilon = draw.randrange(1, l1 + 1), draw.choice([1, 10**6, draw.randrange(1, 64 * 10**6)])
+        delta = draw.choice([1, 10**18, draw.randrange(1, 10**18), 10 ** draw.randrange(18)])
+        expected = discovery_threshold(epsilon_micro=epsilon, delta_atto=delta, l0=l0, l1=l1)
+        assert standalone.threshold(epsilon, delta, l0, l1) == expected
+    checked = 0
+    for bound, reports, local, delta in itertools.product(
+        AmplificationBound, (2, 50, 1000, 100_000), (100_000, 450_000, 3_000_000), (10**3, 10**12)
+    ):
+        try:
+            owed = amplified_micro(bound, local_micro=local, reports=reports, delta_atto=delta)
+        except ParameterError:
+            with pytest.raises(standalone.Mismatch, match="does not apply"):
+                standalone.price_covers(bound.value, local, local, reports, delta)
+            continue
+        assert standalone.price_covers(bound.value, owed, local, reports, delta)
+        lower = int(owed * 0.995) - 2
+        assert lower < 1 or not standalone.price_covers(bound.value, lower, local, reports, delta)
+        checked += 1
+    assert checked == 56
 
 
 def test_it_runs_where_nothing_else_is(book: Book, tmp_path: Path) -> None:

@@ -41,6 +41,8 @@ from budget.errors import FormatError
 from budget.log.export import MAGIC
 from budget.log.proofs import Checkpoint
 
+from ..releases import TERMS, release_of
+
 COLUMNS = {
     "head": ["id", "entries", "frontier"],
     "entries": ["seq", "header", "receipt"],
@@ -74,6 +76,7 @@ def write_book(store: Store, folder: Path) -> Book:
     bits, clock = SeededBits("book"), ManualClock(1_700_000_000_000)
     ledger = Ledger.create(
         store,
+        terms=TERMS,
         filter=EpsilonDeltaFilter(uses=9),
         signer=Signer.generate(bits),
         clock=clock,
@@ -97,7 +100,7 @@ def write_book(store: Store, folder: Path) -> Book:
         committed = ledger.commit(
             job=key,
             request_digest=hashlib.sha256(b"%d" % job).digest(),
-            release=Release(mechanisms=(mechanism,), parameters={"l1": "65536", "unit": "report"}),
+            release=release_of(mechanism),
             units=keys_of(60 * job, 150 + 40 * job),
             result=result,
         )
@@ -329,7 +332,13 @@ def test_a_tail_cut_off_a_database_is_found_by_a_receipt(book: Book, tmp_path: P
     younger = SqliteStore(tmp_path / "younger.db")
     # Seeds make the younger ledger byte for byte the beginning of the older one.
     Ledger.create(
-        younger, filter=EpsilonDeltaFilter(uses=9), signer=Signer.generate(bits), clock=clock, bits=bits, recovery=True
+        younger,
+        terms=TERMS,
+        filter=EpsilonDeltaFilter(uses=9),
+        signer=Signer.generate(bits),
+        clock=clock,
+        bits=bits,
+        recovery=True,
     )
     assert verify_store(younger).ok and verify_store(younger).ledger_id == twin.ledger.ledger_id
     report = verify_store(younger, receipts=[Receipt.from_bytes(twin.receipts[0])])
@@ -344,13 +353,19 @@ def test_a_summary_whose_entry_is_missing_is_found(book: Book, tmp_path: Path) -
     store = SqliteStore(tmp_path / "other" / "ledger.db")
     bits, clock = SeededBits("book"), ManualClock(1_700_000_000_000)
     ledger = Ledger.create(
-        store, filter=EpsilonDeltaFilter(uses=9), signer=Signer.generate(bits), clock=clock, bits=bits, recovery=True
+        store,
+        terms=TERMS,
+        filter=EpsilonDeltaFilter(uses=9),
+        signer=Signer.generate(bits),
+        clock=clock,
+        bits=bits,
+        recovery=True,
     )
     for job in range(12):
         ledger.commit(
             job=JobKey(caller="adtech-0", job_id=f"other-{job}"),
             request_digest=bytes(32),
-            release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),)),
+            release=release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))),
             units=keys_of(job, 5),
             result=b"",
         )
@@ -421,14 +436,19 @@ def test_a_service_that_overspends_with_its_own_key_is_found(tmp_path: Path) -> 
         store = SqliteStore(tmp_path / f"{what}.db")
         bits = SeededBits("cheat")
         ledger = Ledger.create(
-            store, filter=EpsilonDeltaFilter(), signer=Signer.generate(bits), clock=ManualClock(), bits=bits
+            store,
+            terms=TERMS,
+            filter=EpsilonDeltaFilter(),
+            signer=Signer.generate(bits),
+            clock=ManualClock(),
+            bits=bits,
         )
         object.__setattr__(ledger.genesis, "filter", cheat)
         for job in range(3):
             ledger.commit(
                 job=JobKey(caller="a", job_id=str(job)),
                 request_digest=bytes(32),
-                release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("30")),)),
+                release=release_of(LaplaceNoise(epsilon=Epsilon.parse("30"))),
                 units=keys_of(0, 10),
                 result=b"",
             )

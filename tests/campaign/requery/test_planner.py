@@ -21,7 +21,7 @@ from budget import (
     LaplaceDiscovery,
     LaplaceNoise,
     Ledger,
-    Release,
+    Sensitivity,
     Terms,
 )
 from budget import Delta as BudgetDelta
@@ -50,7 +50,7 @@ def charge(plan: Plan) -> Ledger:
     """Charge a real ledger for every query of the plan over one report a day and batch; raises if any cannot pay."""
     ledger = memory_ledger(
         EpsilonDeltaFilter(epsilon_micro=plan.resources.epsilon_micro, delta_atto=plan.resources.delta_atto),
-        Terms(),
+        Terms(bounds={"any": Sensitivity()}),
         clock=ManualClock(0),
         bits=SeededBits("plan"),
     )
@@ -68,7 +68,7 @@ def charge(plan: Plan) -> Ledger:
             ledger.commit(
                 job=JobKey(caller="planner", job_id=f"{one.line.name} {place}"),
                 request_digest=bytes(32),
-                release=Release(mechanisms=(mechanism,)),
+                release=ledger.terms.release(mechanism, covers={"any": 1}),
                 units=np.frombuffer(b"".join(sorted(units)), dtype=np.uint8).reshape(-1, 20),
                 result=b"",
             )
@@ -88,7 +88,7 @@ def test_daily_weekly_and_rolling_share_epsilon() -> None:
         ledger.commit(
             job=JobKey(caller="planner", job_id="one more"),
             request_digest=bytes(32),
-            release=Release(mechanisms=(LaplaceNoise(epsilon=BudgetEpsilon(micro=10)),)),
+            release=ledger.terms.release(LaplaceNoise(epsilon=BudgetEpsilon(micro=10)), covers={"any": 1}),
             units=(10).to_bytes(4, "big") + b"shop".ljust(16, b"\0"),
             result=b"",
         )

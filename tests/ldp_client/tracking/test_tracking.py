@@ -184,8 +184,6 @@ def test_exact_values_are_the_worst_over_all_streams_and_all_ways_to_split_them(
         gaps = []
         for owners in itertools.product(range(users), repeat=reports):
             parts = [[at for at in range(reports) if owners[at] == user] for user in range(users)]
-            if users == 2 and not all(parts):
-                continue  # a change of value has reports before and after it
             for stream, held in itertools.product(streams, values):
                 several = [
                     chance(held[user], tuple(stream[at] for at in part)) for user, part in enumerate(parts) if part
@@ -206,3 +204,43 @@ def test_exact_values_are_the_worst_over_all_streams_and_all_ways_to_split_them(
             for pairs in (joint, [(b, a) for a, b in joint])
         ]
         assert made.untrackable_delta(reports, gamma) == pytest.approx(max(sums), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("kept", "sent", "reports", "gamma"),
+    [
+        (1, 1, 1, 0.4338),
+        (1, 1, 2, 0.7353),
+        (2, 0.3, 2, 0.4512),
+        (2, 0.3, 4, 0.8689),
+        (3, 0.1, 4, 0.3612),
+        (0.5, 2, 2, None),
+        (0.1, 3, 3, None),
+        (1, 1, 5, None),
+    ],
+)
+def test_undetectable_is_definition_11(kept: float, sent: float, reports: int, gamma: float | None) -> None:
+    """Every stream, every pair of values and every J ⊆ [k], the empty set and [k] among them, one by one."""
+    made = bitwise(int(kept * 10**6), int(sent * 10**6)).finite_state()
+    stay = [math.exp(epsilon) / (math.exp(epsilon) + 1) for epsilon in (kept, sent)]
+
+    def chance(value: int, stream: tuple[int, ...]) -> float:
+        total = 0.0
+        for state in (0, 1):
+            term = stay[0] if state == value else 1 - stay[0]
+            for symbol in stream:
+                term *= stay[1] if symbol == state else 1 - stay[1]
+            total += term
+        return total
+
+    worst = 0.0
+    for stream in itertools.product((0, 1), repeat=reports):
+        for chosen in itertools.product((True, False), repeat=reports):
+            inside = tuple(one for one, kept_in in zip(stream, chosen, strict=True) if kept_in)
+            outside = tuple(one for one, kept_in in zip(stream, chosen, strict=True) if not kept_in)
+            for value, other in itertools.product((0, 1), repeat=2):
+                ratio = chance(value, stream) / (chance(value, inside) * chance(other, outside))
+                worst = max(worst, abs(math.log(ratio)))
+    assert made.undetectable(reports) == pytest.approx(worst, rel=1e-9)
+    if gamma is not None:
+        assert worst == pytest.approx(gamma, abs=5e-5)

@@ -19,11 +19,11 @@ from aggservice.wire import AggregatableReport, Api, ReportBatch, write_reports
 from aggservice.wire.avro.shuffled import read_shuffled
 from aggservice.wire.report.registry_keys import RegistryKeyPair
 from budget import EpsilonDeltaFilter, Receipt
-from ldp_client import Registry, columns_of, l_osue, loloha, randomizer_of, seal_report
+from ldp_client import Registry, columns_of, l_osue, randomized_response, randomizer_of, seal_report
 
 from ...engine.conftest import ORIGIN, Maker
 
-PROTOCOL = loloha(k=12, epsilon_permanent_micro=2_000_000, epsilon_first_micro=450_000, calibration="exact")
+PROTOCOL = randomized_response(k=12, epsilon_micro=450_000)
 NAME = randomizer_of(PROTOCOL)
 ALARM = 1e-9
 KEYS = RegistryKeyPair.create(SecureBits())
@@ -48,20 +48,11 @@ def collection(maker: Maker, users: int) -> tuple[np.ndarray, list[AggregatableR
     columns = PROTOCOL.fleet(users, SecureBits()).report(values)
     keys = maker.keys.public(maker.clock)
     reports = []
-    for device, report in enumerate(reports_of(columns)):
+    for device, report in enumerate(columns.tolist()):
         info = maker.info(api=Api.SHARED_STORAGE, attribution_destination=None)
         token = registry.token(f"device {device}", collection=COLLECTION, shared_info=info)
         reports.append(seal_report(PROTOCOL, report, shared_info=info, keys=keys, bits=maker.bits, token=token))
     return values, reports
-
-
-def reports_of(columns):  # type: ignore[no-untyped-def]
-    from ldp_client.protocols.hashed import HashedReport
-    from ldp_client.sampling.hashing import UniversalHash
-
-    for multiplier, addend, value in zip(columns.multipliers, columns.addends, columns.values, strict=True):
-        function = UniversalHash(multiplier=int(multiplier), addend=int(addend), g=PROTOCOL.g)
-        yield HashedReport(function=function, value=int(value))
 
 
 def shuffle(client: Client, job_id: str, reports: list[AggregatableReport], **asked: str) -> Summary:
@@ -92,7 +83,7 @@ def both_ways(maker: Maker, folder: Path, users: int) -> list[str]:
             error = check_estimates(values, summary)
             part = summary.statement.shuffle
             assert part is not None and part.amplified is registered
-            assert part.local_epsilon == "0.45" and part.permanent_epsilon == "2"
+            assert part.local_epsilon == "0.45" and part.permanent_epsilon == ""
             if registered:
                 expected = amplified_micro(
                     AmplificationBound.NUMERICAL, local_micro=450_000, reports=users, delta_atto=10**12
@@ -100,7 +91,7 @@ def both_ways(maker: Maker, folder: Path, users: int) -> list[str]:
                 assert expected == math.ceil(shuffled_epsilon(0.45, users, 1e-6) * 1e6)
                 assert summary.statement.cost == {"epsilon": str(expected / 1e6), "delta": "0.000001"}
                 assert part.assumption == "n honest clients, one collection" in summary.statement.text
-                assert "ε∞ = 2" in summary.statement.text
+                assert "share nothing" in summary.statement.text
                 assert part.collection == COLLECTION and part.registry_key_sha256 == KEYS.public.digest
                 assert "signs one token per client and collection" in summary.statement.text
             else:

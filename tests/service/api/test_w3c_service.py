@@ -295,11 +295,11 @@ def test_a_final_release_cannot_be_recovered_or_lent_to_another_api() -> None:
     with pytest.raises(RecoveryForbiddenError, match="final"):
         ledger.recover_budget(operator="o", reason="r", seq=1)
     terms = ledger_terms()
-    terms.check(good)
+    terms.check(good, 2)
     for bad in (
         Release(mechanisms=(noise,), covers={"attribution-reporting": 1}, parameters=dict(good.parameters)),
         Release(mechanisms=(noise,), covers=dict(good.covers), parameters={"l1": "5", "l0": "5"}),
         Release(mechanisms=(noise, noise), covers=dict(good.covers), parameters=dict(good.parameters)),
     ):
         with pytest.raises(TermsError):
-            terms.check(bad)
+            terms.check(bad, 2)
