@@ -31,7 +31,6 @@ from budget import (
     LaplaceNoise,
     Ledger,
     MemoryStore,
-    Release,
     Signer,
     SqliteStore,
     Staging,
@@ -44,6 +43,7 @@ from budget.witness import SeenLog, seen_in
 
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker
+from releases import TERMS, release_of
 
 SIGNER = Signer(bytes(range(32)))
 
@@ -64,6 +64,7 @@ def create(store: Store, witness: Any, **options: Any) -> Ledger:
         signer=SIGNER,
         clock=ManualClock(),
         bits=SecureBits(),
+        terms=TERMS,
         witness=witness,
         **options,
     )
@@ -77,7 +78,7 @@ def spend(ledger: Ledger, job: str, epsilon: str = "1", unit: int = 0) -> Commit
     return ledger.commit(
         job=JobKey(caller="adtech", job_id=job),
         request_digest=hashlib.sha256(job.encode()).digest(),
-        release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),)),
+        release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
         units=unit.to_bytes(20, "big"),
         result=b"result of " + job.encode(),
     )
@@ -159,7 +160,7 @@ def test_no_result_leaves_before_the_keys_have_seen_its_entry(tmp_path: Path) ->
     arguments: dict[str, Any] = {
         "job": JobKey(caller="adtech", job_id="a"),
         "request_digest": bytes(32),
-        "release": Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),)),
+        "release": release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))),
         "units": bytes(20),
     }
     with pytest.raises(StoreError, match="ask again"):
@@ -213,6 +214,7 @@ def test_a_backup_under_load_has_all_that_was_committed_before_it(
             assert seen.entries > before and verify_store(copied).ok
             copied.close()
             while done <= before:
+                assert thread.is_alive()
                 time.sleep(0)
     finally:
         stop.set()
