@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typer.testing import CliRunner
 from releases import TERMS, release_of
+from typer.testing import CliRunner
 
 from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SeededBits, SystemClock

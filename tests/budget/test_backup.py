@@ -31,7 +31,6 @@ from budget import (
     LaplaceNoise,
     Ledger,
     MemoryStore,
-    Release,
     Signer,
     SqliteStore,
     Staging,
@@ -41,6 +40,8 @@ from budget import (
 from budget.backup import copy_ledger, copy_to_file
 from budget.errors import LedgerMismatchError, LedgerRewoundError, StoreError
 from budget.witness import SeenLog, seen_in
+
+from .releases import TERMS, release_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker
@@ -61,6 +62,7 @@ def create(store: Store, witness: Any, **options: Any) -> Ledger:
     return Ledger.create(
         store,
         filter=EpsilonDeltaFilter(),
+        terms=TERMS,
         signer=SIGNER,
         clock=ManualClock(),
         bits=SecureBits(),
@@ -77,7 +79,7 @@ def spend(ledger: Ledger, job: str, epsilon: str = "1", unit: int = 0) -> Commit
     return ledger.commit(
         job=JobKey(caller="adtech", job_id=job),
         request_digest=hashlib.sha256(job.encode()).digest(),
-        release=Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse(epsilon)),)),
+        release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
         units=unit.to_bytes(20, "big"),
         result=b"result of " + job.encode(),
     )
@@ -159,7 +161,7 @@ def test_no_result_leaves_before_the_keys_have_seen_its_entry(tmp_path: Path) ->
     arguments: dict[str, Any] = {
         "job": JobKey(caller="adtech", job_id="a"),
         "request_digest": bytes(32),
-        "release": Release(mechanisms=(LaplaceNoise(epsilon=Epsilon.parse("1")),)),
+        "release": release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))),
         "units": bytes(20),
     }
     with pytest.raises(StoreError, match="ask again"):
