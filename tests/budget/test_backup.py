@@ -41,6 +41,8 @@ from budget.backup import copy_ledger, copy_to_file
 from budget.errors import LedgerMismatchError, LedgerRewoundError, StoreError
 from budget.witness import SeenLog, seen_in
 
+from .releases import TERMS, release_of
+
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker
 from releases import TERMS, release_of
@@ -61,6 +63,7 @@ def create(store: Store, witness: Any, **options: Any) -> Ledger:
     return Ledger.create(
         store,
         filter=EpsilonDeltaFilter(),
+        terms=TERMS,
         signer=SIGNER,
         clock=ManualClock(),
         bits=SecureBits(),
