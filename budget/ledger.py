@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Final, NotRequired, TypedDict, Unpack
 
 from aggservice.mechanisms import Bits, Clock
 from budget.errors import BudgetError, JobConflictError, LedgerMismatchError, RecoveryForbiddenError, StoreError
 from budget.explain import FIRST_SHOWN, PAGE_MAX, BudgetExhaustedError, Shortfall, explain_page, refusal_text
-from budget.files.staging import Attempt, Manifest, Staging
+from budget.files.staging import Attempt, Manifest, Staging, read_published
 from budget.filters import Filter, Spend
 from budget.jobs import Check, Committed, JobKey, Remaining
 from budget.log.entries import (
@@ -402,7 +401,7 @@ class Ledger:
     def published(self, manifest: Manifest, name: str) -> bytes:
         """Return a published result file; OSError or StagingError if it cannot be read."""
         if self._staging is None:
-            return (Path(manifest.destination) / name).read_bytes()
+            return read_published(manifest, name)
         return self._staging.read(manifest, name)
 
     def check(self, *, caller: str, release: Release, units: Units | UnitSet) -> Check:

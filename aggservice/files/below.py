@@ -7,6 +7,7 @@ the folder leads nowhere, whenever it was put there. ``budget.files.folders`` do
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -49,7 +50,10 @@ class Below:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise OutsideError(f"{steps[-1]} is not a regular file")
-        return os.fdopen(handle, "rb")
+        os.set_blocking(handle, True)
+        raw = io.FileIO(handle)
+        raw.name = os.fspath(path)  # errors then name the path, not the number of a descriptor
+        return io.BufferedReader(raw)
 
     def read(self, path: str | PurePath, most: int) -> bytes:
         """Return a file of at most ``most`` bytes; OSError as ``open``, or if it is larger."""

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Protocol
 
 from aggservice.files.atomic import sync
+from aggservice.files.below import Below
 from aggservice.mechanisms import Bits
 from budget.errors import FormatError, StagingError, StagingRoomError
 from budget.files.folders import move_new, new_file, opened_folder, sync_folder
@@ -78,6 +79,16 @@ class Manifest:
         if found.to_bytes() != raw:
             raise FormatError("these bytes are not a manifest of result files")
         return found
+
+
+def read_published(manifest: Manifest, name: str) -> bytes:
+    """Return a published file of this machine; OSError if it is behind a link or longer than when it was published.
+
+    Its folder belongs to the caller, who may have put anything in its place.
+    """
+    (size,) = [one.size for one in manifest.files if one.name == name]
+    destination = Path(manifest.destination)
+    return Below(folder=Path(destination.anchor)).read(destination / name, size)
 
 
 class Publisher(Protocol):
@@ -363,7 +374,7 @@ class Staging:
     def read(self, manifest: Manifest, name: str) -> bytes:
         """Return a published file; OSError or StagingError if it cannot be read."""
         if not manifest.is_remote:
-            return (Path(manifest.destination) / name).read_bytes()
+            return read_published(manifest, name)
         if self._remote is None:
             raise StagingError("the file is in object storage: open this ledger with object storage")
         return self._remote.read(manifest, name)

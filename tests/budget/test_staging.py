@@ -430,3 +430,21 @@ def test_a_link_in_the_place_of_a_file_is_neither_replaced_nor_followed(ledger: 
         (tmp_path / "out" / name).unlink()
     assert ledger.job("adtech", "job") is not None
     assert contents(tmp_path / "out") == {"summary-1-of-2": b"noise1", "summary-2-of-2": b"noise2"}
+
+
+def test_a_published_file_is_read_through_no_link_and_no_longer_than_it_was(ledger: Ledger, tmp_path: Path) -> None:
+    """Its folder is the caller's: a link to a device, or to a private file, must not be read in its place."""
+    done = commit(ledger, stage(ledger, tmp_path / "out"))
+    assert done.manifest is not None
+    assert ledger.published(done.manifest, "summary-1-of-2") == b"noise1"
+    (tmp_path / "out" / "summary-1-of-2").write_bytes(b"noise1 and more")
+    with pytest.raises(OSError, match="more than 6 bytes"):
+        ledger.published(done.manifest, "summary-1-of-2")
+    (tmp_path / "out" / "summary-1-of-2").unlink()
+    (tmp_path / "out" / "summary-1-of-2").symlink_to("/dev/zero")
+    with pytest.raises(OSError):
+        ledger.published(done.manifest, "summary-1-of-2")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (tmp_path / "out").symlink_to(tmp_path / "moved")
+    with pytest.raises(OSError):
+        ledger.published(done.manifest, "summary-2-of-2")

@@ -6,7 +6,6 @@ neither a link nor a race between check and opening leads outside.
 
 from __future__ import annotations
 
-import io
 import os
 import stat
 from collections.abc import Iterator
@@ -16,13 +15,13 @@ from typing import BinaryIO
 
 from aggservice.engine import AvroShards, ResultWriteError
 from aggservice.engine.errors import InputReadError
+from aggservice.files.below import Below
 from aggservice.service.errors import PathRefusedError
 
 _MAX_PATH_CHARACTERS = 1024
 _MAX_DEPTH = 32
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def parts_of(path: str) -> tuple[str, ...]:
@@ -120,17 +119,10 @@ class Folder:
         parts = parts_of(path)
         with self._enter(parts[:-1]) as descriptor:
             _refuse_link(descriptor, parts[-1])
-            try:
-                file = os.open(parts[-1], _FILE, dir_fd=descriptor)
-            except OSError as problem:
-                raise InputReadError(f"{path!r} cannot be opened: {problem.strerror}") from problem
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            os.close(file)
-            raise InputReadError(f"{path!r} is not a file")
-        os.set_blocking(file, True)
-        raw = io.FileIO(file)
-        raw.name = path  # errors then name the path, not the number of a descriptor
-        return io.BufferedReader(raw)
+        try:
+            return Below(folder=self.root).open(path)
+        except OSError as problem:
+            raise InputReadError(f"{path!r} cannot be opened: {problem.strerror or problem}") from problem
 
     def size(self, path: str) -> int:
         """Return how many bytes a file has."""
