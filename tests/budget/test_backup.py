@@ -45,7 +45,6 @@ from .releases import TERMS, release_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 import race_worker
-from releases import TERMS, release_of
 
 SIGNER = Signer(bytes(range(32)))
 
@@ -67,7 +66,6 @@ def create(store: Store, witness: Any, **options: Any) -> Ledger:
         signer=SIGNER,
         clock=ManualClock(),
         bits=SecureBits(),
-        terms=TERMS,
         witness=witness,
         **options,
     )
