@@ -159,11 +159,16 @@ warm()
 
 
 def backup_and_restore(folder: Path, ready: Any) -> None:
-    """Back up and restore one ledger after another, until the process is killed."""
+    """Back up and restore one ledger after another, until the process is killed; ``ready`` after the first ones."""
     runner = CliRunner()
-    ready.send(True)
-    ready.close()
     for number in range(1_000_000):
         backup, place = folder / f"b{os.getpid()}-{number}.db", folder / f"r{os.getpid()}-{number}.db"
-        runner.invoke(app, ["ledger", "backup", str(folder / "ledger.db"), str(backup)])
-        runner.invoke(app, ["ledger", "restore", str(backup), str(place), "--keys", str(folder / "copy.json")])
+        for arguments in (
+            ("backup", folder / "ledger.db", backup),
+            ("restore", backup, place, "--keys", folder / "copy.json"),
+        ):
+            done = runner.invoke(app, ["ledger", *map(str, arguments)])
+            assert done.exit_code == 0, done.output
+        if not number:
+            ready.send(True)
+            ready.close()
