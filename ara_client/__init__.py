@@ -16,57 +16,51 @@ from aggservice.exports import exports_of
 
 if TYPE_CHECKING:
     from ara_client.browser import Browser
-    from ara_client.delivery.sending import SendResult
-    from ara_client.errors import AraClientError
+    from ara_client.config import Config
     from ara_client.event_noise.corrector import Corrector
     from ara_client.event_noise.response import channel_capacity, draw_states, response_rate
     from ara_client.event_noise.state_space import StateSpace, TriggerDataSpec, count_states
     from ara_client.fleet.columns import FleetReports, SourceColumns, TriggerColumns
     from ara_client.fleet.fleet import Fleet, FleetRules, TriggerOutcome, match_table
-    from ara_client.randomness import FixedDraws
+    from ara_client.randomness import FixedChoices
     from ara_client.registration.source import parse_source
     from ara_client.reports import AggregatableAttributionReport, EventLevelReport, VerboseDebugReport
     from ara_client.requests import Request, Response
-    from ara_client.vendor import VendorValues
 else:
     __getattr__ = exports_of(
         __name__,
         {
             "browser": ("Browser",),
-            "delivery.sending": ("SendResult",),
-            "errors": ("AraClientError",),
             "event_noise.corrector": ("Corrector",),
             "event_noise.response": ("channel_capacity", "draw_states", "response_rate"),
             "event_noise.state_space": ("StateSpace", "TriggerDataSpec", "count_states"),
             "fleet.columns": ("FleetReports", "SourceColumns", "TriggerColumns"),
             "fleet.fleet": ("Fleet", "FleetRules", "TriggerOutcome", "match_table"),
-            "randomness": ("FixedDraws",),
+            "randomness": ("FixedChoices",),
             "registration.source": ("parse_source",),
             "reports": ("AggregatableAttributionReport", "EventLevelReport", "VerboseDebugReport"),
             "requests": ("Request", "Response"),
-            "vendor": ("VendorValues",),
+            "config": ("Config",),
         },
     )
 
 __all__ = [
     "AggregatableAttributionReport",
-    "AraClientError",
     "Browser",
+    "Config",
     "Corrector",
     "EventLevelReport",
-    "FixedDraws",
+    "FixedChoices",
     "Fleet",
     "FleetReports",
     "FleetRules",
     "Request",
     "Response",
-    "SendResult",
     "SourceColumns",
     "StateSpace",
     "TriggerColumns",
     "TriggerDataSpec",
     "TriggerOutcome",
-    "VendorValues",
     "VerboseDebugReport",
     "channel_capacity",
     "count_states",

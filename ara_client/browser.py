@@ -21,16 +21,14 @@ from dataclasses import replace
 
 from aggservice.mechanisms import Bits, Clock, ManualClock
 from aggservice.wire import Origin, PublicKeySet
-from ara_client.delivery.assembly import Assembler
-from ara_client.delivery.sending import Delivery, Send, SendResult
-from ara_client.errors import ConfigurationError
+from aggservice.wire.device import DeviceConfigError, Send, always_sent
+from ara_client.config import Config
 from ara_client.origins import parse_suitable_origin
-from ara_client.randomness import Draws, RandomDraws
+from ara_client.randomness import DrawnChoices, RandomChoices
 from ara_client.reports import OutgoingReport
-from ara_client.requests import Exchange, Registrar, Request, Response
-from ara_client.storage.browser_state import BrowserState
-from ara_client.storage.pending import PendingReport
-from ara_client.vendor import VendorValues
+from ara_client.requests import OpenRequest, Registrar, Request, Response
+from ara_client.sending import Assembler, ReportPost
+from ara_client.storage.browser_state import BrowserState, PendingReport
 
 _BEGINNING_MS = -(1 << 62)
 _END_MS = 1 << 62
@@ -49,17 +47,17 @@ class Browser:
         *,
         clock: Clock,
         bits: Bits,
-        config: VendorValues | None = None,
+        config: Config | None = None,
         keys: PublicKeySet | Mapping[str, PublicKeySet] | None = None,
-        draws: Draws | None = None,
+        draws: RandomChoices | None = None,
         send: Send | None = None,
     ) -> None:
-        self.config = VendorValues() if config is None else config
+        self.config = Config() if config is None else config
         self._clock = clock
-        self._state = BrowserState(self.config, RandomDraws(bits, self.config) if draws is None else draws)
+        self._state = BrowserState(self.config, DrawnChoices(bits, self.config) if draws is None else draws)
         self._registrar = Registrar(self._state)
         assembler = None if keys is None else Assembler(self._keys_by_coordinator(keys), bits)
-        self._delivery = Delivery(self._state, clock, assembler, _always_sent if send is None else send)
+        self._delivery = ReportPost(self._state, clock, assembler, always_sent if send is None else send)
 
     def register(self, request: Request, *responses: Response) -> list[OutgoingReport]:
         """Process a request and its chain of responses, all arriving now; return the reports sent immediately.
@@ -72,16 +70,16 @@ class Browser:
         exchange.finish()
         return self._delivery.flush()
 
-    def start(self, request: Request) -> Exchange:
+    def start(self, request: Request) -> OpenRequest:
         """Start a request whose responses arrive one by one; see ``respond`` and ``finish``."""
         return self._registrar.start(request)
 
-    def respond(self, exchange: Exchange, response: Response) -> list[OutgoingReport]:
+    def respond(self, exchange: OpenRequest, response: Response) -> list[OutgoingReport]:
         """Process one response of an open request; return the reports sent immediately."""
         exchange.respond(response, self._clock.now_ms())
         return self._delivery.flush()
 
-    def finish(self, exchange: Exchange) -> list[OutgoingReport]:
+    def finish(self, exchange: OpenRequest) -> list[OutgoingReport]:
         """End a request; return the reports sent immediately."""
         exchange.finish()
         return self._delivery.flush()
@@ -95,7 +93,7 @@ class Browser:
             return self._delivery.flush()
         clock = self._clock
         if not isinstance(clock, ManualClock):
-            raise ConfigurationError("this clock cannot be advanced: call advance() without a time, or use ManualClock")
+            raise DeviceConfigError("this clock cannot be advanced: call advance() without a time, or use ManualClock")
         arrived = self._delivery.flush()
         while self._delivery.online:
             due_ms = self._state.pending.next_due_ms()
@@ -183,10 +181,6 @@ class Browser:
         if isinstance(keys, PublicKeySet):
             return dict.fromkeys(self.config.aggregation_coordinators, keys)
         return {parse_suitable_origin(url): own for url, own in keys.items()}
-
-
-def _always_sent(report: OutgoingReport) -> SendResult:
-    return SendResult.SENT
 
 
 def _as_due(pending: PendingReport) -> OutgoingReport:

@@ -1,7 +1,7 @@
 """The constants of the specification, equal in every browser.
 
 WICG Attribution Reporting, section "Constants", durations in milliseconds. The values that a browser may choose
-are in ``ara_client.vendor``.
+are in ``ara_client.config``.
 """
 
 from __future__ import annotations

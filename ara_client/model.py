@@ -30,7 +30,7 @@ class Source:
     src_key: int
 
 
-class Report(NamedTuple):
+class PaperReport(NamedTuple):
     """An aggregatable report (r, k, v) with its trigId; the null report has neither key nor value."""
 
     report_id: int
@@ -54,7 +54,7 @@ class SummaryClient:
 
     def register_trigger(
         self, now: int, *, dest: str, trig_id: int, trig_filt: frozenset[str], trig_key: int, trig_value: int
-    ) -> Report:
+    ) -> PaperReport:
         r = int.from_bytes(self._bits.read(16), "big")
         self.sources = [s for s in self.sources if s.exp_date > now]
         if trig_value > 0:
@@ -63,8 +63,8 @@ class SummaryClient:
                     if self.l0[s] + 1 <= self.lambda0 and self.l1[s] + trig_value <= self.lambda1:
                         self.l0[s] += 1
                         self.l1[s] += trig_value
-                        return Report(r, s.src_key | trig_key, trig_value, trig_id)
-        return Report(r, None, None, trig_id)
+                        return PaperReport(r, s.src_key | trig_key, trig_value, trig_id)
+        return PaperReport(r, None, None, trig_id)
 
 
 class TrigSpec(NamedTuple):

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from aggservice.wire import Origin, parse_origin
+from aggservice.wire.device import DeviceError
 from aggservice.wire.origins import parse_url
-from ara_client.errors import RequestError
+
+
+class RequestError(DeviceError, ValueError):
+    """The caller describes a request that no browser sends: an unsuitable context, or an impossible header."""
 
 
 def parse_suitable_origin(text: str) -> Origin:

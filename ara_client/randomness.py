@@ -1,7 +1,7 @@
 """Every random choice of a browser, in one object: noise, null reports, delays, ids and order.
 
-``RandomDraws`` draws them from ``Bits``. For a run with known results, pass the browser another ``Draws``;
-``FixedDraws`` makes the choices that interoperability cases assume: no noise, longest delays, nothing shuffled.
+``DrawnChoices`` draws them from ``Bits``. For a run with known results, pass the browser another ``RandomChoices``;
+``FixedChoices`` makes the choices that interoperability cases assume: no noise, longest delays, nothing shuffled.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Protocol, TypeVar
 from uuid import UUID
 
 from aggservice.mechanisms import Bits, bernoulli, uniform_below
+from ara_client.config import Config
 from ara_client.event_noise.response import draw_state
 from ara_client.event_noise.state_space import StateReport, StateSpace
-from ara_client.vendor import VendorValues
 
 T = TypeVar("T")
 
 
-class Draws(Protocol):
+class RandomChoices(Protocol):
     """The random choices of a browser."""
 
     def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
@@ -42,15 +42,15 @@ class Draws(Protocol):
         """Reorder the list randomly."""
 
 
-class RandomDraws:
+class DrawnChoices:
     """The choices of a browser as shipped, drawn from ``bits``; no probability is rounded to a double."""
 
-    def __init__(self, bits: Bits, vendor: VendorValues) -> None:
+    def __init__(self, bits: Bits, config: Config) -> None:
         self._bits = bits
-        self._vendor = vendor
+        self._config = config
         self._null_rates = {
-            True: Fraction(str(vendor.null_rate_including_source_time)),
-            False: Fraction(str(vendor.null_rate_excluding_source_time)),
+            True: Fraction(str(config.null_rate_including_source_time)),
+            False: Fraction(str(config.null_rate_excluding_source_time)),
         }
 
     def response(self, space: StateSpace, epsilon: float) -> Sequence[StateReport] | None:
@@ -66,12 +66,12 @@ class RandomDraws:
 
     def aggregatable_delay_ms(self) -> int:
         """Draw a delay, uniform over the span."""
-        span = self._vendor.aggregatable_delay_span_ms
-        return self._vendor.aggregatable_min_delay_ms + (uniform_below(self._bits, span) if span else 0)
+        span = self._config.aggregatable_delay_span_ms
+        return self._config.aggregatable_min_delay_ms + (uniform_below(self._bits, span) if span else 0)
 
     def offline_delay_ms(self) -> int:
         """Draw a delay, uniform between the least and the most."""
-        least, most = self._vendor.offline_delay_ms
+        least, most = self._config.offline_delay_ms
         return least + uniform_below(self._bits, most - least + 1)
 
     def report_id(self) -> str:
@@ -85,14 +85,14 @@ class RandomDraws:
             items[last], items[other] = items[other], items[last]
 
 
-class FixedDraws:
+class FixedChoices:
     """Fixed choices: true reports, no null reports and the longest delays, unless the attributes say otherwise.
 
     ``fake_reports`` (pairs of trigger data and window) and ``null_days`` apply until they are set again.
     """
 
-    def __init__(self, vendor: VendorValues) -> None:
-        self._vendor = vendor
+    def __init__(self, config: Config) -> None:
+        self._config = config
         self._reports = 0
         self.fake_reports: Sequence[tuple[int, int]] | None = None
         self.null_days: frozenset[int] = frozenset()
@@ -114,11 +114,11 @@ class FixedDraws:
 
     def aggregatable_delay_ms(self) -> int:
         """Return the longest delay."""
-        return self._vendor.aggregatable_min_delay_ms + self._vendor.aggregatable_delay_span_ms
+        return self._config.aggregatable_min_delay_ms + self._config.aggregatable_delay_span_ms
 
     def offline_delay_ms(self) -> int:
         """Return the longest delay."""
-        return self._vendor.offline_delay_ms[1]
+        return self._config.offline_delay_ms[1]
 
     def report_id(self) -> str:
         """Return a UUID that counts up."""

@@ -8,34 +8,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import floor
 from typing import Any, ClassVar
 
-from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import Contribution, Origin
-from aggservice.wire.json_text import write_json
+from aggservice.wire.device import SentReport, UnsealedReportError
+from aggservice.wire.report.body import write_json
 from ara_client.constants import DEFAULT_FILTERING_ID_MAX_BYTES, SECOND_MS, WELL_KNOWN
-from ara_client.errors import UnsealedReportError
 
 JsonMap = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutgoingReport(ABC):
-    """The base of every report: the origin that receives it and the time it was sent."""
+class OutgoingReport(SentReport, ABC):
+    """The base of every report: the origin that receives it; the endpoint follows (WICG, "generate a report URL")."""
 
+    url: str = field(init=False, compare=False)
     reporting_origin: Origin
-    time_ms: int | None = None
 
     #: The last part of the endpoint's path; the immediate copy of a report goes below ``debug/``.
     endpoint: ClassVar[str]
 
-    @property
-    def url(self) -> str:
-        """The endpoint (WICG, "generate a report URL")."""
+    def __post_init__(self) -> None:
         copy = "debug/" if getattr(self, "debug", False) else ""
-        return f"{self.reporting_origin}{WELL_KNOWN}{copy}{self.endpoint}"
+        object.__setattr__(self, "url", f"{self.reporting_origin}{WELL_KNOWN}{copy}{self.endpoint}")
 
     @abstractmethod
     def to_dict(self) -> Any:
@@ -87,8 +84,8 @@ class EventLevelReport(OutgoingReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableReport(OutgoingReport):
-    """The base of both kinds of aggregatable reports. ``sealed`` is the encrypted body; None without a key.
+class SealableReport(OutgoingReport):
+    """The base of both kinds of aggregatable reports.
 
     ``contributions`` are the true ones, without the nulls that pad the payload; they never leave the device in the
     clear.
@@ -99,7 +96,6 @@ class AggregatableReport(OutgoingReport):
     destination: str
     coordinator: Origin
     contributions: tuple[Contribution, ...]
-    sealed: WireReport | None = None
 
     def to_dict(self) -> JsonMap:
         """Return the body; raise ``UnsealedReportError`` if the browser had no key."""
@@ -109,7 +105,7 @@ class AggregatableReport(OutgoingReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableAttributionReport(AggregatableReport):
+class AggregatableAttributionReport(SealableReport):
     """A report with attributed contributions, or a null report. ``source_time_ms`` is None if excluded."""
 
     endpoint = "report-aggregate-attribution"
@@ -132,7 +128,7 @@ class AggregatableAttributionReport(AggregatableReport):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableDebugReport(AggregatableReport):
+class AggregatableDebugReport(SealableReport):
     """An aggregatable report about the outcome of a registration."""
 
     endpoint = "debug/report-aggregate-debug"

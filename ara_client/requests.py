@@ -14,8 +14,7 @@ from ara_client.attribution.debug import send_source_debug
 from ara_client.attribution.outcomes import TriggerEvent
 from ara_client.attribution.source import store_source
 from ara_client.attribution.trigger import attribute
-from ara_client.errors import RequestError
-from ara_client.origins import parse_suitable_origin
+from ara_client.origins import RequestError, parse_suitable_origin
 from ara_client.registration.headers import (
     INFO_HEADER,
     OS_SOURCE_HEADER,
@@ -32,7 +31,7 @@ from ara_client.registration.headers import (
     parse_os_registrations,
     printable,
 )
-from ara_client.registration.problems import Problem
+from ara_client.registration.nodes import Problem
 from ara_client.registration.source import SourceRegistration, parse_source
 from ara_client.registration.trigger import parse_trigger
 from ara_client.reports import VerboseDebugData, VerboseDebugReport
@@ -79,7 +78,7 @@ class _Navigation:
     os_buffer: list[OsRegistration] = field(default_factory=list)
 
 
-class Exchange:
+class OpenRequest:
     """An open request: call ``respond`` for each response in order, then ``finish``."""
 
     def __init__(self, registrar: Registrar, request: Request, context: Origin, eligibility: Eligibility) -> None:
@@ -106,7 +105,7 @@ class Registrar:
         self._state = state
         self._navigations: dict[str, _Navigation] = {}
 
-    def start(self, request: Request) -> Exchange:
+    def start(self, request: Request) -> OpenRequest:
         """Start a request; raise ``RequestError`` if no browser would send it."""
         context = parse_suitable_origin(request.context)
         eligibility = parse_eligible(request.eligible)
@@ -115,7 +114,7 @@ class Registrar:
                 f"no browser sends Attribution-Reporting-Eligible: {request.eligible}; "
                 "use navigation-source, event-source, trigger, or the last two together"
             )
-        return Exchange(self, request, context, eligibility)
+        return OpenRequest(self, request, context, eligibility)
 
     def enter(self, request: Request, eligibility: Eligibility) -> _Navigation | None:
         """Return the navigation of a request, or None if its sources are not navigation sources."""
@@ -127,7 +126,7 @@ class Registrar:
         navigation.open_requests += 1
         return navigation
 
-    def leave(self, exchange: Exchange, name: str | None) -> None:
+    def leave(self, exchange: OpenRequest, name: str | None) -> None:
         """End a request; the last one of a navigation passes the buffered registrations to the operating system."""
         navigation = exchange.navigation
         if navigation is None:
@@ -139,7 +138,7 @@ class Registrar:
             if name is not None:
                 del self._navigations[name]
 
-    def process(self, exchange: Exchange, response: Response, now_ms: int) -> None:
+    def process(self, exchange: OpenRequest, response: Response, now_ms: int) -> None:
         """Process one response (WICG, "process an attribution eligible response")."""
         url = parse_url(response.url)
         if url is None or not url.origin.suitable:
@@ -157,7 +156,7 @@ class Registrar:
             return
         web, system = (source, os_source) if has_source else (trigger, os_trigger)
         platform = choose_platform(
-            web, system, info.preferred_platform, os_supported=self._state.vendor.os_registration_supported
+            web, system, info.preferred_platform, os_supported=self._state.config.os_registration_supported
         )
         if platform == "os":
             assert system is not None
@@ -168,11 +167,11 @@ class Registrar:
             handle(exchange, web, info, url.origin, response.debug_allowed, now_ms)
 
     def _process_source(
-        self, exchange: Exchange, header: str, info: RegistrationInfo, origin: Origin, debug: bool, now_ms: int
+        self, exchange: OpenRequest, header: str, info: RegistrationInfo, origin: Origin, debug: bool, now_ms: int
     ) -> None:
         source_type = exchange.eligibility.source_type
         assert source_type is not None
-        parsed = parse_source(header, source_type, self._state.vendor)
+        parsed = parse_source(header, source_type, self._state.config)
         if parsed.value is None:
             self._report_error(exchange, SOURCE_HEADER, header, info, origin, parsed.problems)
             return
@@ -191,9 +190,9 @@ class Registrar:
         send_source_debug(self._state, source, store_source(self._state, source))
 
     def _process_trigger(
-        self, exchange: Exchange, header: str, info: RegistrationInfo, origin: Origin, debug: bool, now_ms: int
+        self, exchange: OpenRequest, header: str, info: RegistrationInfo, origin: Origin, debug: bool, now_ms: int
     ) -> None:
-        parsed = parse_trigger(header, self._state.vendor)
+        parsed = parse_trigger(header, self._state.config)
         if parsed.value is None:
             self._report_error(exchange, TRIGGER_HEADER, header, info, origin, parsed.problems)
             return
@@ -208,7 +207,7 @@ class Registrar:
         attribute(self._state, trigger)
 
     def _process_os(
-        self, exchange: Exchange, header: str, info: RegistrationInfo, origin: Origin, *, is_source: bool
+        self, exchange: OpenRequest, header: str, info: RegistrationInfo, origin: Origin, *, is_source: bool
     ) -> None:
         registrations = parse_os_registrations(header)
         if registrations is None:
@@ -226,7 +225,7 @@ class Registrar:
             del navigation.os_buffer[:_MAX_BUFFERED_OS_REGISTRATIONS]
             self._delegate(exchange, full, "os-source-delegated")
 
-    def _delegate(self, exchange: Exchange, registrations: Sequence[OsRegistration], kind: str) -> None:
+    def _delegate(self, exchange: OpenRequest, registrations: Sequence[OsRegistration], kind: str) -> None:
         """Send the debug reports of registrations that are passed to the operating system."""
         for registration in registrations:
             url = registration.url
@@ -236,7 +235,7 @@ class Registrar:
 
     def _report_error(
         self,
-        exchange: Exchange,
+        exchange: OpenRequest,
         name: str,
         header: str,
         info: RegistrationInfo,

@@ -9,21 +9,32 @@ from typing import TYPE_CHECKING
 
 from aggservice.exports import exports_of
 from budget.amounts import Delta, Epsilon, Rho
+from budget.answers import BudgetExhaustedError, Check, Committed, JobKey
 from budget.errors import AmountError, BudgetError
-from budget.explain import BudgetExhaustedError
 from budget.files.staging import Staging
-from budget.filters import EpsilonDeltaFilter, Filter, Spend, ZcdpFilter
-from budget.jobs import Check, Committed, JobKey
+from budget.filters import FILTERS, EpsilonDeltaFilter, Filter, Spend, ZcdpFilter
 from budget.ledger import Ledger
 from budget.log.export import ExportedLog, write_log
 from budget.log.proofs import Receipt, Signer
-from budget.release import GaussianNoise, LaplaceDiscovery, LaplaceNoise, LocalReports, Release, ShuffledReports
+from budget.mechanisms import (
+    DISCOVERY_RULES,
+    MECHANISMS,
+    DiscoveryRule,
+    GaussianNoise,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    LocalReports,
+    Mechanism,
+    OneUseNoise,
+    Sensitivity,
+    ShuffledReports,
+)
+from budget.release import Release
 from budget.store import Store
 from budget.stores.locations import open_store
-from budget.stores.memory import MemoryStore
 from budget.stores.postgres import PostgresStore
-from budget.stores.sqlite import SqliteStore
-from budget.terms import Sensitivity, Terms
+from budget.stores.sqlite import MemoryStore, SqliteStore
+from budget.terms import Terms
 from budget.units import UnitSet
 
 if TYPE_CHECKING:
@@ -32,12 +43,16 @@ else:
     __getattr__ = exports_of(__name__, {"audit.verify": ("verify_log", "verify_store")})
 
 __all__ = [
+    "DISCOVERY_RULES",
+    "FILTERS",
+    "MECHANISMS",
     "AmountError",
     "BudgetError",
     "BudgetExhaustedError",
     "Check",
     "Committed",
     "Delta",
+    "DiscoveryRule",
     "Epsilon",
     "EpsilonDeltaFilter",
     "ExportedLog",
@@ -48,7 +63,9 @@ __all__ = [
     "LaplaceNoise",
     "Ledger",
     "LocalReports",
+    "Mechanism",
     "MemoryStore",
+    "OneUseNoise",
     "PostgresStore",
     "Receipt",
     "Release",

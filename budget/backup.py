@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from aggservice.files.atomic import sync
 from budget.errors import LedgerMismatchError, StoreError
-from budget.files.folders import move_new, opened_folder, sync_folder
+from budget.files.staging import move_new, opened_folder, sync_folder
 from budget.log.entries import Genesis, ReleaseEntry, entry_from_bytes
 from budget.store import Store, Transaction
 from budget.stores.sqlite import SqliteStore

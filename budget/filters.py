@@ -7,21 +7,15 @@ Appendix B (docs/bibliography.md names the paper).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
-from budget.amounts import (
-    ATTO,
-    ATTO_PLACES,
-    LIMIT_MAX_MICRO,
-    MICRO,
-    MICRO_PLACES,
-    decimal_text,
-    limit_units,
-    zcdp_of_pure,
-)
-from budget.errors import AmountTooLargeError, BudgetError, FormatError, MechanismNotAllowedError
-from budget.release import GaussianNoise, LaplaceDiscovery, Release, ShuffledReports
+from aggservice.kinds import Kinds
+from budget.amounts import ATTO, ATTO_PLACES, LIMIT_MAX_MICRO, MICRO, MICRO_PLACES, decimal_text, limit_units
+from budget.errors import AmountTooLargeError, BudgetError, FormatError
+from budget.mechanisms import Mechanism
+from budget.release import Release
 
 USES_UNBOUNDED: Final = 2**32 - 1
 """The largest count of uses, which is the limit in a ledger without a bound on uses."""
@@ -71,109 +65,109 @@ def _checked_limits(loss_micro: int, delta_atto: int, uses: int | None) -> None:
         raise BudgetError("the bound on uses must be a positive number below 2³² − 1")
 
 
-def _sum_deltas(release: Release) -> int:
-    priced = LaplaceDiscovery | GaussianNoise | ShuffledReports
-    total = sum(one.delta.atto for one in release.mechanisms if isinstance(one, priced))
-    if not total <= ATTO:
-        raise AmountTooLargeError("the deltas of one release add up to more than 1: give smaller deltas")
-    return total
-
-
-def _uses(release: Release, limit: Spend) -> int:
-    """Return how many uses a release takes: one, or all of them if it is final.
-
-    A shuffle hides the order of reports but shows their contents: a second shuffle of all but one of them would reveal
-    the missing report. Because a shuffle takes every use, it is the first and the last release of each of its units.
-    The same holds for reports that their devices count as released once.
-    """
-    return limit.uses if release.final else 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EpsilonDeltaFilter:
-    """Sums of ε and of δ per unit (the paper, Algorithm 1), and a bound on uses. Default limits: ε* = 64, δ* = 10⁻⁵."""
+class Filter(ABC):
+    """The filter of a ledger. A subclass names the loss that it counts and has the field ``<loss_name>_micro``.
 
-    epsilon_micro: int = 64 * MICRO
+    ``delta_atto`` is the limit on δ, ``uses`` on the number of releases (None: unbounded).
+    """
+
+    name: ClassVar[str]
+    loss_name: ClassVar[str]
+    sign: ClassVar[str]
+    """The sign of the loss in words, such as ε."""
+
     delta_atto: int = ATTO // 10**5
     uses: int | None = None
 
+    def __post_init__(self) -> None:
+        _checked_limits(self.loss_micro, self.delta_atto, self.uses)
+
+    @property
+    def loss_micro(self) -> int:
+        """The limit on the loss, in 10⁻⁶."""
+        found: int = getattr(self, f"{self.loss_name}_micro")
+        return found
+
+    @property
+    def limit(self) -> Spend:
+        """What one unit may spend in total."""
+        uses = USES_UNBOUNDED if self.uses is None else self.uses
+        return Spend(loss_micro=self.loss_micro, delta_atto=self.delta_atto, uses=uses)
+
+    @abstractmethod
+    def loss(self, mechanism: Mechanism) -> int:
+        """Return the loss of one mechanism in 10⁻⁶, rounded up; MechanismNotAllowedError if it has no price here."""
+
+    def cost(self, release: Release) -> Spend:
+        """Return what each unit pays: the sums of loss and δ over the mechanisms, and one use, or all if it is final.
+
+        A shuffle hides the order of reports but shows their contents: a second shuffle of all but one of them would
+        reveal the missing report. Because a shuffle takes every use, it is the first and the last release of each of
+        its units. The same holds for reports that their devices count as released once.
+        """
+        loss = sum(self.loss(one) for one in release.mechanisms)
+        delta = sum(one.delta_atto for one in release.mechanisms)
+        if not delta <= ATTO:
+            raise AmountTooLargeError("the deltas of one release add up to more than 1: give smaller deltas")
+        return Spend(loss_micro=loss, delta_atto=delta, uses=self.limit.uses if release.final else 1)
+
+    @classmethod
+    def of_texts(cls, loss: str, delta: str, uses: int | None) -> Self:
+        """Read limits from decimal text, rounding down to the grid."""
+        limits: dict[str, Any] = {
+            f"{cls.loss_name}_micro": limit_units(f"{cls.loss_name} limit", loss, MICRO_PLACES, LIMIT_MAX_MICRO),
+            "delta_atto": limit_units("delta limit", delta, ATTO_PLACES, ATTO, minimum=0),
+        }
+        return cls(**limits, uses=uses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpsilonDeltaFilter(Filter):
+    """Sums of ε and of δ per unit (the paper, Algorithm 1), and a bound on uses. Default limits: ε* = 64, δ* = 10⁻⁵."""
+
     name = "epsilon-delta"
     loss_name = "epsilon"
+    sign = "ε"
 
-    def __post_init__(self) -> None:
-        _checked_limits(self.epsilon_micro, self.delta_atto, self.uses)
+    epsilon_micro: int = 64 * MICRO
+
+    def loss(self, mechanism: Mechanism) -> int:
+        return mechanism.pure_micro
 
     @classmethod
     def parse(cls, *, epsilon: str = "64", delta: str = "0.00001", uses: int | None = None) -> EpsilonDeltaFilter:
         """Read limits from decimal text, rounding down to the grid."""
-        return cls(
-            epsilon_micro=limit_units("epsilon limit", epsilon, MICRO_PLACES, LIMIT_MAX_MICRO),
-            delta_atto=limit_units("delta limit", delta, ATTO_PLACES, ATTO, minimum=0),
-            uses=uses,
-        )
-
-    @property
-    def limit(self) -> Spend:
-        """What one unit may spend in total."""
-        uses = USES_UNBOUNDED if self.uses is None else self.uses
-        return Spend(loss_micro=self.epsilon_micro, delta_atto=self.delta_atto, uses=uses)
-
-    def cost(self, release: Release) -> Spend:
-        """Return the sum of ε and of δ over the mechanisms; MechanismNotAllowedError for Gaussian noise."""
-        loss = 0
-        for one in release.mechanisms:
-            if isinstance(one, GaussianNoise):
-                raise MechanismNotAllowedError(
-                    "Gaussian noise is not pure DP: use a ledger created with the zCDP filter, or Laplace noise"
-                )
-            loss += one.epsilon.micro
-        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=_uses(release, self.limit))
+        return cls.of_texts(epsilon, delta, uses)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ZcdpFilter:
+class ZcdpFilter(Filter):
     """Sums of ρ and of δ per unit under approximate zCDP (the paper, Appendix B), and a bound on uses."""
-
-    rho_micro: int
-    delta_atto: int = ATTO // 10**5
-    uses: int | None = None
 
     name = "zcdp"
     loss_name = "rho"
+    sign = "ρ"
 
-    def __post_init__(self) -> None:
-        _checked_limits(self.rho_micro, self.delta_atto, self.uses)
+    rho_micro: int
+
+    def loss(self, mechanism: Mechanism) -> int:
+        return mechanism.zcdp_micro
 
     @classmethod
     def parse(cls, *, rho: str, delta: str = "0.00001", uses: int | None = None) -> ZcdpFilter:
         """Read limits from decimal text, rounding down to the grid."""
-        return cls(
-            rho_micro=limit_units("rho limit", rho, MICRO_PLACES, LIMIT_MAX_MICRO),
-            delta_atto=limit_units("delta limit", delta, ATTO_PLACES, ATTO, minimum=0),
-            uses=uses,
-        )
-
-    @property
-    def limit(self) -> Spend:
-        """What one unit may spend in total."""
-        uses = USES_UNBOUNDED if self.uses is None else self.uses
-        return Spend(loss_micro=self.rho_micro, delta_atto=self.delta_atto, uses=uses)
-
-    def cost(self, release: Release) -> Spend:
-        """Return the sum of ρ and of δ; a Laplace mechanism of ε costs ε²/2, each rounded up."""
-        loss = sum(
-            one.rho.micro if isinstance(one, GaussianNoise) else zcdp_of_pure(one.epsilon.micro)
-            for one in release.mechanisms
-        )
-        return Spend(loss_micro=loss, delta_atto=_sum_deltas(release), uses=_uses(release, self.limit))
+        return cls.of_texts(rho, delta, uses)
 
 
-Filter = EpsilonDeltaFilter | ZcdpFilter
+FILTERS: Kinds[type[Filter]] = Kinds(
+    "accounting filter", base=Filter, builtin={one.name: one for one in (EpsilonDeltaFilter, ZcdpFilter)}
+)
 
 
 def filter_to_plain(chosen: Filter) -> dict[str, Any]:
     """Return the filter as the plain values of a ledger's first entry."""
-    loss = decimal_text(chosen.limit.loss_micro, MICRO_PLACES)
+    loss = decimal_text(chosen.loss_micro, MICRO_PLACES)
     uses = "unbounded" if chosen.uses is None else str(chosen.uses)
     return {
         "name": chosen.name,
@@ -187,12 +181,8 @@ def filter_from_plain(plain: dict[str, Any]) -> Filter:
     """Read back what ``filter_to_plain`` wrote."""
     try:
         uses = None if plain["uses"] == "unbounded" else int(plain["uses"])
-        if plain["name"] == EpsilonDeltaFilter.name:
-            chosen: Filter = EpsilonDeltaFilter.parse(epsilon=plain["epsilon"], delta=plain["delta"], uses=uses)
-        elif plain["name"] == ZcdpFilter.name:
-            chosen = ZcdpFilter.parse(rho=plain["rho"], delta=plain["delta"], uses=uses)
-        else:
-            raise FormatError(f"{plain['name']!r} is not the name of a filter")
+        kind = FILTERS[plain["name"]]
+        chosen = kind.of_texts(plain[kind.loss_name], plain["delta"], uses)
     except (KeyError, TypeError, ValueError) as problem:
         raise FormatError(f"the filter cannot be read: {problem}") from problem
     if filter_to_plain(chosen) != plain:

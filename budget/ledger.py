@@ -12,11 +12,21 @@ from contextlib import suppress
 from typing import Final, NotRequired, TypedDict, Unpack
 
 from aggservice.mechanisms import Bits, Clock
+from budget.answers import (
+    FIRST_SHOWN,
+    PAGE_MAX,
+    BudgetExhaustedError,
+    Check,
+    Committed,
+    JobKey,
+    Remaining,
+    Shortfall,
+    explain_page,
+    refusal_text,
+)
 from budget.errors import BudgetError, JobConflictError, LedgerMismatchError, RecoveryForbiddenError, StoreError
-from budget.explain import FIRST_SHOWN, PAGE_MAX, BudgetExhaustedError, Shortfall, explain_page, refusal_text
 from budget.files.staging import Attempt, Manifest, Staging, read_published
 from budget.filters import Filter, Spend
-from budget.jobs import Check, Committed, JobKey, Remaining
 from budget.log.entries import (
     Entry,
     Genesis,
@@ -29,8 +39,8 @@ from budget.log.entries import (
     entry_hash,
     entry_to_bytes,
     entry_to_plain,
+    extend,
 )
-from budget.log.merkle import extend
 from budget.log.proofs import Checkpoint, Receipt, Signer, issue
 from budget.release import Release
 from budget.store import PART_UNITS, EntryRow, Head, JobRow, PartRow, Store, Transaction
@@ -298,7 +308,7 @@ class Ledger:
         """
         attempt = result if isinstance(result, Attempt) else None
         try:
-            committed = self._commit(job, request_digest, release, units, result)
+            committed = self._record(job, request_digest, release, units, result)
         except BaseException as problem:
             if attempt is not None:
                 if self._is_uncommitted(job, problem):
@@ -328,7 +338,7 @@ class Ledger:
         except BudgetError:
             return False
 
-    def _commit(
+    def _record(
         self, job: JobKey, request_digest: bytes, release: Release, units: Units | UnitSet, result: bytes | Attempt
     ) -> Committed:
         if self._signer is None:

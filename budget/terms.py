@@ -11,33 +11,13 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from aggservice.mechanisms import discovery_threshold
-from budget.amounts import MICRO_PLACES, decimal_text
 from budget.errors import BudgetError, FormatError, TermsError
-from budget.release import REPORT_UNIT, LaplaceDiscovery, LocalReports, Mechanism, OneUseNoise, Release, ShuffledReports
+from budget.mechanisms import MAX_L1, Mechanism, Sensitivity
+from budget.release import REPORT_UNIT, Release
 
-MAX_L1: Final = 1 << 32
 _NAME_MAX: Final = 64
 _ALWAYS_STATED: Final = ("l1", "l0", "threshold")
 """Derived parameters that a release of sums states. Others may be left out, and so may a threshold of 0."""
-_RANDOMIZER_BYTES: Final = 28
-"""A randomizer's name: 16 bytes of identity, then the length of a report, ε₀ and ε∞ in 4 bytes each (docs/wire.md).
-
-The highest bit of the length says that a device's reports share nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sensitivity:
-    """How much one privacy unit can move the sums: by Λ₁ in total, in at most Λ₀ contributions of at least 1 each."""
-
-    l1: int = 65_536
-    l0: int = 65_536
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.l1 <= MAX_L1:
-            raise TermsError(f"l1 must be an integer from 1 to 2^32, not {self.l1}")
-        if not 1 <= self.l0 <= self.l1:
-            raise TermsError(f"l0 must be an integer from 1 to l1 = {self.l1}, not {self.l0}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,55 +100,9 @@ class Terms:
         Sums: Λ₁, Λ₀ and τ (0 without key discovery), and max_value of ``OneUseNoise``, whose Λ₁ is twice that and whose
         APIs have no bound here. Local reports: their number, ε₀, ε∞ and the bound of their price.
         """
-        first = release.mechanisms[0]
         if release.final and len(release.mechanisms) > 1:
             raise TermsError("local reports and one-use noise must be the only mechanism of a release")
-        if isinstance(first, LocalReports | ShuffledReports):
-            self.sensitivity(release.covers)
-            return _of_local_reports(first, release.parameters.get("randomizer", ""), units)
-        if isinstance(first, OneUseNoise):
-            if not self.bounds.keys().isdisjoint(release.covers):
-                raise TermsError("one-use noise is for APIs without bounds in this ledger")
-            both = str(first.sensitivity)
-            return {"l1": both, "l0": both, "threshold": "0", "max_value": str(first.max_value)}
-        bounds = self.sensitivity(release.covers)
-        found = [one for one in release.mechanisms if isinstance(one, LaplaceDiscovery)]
-        if len(found) > 1:
-            raise TermsError("a release can discover keys once: it has one threshold")
-        tau = 0
-        for one in found:
-            tau = discovery_threshold(
-                epsilon_micro=one.epsilon.micro, delta_atto=one.delta.atto, l0=bounds.l0, l1=bounds.l1
-            )
-        return {"l1": str(bounds.l1), "l0": str(bounds.l0), "threshold": str(tau)}
-
-
-def _of_local_reports(one: LocalReports | ShuffledReports, randomizer: str, units: int) -> dict[str, str]:
-    """Return the derived parameters of local reports; TermsError if their price is not that of their randomizer."""
-    try:
-        raw = bytes.fromhex(randomizer)
-    except ValueError:
-        raw = b""
-    if len(raw) != _RANDOMIZER_BYTES or raw.hex() != randomizer:
-        raise TermsError(f"a release of local reports names their randomizer by 56 hex digits, not {randomizer!r}")
-    local, permanent = int.from_bytes(raw[20:24], "big"), int.from_bytes(raw[24:], "big")
-    priced = one.epsilon if isinstance(one, LocalReports) else one.local
-    if priced.micro != local:
-        stated = decimal_text(local, MICRO_PLACES)
-        raise TermsError(f"the price is for reports of epsilon {priced}, but their randomizer has {stated}")
-    if isinstance(one, ShuffledReports) and one.reports != units:
-        raise TermsError(f"the price is for {one.reports} shuffled reports, but {units} units would pay it")
-    if isinstance(one, ShuffledReports) and (permanent or not raw[16] & 0x80):
-        raise TermsError(
-            "the price is amplified, but the randomizer does not say that a device's reports share nothing, and a "
-            f"later report may show which one was its own: such reports cost their own epsilon, {priced}"
-        )
-    return {
-        "reports": str(units),
-        "local_epsilon": str(priced),
-        "permanent_epsilon": decimal_text(permanent, MICRO_PLACES) if permanent else "",
-        "bound": one.bound.value if isinstance(one, ShuffledReports) else "",
-    }
+        return release.mechanisms[0].derived(self, release, units)
 
 
 def terms_to_plain(terms: Terms) -> dict[str, Any]:

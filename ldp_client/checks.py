@@ -11,9 +11,9 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from ldp_client.errors import ProtocolError, ReportError
+from ldp_client.errors import LdpParameterError, ReportError
 
 Words = NDArray[np.uint64]
 Columns = TypeVar("Columns")
@@ -42,15 +42,15 @@ def is_chance(value: object) -> bool:
 
 
 def check_stream(reports: object) -> None:
-    """Raise ``ProtocolError`` unless the number of reports is an integer of at least 1."""
+    """Raise ``LdpParameterError`` unless the number of reports is an integer of at least 1."""
     if not is_count(reports, 1):
-        raise ProtocolError(f"reports must be an integer of at least 1, not {short_text(reports)}")
+        raise LdpParameterError(f"reports must be an integer of at least 1, not {short_text(reports)}")
 
 
 def check_error_terms(users: object, beta: object) -> None:
-    """Raise ``ProtocolError`` unless there is at least one user and 0 < β < 1."""
+    """Raise ``LdpParameterError`` unless there is at least one user and 0 < β < 1."""
     if not is_count(users, 1) or not is_chance(beta):
-        raise ProtocolError(
+        raise LdpParameterError(
             f"an error bound needs at least one user and 0 < β < 1, got {short_text(users)} users and "
             f"β = {short_text(beta)}"
         )
@@ -116,3 +116,28 @@ def _array(column: object, what: str) -> NDArray[Any]:
             f"{what} must be a numpy array, as `columns` or a fleet returns it, not a {type(column).__name__}"
         )
     return np.asarray(column)
+
+
+def check_value(value: int | np.integer[Any], k: int) -> int:
+    """Return ``value`` as an int; ReportError if it is not an integer in [0, k)."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value < k:
+        raise ReportError(f"a value must be an integer in [0, {k})")
+    return int(value)
+
+
+def check_values(values: ArrayLike, k: int, users: int) -> NDArray[np.int64]:
+    """Return ``values`` as an array with one integer in [0, k) per user."""
+    try:
+        array = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):  # lists of different lengths
+        array = np.empty(0, dtype=np.object_)
+    if array.shape != (users,) or array.dtype.kind not in "iu":
+        raise ReportError(f"values must be {users} integers, one per user, not {array.dtype}{array.shape}")
+    return check_numbers(array, k, "values")
+
+
+def check_users(users: int) -> int:
+    """Return the size of a fleet; ReportError if it is not an integer of at least one."""
+    if isinstance(users, bool) or not isinstance(users, int) or not 0 < users < 1 << 31:
+        raise ReportError(f"users must be an integer from 1 to 2^31 - 1, not {short_text(users)}")
+    return users

@@ -7,7 +7,7 @@ class LdpError(Exception):
     """The base of every error this package raises."""
 
 
-class ProtocolError(LdpError, ValueError):
+class LdpParameterError(LdpError, ValueError):
     """A protocol is not defined for the parameters given."""
 
 

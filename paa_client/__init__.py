@@ -11,34 +11,28 @@ from typing import TYPE_CHECKING
 from aggservice.exports import exports_of
 
 if TYPE_CHECKING:
-    from paa_client.auction.participants import Auction, Bid, InterestGroup, Score
+    from paa_client.auction.participants import Auction, BaseValue, Bid, InterestGroup, Score, Signal
     from paa_client.auction.run import FencedFrame
-    from paa_client.auction.signals import BaseValue, Signal
     from paa_client.browser import Browser
     from paa_client.config import Config, chromium, specification
-    from paa_client.errors import PaaError
-    from paa_client.fleet.fleet import Fleet, FleetReports
+    from paa_client.fleet import Fleet, RecipeReports
     from paa_client.model import PaaSrClient
-    from paa_client.reporting.contributions import Contribution
-    from paa_client.reporting.reports import SentReport
+    from paa_client.reporting.contributions import HistogramContribution
     from paa_client.storage import WindowStorage, WorkletStorage
-    from paa_client.worklet.aggregation import PrivateAggregation
+    from paa_client.worklet import PrivateAggregation
 else:
     __getattr__ = exports_of(
         __name__,
         {
-            "auction.participants": ("Auction", "Bid", "InterestGroup", "Score"),
+            "auction.participants": ("Auction", "BaseValue", "Bid", "InterestGroup", "Score", "Signal"),
             "auction.run": ("FencedFrame",),
-            "auction.signals": ("BaseValue", "Signal"),
             "browser": ("Browser",),
             "config": ("Config", "chromium", "specification"),
-            "errors": ("PaaError",),
-            "fleet.fleet": ("Fleet", "FleetReports"),
+            "fleet": ("Fleet", "RecipeReports"),
             "model": ("PaaSrClient",),
-            "reporting.contributions": ("Contribution",),
-            "reporting.reports": ("SentReport",),
+            "reporting.contributions": ("HistogramContribution",),
             "storage": ("WindowStorage", "WorkletStorage"),
-            "worklet.aggregation": ("PrivateAggregation",),
+            "worklet": ("PrivateAggregation",),
         },
     )
 
@@ -48,16 +42,14 @@ __all__ = [
     "Bid",
     "Browser",
     "Config",
-    "Contribution",
     "FencedFrame",
     "Fleet",
-    "FleetReports",
+    "HistogramContribution",
     "InterestGroup",
-    "PaaError",
     "PaaSrClient",
     "PrivateAggregation",
+    "RecipeReports",
     "Score",
-    "SentReport",
     "Signal",
     "WindowStorage",
     "WorkletStorage",

@@ -13,20 +13,19 @@ from typing import Unpack
 
 from aggservice import wire
 from aggservice.mechanisms import Bits, Clock
+from aggservice.wire.device import CallError, DeviceConfigError, SentReport
 from paa_client.auction.participants import Auction
 from paa_client.auction.run import FencedFrame, run_auction
-from paa_client.config import Api, Config, Rules
-from paa_client.errors import CallError, ConfigError
-from paa_client.journal import Journal
+from paa_client.config import Config, ContextType, Rules
 from paa_client.origins import serialize_origin, site_of
 from paa_client.reporting.budgets import Budgeter
 from paa_client.reporting.contributions import (
     DEFAULT_FILTERING_ID_MAX_BYTES,
     MAX_FILTERING_ID_MAX_BYTES,
     Cause,
-    Contribution,
+    HistogramContribution,
 )
-from paa_client.reporting.reports import Delivery, PendingKey, SentReport, make_report
+from paa_client.reporting.reports import PendingKey, QueuedReport, make_report
 from paa_client.reporting.scopes import (
     NO_DEBUG,
     BatchingScope,
@@ -37,7 +36,87 @@ from paa_client.reporting.scopes import (
 )
 from paa_client.reporting.selection import Selection
 from paa_client.storage import Database, WindowStorage, code_units
-from paa_client.worklet.operations import Operation, OperationRun, clone
+from paa_client.worklet import Operation, OperationRun, clone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostContribution:
+    """One contribution that entered no report."""
+
+    time_ms: int
+    reporting_origin: str
+    site: str
+    api: ContextType
+    cause: Cause
+    contribution: HistogramContribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleLine:
+    """One line in the console of a worklet: an exception, a deadline, an unknown operation."""
+
+    time_ms: int
+    reporting_origin: str
+    operation: str
+    message: str
+
+
+class Journal:
+    """Counts of lost contributions by site, API and cause; with ``keep`` also the contributions themselves.
+
+    Only the simulation reads it, never a page, a worklet or a report.
+    """
+
+    def __init__(self, *, keep: bool) -> None:
+        self._keep = keep
+        self._counts: Counter[tuple[str, ContextType, Cause]] = Counter()
+        self._values: Counter[tuple[str, ContextType, Cause]] = Counter()
+        self.losses: list[LostContribution] = []
+        self.console: list[ConsoleLine] = []
+
+    def record_loss(
+        self,
+        time_ms: int,
+        reporting_origin: str,
+        site: str,
+        api: ContextType,
+        cause: Cause,
+        contribution: HistogramContribution,
+    ) -> None:
+        """Count a contribution that enters no report."""
+        key = (site, api, cause)
+        self._counts[key] += 1
+        self._values[key] += contribution.value
+        if self._keep:
+            self.losses.append(
+                LostContribution(
+                    time_ms=time_ms,
+                    reporting_origin=reporting_origin,
+                    site=site,
+                    api=api,
+                    cause=cause,
+                    contribution=contribution,
+                )
+            )
+
+    def log(self, time_ms: int, reporting_origin: str, operation: str, message: str) -> None:
+        """Write a line to the console."""
+        self.console.append(
+            ConsoleLine(time_ms=time_ms, reporting_origin=reporting_origin, operation=operation, message=message)
+        )
+
+    def count(self, *, site: str | None = None, api: ContextType | None = None, cause: Cause | None = None) -> int:
+        """Return how many contributions were lost; each argument, if given, selects by site, API or cause."""
+        return sum(
+            number
+            for (of_site, of_api, of_cause), number in self._counts.items()
+            if site in (None, of_site) and api in (None, of_api) and cause in (None, of_cause)
+        )
+
+    def counts(self) -> dict[tuple[str, ContextType, Cause], tuple[int, int]]:
+        """Return, by site, API and cause, how many contributions were lost and the sum of their values."""
+        return {key: (number, self._values[key]) for key, number in self._counts.items()}
+
 
 MAX_CONTEXT_ID_LENGTH = 64
 
@@ -73,7 +152,7 @@ class Browser:
         self._keys = dict(keys) if keys is not None else {}
         self._origins: dict[str, _Origin] = {}
         self._budgeter = Budgeter(smaller_budget=self.config.smaller_budget, larger_budget=self.config.larger_budget)
-        self._queue: list[tuple[int, int, Delivery]] = []
+        self._queue: list[tuple[int, int, QueuedReport]] = []
         self._sequence = 0
         self._pending: Counter[PendingKey] = Counter()
 
@@ -99,14 +178,14 @@ class Browser:
         does raises an error here, so its results leave only in reports. An unknown operation is logged.
         """
         reporting_origin = serialize_origin(origin)
-        parameters = self.report_parameters(Api.SHARED_STORAGE, **options)
+        parameters = self.report_parameters(ContextType.SHARED_STORAGE, **options)
         argument = clone(data)
         known = self._origin(reporting_origin)
         found = known.operations.get(operation)
         if found is None:
             self.log(reporting_origin, operation, "no operation is registered under this name")
             return
-        scope = BatchingScope(Api.SHARED_STORAGE, reporting_origin, parameters)
+        scope = BatchingScope(ContextType.SHARED_STORAGE, reporting_origin, parameters)
         run = OperationRun(
             scope=scope,
             database=known.database,
@@ -153,9 +232,9 @@ class Browser:
         """Return when the next report is due, or None without one; a simulation advances its clock to that time."""
         return self._queue[0][0] if self._queue else None
 
-    def take_due(self) -> list[Delivery]:
-        """Remove and return the due reports, unsealed, in order of time. Only the simulator may see them."""
-        now = self._clock.now_ms()
+    def take_due(self, until_ms: int | None = None) -> list[QueuedReport]:
+        """Remove and return the reports due now (or until ``until_ms``), unsealed. Only the simulator may see them."""
+        now = self._clock.now_ms() if until_ms is None else until_ms
         due = []
         while self._queue and self._queue[0][0] <= now:
             delivery = heapq.heappop(self._queue)[2]
@@ -167,17 +246,17 @@ class Browser:
     def send_due(self) -> list[SentReport]:
         """Remove the due reports and return them sealed, as the network carries them.
 
-        If ``keys`` lacks the coordinator of a due report, ``ConfigError`` is raised and all reports stay queued.
+        If ``keys`` lacks the coordinator of a due report, ``DeviceConfigError`` is raised and all reports stay queued.
         """
         now = self._clock.now_ms()
         for time_ms, _, delivery in self._queue:
             if time_ms <= now and delivery.report.coordinator not in self._keys:
-                raise ConfigError(
+                raise DeviceConfigError(
                     f"no public keys are known for {delivery.report.coordinator}: pass them as Browser(keys={{...}})"
                 )
         return [self._seal(delivery) for delivery in self.take_due()]
 
-    def budget_used(self, origin: str, api: Api = Api.SHARED_STORAGE) -> tuple[int, int]:
+    def budget_used(self, origin: str, api: ContextType = ContextType.SHARED_STORAGE) -> tuple[int, int]:
         """Return what the site of ``origin`` has used of its ten-minute and day budgets, for the simulator only."""
         return self._budgeter.used(site_of(serialize_origin(origin)), api, self._clock.now_ms())
 
@@ -185,7 +264,7 @@ class Browser:
 
     def report_parameters(
         self,
-        api: Api,
+        api: ContextType,
         *,
         context_id: str | None = None,
         filtering_id_max_bytes: int = DEFAULT_FILTERING_ID_MAX_BYTES,
@@ -221,7 +300,7 @@ class Browser:
             or filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
             or size != self.config.default_max_contributions[api]
         )
-        timed = deterministic and api is Api.SHARED_STORAGE
+        timed = deterministic and api is ContextType.SHARED_STORAGE
         return ReportParameters(
             context_id=context_id,
             filtering_id_max_bytes=filtering_id_max_bytes,
@@ -243,7 +322,7 @@ class Browser:
         for debug, entries in made:
             self._schedule(scope, entries, debug)
 
-    def record_loss(self, scope: BatchingScope, cause: Cause, contribution: Contribution) -> None:
+    def record_loss(self, scope: BatchingScope, cause: Cause, contribution: HistogramContribution) -> None:
         """Count a contribution that enters no report."""
         origin = scope.reporting_origin
         self.journal.record_loss(self._clock.now_ms(), origin, site_of(origin), scope.api, cause, contribution)
@@ -301,17 +380,17 @@ class Browser:
             now_ms=now,
         )
         self._pending[counts_as] += 1
-        self._push(Delivery(time_ms=report.scheduled_report_time_ms, report=report, counts_as=counts_as))
+        self._push(QueuedReport(time_ms=report.scheduled_report_time_ms, report=report, counts_as=counts_as))
         if debug.enabled:
-            self._push(Delivery(time_ms=now, report=report, counts_as=counts_as, debug_copy=True))
+            self._push(QueuedReport(time_ms=now, report=report, counts_as=counts_as, debug_copy=True))
 
-    def _push(self, delivery: Delivery) -> None:
+    def _push(self, delivery: QueuedReport) -> None:
         heapq.heappush(self._queue, (delivery.time_ms, self._sequence, delivery))
         self._sequence += 1
 
-    def _seal(self, delivery: Delivery) -> SentReport:
+    def _seal(self, delivery: QueuedReport) -> SentReport:
         keys = self._keys[delivery.report.coordinator]
-        return SentReport(time_ms=delivery.time_ms, url=delivery.url, body=delivery.report.seal(keys, self._bits))
+        return SentReport(time_ms=delivery.time_ms, url=delivery.url, sealed=delivery.report.seal(keys, self._bits))
 
     def _origin(self, origin: str) -> _Origin:
         found = self._origins.get(origin)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from paa_client.errors import ConfigError
+from aggservice.wire.device import DeviceConfigError
 
 AWS_COORDINATOR = "https://publickeyservice.msmt.aws.privacysandboxservices.com"
 GCP_COORDINATOR = "https://publickeyservice.msmt.gcp.privacysandboxservices.com"
@@ -19,7 +19,7 @@ SMALLER_WINDOW_MINUTES = 10
 LARGER_WINDOW_MINUTES = 1_440
 
 
-class Api(StrEnum):
+class ContextType(StrEnum):
     """Which API's worklet made the contributions (the specification's context type)."""
 
     SHARED_STORAGE = "shared-storage"
@@ -38,7 +38,9 @@ class Rules(StrEnum):
     CHROMIUM = "chromium"
 
 
-_DEFAULT_MAX_CONTRIBUTIONS: Mapping[Api, int] = MappingProxyType({Api.SHARED_STORAGE: 20, Api.PROTECTED_AUDIENCE: 100})
+_DEFAULT_MAX_CONTRIBUTIONS: Mapping[ContextType, int] = MappingProxyType(
+    {ContextType.SHARED_STORAGE: 20, ContextType.PROTECTED_AUDIENCE: 100}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ class Config:
 
     smaller_budget: int = 1 << 16
     larger_budget: int = 1 << 20
-    default_max_contributions: Mapping[Api, int] = field(default_factory=lambda: _DEFAULT_MAX_CONTRIBUTIONS)
+    default_max_contributions: Mapping[ContextType, int] = field(default_factory=lambda: _DEFAULT_MAX_CONTRIBUTIONS)
     maximum_max_contributions: int = 1_000
     minimum_delay_ms: int = 10 * MINUTE_MS
     randomized_delay_ms: int = 50 * MINUTE_MS
@@ -78,38 +80,40 @@ class Config:
 
     def __post_init__(self) -> None:
         if not 0 < self.smaller_budget <= self.larger_budget:
-            raise ConfigError(
+            raise DeviceConfigError(
                 f"budgets must satisfy 0 < smaller <= larger, not {self.smaller_budget} and {self.larger_budget}"
             )
-        for api in Api:
+        for api in ContextType:
             limit = self.default_max_contributions.get(api, 0)
             if not 0 < limit <= self.maximum_max_contributions:
-                raise ConfigError(
+                raise DeviceConfigError(
                     f"default_max_contributions[{api}] is {limit}: it must be between 1 and "
                     f"maximum_max_contributions ({self.maximum_max_contributions})"
                 )
         for name in ("minimum_delay_ms", "local_processing_ms"):
             if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} must not be negative: {getattr(self, name)}")
+                raise DeviceConfigError(f"{name} must not be negative: {getattr(self, name)}")
         storage = ("storage_lifetime_ms", "storage_bytes_per_origin")
         for name in ("randomized_delay_ms", "deterministic_timeout_ms", *storage):
             if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be positive: {getattr(self, name)}")
+                raise DeviceConfigError(f"{name} must be positive: {getattr(self, name)}")
         for name in ("pending_report_limit", "operation_deadline_ms"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigError(f"{name} must be positive or None: {value}")
+                raise DeviceConfigError(f"{name} must be positive or None: {value}")
         if self.report_version not in ("0.1", "1.0"):
-            raise ConfigError(f"report_version must be '0.1' or '1.0', not {self.report_version!r}")
+            raise DeviceConfigError(f"report_version must be '0.1' or '1.0', not {self.report_version!r}")
         if self.default_coordinator not in self.coordinators:
-            raise ConfigError(f"default_coordinator {self.default_coordinator!r} is not among the allowed coordinators")
+            raise DeviceConfigError(
+                f"default_coordinator {self.default_coordinator!r} is not among the allowed coordinators"
+            )
 
     @property
     def all_or_nothing(self) -> bool:
         """Whether a report is approved or denied as a whole, and error events do not exist."""
         return self.rules is Rules.CHROMIUM and not self.error_reporting
 
-    def max_contributions(self, api: Api, asked: int | None) -> int:
+    def max_contributions(self, api: ContextType, asked: int | None) -> int:
         """Return how many contributions a report may hold (specification: determine the max contributions)."""
         if asked is None:
             return self.default_max_contributions[api]

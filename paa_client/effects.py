@@ -15,8 +15,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from aggservice.wire.device import DeviceError
+
 Effect = tuple[Any, ...]
 """One action of worklet code: a name and plain values (text, integers, floats, booleans, lists of them)."""
 
 Emit = Callable[[Effect], None]
 """Passes on an effect at the moment it happens."""
+
+
+class WorkletError(DeviceError):
+    """The base of the errors inside a worklet."""
+
+
+class WorkletRangeError(WorkletError, ValueError):
+    """The platform's ``RangeError``: a bucket, value or filtering ID outside its range."""
+
+
+class WorkletTypeError(WorkletError, TypeError):
+    """The platform's ``TypeError``: an argument that cannot be converted."""
+
+
+class WorkletDataError(WorkletError, ValueError):
+    """The platform's ``DataError``: a call that is not allowed with these data, or not allowed twice."""
+
+
+class WorkletNotAllowedError(WorkletError, RuntimeError):
+    """The platform's ``NotAllowedError``: the API is used before the operation starts or after it has ended."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggservice.mechanisms import Bits
-from paa_client.errors import ConfigError
+from aggservice.wire.device import DeviceConfigError
 
 Key = int | str
 Pi = Callable[[Any], tuple[Any, Key, int]]
@@ -50,14 +50,14 @@ class PaaSrClient:
 
     def __post_init__(self) -> None:
         if not (self.lambda_1 > 0 and self.lambda_0 > 0):
-            raise ConfigError("lambda_1 and lambda_0 must be positive")
+            raise DeviceConfigError("lambda_1 and lambda_0 must be positive")
 
     def event(self, u: Any, t: Any, pi: Pi) -> SummaryReport:
         """Register an event of device ``u`` in window ``t``; return the report that is sent."""
         state = self.storage[u] if u in self.storage else self.empty()
         self.storage[u], k, v = pi(state)
         if not 0 <= v <= self.lambda_1:
-            raise ConfigError(f"π returned the value {v}: it must lie from 0 to Λ₁ = {self.lambda_1}")
+            raise DeviceConfigError(f"π returned the value {v}: it must lie from 0 to Λ₁ = {self.lambda_1}")
         r = self.bits.read(16)
         if v > 0 and self.sparsity[u, t] + 1 <= self.lambda_0 and self.contributed[u, t] + v <= self.lambda_1:
             self.sparsity[u, t] += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from aggservice.wire import is_reporting_origin, parse_origin
-from paa_client.errors import CallError
+from aggservice.wire.device import CallError
 
 
 @lru_cache(maxsize=4096)

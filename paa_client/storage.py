@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aggservice.mechanisms import Clock
-from paa_client.effects import Effect, Emit
-from paa_client.errors import CallError, WorkletNotAllowedError, WorkletTypeError
+from aggservice.wire.device import CallError
+from paa_client.effects import Effect, Emit, WorkletNotAllowedError, WorkletTypeError
 
 _BYTES_PER_UNIT = 2
 

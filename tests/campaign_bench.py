@@ -10,9 +10,9 @@ from aggservice.campaign import Assessment, Campaign
 from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.slices import assess
 from aggservice.campaign.service.config import service_config
-from aggservice.campaign.service.jobs import JobResult, JobSubmitter, jobs_of
+from aggservice.campaign.service.jobs import JobSubmitter, QueryAnswer, jobs_of
 from aggservice.campaign.service.sealing import seal_all, sealing_settings, sealing_tasks
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, ManualClock, SecureBits
@@ -29,11 +29,11 @@ class Bench:
         self.service, self.client, self.keys, self.clock, self.folder = service, client, keys, clock, folder
         self.count = 0
 
-    def run(self, campaign: Campaign, bits: Bits | None = None) -> tuple[Truth, list[JobResult], list[Assessment]]:
+    def run(self, campaign: Campaign, bits: Bits | None = None) -> tuple[Truth, list[QueryAnswer], list[Assessment]]:
         """Run one campaign through sealing, Avro, gRPC, engine and ledger, under job ids of its own."""
         bits = bits or SecureBits()
         self.count += 1
-        chain = Chain(bits)
+        chain = RunChain(bits)
         truth = simulate_reports(campaign, chain)
         out = self.folder / f"{self.count}"
         pieces = sealing_tasks(truth.reports, truth.collected.rows, out / "batches", bits.child("seal"))

@@ -14,12 +14,14 @@ PAGES = (
     "SECURITY.md",
     "docs/README.md",
     "docs/bibliography.md",
+    "docs/extending.md",
     "docs/glossary.md",
     "docs/guarantees.md",
     "docs/limits.md",
     "docs/paper.md",
     "docs/tutorial.md",
     "examples/README.md",
+    "examples/extending/README.md",
 )
 
 

@@ -10,21 +10,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = {
-    "aggservice.mechanisms": 25,
-    "aggservice.wire": 35,
-    "aggservice.engine": 25,
-    "aggservice.service": 25,
-    "aggservice.client": 25,
-    "aggservice.campaign": 25,
-    "aggservice.audit": 25,
-    "ara_client": 25,
-    "paa_client": 25,
-    "ldp_client": 25,
-    "w3c_client": 25,
-    "budget": 35,
-}
-"""Each package, and how many names it may export."""
+PACKAGES = (
+    "aggservice.mechanisms",
+    "aggservice.wire",
+    "aggservice.engine",
+    "aggservice.service",
+    "aggservice.client",
+    "aggservice.campaign",
+    "aggservice.audit",
+    "ara_client",
+    "paa_client",
+    "ldp_client",
+    "w3c_client",
+    "budget",
+)
 LARGE = {"aggservice/mechanisms": 18}
 """Folders that may hold more modules than others: one idea per sampler."""
 
@@ -37,19 +36,25 @@ def modules_of(package: str) -> list[Path]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_exports_what_its_users_need(package: str) -> None:
     exported = import_module(package).__all__
-    assert len(set(exported)) == len(exported) <= PACKAGES[package]
+    assert len(set(exported)) == len(exported)
     assert all(hasattr(import_module(package), name) for name in exported)
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_two_public_classes_of_a_package_share_a_name(package: str) -> None:
+PARALLELS = {"Browser", "Fleet", "Config"}
+"""What every browser's package has, under one name and with one interface."""
+BOTH_SIDES = {"AttributionTask", "Statement", "Summary"}
+"""What the service makes and the client library reads: each has its own class."""
+
+
+def test_no_two_public_classes_share_a_name() -> None:
     names = Counter(
         node.name
+        for package in ("aggservice", "ara_client", "paa_client", "ldp_client", "w3c_client", "budget")
         for path in modules_of(package)
         for node in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
-    assert [name for name, count in names.items() if count > 1] == []
+    assert {name for name, count in names.items() if count > 1} == PARALLELS | BOTH_SIDES
 
 
 def test_rooms_are_small_and_say_what_they_hold() -> None:

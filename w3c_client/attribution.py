@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from w3c_client.allocation import allocate_exactly, allocate_in_doubles, integer_weights
-from w3c_client.budgets import COSTS, BudgetStores, Charge
-from w3c_client.calls.options import CheckedConversion, ConversionOptions
-from w3c_client.config import Arithmetic, Config, Filter, SharedCost
-from w3c_client.randomness import Draws
-from w3c_client.sites import Caller
-from w3c_client.storage.epochs import Epochs
-from w3c_client.storage.impressions import Impression, ImpressionStore, Wanted
+from w3c_client.budgets import BudgetStores, EpochPrices
+from w3c_client.config import Arithmetic, Config
+from w3c_client.credit import NOBODY, allocate_exactly, allocate_in_doubles, credited
+from w3c_client.options import CallSites, CheckedConversion, ConversionOptions
+from w3c_client.randomness import W3cChoices
+from w3c_client.rules import EpochUse
+from w3c_client.storage import Epochs, Impression, ImpressionStore, Wanted
 
 _rank = attrgetter("rank")
 _site = attrgetter("impression_site")
@@ -27,21 +26,21 @@ _site = attrgetter("impression_site")
 class EpochOutcome:
     """The result for one epoch with matching impressions. For the simulator only: no page may learn it.
 
-    ``refused_by`` is the first filter with too little budget, in which case ``charge`` was not deducted; or None.
+    ``refused_by`` names the first rule that refused, in which case nothing was deducted; or None.
     """
 
     epoch: int
     matched: int
     impression_sites: frozenset[str]
-    charge: Charge
-    refused_by: Filter | None
+    prices: EpochPrices
+    refused_by: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
     """A histogram, and the result for each epoch that it used.
 
-    ``outside`` is the part of the value whose index lies beyond the histogram. ``single_epoch`` says that the window
+    ``outside`` is the part of the value that no index of the histogram gets. ``single_epoch`` says that the window
     lay within one epoch.
     """
 
@@ -55,16 +54,15 @@ class Attributor:
     """Does attribution over the stores of one browser."""
 
     def __init__(
-        self, config: Config, draws: Draws, epochs: Epochs, impressions: ImpressionStore, budgets: BudgetStores
+        self, config: Config, draws: W3cChoices, epochs: Epochs, impressions: ImpressionStore, budgets: BudgetStores
     ) -> None:
         self._config = config
         self._draws = draws
         self._epochs = epochs
         self._impressions = impressions
         self._budgets = budgets
-        self._cost = COSTS[config.arithmetic]
 
-    def attribute(self, conversion: CheckedConversion, caller: Caller, now_ms: int, action: int | None) -> Attributed:
+    def attribute(self, conversion: CheckedConversion, sites: CallSites, now_ms: int, action: int | None) -> Attributed:
         """Charge the epochs of a conversion and return its histogram.
 
         Each epoch is charged by itself. The impressions of an epoch that cannot pay are not used for this conversion.
@@ -73,86 +71,84 @@ class Attributor:
         current = self._epochs.index(now_ms)
         first = self._epochs.starting(now_ms)
         wanted = Wanted(
-            site=caller.top_level,
-            caller=caller.site,
+            site=sites.top_level,
+            caller=sites.caller,
             now_ms=now_ms,
             earliest_ms=now_ms - conversion.lookback_ms,
             match_values=conversion.match_values,
             impression_sites=conversion.impression_sites,
             impression_callers=conversion.impression_callers,
         )
+        use = EpochUse(epoch=current, site=wanted.site, caller=wanted.caller, action=action)
         if self._epochs.index(wanted.earliest_ms) == current:
-            return self._within_one_epoch(conversion, wanted, first, current, action)
-        whole = self._cost(2 * options.value, options.max_value, options.epsilon)
-        charge = Charge(whole, whole, whole)
+            return self._within_one_epoch(conversion, wanted, first, use)
+        prices = self._prices(conversion)
         kept: list[Impression] = []
         outcomes = []
         for epoch in range(first, current + 1):
             matches = self._impressions.matching(epoch, wanted)
             if matches:
-                outcome = self._pay(epoch, matches, charge, wanted.site, action)
+                outcome = self._pay(use, epoch, matches, prices)
                 outcomes.append(outcome)
                 if outcome.refused_by is None:
                     kept += matches
         histogram, outside = self._fill(kept, options)
         return Attributed(histogram=histogram, outside=outside, single_epoch=False, epochs=tuple(outcomes))
 
-    def _within_one_epoch(
-        self, conversion: CheckedConversion, wanted: Wanted, first: int, epoch: int, action: int | None
-    ) -> Attributed:
+    def _within_one_epoch(self, conversion: CheckedConversion, wanted: Wanted, first: int, use: EpochUse) -> Attributed:
         options = conversion.options
         zeros = (0,) * options.histogram_size
-        matches = self._impressions.matching(epoch, wanted)
+        matches = self._impressions.matching(use.epoch, wanted)
         if not matches:
             return Attributed(histogram=zeros, outside=0, single_epoch=True, epochs=())
         histogram, outside = self._fill(matches, options)
-        if first > epoch:  # history was cleared in this epoch: nothing is paid, nothing is reported
+        if first > use.epoch:  # history was cleared in this epoch: nothing is paid, nothing is reported
             return Attributed(histogram=zeros, outside=0, single_epoch=True, epochs=())
-        norm = options.value - outside
-        own = self._cost(norm, options.max_value, options.epsilon)
-        shared = quota = self._cost(2 * options.value, options.max_value, options.epsilon)
-        if self._config.shared_cost is SharedCost.INDIVIDUAL:
-            shared = own
-            quota = own if len(conversion.impression_sites) == 1 else quota
-        outcome = self._pay(epoch, matches, Charge(own, shared, quota), wanted.site, action)
+        outcome = self._pay(use, use.epoch, matches, self._prices(conversion, norm=options.value - outside))
         if outcome.refused_by is not None:
             histogram, outside = zeros, 0
         return Attributed(histogram=histogram, outside=outside, single_epoch=True, epochs=(outcome,))
 
-    def _pay(
-        self, epoch: int, matches: Sequence[Impression], charge: Charge, site: str, action: int | None
-    ) -> EpochOutcome:
+    def _prices(self, conversion: CheckedConversion, norm: int | None = None) -> EpochPrices:
+        options = conversion.options
+        return EpochPrices(
+            config=self._config,
+            value=options.value,
+            max_value=options.max_value,
+            epsilon=options.epsilon,
+            named_sites=len(conversion.impression_sites),
+            norm=norm,
+        )
+
+    def _pay(self, use: EpochUse, epoch: int, matches: Sequence[Impression], prices: EpochPrices) -> EpochOutcome:
         sites = frozenset(map(_site, matches))
-        refused_by = self._budgets.pay(epoch, site, sites, charge, action)
+        paying = EpochUse(epoch=epoch, site=use.site, caller=use.caller, action=use.action, impression_sites=sites)
+        refused_by = self._budgets.pay(paying, prices.of)
         return EpochOutcome(
-            epoch=epoch, matched=len(matches), impression_sites=sites, charge=charge, refused_by=refused_by
+            epoch=epoch, matched=len(matches), impression_sites=sites, prices=prices, refused_by=refused_by
         )
 
     def _fill(self, matches: Sequence[Impression], options: ConversionOptions) -> tuple[tuple[int, ...], int]:
-        """Return the histogram of last-n-touch attribution, and the value that falls outside it.
+        """Return the histogram of the attribution rule, and the value that falls outside it.
 
         An impression whose index lies outside still takes its place and its amount; the amount is not given to others.
         """
         histogram = [0] * options.histogram_size
         if not matches:
             return tuple(histogram), 0
-        count = min(len(options.credit), len(matches))
-        if count == 1:
-            chosen, amounts = [max(matches, key=_rank)], [options.value]
-        else:
-            chosen = sorted(matches, key=_rank, reverse=True)[:count]
-            amounts = self._allocate(tuple(options.credit[:count]), options.value)
-        outside = 0
-        for impression, amount in zip(chosen, amounts, strict=True):
-            if impression.histogram_index < options.histogram_size:
-                histogram[impression.histogram_index] += amount
-            else:
-                outside += amount
+        rule, touches, credit = self._config.attribution, len(matches), tuple(options.credit)
+        ranks, weights = credited(rule, touches, credit, self._config.max_credits)
+        best = [max(matches, key=_rank)] if ranks == (0,) else sorted(matches, key=_rank, reverse=True)
+        amounts = None
+        if len(ranks) == 1:
+            amounts = [options.value]
+        elif self._config.arithmetic is Arithmetic.SPEC and (doubles := rule.doubles(touches, credit)) is not None:
+            amounts = allocate_in_doubles(doubles, options.value, self._draws.fraction)
+        if amounts is None:
+            amounts = allocate_exactly(weights, options.value, self._draws.coin)
+        outside = options.value
+        for rank, amount in zip(ranks, amounts, strict=True):
+            if rank != NOBODY and best[rank].histogram_index < options.histogram_size:
+                histogram[best[rank].histogram_index] += amount
+                outside -= amount
         return tuple(histogram), outside
-
-    def _allocate(self, credit: tuple[float, ...], value: int) -> list[int]:
-        if self._config.arithmetic is Arithmetic.SPEC:
-            amounts = allocate_in_doubles(credit, value, self._draws.fraction)
-            if amounts is not None:
-                return amounts
-        return allocate_exactly(integer_weights(credit), value, self._draws.coin)

@@ -13,17 +13,20 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Final
+from uuid import UUID
 
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import AggregatableReport, PublicKeySet, parse_origin
-from w3c_client.activation import Activations
+from aggservice.wire import AggregatableReport, Api, Contribution, PublicKeySet, SharedInfo, make_report, parse_origin
+from aggservice.wire.device import CallError, SentReport
 from w3c_client.attribution import Attributed, Attributor, EpochOutcome
 from w3c_client.budgets import BudgetStores, epsilon_micro
-from w3c_client.calls.headers import (
+from w3c_client.config import DEFAULT_SERVICE, TEE_PROTOCOL, Config
+from w3c_client.errors import ErrorName, HeaderError
+from w3c_client.headers import (
     CLEAR_HEADER,
     MEASURE_HEADER,
     SAVE_HEADER,
@@ -31,30 +34,69 @@ from w3c_client.calls.headers import (
     parse_measure_conversion,
     parse_save_impression,
 )
-from w3c_client.calls.options import ConversionOptions, ImpressionOptions, check_conversion, check_impression
-from w3c_client.config import DEFAULT_SERVICE, TEE_PROTOCOL, Config, Filter
-from w3c_client.errors import CallError, ErrorName, HeaderError
-from w3c_client.randomness import Draws, RandomDraws
-from w3c_client.reports import payload_slots, seal_histogram
-from w3c_client.sites import Caller, Page, caller_of, parse_site
-from w3c_client.storage import clearing
-from w3c_client.storage.epochs import Epochs
-from w3c_client.storage.impressions import Impression, ImpressionStore
-from w3c_client.views import BudgetEntry, PastReport
+from w3c_client.options import (
+    CallSites,
+    ConversionOptions,
+    ImpressionOptions,
+    Page,
+    call_sites,
+    check_conversion,
+    check_impression,
+    parse_site,
+)
+from w3c_client.randomness import RandomW3cChoices, W3cChoices
+from w3c_client.rules import EpochUse, OnDeviceRule, rule_of
+from w3c_client.storage import (
+    Epochs,
+    Impression,
+    ImpressionStore,
+    clear_impressions_for_site,
+    exhaust_sites,
+    forget_visits,
+)
 
 #: The request destinations whose responses may use the headers (specification, "Fetch monkey patches").
 _DESTINATIONS: Final = frozenset({"", "audio", "image", "script", "track", "video"})
 
-__all__ = ["DEFAULT_SERVICE", "Browser", "Conversion", "SentReport"]
+__all__ = ["DEFAULT_SERVICE", "Browser", "Conversion", "ConversionReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetEntry:
+    """The remaining amount of one budget of an on-device rule in one epoch; ``scope`` has a value per column."""
+
+    rule: str
+    epoch: int
+    scope: tuple[int | str, ...]
+    left_micro: int
+
+    @property
+    def site(self) -> str:
+        """The scope as text, which is a site for most rules; empty for the global budget."""
+        return " ".join(map(str, self.scope))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastReport:
+    """A report that this browser made: its time, the site and caller, and the parameters that the page gave."""
+
+    time_ms: int
+    conversion_site: str
+    caller: str
+    aggregation_service: str
+    histogram_size: int
+    value: int
+    max_value: int
+    epsilon_micro: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversion:
-    """The result of a conversion. A page receives ``report`` alone; everything else is for the simulator.
+    """The result of a conversion. A page receives ``sealed`` alone; everything else is for the simulator.
 
-    ``histogram`` is what the report holds. ``outside`` is the value whose index lies beyond the histogram; ``epochs``
-    says what each epoch with matches paid, or which filter refused it. ``enabled`` is False if the user has turned the
-    API off. ``report`` is sealed for the service; it is None without keys, and for services with the protocol DAP,
+    ``histogram`` is what the report holds. ``outside`` is the value that no index of the histogram gets; ``epochs``
+    says what each epoch with matches paid, or which rule refused it. ``enabled`` is False if the user has turned the
+    API off. ``sealed`` is the report for the service; it is None without keys, and for services with the protocol DAP,
     which is not final.
     """
 
@@ -70,20 +112,63 @@ class Conversion:
     outside: int
     single_epoch: bool
     epochs: tuple[EpochOutcome, ...]
-    report: AggregatableReport | None = None
+    sealed: AggregatableReport | None = None
 
     @property
-    def refused_by(self) -> frozenset[Filter]:
-        """The filters that refused an epoch of this conversion."""
+    def refused_by(self) -> frozenset[str]:
+        """The names of the rules that refused an epoch of this conversion."""
         return frozenset(outcome.refused_by for outcome in self.epochs if outcome.refused_by is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SentReport:
+class ConversionReport(SentReport):
     """A report that a ``Measure-Conversion`` header asked for: POSTed to ``url`` without credentials."""
 
-    url: str
     conversion: Conversion
+
+
+@dataclass(slots=True)
+class _Tab:
+    enabled: bool = False
+    activated_ms: int = 0  # the Unix epoch
+
+
+class Activations:
+    """Whether the API is enabled in each tab, and its last activation (specification, "Attribution API Activation").
+
+    This state is separate from HTML's transient activation: neither consumes the other.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._duration_ms = config.activation_duration_ms
+        self._consume = config.consume_activation
+        self._tabs: dict[str, _Tab] = {}
+
+    def activate(self, tab: str, now_ms: int) -> None:
+        """Record a user's input in a tab, or a navigation that the user began in the browser's own interface."""
+        self._tabs.setdefault(tab, _Tab()).activated_ms = now_ms
+
+    def leave_site(self, tab: str) -> None:
+        """Record that the tab went to another site: the API must be enabled again."""
+        self._tabs.setdefault(tab, _Tab()).enabled = False
+
+    def close(self, tab: str) -> None:
+        """Forget a tab."""
+        self._tabs.pop(tab, None)
+
+    def check(self, tab: str, now_ms: int) -> None:
+        """Enable the API in a tab that was activated recently; raise ``NotAllowedError`` if it is not enabled then."""
+        state = self._tabs.get(tab) or _Tab()
+        if state.enabled:
+            return
+        if state.activated_ms + self._duration_ms < now_ms:
+            raise CallError(
+                ErrorName.NOT_ALLOWED, "no recent user activation in this tab: call soon after a user's input"
+            )
+        state.enabled = True
+        if self._consume:
+            state.activated_ms = 0
+        self._tabs[tab] = state
 
 
 class Browser:
@@ -100,14 +185,14 @@ class Browser:
         bits: Bits,
         config: Config | None = None,
         keys: PublicKeySet | None = None,
-        draws: Draws | None = None,
+        draws: W3cChoices | None = None,
     ) -> None:
         self.config = Config() if config is None else config
         self.enabled = True
         self._clock = clock
         self._bits = bits
         self._keys = keys
-        self._epochs = Epochs(self.config, RandomDraws(bits) if draws is None else draws)
+        self._epochs = Epochs(self.config, RandomW3cChoices(bits) if draws is None else draws)
         self._impressions = ImpressionStore(self._epochs, self.config.impressions_per_site)
         self._budgets = BudgetStores(self.config)
         self._attributor = Attributor(self.config, self._epochs.draws, self._epochs, self._impressions, self._budgets)
@@ -125,9 +210,9 @@ class Browser:
         """
         given = options if isinstance(options, ImpressionOptions) else ImpressionOptions.from_members(options)
         page = Page(top_level=page) if isinstance(page, str) else page
-        caller = caller_of(page.top_level, page.frame)
+        sites = call_sites(page.top_level, page.frame)
         self._allow(page, page.may_save, "save-impression")
-        self._save(given, caller, page)
+        self._save(given, sites, page)
 
     def measure_conversion(self, page: Page | str, options: ConversionOptions | Mapping[str, Any]) -> Conversion:
         """Measure a conversion (``measureConversion``), or raise ``CallError`` and change nothing.
@@ -137,13 +222,13 @@ class Browser:
         """
         given = options if isinstance(options, ConversionOptions) else ConversionOptions.from_members(options)
         page = Page(top_level=page) if isinstance(page, str) else page
-        caller = caller_of(page.top_level, page.frame)
+        sites = call_sites(page.top_level, page.frame)
         self._allow(page, page.may_measure, "measure-conversion")
-        return self._measure(given, caller, page)
+        return self._measure(given, sites, page)
 
     def respond(
         self, page: Page | str, url: str, headers: Mapping[str, str], *, destination: str = ""
-    ) -> list[SentReport]:
+    ) -> list[ConversionReport]:
         """Handle the headers of a response that a page received; return the report that is sent, if any.
 
         The caller is the origin of the response, whoever made the request. A malformed header is ignored, and so is one
@@ -195,7 +280,7 @@ class Browser:
         parsed = self._parse(sites)
         if not parsed:
             raise CallError(ErrorName.TYPE, "sites is empty: give at least one site whose data to clear")
-        clearing.exhaust_sites(self._budgets, self._epochs, parsed, self._clock.now_ms())
+        exhaust_sites(self._budgets, self._epochs, parsed, self._clock.now_ms())
 
     def forget_visits(self, sites: Collection[str] | None = None) -> None:
         """Forget the visits to some sites, or to all if none are given. Attribution resumes with the next epoch.
@@ -203,7 +288,7 @@ class Browser:
         Forgetting all visits deletes the global budgets too: every budget is full again, as the specification says.
         """
         parsed = None if sites is None else self._parse(sites)
-        clearing.forget_visits(self._impressions, self._budgets, self._epochs, parsed or None, self._clock.now_ms())
+        forget_visits(self._impressions, self._budgets, self._epochs, parsed or None, self._clock.now_ms())
 
     # What users may see
 
@@ -214,12 +299,11 @@ class Browser:
 
     @property
     def budgets(self) -> tuple[BudgetEntry, ...]:
-        """The remaining amount of every budget that was charged, in order of filter, epoch and site."""
+        """The remaining amount of every budget that was charged, in order of rule, epoch and scope."""
         return tuple(
-            BudgetEntry(filter=name, epoch=epoch, site=site, left_micro=left)
-            for name in Filter
-            if name is not Filter.ACTION_CAP
-            for epoch, site, left in sorted(self._budgets.entries(name))
+            BudgetEntry(rule=rule.name, epoch=int(epoch), scope=tuple(scope), left_micro=left)
+            for rule in self.config.rules
+            for (epoch, *scope), left in sorted(self._budgets.entries(rule))
         )
 
     @property
@@ -234,10 +318,10 @@ class Browser:
 
     # What only a simulation may see
 
-    def left(self, name: Filter, site: str = "") -> int:
-        """Return the remaining amount of a budget in the current epoch; omit ``site`` for the global budget."""
+    def left(self, rule: OnDeviceRule | str, *scope: int | str) -> int:
+        """Return the remaining amount of a budget in the current epoch, given a value per column of its scope."""
         epoch = 0 if self._epochs.start_ms is None else self._epochs.index(self._clock.now_ms())
-        return self._budgets.left(name, epoch, site)
+        return self._budgets.left(rule_of(rule), epoch, *scope)
 
     def sites_saved(self) -> frozenset[str]:
         """Return the impression sites that have a stored impression of the current epoch."""
@@ -254,20 +338,21 @@ class Browser:
         if page.tab is not None:
             self._activations.check(page.tab, self._clock.now_ms())
 
-    def _save(self, options: ImpressionOptions, caller: Caller, page: Page) -> None:
+    def _save(self, options: ImpressionOptions, sites: CallSites, page: Page) -> None:
         checked = check_impression(options, self.config)
         if not self.enabled:
             return
         now_ms = self._clock.now_ms()
-        if Filter.ACTION_CAP in self.config.filters and not self._budgets.admit(
-            self._epochs.index(now_ms), caller.top_level, page.action
-        ):
-            return
+        if self._budgets.counts_sites:
+            epoch = self._epochs.index(now_ms)
+            use = EpochUse(epoch=epoch, site=sites.top_level, caller=sites.caller, action=page.action)
+            if not self._budgets.admit(use):
+                return
         self._impressions.save(
             Impression.saved(
                 match_value=options.match_value,
-                impression_site=caller.top_level,
-                intermediary=caller.intermediary,
+                impression_site=sites.top_level,
+                intermediary=sites.intermediary,
                 conversion_sites=checked.conversion_sites,
                 conversion_callers=checked.conversion_callers,
                 time_ms=now_ms,
@@ -277,20 +362,20 @@ class Browser:
             )
         )
 
-    def _measure(self, options: ConversionOptions, caller: Caller, page: Page) -> Conversion:
+    def _measure(self, options: ConversionOptions, sites: CallSites, page: Page) -> Conversion:
         checked = check_conversion(options, self.config)
         now_ms = self._clock.now_ms()
         if self.enabled:
             with self._lock:  # the specification's attribution budget lock
-                done = self._attributor.attribute(checked, caller, now_ms, page.action)
+                done = self._attributor.attribute(checked, sites, now_ms, page.action)
         else:
             done = Attributed(histogram=(0,) * options.histogram_size, outside=0, single_epoch=False, epochs=())
         micro = epsilon_micro(options.epsilon)
         self._reports.append(
             PastReport(
                 time_ms=now_ms,
-                conversion_site=caller.top_level,
-                caller=caller.site,
+                conversion_site=sites.top_level,
+                caller=sites.caller,
                 aggregation_service=options.aggregation_service,
                 histogram_size=options.histogram_size,
                 value=options.value,
@@ -303,30 +388,30 @@ class Browser:
             value=options.value,
             max_value=options.max_value,
             epsilon_micro=micro,
-            conversion_site=caller.top_level,
-            caller=caller.site,
+            conversion_site=sites.top_level,
+            caller=sites.caller,
             aggregation_service=options.aggregation_service,
             time_ms=now_ms,
             enabled=self.enabled,
             outside=done.outside,
             single_epoch=done.single_epoch,
             epochs=done.epochs,
-            report=self._seal(options, done.histogram, caller, now_ms, micro),
+            sealed=self._seal(options, done.histogram, sites, now_ms, micro),
         )
 
     def _seal(
-        self, options: ConversionOptions, histogram: tuple[int, ...], caller: Caller, now_ms: int, micro: int
+        self, options: ConversionOptions, histogram: tuple[int, ...], sites: CallSites, now_ms: int, micro: int
     ) -> AggregatableReport | None:
         if self._keys is None or self.config.aggregation_services[options.aggregation_service] != TEE_PROTOCOL:
             return None
         return seal_histogram(
             histogram,
-            caller=caller.site,
-            conversion_site=caller.top_level,
+            caller=sites.caller,
+            conversion_site=sites.top_level,
             max_value=options.max_value,
             epsilon_micro=micro,
             time_ms=now_ms,
-            slots=payload_slots(self.config, options.histogram_size),
+            slots=self.config.payload_slots(options.histogram_size),
             keys=self._keys,
             bits=self._bits,
         )
@@ -337,17 +422,18 @@ class Browser:
         except (HeaderError, CallError):
             return
 
-    def _try_measure(self, page: Page, text: str, response_url: str) -> SentReport | None:
+    def _try_measure(self, page: Page, text: str, response_url: str) -> ConversionReport | None:
         try:
             options, url = parse_measure_conversion(text, response_url)
-            return SentReport(url=url, conversion=self.measure_conversion(page, options))
+            done = self.measure_conversion(page, options)
+            return ConversionReport(url=url, time_ms=done.time_ms, sealed=done.sealed, conversion=done)
         except (HeaderError, CallError):
             return None
 
     def _clear_for_host(self, host: str) -> None:
         site = parse_site(host)
         if site is not None:
-            clearing.clear_impressions_for_site(self._impressions, site)
+            clear_impressions_for_site(self._impressions, site)
 
     @staticmethod
     def _parse(sites: Iterable[str]) -> frozenset[str]:
@@ -358,3 +444,32 @@ class Browser:
                 raise CallError(ErrorName.SYNTAX, f"{text!r} is not a site: use a host name with a registrable domain")
             parsed.add(site)
         return frozenset(parsed)
+
+
+def seal_histogram(
+    histogram: Sequence[int],
+    *,
+    caller: str,
+    conversion_site: str,
+    max_value: int,
+    epsilon_micro: int,
+    time_ms: int,
+    slots: int,
+    keys: PublicKeySet,
+    bits: Bits,
+) -> AggregatableReport:
+    """Return the report that a page receives. A histogram of zeros has the same size as any other."""
+    info = SharedInfo(
+        api=Api.W3C_ATTRIBUTION,
+        report_id=str(UUID(bytes=bits.read(16), version=4)),
+        reporting_origin=f"https://{caller}",
+        attribution_destination=f"https://{conversion_site}",
+        scheduled_report_time_s=time_ms // 1000,
+        histogram_size=len(histogram),
+        max_value=max_value,
+        epsilon_micro=epsilon_micro,
+    )
+    amounts = [Contribution(bucket=index, value=amount) for index, amount in enumerate(histogram) if amount]
+    return make_report(
+        amounts, shared_info=info, keys=keys, bits=bits, maximum=slots, aggregation_coordinator_origin=None
+    )

@@ -8,19 +8,20 @@ and safety budgets"). Costs round up, so that the charge covers the privacy loss
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from typing import Final
 
-from w3c_client.config import Arithmetic, Config, Filter
+from aggservice.wire.device import DeviceConfigError
+from w3c_client.config import Arithmetic, Config
+from w3c_client.rules import EpochUse, OnDeviceRule
 
 MICRO: Final = 1_000_000
-_SHARED: Final = (Filter.GLOBAL, Filter.CONVERSION_QUOTA, Filter.IMPRESSION_QUOTA)
 
-Key = tuple[int, str]
-"""An epoch and a site; the global budget has the site ""."""
+Key = tuple[int | str, ...]
+"""The epoch, then a value per column of a rule's scope."""
 
 
 @lru_cache(maxsize=4096)
@@ -53,108 +54,125 @@ COSTS: Final[dict[Arithmetic, Callable[[int, int, float], int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """The cost of one epoch of a conversion for each kind of filter, in micro-epsilon."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochPrices:
+    """What one epoch of a conversion costs each rule, in micro-epsilon.
 
-    site: int
-    shared: int
-    impression_quota: int
+    ``norm`` is that of the histogram if the window lies within the epoch, else None.
+    """
+
+    config: Config
+    value: int
+    max_value: int
+    epsilon: float
+    named_sites: int
+    norm: int | None = None
+    _known: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    def of(self, rule: OnDeviceRule) -> int:
+        """Return what a rule is charged, whether this browser runs it or not; 0 for one that counts sites."""
+        found = self._known.get(rule.name)
+        if found is None:
+            found = self._known[rule.name] = 0 if rule.counts_sites else self._of(rule)
+        return found
+
+    def _of(self, rule: OnDeviceRule) -> int:
+        cost = rule.cost(self.config, one_epoch=self.norm is not None, named_sites=self.named_sites)
+        if cost.norm and self.norm is None:
+            raise DeviceConfigError(
+                f"the on-device rule {rule.name} charges the norm of a window over several epochs, which is not known "
+                "before they pay: charge the value"
+            )
+        sensitivity = cost.norm * (self.norm or 0) + cost.value * self.value
+        return COSTS[self.config.arithmetic](sensitivity, self.max_value, self.epsilon)
 
 
 class BudgetStores:
-    """The remaining amount of every budget. A key that was never charged has the whole capacity of its filter.
+    """The remaining amount of every budget. A key that was never charged has the whole capacity of its rule.
 
-    A call charges all filters or none, and each key at most once per filter, however many impressions it has.
+    A call charges all rules or none, and each key at most once per rule, however many impressions it has.
     """
 
     def __init__(self, config: Config) -> None:
-        self._capacity = {
-            Filter.SITE: config.site_budget_micro,
-            Filter.GLOBAL: config.global_budget_micro,
-            Filter.CONVERSION_QUOTA: config.conversion_quota_micro,
-            Filter.IMPRESSION_QUOTA: config.impression_quota_micro,
-        }
-        self._sites_per_action = config.sites_per_action if Filter.ACTION_CAP in config.filters else None
-        self._filters = tuple(name for name in self._capacity if name in config.filters)
-        self._left: dict[Filter, dict[Key, int]] = {name: {} for name in self._capacity}
-        self._sites_of_action: dict[tuple[int, int], set[str]] = {}
+        self._config = config
+        self._capacity = {rule.name: rule.capacity(config) for rule in config.rules}
+        self._left: dict[str, dict[Key, int]] = {rule.name: {} for rule in config.rules if not rule.counts_sites}
+        self._sites: dict[str, dict[Key, set[str]]] = {rule.name: {} for rule in config.rules if rule.counts_sites}
 
-    def pay(
-        self, epoch: int, site: str, impression_sites: Collection[str], charge: Charge, action: int | None = None
-    ) -> Filter | None:
-        """Charge one epoch of a conversion on ``site`` and return None, or return the first filter that refuses.
+    def pay(self, use: EpochUse, cost: Callable[[OnDeviceRule], int]) -> str | None:
+        """Charge one epoch of a conversion and return None, or return the name of the first rule that refuses.
 
         A refusal changes nothing. A cost equal to the remaining amount passes (specification, "check for available
         privacy budget").
         """
-        amounts = [
-            (name, cost, keys)
-            for name in self._filters
-            for cost, keys in (self._bill(name, epoch, site, impression_sites, charge),)
-        ]
-        for name, cost, keys in amounts:
-            left, capacity = self._left[name], self._capacity[name]
-            for key in keys:
-                if cost > left.get(key, capacity):
+        due = []
+        for rule in self._config.rules:
+            name, capacity = rule.name, self._capacity[rule.name]
+            if rule.counts_sites:
+                if self._is_full(rule, use):
                     return name
-        if not self.admit(epoch, site, action):
-            return Filter.ACTION_CAP
-        for name, cost, keys in amounts:
-            left, capacity = self._left[name], self._capacity[name]
-            for key in keys:
-                left[key] = left.get(key, capacity) - cost
+                continue
+            amount, left = cost(rule), self._left[name]
+            for key in use.keys(rule.scope):
+                if amount > left.get(key, capacity):
+                    return name
+                due.append((left, key, capacity, amount))
+        self._count(use)
+        for left, key, capacity, amount in due:
+            left[key] = left.get(key, capacity) - amount
         return None
 
-    def admit(self, epoch: int, site: str, action: int | None) -> bool:
-        """Record that a site uses an epoch after a user's action; return False if the cap of Big Bird forbids it."""
-        if self._sites_per_action is None or action is None:
-            return True
-        sites = self._sites_of_action.setdefault((action, epoch), set())
-        if site not in sites and len(sites) >= self._sites_per_action:
+    @property
+    def counts_sites(self) -> bool:
+        """Whether a rule counts the sites that save impressions."""
+        return bool(self._sites)
+
+    def admit(self, use: EpochUse) -> bool:
+        """Record that a site saves an impression in an epoch; return False if a rule that counts sites forbids it."""
+        if any(self._is_full(rule, use) for rule in self._config.rules if rule.counts_sites):
             return False
-        sites.add(site)
+        self._count(use)
         return True
 
-    @staticmethod
-    def _bill(
-        name: Filter, epoch: int, site: str, impression_sites: Collection[str], charge: Charge
-    ) -> tuple[int, list[Key]]:
-        if name is Filter.SITE:
-            return charge.site, [(epoch, site)]
-        if name is Filter.GLOBAL:
-            return charge.shared, [(epoch, "")]
-        if name is Filter.CONVERSION_QUOTA:
-            return charge.shared, [(epoch, site)]
-        return charge.impression_quota, [(epoch, other) for other in impression_sites]
+    def _is_full(self, rule: OnDeviceRule, use: EpochUse) -> bool:
+        counted = [self._sites[rule.name].get(key, ()) for key in use.keys(rule.scope)]
+        return any(use.site not in sites and len(sites) >= self._capacity[rule.name] for sites in counted)
 
-    def left(self, name: Filter, epoch: int, site: str = "") -> int:
-        """Return the remaining amount of a budget; omit ``site`` for the global budget."""
-        return self._left[name].get((epoch, site), self._capacity[name])
+    def _count(self, use: EpochUse) -> None:
+        for rule in self._config.rules:
+            if rule.counts_sites:
+                for key in use.keys(rule.scope):
+                    self._sites[rule.name].setdefault(key, set()).add(use.site)
 
-    def entries(self, name: Filter) -> Iterator[tuple[int, str, int]]:
-        """Yield the epoch, site and remaining amount of every budget that was charged or set."""
-        return ((epoch, site, left) for (epoch, site), left in self._left[name].items())
+    def left(self, rule: OnDeviceRule, epoch: int, *scope: int | str) -> int:
+        """Return the remaining amount of a budget, given a value per column of the rule's scope."""
+        return self._left.get(rule.name, {}).get((epoch, *scope), rule.capacity(self._config))
+
+    def entries(self, rule: OnDeviceRule) -> Iterator[tuple[Key, int]]:
+        """Yield the key and the remaining amount of every budget that was charged or set."""
+        return iter(self._left.get(rule.name, {}).items())
 
     def empty_site(self, site: str, epochs: range) -> None:
-        """Set a site's budget to zero in each of ``epochs``."""
-        for epoch in epochs:
-            self._left[Filter.SITE][epoch, site] = 0
+        """Set the budgets of a conversion site's data to zero in each of ``epochs``."""
+        for rule in self._config.rules:
+            if rule.emptied:
+                self._left[rule.name].update(dict.fromkeys([(epoch, site) for epoch in epochs], 0))
 
     def forget(self, sites: Collection[str] | None, *, through: int) -> None:
-        """Delete the budgets and quotas of some sites, never the global budget; with None delete everything.
+        """Delete the budgets whose scope has one of some sites, never the global budget; with None delete everything.
 
         Epochs after ``through`` keep theirs: attribution may still use them.
         """
-        for name, left in self._left.items():
-            for epoch, site in list(left):
-                if epoch <= through and (sites is None or (name is not Filter.GLOBAL and site in sites)):
-                    del left[epoch, site]
+        for left in self._left.values():
+            for key in list(left):
+                if int(key[0]) <= through and (sites is None or any(value in sites for value in key[1:])):
+                    del left[key]
         if sites is None:
-            kept = {key: found for key, found in self._sites_of_action.items() if key[1] > through}
-            self._sites_of_action = kept
+            for name, counted in self._sites.items():
+                self._sites[name] = {key: found for key, found in counted.items() if int(key[0]) > through}
 
     def _check(self) -> None:
         for name, left in self._left.items():
             assert all(0 <= amount <= self._capacity[name] for amount in left.values()), name
-            assert not left or name in self._filters or name is Filter.SITE, name
+        for name, counted in self._sites.items():
+            assert all(len(sites) <= self._capacity[name] for sites in counted.values()), name

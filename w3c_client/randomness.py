@@ -7,13 +7,13 @@ from fractions import Fraction
 from typing import Protocol
 
 from aggservice.mechanisms import Bits, uniform_below
-from w3c_client.errors import ConfigError
+from aggservice.wire.device import DeviceConfigError
 
 #: A double has this many bits after the point if it is below 1.
 _DOUBLE_BITS = 53
 
 
-class Draws(Protocol):
+class W3cChoices(Protocol):
     """The interface for the random choices of a browser."""
 
     def epoch_offset_ms(self, epoch_ms: int) -> Fraction | int:
@@ -29,7 +29,7 @@ class Draws(Protocol):
         ...
 
 
-class RandomDraws:
+class RandomW3cChoices:
     """Random choices, drawn from ``bits`` in the order in which a browser needs them."""
 
     def __init__(self, bits: Bits) -> None:
@@ -48,8 +48,8 @@ class RandomDraws:
         return (self._bits.word() >> (64 - _DOUBLE_BITS)) / (1 << _DOUBLE_BITS)
 
 
-class FixedDraws:
-    """Choices that a scenario gives: one for epochs, and a list for credit, which repeats after its last number."""
+class FixedW3cChoices:
+    """W3cChoices that a scenario gives: one for epochs, and a list for credit, which repeats after its last number."""
 
     def __init__(self, *, epoch_start: float, fractions: Sequence[float]) -> None:
         self._epoch_start = Fraction(epoch_start)
@@ -71,8 +71,8 @@ class FixedDraws:
         return chosen
 
 
-class WordDraws:
-    """Choices as ``Fleet`` makes them: a time for epochs, and one 64-bit word per coin, which ``words`` yields."""
+class W3cWordChoices:
+    """W3cChoices as ``Fleet`` makes them: a time for epochs, and one 64-bit word per coin, which ``words`` yields."""
 
     def __init__(self, offset_ms: int) -> None:
         self._offset_ms = offset_ms
@@ -87,5 +87,5 @@ class WordDraws:
         return next(self.words) * total < favourable << 64
 
     def fraction(self) -> float:
-        """Raise ``ConfigError``: a fleet draws no doubles."""
-        raise ConfigError("WordDraws has no doubles: set the configuration's arithmetic to exact")
+        """Raise ``DeviceConfigError``: a fleet draws no doubles."""
+        raise DeviceConfigError("W3cWordChoices has no doubles: set the configuration's arithmetic to exact")

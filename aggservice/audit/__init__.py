@@ -1,7 +1,7 @@
 """Attacks a service with neighbour games: lower bounds on ε beside what was charged, and exact games."""
 
 from aggservice.audit.exact import ExactGame
-from aggservice.audit.run import AuditReport, run_audit
-from aggservice.audit.target import Remote
+from aggservice.audit.run import GamesReport, run_audit
+from aggservice.audit.target import RemoteTarget
 
-__all__ = ["AuditReport", "ExactGame", "Remote", "run_audit"]
+__all__ = ["ExactGame", "GamesReport", "RemoteTarget", "run_audit"]

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.requery.adversary import Mechanism, MechanismAnswer, Move
-from aggservice.campaign.requery.event_level import Sent
-from aggservice.engine.release.noise import Noise, NoiseSource
-from aggservice.mechanisms import DiscreteGaussian, Real, TruncatedDiscreteLaplace, exp
+from aggservice.campaign.requery.adversary import MechanismAnswer, Move, PlayedMechanism
+from aggservice.campaign.requery.interactive import Sent
+from aggservice.engine.release.noise import NoiseSource
+from aggservice.mechanisms import NoiseLaw, Real, exp
 from ara_client.model import InteractiveRandomizedResponse
-from ldp_client.privacy.enumeration import Branch, cut, distribution
+from ldp_client.enumeration import Branch, cut, distribution
 
 Hidden = tuple[tuple[int, ...], ...]
 """What the clients drew in each move so far, in the order in which they drew it: no answer shows it."""
@@ -29,7 +29,7 @@ Weights = Mapping[Hidden, Fraction]
 Path = tuple[int, ...]
 Pick = Callable[[Sequence[Fraction]], int]
 """Returns the index of one of several outcomes, given their probabilities; every outcome is tried in turn."""
-Make = Callable[[NoiseSource, Pick], Mechanism]
+Make = Callable[[NoiseSource, Pick], PlayedMechanism]
 """Makes a world: a mechanism with this source of noise, whose clients draw what ``Pick`` returns."""
 
 
@@ -41,7 +41,7 @@ class BranchNoise:
         self._branch = branch
         self._ends = low, high
 
-    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+    def draw(self, noise: NoiseLaw, size: int) -> NDArray[np.int64]:
         """Return ``size`` draws. Each tail is one value, which is exact because metrics are clamped there."""
         if not self.live:
             return np.zeros(size, dtype=np.int64)
@@ -50,16 +50,17 @@ class BranchNoise:
 
 
 @lru_cache(maxsize=64)
-def support(noise: Noise, low: int, high: int) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
+def support(noise: NoiseLaw, low: int, high: int) -> tuple[tuple[int, ...], tuple[Fraction, ...]]:
     """Return the values of a law and their probabilities, cut at 128 bits.
 
     ``low`` stands for everything up to it and ``high`` for everything from it on, unless the noise is truncated.
     """
-    if isinstance(noise, DiscreteGaussian):
-        raise TypeError("an exact game needs Laplace noise: the probabilities of Gaussian noise are not known exactly")
-    if isinstance(noise, TruncatedDiscreteLaplace):
-        low, high = -noise.tau, noise.tau
-    chances = [cut(noise.cdf(low)), *(cut(noise.pmf(x)) for x in range(low + 1, high))]
+    if not noise.exact:
+        raise TypeError("an exact game needs noise whose probabilities are known exactly, such as Laplace noise")
+    if noise.largest is not None:
+        low, high = -noise.largest, noise.largest
+    law = [noise.cdf(low), *(noise.pmf(x) for x in range(low + 1, high))]
+    chances = [cut(one if isinstance(one, Real) else Real.of(Fraction(one))) for one in law]
     return tuple(range(low, high + 1)), (*chances, 1 - sum(chances, Fraction(0)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from aggservice.audit.run import CANNOT_SEE, FALSE_ALARM, AuditReport, PathResult
+from aggservice.audit.run import CANNOT_SEE, FALSE_ALARM, GamesReport, PathResult
 from aggservice.campaign.output.plots import pyplot, save
 
 
@@ -14,7 +14,7 @@ def path_name(result: PathResult) -> str:
     return f"{result.game}: {result.part}" if result.part else result.game
 
 
-def table(report: AuditReport) -> list[str]:
+def table(report: GamesReport) -> list[str]:
     """Return the lines of a table: lower bound, charge and verdict of every path, then what the audit cannot see."""
     names = [path_name(one) for one in report.results]
     width = max(map(len, names), default=4)
@@ -34,7 +34,7 @@ def table(report: AuditReport) -> list[str]:
     return lines
 
 
-def to_plain(report: AuditReport) -> dict[str, Any]:
+def to_plain(report: GamesReport) -> dict[str, Any]:
     """Return the audit as plain values."""
     return {
         "paths": [
@@ -61,7 +61,7 @@ def to_plain(report: AuditReport) -> dict[str, Any]:
     }
 
 
-def draw(report: AuditReport, stem: Path) -> Path:
+def draw(report: GamesReport, stem: Path) -> Path:
     """Draw a bar per path from 0 to its bound, and a mark at what was charged; write SVG and PNG, return the SVG."""
     plt = pyplot()
     results = list(reversed(report.results))

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from aggservice.audit.bounds import LowerBound, lower_bound
 from aggservice.audit.games import budgets, devices, local, sums, w3c
 from aggservice.audit.games.game import Game
-from aggservice.audit.target import Remote, Target
+from aggservice.audit.target import RemoteTarget, Target
 from aggservice.mechanisms import SecureBits, SystemClock
 
 GAMES: tuple[Game, ...] = (*sums.GAMES, *budgets.GAMES, *devices.GAMES, *w3c.GAMES, *local.GAMES)
@@ -53,7 +53,7 @@ class PathResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditReport:
+class GamesReport:
     """The bounds of a run, in the order of ``GAMES``, the games left out, and the confidence of each bound."""
 
     results: tuple[PathResult, ...]
@@ -74,7 +74,7 @@ def chosen_games(names: Sequence[str] = (), *, remote: bool = False) -> tuple[li
     return [game for game in wanted if game.name not in skipped], skipped
 
 
-def play_game(name: str, scale: int, alpha: float, remote: Remote | None) -> list[PathResult]:
+def play_game(name: str, scale: int, alpha: float, remote: RemoteTarget | None) -> list[PathResult]:
     """Play one game and return its bounds; runs in a process of its own."""
     (game,) = [one for one in GAMES if one.name == name]
     start = time.monotonic()
@@ -100,10 +100,10 @@ def run_audit(
     names: Sequence[str] = (),
     *,
     scale: int = QUICK,
-    remote: Remote | None = None,
+    remote: RemoteTarget | None = None,
     workers: int = 2,
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
-) -> AuditReport:
+) -> GamesReport:
     """Play the games, several at a time in processes of their own, and return every bound.
 
     ``progress`` is called with the games done, the number of games and the name of the last one.
@@ -115,7 +115,7 @@ def run_audit(
     for name, results in _played([game.name for game in games], scale, alpha, remote, workers):
         found[name] = results
         progress(len(found), len(games), name)
-    return AuditReport(
+    return GamesReport(
         results=tuple(one for game in games for one in found[game.name]),
         skipped=tuple(skipped),
         confidence=1 - alpha,
@@ -124,7 +124,7 @@ def run_audit(
 
 
 def _played(
-    names: list[str], scale: int, alpha: float, remote: Remote | None, workers: int
+    names: list[str], scale: int, alpha: float, remote: RemoteTarget | None, workers: int
 ) -> Iterator[tuple[str, list[PathResult]]]:
     if workers == 1:
         for name in names:

@@ -28,7 +28,7 @@ L1 = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Remote:
+class RemoteTarget:
     """A service elsewhere, and the reporting origin whose reports the caller may use."""
 
     address: str
@@ -120,7 +120,7 @@ class Target:
 
     bits: Bits
     clock: Clock
-    remote: Remote | None = None
+    remote: RemoteTarget | None = None
     _keys: KeySet | None = None
 
     @contextmanager

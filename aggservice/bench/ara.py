@@ -14,6 +14,7 @@ from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from ara_client import (
     AggregatableAttributionReport,
     Browser,
+    Config,
     Fleet,
     FleetRules,
     Request,
@@ -22,7 +23,6 @@ from ara_client import (
     StateSpace,
     TriggerColumns,
     TriggerDataSpec,
-    VendorValues,
     draw_states,
     match_table,
 )
@@ -150,10 +150,10 @@ class _Events:
         )
 
 
-def _vendor() -> VendorValues:
+def _vendor() -> Config:
     """Return limits under which both send the same reports: noise, and limits that a fleet lacks, are off."""
     plenty = 1 << 30
-    return VendorValues(
+    return Config(
         max_sources_per_origin=plenty,
         max_aggregatable_reports_per_destination=plenty,
         max_attributions=plenty,

@@ -24,8 +24,8 @@ import numpy as np
 import typer
 
 from aggservice.bench import at_once, conclude
+from aggservice.campaign.columns import ReportColumns
 from aggservice.campaign.service.sealing import SealingSettings, SealingTask, seal_piece
-from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.engine import AvroShards, Engine, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.service.jobs.asked import FileJob

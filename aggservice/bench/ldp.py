@@ -13,7 +13,7 @@ from aggservice.mechanisms import SecureBits, uniform_below_batch
 from ldp_client import build, l_osue
 from ldp_client.experiments.datasets import Dataset, load_dataset, synthetic_dataset
 from ldp_client.experiments.run import run_method
-from ldp_client.sampling.hashing import count_matches, draw_hashes
+from ldp_client.protocols.hashed import count_matches, draw_hashes
 
 #: ε∞ and ε₁ of everything measured here, in millionths; the middle of the paper's grid.
 _LIMIT, _ONCE = 3_000_000, 1_800_000

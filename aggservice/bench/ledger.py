@@ -26,7 +26,6 @@ from aggservice.bench import at_once, conclude, seconds
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire.hpke.sealing import SUITE, hpke_info
 from budget import (
-    Epsilon,
     EpsilonDeltaFilter,
     JobKey,
     LaplaceNoise,
@@ -81,7 +80,7 @@ def units_of_day(day: int, count: int) -> NDArray[np.uint8]:
 
 
 def _charge(ledger: Ledger, job_id: str, keys: NDArray[np.uint8]) -> float:
-    release = ledger.terms.release(LaplaceNoise(epsilon=Epsilon.parse("10")), covers={_API: 1})
+    release = ledger.terms.release(LaplaceNoise.parse(epsilon="10"), covers={_API: 1})
     return seconds(
         lambda: ledger.commit(
             job=JobKey(caller="bench", job_id=job_id),

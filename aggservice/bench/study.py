@@ -48,7 +48,7 @@ def _child(kind: Kind, people: int, values: int, number: int, begin: Any, out: A
         start, cpu = time.perf_counter(), _cpu_seconds()
         if kind == "study":
             result = run_sweep(campaign, [_field(values)], folder / "out", seed="bench")
-            estimate = [row.estimate for row in result.rows if row.point == number]
+            estimate = [row["estimate"] for row in result.rows if row.point == number]
         else:
             field = _field(values)
             point = changed(campaign, {field.path: field.values[number]})

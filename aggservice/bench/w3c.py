@@ -22,8 +22,8 @@ from w3c_client import (
     ImpressionColumns,
     ImpressionOptions,
 )
-from w3c_client.fleet.columns import FleetConversions
-from w3c_client.randomness import WordDraws
+from w3c_client.columns import FleetConversions
+from w3c_client.randomness import W3cWordChoices
 
 START_MS, DAY_MS = 1_700_000_000_000, 86_400_000
 DAYS, SITES, SIZE = 30, 50, 8
@@ -71,7 +71,7 @@ def run_browsers(events: Events, offsets: np.ndarray, words: np.ndarray) -> list
     save = list(zip(saved.time_ms.tolist(), saved.site.tolist(), saved.histogram_index.tolist(), strict=True))
     measure = list(zip(bought.time_ms.tolist(), bought.site.tolist(), bought.value.tolist(), strict=True))
     for device, offset in enumerate(offsets.tolist()):
-        draws = WordDraws(offset)
+        draws = W3cWordChoices(offset)
         clock = ManualClock(START_MS)
         browser = Browser(clock=clock, bits=ForbiddenBits(), config=Config(), draws=draws)
         mine = save[device * IMPRESSIONS : (device + 1) * IMPRESSIONS]

@@ -37,7 +37,7 @@ def make_batch(count: int, contributions: int, maximum: int) -> tuple[ReportBatc
     return ReportBatch.of(reports), keys
 
 
-class Opener:
+class TimedOpener:
     """The two kinds of work that are compared, on reports in batches."""
 
     def __init__(self, batch: ReportBatch, keys: KeySet) -> None:
@@ -72,7 +72,7 @@ def _take_turns(count: int, contributions: int, maximum: int, rounds: int, begin
 
     All processes begin each of them together.
     """
-    opener = Opener(*make_batch(count, contributions, maximum))
+    opener = TimedOpener(*make_batch(count, contributions, maximum))
     opener.whole(0)
     times = []
     for _ in range(rounds):
@@ -108,7 +108,7 @@ def command(
     Opens and decodes the same reports in one process and in several.
     """
     batch, keys = make_batch(100_000 if full else reports, contributions, maximum)
-    opener = Opener(batch, keys)
+    opener = TimedOpener(batch, keys)
     opener.whole(0)
     own = range(len(opener.batches))
     times = interleaved(

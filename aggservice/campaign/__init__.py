@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from aggservice.campaign.assess.slices import Assessment
     from aggservice.campaign.errors import CampaignError, CampaignFileError, RunError
     from aggservice.campaign.file.campaign import load_campaign, parse_campaign, thanksgiving
-    from aggservice.campaign.plan.file import load_plan
-    from aggservice.campaign.plan.planner import Plan, make_plan
+    from aggservice.campaign.plan import BudgetPlan, load_plan, make_plan
     from aggservice.campaign.requery.file import load_scenario
-    from aggservice.campaign.requery.run import ScenarioResult, run_scenario
+    from aggservice.campaign.requery.run import RequeryResult, run_scenario
     from aggservice.campaign.run import RemoteService, RunResult, run_campaign
     from aggservice.campaign.settings.campaign import Campaign
     from aggservice.campaign.sweep.grid import parse_field
@@ -28,10 +27,9 @@ else:
             "assess.slices": ("Assessment",),
             "errors": ("CampaignError", "CampaignFileError", "RunError"),
             "file.campaign": ("load_campaign", "parse_campaign", "thanksgiving"),
-            "plan.file": ("load_plan",),
-            "plan.planner": ("Plan", "make_plan"),
+            "plan": ("BudgetPlan", "load_plan", "make_plan"),
             "requery.file": ("load_scenario",),
-            "requery.run": ("ScenarioResult", "run_scenario"),
+            "requery.run": ("RequeryResult", "run_scenario"),
             "run": ("RemoteService", "RunResult", "run_campaign"),
             "settings.campaign": ("Campaign",),
             "sweep.grid": ("parse_field",),
@@ -41,14 +39,14 @@ else:
 
 __all__ = [
     "Assessment",
+    "BudgetPlan",
     "Campaign",
     "CampaignError",
     "CampaignFileError",
-    "Plan",
     "RemoteService",
+    "RequeryResult",
     "RunError",
     "RunResult",
-    "ScenarioResult",
     "load_campaign",
     "load_plan",
     "load_scenario",

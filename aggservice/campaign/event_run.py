@@ -13,17 +13,17 @@ from aggservice.campaign.assess.event_level import (
     write_labels,
 )
 from aggservice.campaign.assess.slices import Assessment
-from aggservice.campaign.output.metrics import Metrics, event_metrics, with_event_level
+from aggservice.campaign.columns import Events
+from aggservice.campaign.output.metrics import RunMetrics, event_metrics, with_event_level
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.events import Events
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_events
 from aggservice.mechanisms import Bits
 
 
 def run_event_level(
-    campaign: Campaign, out: Path, seed: str | None, chain: Chain
-) -> tuple[Events, Assessment, Metrics]:
+    campaign: Campaign, out: Path, seed: str | None, chain: RunChain
+) -> tuple[Events, Assessment, RunMetrics]:
     """Simulate the reports of every ad, correct their counts and write ``labels.csv``; return what was found."""
     events = simulate_events(campaign, chain)
     with chain.watch.stage("attribute", len(events)):
@@ -33,7 +33,7 @@ def run_event_level(
     return events, metrics.jobs[0], metrics
 
 
-def add_event_level(campaign: Campaign, out: Path, metrics: Metrics, events: Events, bits: Bits) -> Metrics:
+def add_event_level(campaign: Campaign, out: Path, metrics: RunMetrics, events: Events, bits: Bits) -> RunMetrics:
     """Let the sources of a campaign of aggregatable reports send event-level reports too, and write ``labels.csv``.
 
     Returns the metrics with one more query, whose answers are the corrected counts.
@@ -43,7 +43,7 @@ def add_event_level(campaign: Campaign, out: Path, metrics: Metrics, events: Eve
     return with_event_level(metrics, campaign, reports, _assessment(campaign, reports))
 
 
-def release_events(campaign: Campaign, seed: str | None, events: Events, bits: Bits) -> tuple[EventReports, Metrics]:
+def release_events(campaign: Campaign, seed: str | None, events: Events, bits: Bits) -> tuple[EventReports, RunMetrics]:
     """Draw the reports of every ad; return them, and the metrics of their corrected counts."""
     reports = report_events(campaign, events, bits.child("browsers"))
     model = conversion_model(campaign, events, reports)

@@ -25,7 +25,7 @@ from aggservice.mechanisms import Bits, ManualClock
 from aggservice.wire import BucketRows, KeySet, PublicKeySet, ReportBatch, ReportWriter, Spans, write_buckets
 from aggservice.wire.origins import parse_url
 from aggservice.wire.report.body import open_report
-from ara_client import AggregatableAttributionReport, Browser, EventLevelReport, Request, Response, VendorValues
+from ara_client import AggregatableAttributionReport, Browser, Config, EventLevelReport, Request, Response
 from ara_client.registration.headers import SOURCE_HEADER, TRIGGER_HEADER
 from ara_client.registration.source import parse_source
 from ara_client.registration.trigger import parse_trigger
@@ -199,7 +199,7 @@ def reports_of(
     by_user: dict[str, list[LoggedEvent]] = {}
     for event in events:
         by_user.setdefault(event.user, []).append(event)
-    vendor = VendorValues()
+    vendor = Config()
     for user, mine in by_user.items():
         replayed.users += 1
         browser = Browser(clock=ManualClock(mine[0].time_ms), bits=bits.child(f"user {user}"), config=vendor, keys=keys)
@@ -212,7 +212,7 @@ def reports_of(
         yield from browser.advance(mine[-1].time_ms + _AFTER_MS)
 
 
-def _check(event: LoggedEvent, vendor: VendorValues, replayed: Replayed) -> None:
+def _check(event: LoggedEvent, vendor: Config, replayed: Replayed) -> None:
     """Count a registration that the browser will not take, with what is wrong with it."""
     (text,) = map(str, event.response.headers.values())
     kind = (event.request.eligible or "").removesuffix("-source")

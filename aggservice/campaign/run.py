@@ -20,14 +20,13 @@ from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.assess.run_losses import Balances, run_transcript
 from aggservice.campaign.assess.slices import Assessment, assess
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.output.metrics import Metrics, SourceLosses, metrics_of
+from aggservice.campaign.output.metrics import RunMetrics, SourceLosses, metrics_of
 from aggservice.campaign.output.page import write_report
 from aggservice.campaign.output.plots import draw_plots
 from aggservice.campaign.service.config import drop_queue, local_engine, service_config
-from aggservice.campaign.service.jobs import JobResult, Jobs, JobSubmitter, add_up, jobs_of, windows_of, write_domains
+from aggservice.campaign.service.jobs import Jobs, JobSubmitter, QueryAnswer, add_up, jobs_of, windows_of, write_domains
 from aggservice.campaign.service.sealing import (
     POOL_FROM_REPORTS,
-    api_of,
     seal_all,
     sealing_settings,
     sealing_tasks,
@@ -35,9 +34,7 @@ from aggservice.campaign.service.sealing import (
 )
 from aggservice.campaign.service.unsealed import UnsealedJobs, tally_job
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.stages.store import StageStore
-from aggservice.campaign.stages.watch import Progress, Stopwatch, no_progress
+from aggservice.campaign.stages import Progress, RunChain, StageStore, Stopwatch, no_progress
 from aggservice.campaign.world.truth import Truth, simulate_reports, truth_without_reports
 from aggservice.client import Client, Credentials
 from aggservice.files.atomic import whole_file
@@ -65,9 +62,9 @@ class RunResult:
     out: Path
     seed: str | None
     truth: Truth
-    answers: tuple[JobResult, ...]
+    answers: tuple[QueryAnswer, ...]
     assessments: tuple[Assessment, ...]
-    metrics: Metrics
+    metrics: RunMetrics
     timings: dict[str, Any]
 
     @property
@@ -109,14 +106,14 @@ def run_campaign(
         raise RunError(f"workers is {workers}: choose 1 or more")
     if unsealed and service is not None:
         raise RunError("a remote service takes sealed reports only: leave --unsealed out")
-    if unsealed and campaign.client.api == "w3c":
-        raise RunError("a run with W3C reports seals them: leave --unsealed out")
+    if unsealed and campaign.client.task_jobs:
+        raise RunError(f"a run with {campaign.client.short} reports seals them: leave --unsealed out")
     prepare_output_folder(out, keeping=[*([ledger] if ledger is not None else []), *log_files(campaign)])
     if service is not None or ledger is not None:
         campaign = shift_to_end_now(campaign, SystemClock().now_ms())
     watch = Stopwatch(progress)
-    chain = Chain.seeded(seed, store=store, watch=watch)
-    if campaign.client.kind == "event-level":
+    chain = RunChain.seeded(seed, store=store, watch=watch)
+    if not campaign.client.aggregatable:
         from aggservice.campaign.event_run import run_event_level  # other campaigns do without its modules
 
         events, assessment, metrics = run_event_level(campaign, out, seed, chain)
@@ -154,7 +151,7 @@ def run_campaign(
 
 
 def _hierarchies(
-    campaign: Campaign, out: Path, chain: Chain, truth: Truth, answers: Sequence[JobResult]
+    campaign: Campaign, out: Path, chain: RunChain, truth: Truth, answers: Sequence[QueryAnswer]
 ) -> tuple[HierarchyErrors, ...]:
     """Combine the levels of every hierarchy, and write all of their slices into ``hierarchies.csv``."""
     if not campaign.hierarchies:
@@ -170,9 +167,9 @@ def write_outputs(
     out: Path,
     seed: str | None,
     truth: Truth,
-    answers: list[JobResult],
+    answers: list[QueryAnswer],
     found: tuple[Assessment, ...],
-    metrics: Metrics,
+    metrics: RunMetrics,
     watch: Stopwatch,
     *,
     draw: bool,
@@ -199,7 +196,7 @@ def write_outputs(
 
 
 def write_losses(
-    campaign: Campaign, out: Path, truth: Truth, answers: list[JobResult], ledger: Path | None, *, fresh: bool
+    campaign: Campaign, out: Path, truth: Truth, answers: list[QueryAnswer], ledger: Path | None, *, fresh: bool
 ) -> Any:
     """Write ``transcript.json`` and ``losses.csv``: true losses, and what the ledger charged if it can be read.
 
@@ -207,7 +204,7 @@ def write_losses(
     """
     balances = None
     if ledger is not None:
-        balances = Balances.read(ledger, campaign, truth, api_of(campaign), SystemClock(), fresh=fresh)
+        balances = Balances.read(ledger, campaign, truth, campaign.client.wire_api, SystemClock(), fresh=fresh)
     transcript = run_transcript(campaign, truth, answers, balances, out / "losses.csv")
     if transcript is not None:
         write_json(out / "transcript.json", transcript)
@@ -268,7 +265,7 @@ def shift_to_end_now(campaign: Campaign, now_ms: int) -> Campaign:
 def _sealed_jobs(
     campaign: Campaign,
     out: Path,
-    chain: Chain,
+    chain: RunChain,
     truth: Truth,
     workers: int,
     service: RemoteService | None,
@@ -285,7 +282,7 @@ def _sealed_jobs(
 def seal_reports(
     campaign: Campaign,
     out: Path,
-    chain: Chain,
+    chain: RunChain,
     truth: Truth,
     client: Client,
     public_keys: str,
@@ -298,20 +295,21 @@ def seal_reports(
     """Seal the reports into ``out`` and return a runner of jobs over them."""
     with chain.watch.stage("seal", truth.collected.received) as sealed:
         rows, folder, bits = truth.collected.rows, out / "batches", chain.bits.child("sealing")
-        if campaign.client.api != "w3c":
+        if (layout := campaign.client.tasks(campaign)) is None:
             pieces = sealing_tasks(truth.reports, rows, folder, bits)
             seal_all(pieces, sealing_settings(campaign, public_keys), workers=workers, progress=sealed)
             return JobSubmitter(campaign, client, out, clock=clock, files=files, prefix=prefix)
-        from aggservice.campaign.service.w3c_jobs import W3cJobs, w3c_sealing_tasks
+        from aggservice.campaign.service.task_jobs import TaskJobs, task_sealings
 
-        by_measure, counts = w3c_sealing_tasks(campaign, truth.reports, rows, folder, public_keys, bits)
+        by_measure, counts = task_sealings(campaign, layout, truth.reports, rows, folder, public_keys, bits)
         for pieces, settings in by_measure:
             seal_all(pieces, settings, workers=workers, progress=sealed)
-    return W3cJobs(campaign, client, out, counts, clock=clock, least=Limits().w3c_minimum_batch, prefix=prefix)
+    least = Limits().w3c_minimum_batch
+    return TaskJobs(campaign, client, out, layout, counts, clock=clock, least=least, prefix=prefix)
 
 
 @contextmanager
-def _unsealed_jobs(campaign: Campaign, out: Path, chain: Chain, truth: Truth, ledger: Path | None) -> Iterator[Jobs]:
+def _unsealed_jobs(campaign: Campaign, out: Path, chain: RunChain, truth: Truth, ledger: Path | None) -> Iterator[Jobs]:
     """Yield a runner of jobs over unsealed reports: an engine with the ledger that a service would have."""
     (out / "batches").mkdir()  # marks the folder as that of a run
     manual, clock = _clock(campaign, ledger)

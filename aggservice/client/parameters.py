@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from aggservice.client.errors import bad_argument
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
@@ -37,7 +37,8 @@ class JobParameters:
     """Parameters of a job. Amounts are decimal text, such as "10" or "0.25"; the service checks them.
 
     Give one of ``attribution_report_to`` and ``reporting_site``. ``epsilon`` asks for Laplace noise, ``rho`` for
-    Gaussian noise. ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` also
+    Gaussian noise, ``mechanism`` for any of the service's by name, with its ``mechanism_parameters``.
+    ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` also
     releases the total of what the summary leaves out. With ``shuffle`` the job releases local reports in random order
     instead. With ``attribution_task`` it aggregates W3C reports, each of which can be used once.
     ``output_public_key`` (32 bytes) seals the summary to that X25519 key; ``Summary.opened`` and
@@ -48,7 +49,10 @@ class JobParameters:
     reporting_site: str = ""
     epsilon: str = ""
     rho: str = ""
+    mechanism: str = ""
+    mechanism_parameters: Mapping[str, str] = field(default_factory=dict)
     discovery_delta: str = ""
+    discovery_rule: str = ""
     key_mask: int | None = None
     others_epsilon: str = ""
     filtering_ids: Sequence[int] = ()
@@ -65,6 +69,8 @@ class JobParameters:
             raise bad_argument(f"key_mask {self.key_mask} is outside 0 to 2^128 - 1")
         if not -(1 << 63) <= self.input_report_count < 1 << 63:
             raise bad_argument(f"input_report_count {self.input_report_count} does not fit into 64 bits")
+        if sum(map(bool, (self.epsilon, self.rho, self.mechanism))) > 1:
+            raise bad_argument("epsilon, rho and mechanism are different kinds of noise: give one of them")
         task = self.attribution_task
         if task is not None:
             for name, number in (("histogram_size", task.histogram_size), ("max_value", task.max_value)):
@@ -84,8 +90,12 @@ class JobParameters:
             message.privacy_params.laplace_dp_params.job_epsilon = self.epsilon
         if self.rho:
             message.privacy_params.gaussian_dp_params.job_rho = self.rho
+        if self.mechanism:
+            message.privacy_params.named_mechanism.name = self.mechanism
+            message.privacy_params.named_mechanism.parameters.update(self.mechanism_parameters)
         if self.discovery_delta:
             message.key_discovery.delta = self.discovery_delta
+            message.key_discovery.rule = self.discovery_rule
             if self.key_mask is not None:
                 message.key_discovery.key_mask = self.key_mask.to_bytes(16, "big")
         if self.others_epsilon:

@@ -50,7 +50,7 @@ COMMANDS = {
         "commands.campaigns.estimate:estimate",
         "Compute means, ratios, lift and quantiles from summaries.",
     ),
-    "new": ("commands.campaigns.new:new", "Write a commented file to start from."),
+    "new": ("commands.campaigns.run:new", "Write a commented file to start from."),
     "replay": (
         "commands.campaigns.replay:replay",
         "Replay an event log through simulated browsers.",
@@ -73,7 +73,8 @@ COMMANDS = {
         "commands.campaigns.attack:figure",
         "Make a figure about on-device budgets, as data and as a plot.",
     ),
-    "ldp": ("commands.local_dp.track:ldp", "Run, compare and track longitudinal local-DP protocols."),
+    "ldp": ("commands.ldp:ldp", "Run, compare and track longitudinal local-DP protocols."),
+    "kinds": ("commands.kinds:kinds", "List every kind there is, built in and installed."),
     "conformance": (
         "commands.conformance:conformance",
         "Run test vectors that others wrote.",
@@ -109,10 +110,8 @@ REFUSALS = {
     "aggservice.engine.errors": "EngineError",
     "aggservice.client.errors": "ClientError",
     "aggservice.campaign.errors": "CampaignError",
-    "ara_client.errors": "AraClientError",
+    "aggservice.wire.device": "DeviceError",
     "ldp_client.errors": "LdpError",
-    "paa_client.errors": "PaaError",
-    "w3c_client.errors": "W3cError",
     "aggservice.studio.errors": "StudioError",
     "budget.errors": "BudgetError",
 }

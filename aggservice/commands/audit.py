@@ -10,7 +10,7 @@ import typer
 
 from aggservice.audit.output import draw, table, to_plain
 from aggservice.audit.run import GAMES, QUICK, THOROUGH, chosen_games, run_audit
-from aggservice.audit.target import Remote
+from aggservice.audit.target import RemoteTarget
 from aggservice.client import ClientError, Credentials
 from aggservice.commands.console import NO, Json, progress_bar, refuse, require_plots
 
@@ -51,7 +51,7 @@ def audit(
     remote = None
     if service:
         credentials = Credentials.from_files(token_file=token_file, root_certificates=root_certificates)
-        remote = Remote(address=service, origin=origin, credentials=credentials)
+        remote = RemoteTarget(address=service, origin=origin, credentials=credentials)
     if not chosen_games(path or [], remote=remote is not None)[0]:
         refuse("--path matches no game that can be played here: list the games with aggservice audit --names")
     try:

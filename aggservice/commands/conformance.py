@@ -14,8 +14,7 @@ import typer
 from aggservice.commands.console import NO, Json, print_json, progress_bar, refuse
 from aggservice.conformance.goldens import check_goldens
 from ara_client.interop.runner import CaseResult, run_directory
-from w3c_client.scenarios.header_cases import run_header_cases
-from w3c_client.scenarios.runner import ScenarioResult, run_scenarios
+from w3c_client.scenarios import VectorResult, run_header_cases, run_scenarios
 
 conformance = typer.Typer(help="Run test vectors that others wrote.", no_args_is_help=True)
 
@@ -81,7 +80,7 @@ def w3c_headers(
     show(run_header_cases(file), as_json)
 
 
-def _scenarios(path: Path) -> Iterator[ScenarioResult]:
+def _scenarios(path: Path) -> Iterator[VectorResult]:
     with progress_bar() as report:
         yield from run_scenarios(path, progress=lambda done: report("scenarios", done, None))
 

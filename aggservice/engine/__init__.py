@@ -10,16 +10,15 @@ from aggservice.engine.errors import (
     ReturnCode,
     UnpaidError,
 )
-from aggservice.engine.interface import Engine
 from aggservice.engine.jobs.session import EngineSettings, Outcome, Scope, Session
-from aggservice.engine.local import LocalEngine
+from aggservice.engine.local import Engine, LocalEngine
 from aggservice.engine.opening.coverage import PrivacyUnit, ledger_terms
 from aggservice.engine.opening.pool import InlineOpener, WorkerPool
 from aggservice.engine.release.noise import ReleasePlan
 from aggservice.engine.release.output import AvroShards, InLedger
 from aggservice.engine.release.result import Rows
 from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle.plan import ShuffleRequest, ShuffleSettings
+from aggservice.engine.shuffle import ShuffleRequest, ShuffleSettings
 
 __all__ = [
     "AvroShards",

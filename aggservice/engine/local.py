@@ -1,8 +1,9 @@
-"""The local engine: runs jobs, from sealed reports to a committed summary, on one machine."""
+"""What every engine does, and the local engine: jobs from sealed reports to a committed summary on one machine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from aggservice.engine.jobs.histogram import HistogramSession
 from aggservice.engine.jobs.session import EngineParts, EngineSettings, Scope, Session
@@ -15,6 +16,49 @@ from aggservice.engine.release.output import Destination, InLedger
 from aggservice.engine.request import JobRequest
 from aggservice.mechanisms import Bits, Clock
 from budget import Ledger
+
+
+class Engine(Protocol):
+    """Runs jobs: ``LocalEngine`` on this machine, ``SparkEngine`` on a cluster. Safe for several threads."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger that jobs are charged to."""
+
+    @property
+    def settings(self) -> EngineSettings:
+        """The operator's settings for every job."""
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The privacy unit that pays for histograms."""
+
+    def begin(
+        self,
+        scope: Scope,
+        request: JobRequest,
+        *,
+        destination: Destination | None = None,
+        expected_keys: int = 0,
+        cleartext: bool = False,
+        debug_only: bool | None = None,
+        input_bytes: int | None = None,
+    ) -> Session:
+        """Begin a job whose result goes to ``destination`` (by default, the ledger).
+
+        ``input_bytes`` is the size of a job over files, and None for a stream. ``cleartext`` reads payloads that are
+        not sealed, for local tests. ``debug_only`` reads only reports that were marked for debugging; by default,
+        only a debug run does so.
+        """
+
+    def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Receipted | None:
+        """Return the result that this request has already paid for; None if it has not been paid for.
+
+        Raises ``JobIdTakenError`` if the caller used the job id for another request.
+        """
+
+    def close(self) -> None:
+        """Stop the processes and connections that the engine started."""
 
 
 class LocalEngine:

@@ -5,16 +5,31 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.opening.attribution_tasks import AttributionTask
-from aggservice.engine.shuffle.plan import ShuffleRequest
+from aggservice.engine.shuffle import ShuffleRequest
 from aggservice.engine.tables.sums import KeyMask
+from aggservice.kinds import KindError
+from aggservice.mechanisms import ParameterError
 from aggservice.wire.errors import KeySetError
 from aggservice.wire.hpke.summaries import check_output_key
-from budget import AmountError, Delta, Epsilon, Rho
+from budget import (
+    DISCOVERY_RULES,
+    MECHANISMS,
+    AmountError,
+    BudgetError,
+    Delta,
+    DiscoveryRule,
+    GaussianNoise,
+    LaplaceDiscovery,
+    LaplaceNoise,
+    Mechanism,
+    OneUseNoise,
+)
 
 DEFAULT_EPSILON = "10"
 DEFAULT_ERROR_THRESHOLD = "10"
@@ -30,6 +45,7 @@ class Discovery:
 
     delta: Delta
     mask: KeyMask = field(default_factory=KeyMask)
+    rule: type[DiscoveryRule] = LaplaceDiscovery
 
     def __post_init__(self) -> None:
         if not self.delta.atto > 0:
@@ -38,7 +54,8 @@ class Discovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """The parameters of one job. ``noise`` is the ε of Laplace noise or the ρ of Gaussian noise.
+    """The parameters of one job. ``mechanism`` makes the noise of its sums; ``released`` is what the ledger charges
+    for: that mechanism, or the one that key discovery or a task makes of it.
 
     ``task`` makes it a job over W3C Attribution.
 
@@ -51,9 +68,9 @@ class JobRequest:
     job_request_id: str
     attribution_report_to: str | None = None
     reporting_site: str | None = None
-    noise: Epsilon | Rho = field(default_factory=lambda: Epsilon.parse(DEFAULT_EPSILON))
+    mechanism: Mechanism = field(default_factory=lambda: LaplaceNoise.parse(epsilon=DEFAULT_EPSILON))
     discovery: Discovery | None = None
-    others: Epsilon | None = None
+    others: LaplaceNoise | None = None
     error_threshold_percent: Fraction = Fraction(10)
     input_report_count: int | None = None
     filtering_ids: tuple[int, ...] = (0,)
@@ -62,6 +79,7 @@ class JobRequest:
     shuffle: ShuffleRequest | None = None
     task: AttributionTask | None = None
     output_key: bytes | None = None
+    released: Mechanism = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_job_id(self.job_request_id)
@@ -69,9 +87,9 @@ class JobRequest:
             raise InvalidJobError(
                 "attribution_report_to and reporting_site are both given or both missing: give exactly one"
             )
-        if isinstance(self.noise, Rho) and self.discovery is not None:
-            raise InvalidJobError("key discovery uses truncated Laplace noise: give job_epsilon, not job_rho")
-        if isinstance(self.noise, Rho) and self.others is not None:
+        if not self.mechanism.in_jobs:
+            raise InvalidJobError(f"{self.mechanism.name} is not noise for sums: choose another mechanism")
+        if self.others is not None and type(self.mechanism) is not LaplaceNoise:
             raise InvalidJobError("the others total uses Laplace noise: ask for it in a job with job_epsilon")
         if not 0 <= self.error_threshold_percent <= 100:
             raise InvalidJobError("report_error_threshold_percentage is out of range: use a number from 0 to 100")
@@ -92,7 +110,7 @@ class JobRequest:
                     "a debug run is not sealed, because it shows true values for debugging: leave output_public_key out"
                 )
         if self.task is not None:
-            if isinstance(self.noise, Rho) or self.discovery is not None or self.others is not None:
+            if type(self.mechanism) is not LaplaceNoise or self.discovery is not None or self.others is not None:
                 raise InvalidJobError(
                     "a job with an attribution_task has Laplace noise, every index of the histogram for its keys and "
                     "no others total: leave job_rho, key_discovery and others out"
@@ -107,6 +125,17 @@ class JobRequest:
                 raise InvalidJobError("a shuffle has no key discovery, others total or debug run: leave them out")
             if self.filtering_ids != (0,):
                 raise InvalidJobError("local reports have no filtering IDs: leave filtering_ids out of a shuffle")
+        object.__setattr__(self, "released", self._released())
+
+    def _released(self) -> Mechanism:
+        if self.task is not None and isinstance(self.mechanism, LaplaceNoise):
+            return OneUseNoise(epsilon=self.mechanism.epsilon, max_value=self.task.max_value)
+        if self.discovery is None:
+            return self.mechanism
+        try:
+            return self.discovery.rule.beside(self.mechanism, self.discovery.delta)
+        except BudgetError as problem:
+            raise InvalidJobError(str(problem)) from problem
 
     def digest(self, content: bytes = b"") -> bytes:
         """Return a hash of the request; the ledger recognises a repeated request by it.
@@ -114,15 +143,16 @@ class JobRequest:
         ``content`` is the digest of what was streamed; a job over files is recognised by its paths.
         """
         mask = self.discovery.mask if self.discovery else None
+        mechanism, amount = self.mechanism.job_form
         plain: dict[str, object] = {
             "job_request_id": self.job_request_id,
             "attribution_report_to": self.attribution_report_to,
             "reporting_site": self.reporting_site,
-            "mechanism": "gaussian" if isinstance(self.noise, Rho) else "laplace",
-            "amount": str(self.noise),
+            "mechanism": mechanism,
+            "amount": amount,
             "delta": str(self.discovery.delta) if self.discovery else None,
             "mask": f"{mask.high:016x}{mask.low:016x}" if mask else None,
-            "others": str(self.others) if self.others else None,
+            "others": str(self.others.epsilon) if self.others else None,
             "error_threshold": str(self.error_threshold_percent),
             "input_report_count": self.input_report_count,
             "filtering_ids": list(map(str, self.filtering_ids)),
@@ -134,6 +164,8 @@ class JobRequest:
             plain["shuffle"] = self.shuffle.to_plain()
         if self.task is not None:
             plain["attribution_task"] = self.task.to_plain()
+        if self.discovery is not None and self.discovery.rule is not LaplaceDiscovery:
+            plain["discovery_rule"] = self.discovery.rule.name
         if self.output_key is not None:
             plain["output_public_key"] = self.output_key.hex()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
@@ -158,32 +190,45 @@ def check_key(raw: bytes) -> bytes:
         raise InvalidJobError(f"output_public_key: {problem}") from problem
 
 
-def parse_noise(*, epsilon: str = "", rho: str = "") -> Epsilon | Rho:
-    """Return the job's ε or ρ; ε is 10 when neither is given."""
+def parse_noise(*, epsilon: str = "", rho: str = "") -> Mechanism:
+    """Return Laplace noise of ε or Gaussian noise of ρ; ε is 10 when neither is given."""
     if epsilon and rho:
         raise InvalidJobError("epsilon and rho are both given: give one of them")
+    if not rho:
+        return parse_laplace(epsilon or DEFAULT_EPSILON)
     try:
-        return Rho.parse(rho) if rho else Epsilon.parse(epsilon or DEFAULT_EPSILON)
+        return GaussianNoise.parse(rho=rho)
     except AmountError as problem:
         raise InvalidJobError(str(problem)) from problem
 
 
-def parse_epsilon(text: str) -> Epsilon:
-    """Return ε from decimal text."""
+def parse_laplace(epsilon: str) -> LaplaceNoise:
+    """Return Laplace noise of ε from decimal text."""
     try:
-        return Epsilon.parse(text)
+        return LaplaceNoise.parse(epsilon=epsilon)
     except AmountError as problem:
         raise InvalidJobError(str(problem)) from problem
 
 
-def parse_discovery(*, delta: str, key_mask: bytes = b"") -> Discovery:
-    """Return key discovery from the text of δ and the 16 bytes of a mask; an empty mask allows all keys."""
+def parse_mechanism(name: str, parameters: Mapping[str, str]) -> Mechanism:
+    """Return a mechanism by its name in the table, with its fields as texts."""
+    try:
+        return MECHANISMS[name].parse(**parameters)
+    except (BudgetError, ParameterError, ValueError) as problem:
+        raise InvalidJobError(str(problem)) from problem
+
+
+def parse_discovery(*, delta: str, key_mask: bytes = b"", rule: str = "") -> Discovery:
+    """Return key discovery from the text of δ and the 16 bytes of a mask; an empty mask allows all keys.
+
+    ``rule`` is a name of ``DISCOVERY_RULES``; the default is truncated Laplace noise.
+    """
     if len(key_mask) not in (0, 16):
         raise InvalidJobError(f"the key mask has {len(key_mask)} bytes: give 16, big-endian")
     mask = KeyMask.of(int.from_bytes(key_mask, "big")) if key_mask else KeyMask()
     try:
-        return Discovery(delta=Delta.parse(delta), mask=mask)
-    except AmountError as problem:
+        return Discovery(delta=Delta.parse(delta), mask=mask, rule=DISCOVERY_RULES[rule or LaplaceDiscovery.name])
+    except (AmountError, KindError) as problem:
         raise InvalidJobError(str(problem)) from problem
 
 

@@ -2,7 +2,7 @@
 
 A name from a request or from a text that somebody posted may lead anywhere. ``Below`` compares it with its folder after
 resolving ``..``, and then opens step by step relative to the step before (openat with O_NOFOLLOW), so that a link in
-the folder leads nowhere, whenever it was put there. ``budget.files.folders`` does the same for files that are written.
+the folder leads nowhere, whenever it was put there. ``budget.files.staging`` does the same for files that are written.
 """
 
 from __future__ import annotations

@@ -10,17 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aggservice.exports import exports_of
-from aggservice.mechanisms.amplification import AmplificationBound, amplified_micro
-from aggservice.mechanisms.bernoulli import bernoulli, bernoulli_batch
+from aggservice.mechanisms.bernoulli import bernoulli, bernoulli_batch, uniform_below, uniform_below_batch
 from aggservice.mechanisms.bits import Bits, ForbiddenBits, SecureBits, SeededBits
 from aggservice.mechanisms.clock import Clock, ManualClock, SystemClock
 from aggservice.mechanisms.errors import MechanismError, ParameterError
 from aggservice.mechanisms.gaussian import DiscreteGaussian
-from aggservice.mechanisms.laplace import DiscreteLaplace, TruncatedDiscreteLaplace
+from aggservice.mechanisms.laplace import DiscreteLaplace, NoiseLaw, TruncatedDiscreteLaplace, discovery_threshold
 from aggservice.mechanisms.reals import Real, exp
-from aggservice.mechanisms.shuffling import closed_epsilon, small_epsilon
-from aggservice.mechanisms.threshold import discovery_threshold
-from aggservice.mechanisms.uniform import uniform_below, uniform_below_batch
+from aggservice.mechanisms.shuffling import AmplificationBound, amplified_micro, closed_epsilon, small_epsilon
 
 if TYPE_CHECKING:
     from aggservice.mechanisms.clones import ExactBinaryShuffle, shuffled_epsilon
@@ -37,6 +34,7 @@ __all__ = [
     "ForbiddenBits",
     "ManualClock",
     "MechanismError",
+    "NoiseLaw",
     "ParameterError",
     "Real",
     "SecureBits",

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.geometric import Digits, digits_of
-from aggservice.mechanisms.laplace import laplace_twin
+from aggservice.mechanisms.laplace import NoiseLaw, laplace_twin
 from aggservice.mechanisms.reals import exp
-from aggservice.mechanisms.symmetric import SymmetricNoise
 from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 _SMALLEST, _LARGEST = Fraction(1, 100), Fraction(1 << 96)
@@ -32,11 +31,13 @@ _SUMMED_SIGMA = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DiscreteGaussian(SymmetricNoise):
+class DiscreteGaussian(NoiseLaw):
     """Discrete Gaussian noise with parameter σ² = ``variance_parameter``, from 1/100 to 2^96.
 
     The variance of the law is within 10⁻⁹ of σ² for σ ≥ 1.2; ``variance()`` gives it.
     """
+
+    exact = False
 
     variance_parameter: Fraction
 

@@ -2,25 +2,83 @@
 
 Privacy: two databases whose sums differ by at most Λ₁ in L1 norm give the same noisy sums with probabilities that
 differ by at most a factor e^(a·Λ₁) = e^ε (Fact 3.3 of the Privacy Sandbox paper). The truncated form adds δ, the
-mass outside the common support (Lemma A.1; ``aggservice.mechanisms.threshold`` computes it).
+mass outside the common support (Lemma A.1; ``aggservice.mechanisms.laplace`` computes it).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from dataclasses import InitVar, dataclass
 from fractions import Fraction
+from functools import lru_cache
+from math import log
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.mechanisms.bernoulli import bernoulli_exp
+from aggservice.mechanisms.bernoulli import bernoulli_exp, uniform_below
 from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.geometric import Digits, digits_of, geometric_twin, laplace_kernel
 from aggservice.mechanisms.reals import Real, exp
-from aggservice.mechanisms.symmetric import SymmetricNoise
-from aggservice.mechanisms.uniform import uniform_below
 from aggservice.mechanisms.words import Tape, fill
+
+
+class NoiseLaw(ABC):
+    """Integer noise whose law is symmetric about 0. Samples are exact; probabilities are exact or to 10⁻¹²."""
+
+    __slots__ = ()
+
+    exact: ClassVar[bool] = True
+    """Whether probabilities are exact ``Real`` numbers."""
+
+    @property
+    def largest(self) -> int | None:
+        """The largest value that the noise can have; None if it has none."""
+        return None
+
+    @abstractmethod
+    def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
+        """Return ``size`` independent samples, exact to the last bit."""
+
+    @abstractmethod
+    def pmf(self, x: int) -> Real | float:
+        """Return P[X = x]."""
+
+    @abstractmethod
+    def cdf(self, x: int) -> Real | float:
+        """Return P[X ≤ x]."""
+
+    @abstractmethod
+    def variance(self) -> Real | float:
+        """Return the variance."""
+
+    def quantile(self, p: Fraction) -> int:
+        """Return the smallest x with P[X ≤ x] ≥ p, for 0 < p < 1. It is exact if ``cdf`` is."""
+        if not 0 < p < 1:
+            raise ParameterError(f"a quantile needs 0 < p < 1, not {p}")
+        p = Fraction(p)
+        low, high = -1, 1
+        while not self.cdf(high) >= p:
+            high *= 2
+        while self.cdf(low) >= p:
+            low *= 2
+        return low + bisect_left(range(low, high), True, key=lambda x: self.cdf(x) >= p)
+
+    def half_width(self, level: Fraction = Fraction(95, 100)) -> int:
+        """Return the smallest h with P[|X| ≤ h] ≥ level, for 0 < level < 1.
+
+        By symmetry, P[|X| ≤ h] = 2·P[X ≤ h] - 1. The result is exact if ``cdf`` is.
+        """
+        return _half_width(self, level)
+
+
+@lru_cache(maxsize=1024)
+def _half_width(law: NoiseLaw, level: Fraction) -> int:
+    return law.quantile((1 + level) / 2)
+
 
 MICRO = 10**6
 MAX_EPSILON_MICRO = 64 * MICRO
@@ -51,7 +109,7 @@ def micro_of(epsilon: str) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Laplace(SymmetricNoise):
+class _Laplace(NoiseLaw):
     """The parameters: ε, given as ``epsilon_micro``·10⁻⁶ or as decimal text ``epsilon``, and the L1 sensitivity Λ₁."""
 
     epsilon_micro: int = 0
@@ -108,6 +166,10 @@ class TruncatedDiscreteLaplace(_Laplace):
     """Discrete Laplace noise conditioned on |x| ≤ τ (DLap_τ of the Privacy Sandbox paper)."""
 
     tau: int
+
+    @property
+    def largest(self) -> int:
+        return self.tau
 
     def __post_init__(self, epsilon: str | None) -> None:
         _Laplace.__post_init__(self, epsilon)
@@ -182,3 +244,58 @@ def _narrow(bits: Bits, rate: Fraction, tau: int) -> int:
         x = uniform_below(bits, 2 * tau + 1) - tau
         if bernoulli_exp(bits, rate * abs(x)):
             return x
+
+
+ATTO = 10**18
+
+
+@lru_cache(maxsize=256, typed=True)
+def discovery_threshold(*, epsilon_micro: int, delta_atto: int, l0: int, l1: int) -> int:
+    """Return τ = ⌈Λ₁(1 + ln(Λ₀/δ)/ε)⌉, the least whole number for which Lemma A.1 holds.
+
+    It is the least n with e^(ε(n-Λ₁)/Λ₁) ≥ Λ₀/δ, found from a floating-point guess and settled by exact
+    comparisons, so that rounding can only add privacy.
+
+    >>> discovery_threshold(epsilon_micro=10_000_000, delta_atto=10**10, l0=1, l1=65_536)
+    186258
+    """
+    check_laplace(epsilon_micro, l1)
+    if not isinstance(delta_atto, int) or not 1 <= delta_atto <= ATTO:
+        raise ParameterError(f"key discovery needs 0 < δ ≤ 1 in whole 10⁻¹⁸, not {delta_atto!r}")
+    if not isinstance(l0, int) or not 1 <= l0 <= l1:
+        raise ParameterError(f"Λ₀ must be an integer from 1 to Λ₁ = {l1}, not {l0!r}: each contribution is at least 1")
+    needed = Fraction(l0 * ATTO, delta_atto)
+    rate = Fraction(epsilon_micro, MICRO * l1)
+
+    def enough(n: int) -> bool:
+        return exp(rate * (n - l1)) >= needed
+
+    guess = max(l1, l1 + int(log(needed) / rate))
+    step = max(1, guess >> 40)
+    while not enough(guess):
+        guess += step
+    low = guess
+    while low > l1 and enough(low):
+        low = max(l1, low - step)
+    return low + bisect_left(range(low, guess), True, key=enough)
+
+
+def truncated_delta(noise: TruncatedDiscreteLaplace, shift: int, epsilon: Fraction | None = None) -> Real:
+    """Return the exact δ(ε) between truncated noise and the same noise moved by ``shift``, from its pmf.
+
+    ``epsilon`` defaults to a·shift, the noise's own ε at this shift. Then δ is the mass outside the moved support. For
+    a smaller ε, the excess where the likelihood ratio is above e^ε is added.
+    """
+    if not shift >= 0:
+        raise ParameterError(f"a shift must be at least 0, not {shift}")
+    if shift > 2 * noise.tau:
+        return Real.of(1)
+    own = noise.rate * shift
+    asked = own if epsilon is None else Fraction(epsilon)
+    edge = shift - noise.tau - 1  # the last x that the moved copy cannot reach
+    if asked >= own:
+        return noise.cdf(edge)
+    # On the common support the ratio P[x]/P[x - shift] falls from e^own; it exceeds e^asked below (shift - asked/a)/2.
+    turning = (shift - asked / noise.rate) / 2
+    last = max(edge, min(-(-turning.numerator // turning.denominator) - 1, noise.tau))
+    return noise.cdf(last) - exp(asked) * noise.cdf(last - shift)

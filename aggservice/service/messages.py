@@ -15,8 +15,15 @@ from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.release.charging import Receipted
 from aggservice.engine.release.result import ResultHeader, result_head
 from aggservice.engine.release.statement import Statement
-from aggservice.engine.request import parse_discovery, parse_epsilon, parse_filtering_ids, parse_noise, parse_percentage
-from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.engine.request import (
+    parse_discovery,
+    parse_filtering_ids,
+    parse_laplace,
+    parse_mechanism,
+    parse_noise,
+    parse_percentage,
+)
+from aggservice.engine.shuffle import ShuffledRows
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.errors import ProtocolError
@@ -42,23 +49,29 @@ def _given(text: str, field: str, example: str) -> str:
 
 def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...] = ()) -> JobRequest:
     """Return the engine's request for a message; raise ``InvalidJobError`` naming what is wrong with it."""
-    kind = parameters.privacy_params.WhichOneof("mechanism") if parameters.HasField("privacy_params") else None
-    epsilon, rho = parameters.debug_privacy_epsilon, ""
-    if kind == "laplace_dp_params":
-        laplace = parameters.privacy_params.laplace_dp_params
-        epsilon = _given(laplace.job_epsilon, "privacy_params.laplace_dp_params.job_epsilon", "1.5")
-    elif kind == "gaussian_dp_params":
-        gaussian = parameters.privacy_params.gaussian_dp_params
-        epsilon, rho = "", _given(gaussian.job_rho, "privacy_params.gaussian_dp_params.job_rho", "0.5")
+    privacy = parameters.privacy_params
+    named = privacy.WhichOneof("mechanism")
+    if named == "named_mechanism":
+        mechanism = parse_mechanism(privacy.named_mechanism.name, privacy.named_mechanism.parameters)
+    elif named == "gaussian_dp_params":
+        rho = _given(privacy.gaussian_dp_params.job_rho, "privacy_params.gaussian_dp_params.job_rho", "0.5")
+        mechanism = parse_noise(rho=rho)
+    else:
+        epsilon = parameters.debug_privacy_epsilon
+        if named is not None:
+            field = "privacy_params.laplace_dp_params.job_epsilon"
+            epsilon = _given(privacy.laplace_dp_params.job_epsilon, field, "1.5")
+        mechanism = parse_noise(epsilon=epsilon)
     discovery = None
     if parameters.HasField("key_discovery"):
         discovery = parse_discovery(
             delta=_given(parameters.key_discovery.delta, "key_discovery.delta", "0.000001"),
             key_mask=parameters.key_discovery.key_mask,
+            rule=parameters.key_discovery.rule,
         )
     shuffle = None
     if parameters.HasField("shuffle"):
-        if kind is not None or parameters.debug_privacy_epsilon:
+        if named is not None or parameters.debug_privacy_epsilon:
             raise InvalidJobError("a shuffle has no epsilon and no rho of its own: leave both out")
         asked = parameters.shuffle
         shuffle = ShuffleRequest.parse(
@@ -66,17 +79,17 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         )
     task = None
     if parameters.HasField("attribution_task"):
-        named = parameters.attribution_task
+        given = parameters.attribution_task
         task = AttributionTask(
-            conversion_site=named.conversion_site, histogram_size=named.histogram_size, max_value=named.max_value
+            conversion_site=given.conversion_site, histogram_size=given.histogram_size, max_value=given.max_value
         )
     return JobRequest(
         job_request_id=parameters.job_request_id,
         attribution_report_to=parameters.attribution_report_to or None,
         reporting_site=parameters.reporting_site or None,
-        noise=parse_noise(epsilon=epsilon, rho=rho),
+        mechanism=mechanism,
         discovery=discovery,
-        others=parse_epsilon(_given(parameters.others.epsilon, "others.epsilon", "1.5"))
+        others=parse_laplace(_given(parameters.others.epsilon, "others.epsilon", "1.5"))
         if parameters.HasField("others")
         else None,
         error_threshold_percent=parse_percentage(parameters.report_error_threshold_percentage),

@@ -31,10 +31,9 @@ from aggservice.service.config.settings import ServiceConfig, TlsFiles, read_sec
 from aggservice.service.errors import ConfigError
 from aggservice.service.jobs.book import JobBook
 from aggservice.service.jobs.desk import JobDesk
-from aggservice.service.jobs.dispatch import Dispatcher
+from aggservice.service.jobs.dispatch import Dispatcher, JobRunner
 from aggservice.service.jobs.objects import ObjectPublisher
 from aggservice.service.jobs.places import Places
-from aggservice.service.jobs.runner import JobRunner
 from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
 from aggservice.service.metrics import Metrics
@@ -281,9 +280,8 @@ class Service:
         # Imported here because the services of campaigns have no HTTP.
         import uvicorn
 
-        from aggservice.service.api.routes import job_routes
-        from aggservice.service.http.app import build_app
-        from aggservice.service.http.hosts import Hosts
+        from aggservice.service.api.deployed import job_routes
+        from aggservice.service.http.app import Hosts, build_app
 
         tls = self.config.tls
         hosts = Hosts.of(self.config.http_hosts, has_callers=not self.register.is_empty)

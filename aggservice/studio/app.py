@@ -37,14 +37,14 @@ from aggservice.studio.tune import Tune
 from aggservice.wire import WireError
 from budget.errors import BudgetError
 from ldp_client import LdpError
-from w3c_client import W3cError
+from w3c_client import DeviceError
 
 _REFUSALS = (
     StudioError,
     CampaignError,
     BudgetError,
     LdpError,
-    W3cError,
+    DeviceError,
     WireError,
     EngineError,
     MechanismError,

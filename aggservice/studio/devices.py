@@ -14,24 +14,18 @@ from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits
 from aggservice.studio.errors import StudioError, TooManyError, UnknownItemError
 from aggservice.studio.given import Given
 from aggservice.studio.shelf import Kind, Shelf
-from w3c_client import Browser, CallError, Config, Conversion, Design, Filter, FixedDraws, design_config
+from w3c_client import DESIGNS, RULES, Browser, CallError, Config, Conversion, FixedW3cChoices, design_config
 from w3c_client.config import DAY_MS
 from w3c_client.errors import ScenarioError
-from w3c_client.scenarios.cases import load_scenarios
-from w3c_client.scenarios.runner import as_json, run_event
+from w3c_client.rules import rule_of
+from w3c_client.scenarios import as_json, load_scenarios, run_event
 
 MAX_DEVICES: Final = 100
 _START_MS: Final = 1_790_000_000_000
-_LIMITS: Final = {
-    Filter.SITE: "site_budget_micro",
-    Filter.GLOBAL: "global_budget_micro",
-    Filter.CONVERSION_QUOTA: "conversion_quota_micro",
-    Filter.IMPRESSION_QUOTA: "impression_quota_micro",
-}
 
 
 @dataclass(slots=True, kw_only=True)
-class Device:
+class OpenDevice:
     """A browser, its clock and what happened in it."""
 
     browser: Browser
@@ -50,9 +44,10 @@ class Device:
             "epoch_start_days": None
             if browser.epoch_start_ms is None
             else (browser.epoch_start_ms - self.start_ms) / DAY_MS,
-            "limits": {name: getattr(config, _LIMITS[name]) for name in config.filters if name in _LIMITS},
+            "limits": {rule.name: rule.capacity(config) for rule in config.rules if not rule.counts_sites},
+            "titles": {rule.name: rule.title or rule.name for rule in config.rules},
             "budgets": [
-                {"filter": one.filter, "epoch": one.epoch, "site": one.site, "left": one.left_micro}
+                {"filter": one.rule, "epoch": one.epoch, "site": one.site, "left": one.left_micro}
                 for one in browser.budgets
             ],
             "impressions": [
@@ -74,14 +69,15 @@ class Devices:
 
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
-        self._devices: dict[str, Device] = {}
+        self._devices: dict[str, OpenDevice] = {}
 
     def new(self, given: Given) -> dict[str, Any]:
         """Open a device of a design with the given budgets."""
-        design = given.choice("design", [one.value for one in Design], "w3c")
+        design = given.choice("design", list(DESIGNS), "w3c")
+        fields = [rule.field for rule in map(rule_of, RULES) if rule.field.endswith("_micro")]
         budgets = {
             name: given.micro(name.removesuffix("_micro"), most=4294)
-            for name in _LIMITS.values()
+            for name in fields
             if given.has(name.removesuffix("_micro"))
         }
         return self._keep(_device(design_config(design, **budgets)))
@@ -110,10 +106,10 @@ class Devices:
         if isinstance(scenario, ScenarioError):
             raise scenario
         steps = given.whole("steps", 0, least=0, most=len(scenario.events))
-        draws = FixedDraws(epoch_start=scenario.epoch_start, fractions=scenario.draws)
+        draws = FixedW3cChoices(epoch_start=scenario.epoch_start, fractions=scenario.draws)
         clock = ManualClock(0)
         browser = Browser(clock=clock, bits=ForbiddenBits(), config=scenario.config, draws=draws)
-        device = Device(browser=browser, clock=clock, start_ms=0)
+        device = OpenDevice(browser=browser, clock=clock, start_ms=0)
         for number, event in enumerate(scenario.events):
             line: dict[str, Any] = {"what": event.kind, "days": event.time_ms / DAY_MS, "fields": event.fields}
             if number < steps:
@@ -129,26 +125,26 @@ class Devices:
             device.journal.append(line)
         return device.state() | {"steps": steps, "total": len(scenario.events)}
 
-    def _keep(self, device: Device) -> dict[str, Any]:
+    def _keep(self, device: OpenDevice) -> dict[str, Any]:
         if len(self._devices) >= MAX_DEVICES:
             raise TooManyError(f"{MAX_DEVICES} devices are open: restart the studio")
         name = secrets.token_hex(8)
         self._devices[name] = device
         return device.state() | {"device": name}
 
-    def _get(self, given: Given) -> Device:
+    def _get(self, given: Given) -> OpenDevice:
         try:
             return self._devices[given.text("device", most=100)]
         except KeyError:
             raise UnknownItemError("this device is not open: start a new one") from None
 
 
-def _device(config: Config) -> Device:
+def _device(config: Config) -> OpenDevice:
     clock = ManualClock(_START_MS)
-    return Device(browser=Browser(clock=clock, bits=SecureBits(), config=config), clock=clock, start_ms=_START_MS)
+    return OpenDevice(browser=Browser(clock=clock, bits=SecureBits(), config=config), clock=clock, start_ms=_START_MS)
 
 
-def _act(device: Device, what: str, given: Given) -> dict[str, Any]:
+def _act(device: OpenDevice, what: str, given: Given) -> dict[str, Any]:
     browser = device.browser
     match what:
         case "save":
@@ -179,6 +175,15 @@ def _outcome(done: Conversion) -> dict[str, Any]:
         "value": done.value,
         "outside": done.outside,
         "single_epoch": done.single_epoch,
-        "epochs": done.epochs,
+        "epochs": [
+            {
+                "epoch": one.epoch,
+                "matched": one.matched,
+                "impression_sites": sorted(one.impression_sites),
+                "costs": {rule.name: one.prices.of(rule) for rule in one.prices.config.rules if not rule.counts_sites},
+                "refused_by": one.refused_by,
+            }
+            for one in done.epochs
+        ],
         "refused_by": sorted(done.refused_by),
     }

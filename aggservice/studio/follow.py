@@ -13,11 +13,10 @@ from typing import Any, Final
 import numpy as np
 
 from aggservice.campaign import Campaign
+from aggservice.campaign.columns import Events, Fate
+from aggservice.campaign.devices.amounts import contribution_units
 from aggservice.campaign.settings.campaign import DAY_MS
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.attribution import contribution_units
-from aggservice.campaign.world.events import Events
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.engine import InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
 from aggservice.mechanisms import Bits, ManualClock, SeededBits
@@ -29,7 +28,7 @@ from aggservice.wire import AggregatableReport as SealedReport
 from aggservice.wire import KeySet, ReportBatch, decode_payload, open_report, parse_shared_info_batch, report_units
 from ara_client import Browser, Request, Response
 from ara_client.reports import AggregatableAttributionReport
-from budget import Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer
+from budget import EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer
 
 _MAX_PEOPLE: Final = 50_000
 _PATH: Final = "/.well-known/attribution-reporting/report-aggregate-attribution"
@@ -49,8 +48,7 @@ class Step:
 def follow(shelf: Shelf, given: Given) -> dict[str, Any]:
     """Return the steps of the first conversion with number ``conversion`` or more and ``fate`` (empty: any fate)."""
     campaign = shelf.parse(given.text("toml"), given.text("campaign") if given.has("campaign") else DEMO)
-    client = campaign.client
-    if (client.kind, client.form, client.api) != ("attribution", "deployed", "ara"):
+    if not campaign.client.can_follow:
         raise StudioError(
             "only a deployed browser of Attribution Reporting can be followed: "
             'write kind = "attribution", form = "deployed" and api = "ara"'
@@ -58,7 +56,7 @@ def follow(shelf: Shelf, given: Given) -> dict[str, Any]:
     if campaign.population.log is not None or campaign.population.size > _MAX_PEOPLE:
         raise StudioError(f"the population is too large or comes from a log: simulate at most {_MAX_PEOPLE:,} people")
     bits = SeededBits(f"studio {given.text('seed', 'studio', most=200)}")
-    truth = simulate_reports(campaign, Chain(bits))
+    truth = simulate_reports(campaign, RunChain(bits))
     fates = truth.items.fate.reshape(-1, len(campaign.measures))[:, 0]
     count = len(truth.events.conversions)
     wanted = np.arange(count) >= given.whole("conversion", 0, least=0, most=max(0, count - 1))
@@ -230,7 +228,9 @@ class _Walk:
             ledger=ledger, opener=InlineOpener(self._keys), clock=self._clock, bits=self._bits.child("noise")
         )
         request = JobRequest(
-            job_request_id="follow", attribution_report_to=campaign.reporting_origin, noise=Epsilon.parse(query.epsilon)
+            job_request_id="follow",
+            attribution_report_to=campaign.reporting_origin,
+            mechanism=LaplaceNoise.parse(epsilon=query.epsilon),
         )
         session = engine.begin(Scope(caller="studio"), request)
         buckets = [one.bucket for one in report.contributions] or [0]

@@ -29,8 +29,8 @@ from budget.audit.replay import LogReplay
 from budget.audit.verify import AuditReport
 from budget.errors import BudgetError
 from budget.filters import filter_to_plain, spend_to_plain
+from budget.log.entries import path_nodes
 from budget.log.history import EntryQuery, find_entries
-from budget.log.merkle import path_nodes
 from budget.store import Store, Transaction
 from budget.stores.balances import balance_totals
 from budget.stores.locations import open_ledger_or_log, open_store

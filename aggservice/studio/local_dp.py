@@ -9,8 +9,8 @@ import numpy as np
 
 from aggservice.mechanisms import Bits, SecureBits, SeededBits
 from aggservice.studio.given import Given, to_plain
-from ldp_client import FrequencyProtocol, build, stream_law, trackability
-from ldp_client.protocols.methods import PAPER_METHODS
+from ldp_client import LocalProtocol, build, trackability
+from ldp_client.protocols import methods
 
 _MAX_VALUES: Final = 256
 _MAX_REPORTS: Final = 30
@@ -22,19 +22,20 @@ def _bits(given: Given) -> Bits:
     return SeededBits(f"studio {seed}") if seed else SecureBits()
 
 
-def _protocol(given: Given) -> FrequencyProtocol:
+def _protocol(given: Given) -> LocalProtocol:
     permanent = given.micro("epsilon", "2", most=20)
     first = given.micro("first", "1", most=20)
     k = given.whole("k", 16, least=2, most=_MAX_VALUES)
-    name = given.choice("method", PAPER_METHODS, "RAPPOR")
-    return build(name, k=k, epsilon_permanent_micro=permanent, epsilon_first_micro=first)
+    name = given.choice("method", list(methods()), "RAPPOR")
+    protocol: LocalProtocol = build(name, k=k, epsilon_permanent_micro=permanent, epsilon_first_micro=first)
+    return protocol
 
 
 def local_dp(given: Given) -> dict[str, Any]:
     """Return one device's memoized answers and reports of a series of values, and estimates of growing fleets.
 
     Users hold each value with a probability proportional to 1/rank. The error is given beside V*, the method's variance
-    (Eq. 5 of the LOLOHA paper).
+    (Eq. 5 of the LOLOHA paper). ``methods`` are all methods with words for each.
     """
     protocol, bits = _protocol(given), _bits(given)
     values = [given.whole("value", 0, least=0, most=protocol.k - 1)] * given.whole(
@@ -60,6 +61,7 @@ def local_dp(given: Given) -> dict[str, Any]:
             }
         )
     return {
+        "methods": methods(),
         "method": protocol.describe(),
         "privacy": protocol.privacy,
         "memo": json.loads(client.save())["memo"],
@@ -71,7 +73,7 @@ def local_dp(given: Given) -> dict[str, Any]:
 def tracking(given: Given) -> dict[str, Any]:
     """Return median and 90th percentile of trackability for 2 to ``reports`` reports (Naor and Vexler, section 5)."""
     protocol, bits = _protocol(given), _bits(given)
-    law = stream_law(protocol, given.whole("value", 0, least=0, most=protocol.k - 1))
+    law = protocol.stream_law(given.whole("value", 0, least=0, most=protocol.k - 1))
     rows = []
     for count in range(2, given.whole("reports", 12, least=2, most=_MAX_REPORTS) + 1):
         found = trackability(law, count, 400, bits.child(f"reports {count}"))

@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
+from aggservice.campaign.metrics import METRICS, shown_in
 from aggservice.studio.errors import StudioError, TooManyError, UnknownItemError
 from aggservice.studio.feeds import Feed, Feeds
 from aggservice.studio.given import Given
@@ -84,11 +85,16 @@ class Runs:
             _end(process)
 
     def result(self, given: Given) -> dict[str, Any]:
-        """Return ``metrics.json`` of a finished run as it is, its transcript of losses, and its ledger's id."""
+        """Return ``metrics.json`` of a run, which metrics to show, its transcript of losses and its ledger's id."""
         folder = self._shelf.path(given.text("run"), Kind.RUN)
         ledger = folder / "ledger" / "ledger.sqlite"
         return {
             "metrics": self._read_json(folder / "metrics.json"),
+            "shown": [
+                {"key": one.in_query, "title": one.title, "share": one.share}
+                for one in shown_in("studio", map(METRICS.__getitem__, METRICS))
+                if one.in_query
+            ],
             "timings": self._read_json(folder / "timings.json"),
             "transcript": self._read_json(folder / "transcript.json"),
             "ledger": self._shelf.id_of(ledger) if self._shelf.files(ledger).is_file(ledger) else None,

@@ -27,9 +27,10 @@ from aggservice.campaign.assess.expected import (
     slice_sums,
 )
 from aggservice.campaign.assess.slices import slice_names
-from aggservice.campaign.service.jobs import Job, jobs_of, windows_of
+from aggservice.campaign.metrics import RMSRE, shown_in
+from aggservice.campaign.service.jobs import QueryJob, jobs_of, windows_of
 from aggservice.campaign.settings.campaign import Query
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import SeededBits
 from aggservice.studio.errors import StudioError
@@ -60,8 +61,8 @@ class Tune:
     def __init__(self, shelf: Shelf) -> None:
         self._shelf = shelf
         self._lock = Lock()
-        self._chain = Chain(SeededBits("studio"), identity="studio")
-        self._sums: tuple[str, list[tuple[Job, list[SliceSums]]]] | None = None
+        self._chain = RunChain(SeededBits("studio"), identity="studio")
+        self._sums: tuple[str, list[tuple[QueryJob, list[SliceSums]]]] | None = None
 
     def campaign(self, given: Given) -> dict[str, Any]:
         """Return the text of a campaign on the shelf, or of the demo, and its form."""
@@ -92,7 +93,7 @@ class Tune:
     def expect(self, given: Given) -> dict[str, Any]:
         """Return the errors to expect of every query, and the form."""
         campaign = self._parse(given.text("toml"), given)
-        if campaign.client.kind != "attribution":
+        if not campaign.client.sums_conversions:
             raise StudioError('expected errors need kind = "attribution"; run the campaign to see its errors')
         if campaign.population.size > MAX_PEOPLE:
             raise StudioError(f"the page simulates at most {MAX_PEOPLE:,} people: write a smaller size while you tune")
@@ -113,7 +114,7 @@ class Tune:
     def _parse(self, text: str, given: Given) -> Campaign:
         return self._shelf.parse(text, given.text("campaign", DEMO) if given.has("campaign") else DEMO)
 
-    def _job_sums(self, campaign: Campaign) -> tuple[list[Job], list[tuple[Job, list[SliceSums]]]]:
+    def _job_sums(self, campaign: Campaign) -> tuple[list[QueryJob], list[tuple[QueryJob, list[SliceSums]]]]:
         """Return the jobs to pay, and the sums of everything they answer; both are kept for the next move."""
         document = dict(campaign.document)
         queries = [
@@ -131,15 +132,18 @@ class Tune:
         return jobs, [(job, sums) for job, (_, sums) in zip(shown, self._sums[1], strict=True)]
 
 
-def _query(campaign: Campaign, number: int, jobs: list[tuple[Job, list[SliceSums]]]) -> dict[str, Any]:
+def _query(campaign: Campaign, number: int, jobs: list[tuple[QueryJob, list[SliceSums]]]) -> dict[str, Any]:
     query = campaign.queries[number]
     noise = noise_of_query(campaign, query)
     measures = []
     for place in range(len(campaign.measures)):
         each = [expected_errors(sums[place], noise, query.tau) for _, sums in jobs]
-        curve = [
-            {"epsilon": float(epsilon), "rmsre": _over(jobs, place, campaign, query, epsilon)} for epsilon in _CURVE
-        ]
+        tau = each[0].laws.tau
+        curve = []
+        for epsilon in _CURVE:
+            other = noise_of_query(campaign, replace(query, epsilon=epsilon))
+            found = [expected_errors(sums[place], other, tau).figures([RMSRE]) for _, sums in jobs]
+            curve.append({"epsilon": float(epsilon), RMSRE.name: RMSRE.over(found)})
         measures.append(_measure(campaign, query, each, jobs[-1][1][place]) | {"curve": curve})
     return {
         "name": query.name,
@@ -151,32 +155,21 @@ def _query(campaign: Campaign, number: int, jobs: list[tuple[Job, list[SliceSums
     }
 
 
-def _over(jobs: list[tuple[Job, list[SliceSums]]], place: int, campaign: Campaign, query: Any, epsilon: str) -> float:
-    noise = noise_of_query(campaign, replace(query, epsilon=epsilon))
-    tau = query.tau or float(noise_of_query(campaign, query).variance()) ** 0.5 / jobs[0][1][place].scale
-    return _pooled([expected_errors(sums[place], noise, tau) for _, sums in jobs], "rmsre")
-
-
-def _pooled(each: list[ExpectedErrors], name: str) -> float:
-    slices = sum(one.slices for one in each)
-    total = sum(getattr(one, name) ** 2 * one.slices for one in each)
-    return float((total / slices) ** 0.5) if slices else 0.0
-
-
 def _measure(campaign: Campaign, query: Query, each: list[ExpectedErrors], last: SliceSums) -> dict[str, Any]:
     """Return what to expect over the jobs of a query, and the slices of the last of them, largest first."""
     slices = sum(one.slices for one in each)
     newest = each[-1]
+    shown = sorted(shown_in("studio", campaign.metrics), key=lambda one: one.share)  # here errors come first
+    figures = [one.figures(shown) for one in each]
     order = np.argsort(-last.truth, kind="stable")[:_SHOWN].tolist()
     return {
         "measure": newest.measure,
         "scale": last.scale,
         "slices": slices,
-        "rmse": _pooled(each, "rmse"),
-        "rmsre": _pooled(each, "rmsre"),
-        "tau": newest.tau,
+        **{one.name: one.over(figures) or 0.0 for one in shown},
+        "metrics": [{"title": one.title, "text": one.text(one.over(figures))} for one in shown],
+        "tau": newest.laws.tau,
         "tolerance": newest.tolerance,
-        "above_noise": sum(one.above_noise * one.slices for one in each) / slices if slices else 0.0,
         "noise_share": sum(one.noise_share * one.slices for one in each) / slices if slices else 0.0,
         "capped": newest.capped,
         "clipped": newest.clipped,
@@ -193,8 +186,8 @@ def _measure(campaign: Campaign, query: Query, each: list[ExpectedErrors], last:
                 "truth": float(last.truth[row]),
                 "sent": float(last.sent[row] / last.scale),
                 "keys": int(last.keys[row]),
-                "deviation": float(newest.deviation[row]),
-                "half_width": float(newest.half_width[row]),
+                "deviation": float(newest.laws.variance[row] ** 0.5),
+                "half_width": float(newest.laws.width[row]),
             }
             for row in order
         ],

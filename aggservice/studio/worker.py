@@ -33,7 +33,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.readline())
     Thread(target=_end_with_parent, daemon=True).start()
     from aggservice.campaign import CampaignError, parse_campaign, run_campaign
-    from aggservice.campaign.compare.run import run_comparison
+    from aggservice.campaign.compare import run_comparison
     from aggservice.files.below import Below
 
     latest, at = "", 0.0

@@ -8,8 +8,7 @@ from aggservice.wire.batch.shared_infos import parse_shared_info_batch
 from aggservice.wire.batch.spans import Spans
 from aggservice.wire.batch.units import report_units, shared_id_units
 from aggservice.wire.errors import WireError
-from aggservice.wire.hpke.key_files import read_key_set, write_key_set
-from aggservice.wire.hpke.key_sets import KeySet, PublicKeySet
+from aggservice.wire.hpke.key_sets import KeySet, PublicKeySet, read_key_set, write_key_set
 from aggservice.wire.hpke.sealing import seal
 from aggservice.wire.limits import UNIT_BYTES
 from aggservice.wire.origins import Origin, is_reporting_origin, parse_origin

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from aggservice.wire import Contribution
 from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
 from ara_client.constants import AGGREGATABLE_BUDGET, DAY_MS, NULL_REPORT_LOOKBACK_DAYS
-from ara_client.delivery.assembly import rounded_source_time_s
 from ara_client.registration.trigger import TriggerRegistration
 from ara_client.reports import AggregatableAttributionReport
-from ara_client.storage.browser_state import BrowserState
-from ara_client.storage.matching import FilterSubject, first_match
-from ara_client.storage.pending import PendingReport
-from ara_client.storage.sources import StoredSource
+from ara_client.sending import rounded_source_time_s
+from ara_client.storage.browser_state import BrowserState, PendingReport
+from ara_client.storage.sources import FilterSubject, StoredSource, first_match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +46,12 @@ def create_aggregatable(
     contributions = contributions_of(source, registration, subject)
     if not contributions:
         return AttributionResult(type="trigger-aggregate-no-contributions")
-    most = state.vendor.max_aggregatable_reports_per_destination
+    most = state.config.max_aggregatable_reports_per_destination
     if state.pending.aggregatable_count(trigger.destination) >= most:
         return AttributionResult(type="trigger-aggregate-storage-limit", limit=most)
     if not state.limits.allows_attribution(source, "aggregatable", trigger.destination):
         kind = "trigger-aggregate-attributions-per-source-destination-limit"
-        return AttributionResult(type=kind, limit=state.vendor.max_attributions)
+        return AttributionResult(type=kind, limit=state.config.max_attributions)
     return AggregatableCandidate(contributions=contributions, dedup_key=dedup_key)
 
 
@@ -91,7 +89,7 @@ def store_aggregatable(
     """Charge the source's budgets and store the report; return the result and the stored report, if any."""
     registration, required = trigger.registration, candidate.required
     counted = registration.trigger_context_id is None
-    most = state.vendor.max_aggregatable_reports_per_source
+    most = state.config.max_aggregatable_reports_per_source
     if counted and source.aggregatable_reports >= most:
         return AttributionResult(type="trigger-aggregate-excessive-reports", limit=most), None
     if required > source.remaining_budget:
@@ -150,7 +148,7 @@ def _schedule(
         report_id=state.draws.report_id(),
         scheduled_time_ms=trigger.time_ms + delay_ms,
         destination=trigger.destination,
-        coordinator=registration.coordinator or state.vendor.default_coordinator,
+        coordinator=registration.coordinator or state.config.default_coordinator,
         contributions=contributions,
         source_time_ms=source_time_ms if registration.includes_source_time else None,
         trigger_context_id=registration.trigger_context_id,

@@ -113,7 +113,7 @@ def _send_aggregatable(
             report_id=state.draws.report_id(),
             scheduled_time_ms=now_ms,
             destination=destination,
-            coordinator=config.coordinator or state.vendor.default_coordinator,
+            coordinator=config.coordinator or state.config.default_coordinator,
             contributions=contributions if paid else (),
         )
     )

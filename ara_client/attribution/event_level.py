@@ -1,7 +1,7 @@
 """Event-level attribution: whether a trigger makes a report, and which report it may replace.
 
 WICG, "trigger event-level attribution", in the two steps of Chromium's resolver: what the report would be, and
-whether it can be stored. ``ara_client.attribution.flexible`` shares the checks.
+whether it can be stored. ``ara_client.attribution.trigger`` shares the checks.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
 from ara_client.registration.trigger import EventTriggerData
 from ara_client.reports import EventLevelReport
-from ara_client.storage.browser_state import BrowserState, is_event_level
-from ara_client.storage.matching import FilterSubject, first_match
-from ara_client.storage.pending import PendingReport
-from ara_client.storage.sources import StoredSource
+from ara_client.storage.browser_state import BrowserState, PendingReport, is_event_level
+from ara_client.storage.sources import FilterSubject, StoredSource, first_match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +102,11 @@ def store_event_report(
 
 def check_event_limits(state: BrowserState, trigger: TriggerEvent, source: StoredSource) -> AttributionResult | None:
     """Return the refusal if a limit forbids one more event-level report, otherwise None."""
-    vendor = state.vendor
+    config = state.config
     if not state.limits.allows_attribution(source, "event", trigger.destination):
         kind = "trigger-event-attributions-per-source-destination-limit"
-        return AttributionResult(type=kind, limit=vendor.max_attributions)
-    most = vendor.max_event_level_reports_per_destination
+        return AttributionResult(type=kind, limit=config.max_attributions)
+    most = config.max_event_level_reports_per_destination
     if state.pending.event_count(trigger.destination) >= most:
         return AttributionResult(type="trigger-event-storage-limit", limit=most)
     return None

@@ -12,12 +12,66 @@ from math import isinf
 
 from ara_client.attribution.event_level import event_report
 from ara_client.attribution.outcomes import SourceOutcome
-from ara_client.attribution.source_scopes import remove_conflicting_scopes
 from ara_client.event_noise.response import channel_capacity, response_rate, scopes_channel_capacity
 from ara_client.event_noise.state_space import StateReport, StateSpace, TriggerDataSpec, space_of
+from ara_client.registration.filters import AttributionScopes
 from ara_client.registration.source import SourceRegistration
 from ara_client.storage.browser_state import BrowserState
 from ara_client.storage.sources import StoredSource
+
+# Attribution scopes at registration: the older sources that a new one updates or removes.
+#
+# WICG, "remove or update sources for attribution scopes".
+
+
+def remove_conflicting_scopes(state: BrowserState, source: StoredSource) -> None:
+    """Update or remove the sources of the same reporting origin that share a destination with a new one.
+
+    A source without scopes clears the scopes of the others. A source with scopes removes sources with incompatible
+    limits, and sources with a scope that is no longer among the most recent ones that the limit allows.
+    """
+    destinations = source.registration.destinations
+    older = {
+        found.id: found
+        for destination in destinations
+        for found in state.sources.with_target(source.reporting_origin, destination)
+    }
+    if source.scopes is None:
+        for found in older.values():
+            found.scopes = None
+        return
+    for found in older.values():
+        if not _compatible(found.scopes, source.scopes):
+            _remove(state, found, source.time_ms)
+    for destination in destinations:
+        _keep_recent_scopes(state, source, source.scopes, destination)
+
+
+def _compatible(existing: AttributionScopes | None, new: AttributionScopes) -> bool:
+    return existing is not None and existing.max_event_states == new.max_event_states and existing.limit >= new.limit
+
+
+def _keep_recent_scopes(state: BrowserState, source: StoredSource, scopes: AttributionScopes, destination: str) -> None:
+    """Keep the new scopes and the most recently used others, up to the limit; remove sources with any other scope."""
+    with_scopes = [
+        (found, found.scopes.values)
+        for found in state.sources.with_target(source.reporting_origin, destination)
+        if found.scopes is not None
+    ]
+    last_used: dict[str, int] = {}
+    for found, values in with_scopes:
+        for scope in values - scopes.values:
+            last_used[scope] = max(last_used.get(scope, found.time_ms), found.time_ms)
+    recent = sorted(last_used, key=lambda scope: (last_used[scope], scope.encode()), reverse=True)
+    obsolete = set(recent[scopes.limit - len(scopes.values) :])
+    for found, values in with_scopes:
+        if not obsolete.isdisjoint(values):
+            _remove(state, found, source.time_ms)
+
+
+def _remove(state: BrowserState, source: StoredSource, now_ms: int) -> None:
+    state.drop_event_reports(source, now_ms)
+    state.sources.remove(source)
 
 
 def store_source(state: BrowserState, source: StoredSource) -> SourceOutcome:
@@ -32,9 +86,9 @@ def store_source(state: BrowserState, source: StoredSource) -> SourceOutcome:
     refusal, global_limit = _check_own_limits(state, source)
     if refusal is not None:
         return refusal
-    vendor = state.vendor
+    config = state.config
     removed = state.destinations.sources_to_deactivate(source)
-    living_limit = vendor.max_destinations_per_source_site_and_reporting_site
+    living_limit = config.max_destinations_per_source_site_and_reporting_site
     if removed is None:
         return SourceOutcome(type="source-destination-limit", limit=str(living_limit))
     replaced = living_limit if removed else None
@@ -73,12 +127,12 @@ def _plain_space(trigger_data: tuple[int, ...], windows: int, max_reports: int) 
 
 def _check_states(state: BrowserState, source: StoredSource, space: StateSpace) -> SourceOutcome | None:
     """Set a source's rate of noise; return the refusal if its reports could reveal too much, otherwise None."""
-    vendor, epsilon, states = state.vendor, source.registration.event_level_epsilon, space.count
-    if states > vendor.max_trigger_state_cardinality:
-        limit = str(vendor.max_trigger_state_cardinality)
+    config, epsilon, states = state.config, source.registration.event_level_epsilon, space.count
+    if states > config.max_trigger_state_cardinality:
+        limit = str(config.max_trigger_state_cardinality)
         return SourceOutcome(type="source-trigger-state-cardinality-limit", limit=limit)
     source.response_rate = 0.0 if isinf(epsilon) else response_rate(states, epsilon)
-    capacity = vendor.max_channel_capacity(source.source_type)
+    capacity = config.max_channel_capacity(source.source_type)
     if channel_capacity(states, source.response_rate) > capacity:
         return SourceOutcome(type="source-channel-capacity-limit", limit=capacity)
     scopes = source.scopes
@@ -86,7 +140,7 @@ def _check_states(state: BrowserState, source: StoredSource, space: StateSpace) 
         return None
     if source.source_type == "event" and states > scopes.max_event_states:
         return SourceOutcome(type="source-max-event-states-limit", limit=str(scopes.max_event_states))
-    capacity = vendor.max_scopes_channel_capacity(source.source_type)
+    capacity = config.max_scopes_channel_capacity(source.source_type)
     if scopes_channel_capacity(states, scopes.max_event_states, scopes.limit) > capacity:
         return SourceOutcome(type="source-scopes-channel-capacity-limit", limit=capacity)
     return None
@@ -97,18 +151,18 @@ def _check_own_limits(state: BrowserState, source: StoredSource) -> tuple[Source
 
     The second part says whether it exceeds the limit on destinations that all reporting sites share.
     """
-    vendor = state.vendor
-    if state.sources.count_at(source.origin) >= vendor.max_sources_per_origin:
-        return SourceOutcome(type="source-storage-limit", limit=str(vendor.max_sources_per_origin)), False
+    config = state.config
+    if state.sources.count_at(source.origin) >= config.max_sources_per_origin:
+        return SourceOutcome(type="source-storage-limit", limit=str(config.max_sources_per_origin)), False
     if not state.limits.allows_origin_per_site(source):
-        limit = str(vendor.max_reporting_origins_per_source_reporting_site)
+        limit = str(config.max_reporting_origins_per_source_reporting_site)
         return SourceOutcome(type="source-reporting-origin-per-site-limit", limit=limit), False
     verdict = state.destinations.within_window(source)
     if verdict == "hit reporting limit":
-        limit = str(vendor.max_destinations_per_window_reporting_site)
+        limit = str(config.max_destinations_per_window_reporting_site)
         return SourceOutcome(type="source-destination-rate-limit", limit=limit), False
     if not state.destinations.within_day(source):
-        limit = str(vendor.max_destinations_per_day)
+        limit = str(config.max_destinations_per_day)
         return SourceOutcome(type="source-destination-per-day-rate-limit", limit=limit), False
     return None, verdict == "hit global limit"
 

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, ParameterError, bernoulli_batch, uniform_below_batch
+from ara_client.config import Config
 from ara_client.constants import AGGREGATABLE_BUDGET
-from ara_client.fleet import kernels, tables
+from ara_client.fleet import kernels
 from ara_client.fleet.columns import TIME_LIMIT_MS, Flags, FleetReports, Ints, SourceColumns, TriggerColumns
-from ara_client.vendor import VendorValues
 
 _SMALLEST_TABLE = 1 << 10
 
@@ -73,14 +73,14 @@ class FleetRules:
             raise ParameterError(f"null_rate must be a probability, got {self.null_rate}")
 
     @classmethod
-    def deployed(cls, vendor: VendorValues) -> FleetRules:
+    def deployed(cls, config: Config) -> FleetRules:
         """Return the rules of a browser with these vendor values, restricted to what a fleet supports."""
         return cls(
             contribution_budget=AGGREGATABLE_BUDGET,
-            max_reports=vendor.max_aggregatable_reports_per_source,
-            min_delay_ms=vendor.aggregatable_min_delay_ms,
-            delay_span_ms=vendor.aggregatable_delay_span_ms,
-            null_rate=Fraction(str(vendor.null_rate_excluding_source_time)),
+            max_reports=config.max_aggregatable_reports_per_source,
+            min_delay_ms=config.aggregatable_min_delay_ms,
+            delay_span_ms=config.aggregatable_delay_span_ms,
+            null_rate=Fraction(str(config.null_rate_excluding_source_time)),
         )
 
     @classmethod
@@ -114,6 +114,38 @@ def match_table(
 NO_FILTERS: Flags = np.ones((1, 1), dtype=np.bool_)
 
 
+class ReportDraws:
+    """The random choices of a fleet's reports in columns, drawn in this order: null reports, ids, delays."""
+
+    def __init__(self, bits: Bits, rules: FleetRules) -> None:
+        self._bits = bits
+        self._rules = rules
+
+    def nulls(self, triggers: TriggerColumns) -> Flags:
+        """Return which triggers send a null report if they send no other."""
+        if self._rules.form == "paper":
+            return np.ones(len(triggers), dtype=np.bool_)
+        drawn = triggers.has_context_id | bernoulli_batch(self._bits, self._rules.null_rate, len(triggers))
+        # A trigger that requests no contribution sends no null report either.
+        return drawn & (np.diff(triggers.offset) > 0)
+
+    def ids(self, count: int) -> NDArray[np.uint8]:
+        """Return the 16 bytes of each report's id; those of the deployed form are UUIDs of version 4."""
+        ids = np.frombuffer(self._bits.read(16 * count) if count else b"", dtype=np.uint8).reshape(count, 16).copy()
+        if self._rules.form == "deployed":
+            ids[:, 6] = ids[:, 6] & 0x0F | 0x40
+            ids[:, 8] = ids[:, 8] & 0x3F | 0x80
+        return ids
+
+    def delays_ms(self, at_once: Flags) -> Ints:
+        """Return the delay of each report; those with a context ID are sent ``at_once``."""
+        delays = np.full(at_once.size, self._rules.min_delay_ms, dtype=np.int64)
+        if self._rules.delay_span_ms and at_once.size:
+            delays += uniform_below_batch(self._bits, self._rules.delay_span_ms, at_once.size)
+        delays[at_once] = 0
+        return delays
+
+
 class Fleet:
     """Many browsers, one per ``device``. State is kept between batches.
 
@@ -132,8 +164,8 @@ class Fleet:
         self._offset: _Growing[np.int64] = _Growing(np.int64)
         self._keys: _Growing[np.uint64] = _Growing(np.uint64, kernels.KEY_WIDTH)
         self._offset.extend(np.zeros(1, dtype=np.int64))
-        self._groups = tables.empty_groups(_SMALLEST_TABLE)
-        self._dedup = tables.empty_dedup_keys(_SMALLEST_TABLE)
+        self._groups = kernels.empty_groups(_SMALLEST_TABLE)
+        self._dedup = kernels.empty_dedup_keys(_SMALLEST_TABLE)
         self._held = np.zeros(kernels.PROGRESS_WIDTH, dtype=np.int64)
         self._last = (-(1 << 62), -(1 << 62))
 
@@ -171,7 +203,7 @@ class Fleet:
         new = kernels.NewSources(first, sources.order, sources.device, sources.reporter, sources.destination)
         rows = kernels.Triggers(*(getattr(triggers, name) for name in kernels.Triggers._fields))
         caps = kernels.Caps(self.rules.contribution_budget, self.rules.max_reports)
-        store = kernels.Store(self._rows.view(), self._offset.view(), self._keys.view())
+        store = kernels.SourceRows(self._rows.view(), self._offset.view(), self._keys.view())
         progress = self._held
         progress[[kernels.SOURCES, kernels.TRIGGERS, kernels.WRITTEN]] = 0
         paper = self.rules.form == "paper"
@@ -182,28 +214,14 @@ class Fleet:
         return self._reports(triggers, out, int(progress[kernels.WRITTEN]))
 
     def _reports(self, triggers: TriggerColumns, out: kernels.Out, written: int) -> FleetReports:
-        real = out.outcome == TriggerOutcome.ATTRIBUTED
-        null = ~real
-        if self.rules.form == "deployed":
-            null &= triggers.has_context_id | bernoulli_batch(self._bits, self.rules.null_rate, null.size)
-            # A trigger that requests no contribution sends no null report either.
-            null &= np.diff(triggers.offset) > 0
-        rows = np.flatnonzero(real | null)
-        made = rows.size
-        ids = np.frombuffer(self._bits.read(16 * made) if made else b"", dtype=np.uint8).reshape(made, 16).copy()
-        if self.rules.form == "deployed":
-            ids[:, 6] = ids[:, 6] & 0x0F | 0x40
-            ids[:, 8] = ids[:, 8] & 0x3F | 0x80
-        delays = np.full(made, self.rules.min_delay_ms, dtype=np.int64)
-        if self.rules.delay_span_ms and made:
-            delays += uniform_below_batch(self._bits, self.rules.delay_span_ms, made)
-        delays[triggers.has_context_id[rows]] = 0
+        draws, real = ReportDraws(self._bits, self.rules), out.outcome == TriggerOutcome.ATTRIBUTED
+        rows = np.flatnonzero(real | (draws.nulls(triggers) & ~real))
         return FleetReports(
             outcome=out.outcome,
             trigger=rows,
             source=out.source[rows],
-            report_id=ids,
-            scheduled_ms=triggers.time_ms[rows] + delays,
+            report_id=draws.ids(rows.size),
+            scheduled_ms=triggers.time_ms[rows] + draws.delays_ms(triggers.has_context_id[rows]),
             # A null report has no contributions, so it ends where the report before it ends.
             offset=np.concatenate((np.zeros(1, dtype=np.int64), out.end[rows])),
             key_high=out.sent[:written, kernels.KEY_HIGH].copy(),
@@ -247,7 +265,7 @@ class Fleet:
         rows[:, kernels.REPORT_UNTIL_MS] = sources.report_until_ms
         rows[:, kernels.FILTER] = sources.filter
         rows[:, [kernels.SPENT, kernels.COUNTED]] = 0
-        rows[:, [kernels.CHILD, kernels.SIBLING]] = tables.NONE
+        rows[:, [kernels.CHILD, kernels.SIBLING]] = kernels.NONE
         self._offset.extend(sources.offset[1:] + self._offset.view()[-1])
         keys = self._keys.extend_by(sources.name.size)
         keys[:, kernels.NAME] = sources.name.view(np.uint64)
@@ -257,11 +275,11 @@ class Fleet:
     def _grow(self) -> None:
         """Make each half-full table four times larger."""
         if 2 * self._held[kernels.GROUPS] >= len(self._groups):
-            old, self._groups = self._groups, tables.empty_groups(4 * len(self._groups))
-            tables.move_groups(old, self._groups)
+            old, self._groups = self._groups, kernels.empty_groups(4 * len(self._groups))
+            kernels.move_groups(old, self._groups)
         if 2 * self._held[kernels.DEDUP_KEYS] >= len(self._dedup):
-            seen, self._dedup = self._dedup, tables.empty_dedup_keys(4 * len(self._dedup))
-            tables.move_dedup(seen, self._dedup)
+            seen, self._dedup = self._dedup, kernels.empty_dedup_keys(4 * len(self._dedup))
+            kernels.move_dedup(seen, self._dedup)
 
 
 class _Growing(Generic[Scalar]):

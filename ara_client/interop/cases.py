@@ -8,17 +8,48 @@ the user.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from aggservice.wire.device import DeviceError
+from aggservice.wire.report.body import write_json
+from ara_client.config import Config
 from ara_client.constants import DAY_MS, MINUTE_MS
-from ara_client.errors import InteropCaseError
-from ara_client.interop.jsonc import chromium_json, loads
 from ara_client.origins import parse_suitable_origin
 from ara_client.requests import Request, Response
-from ara_client.vendor import VendorValues
+
+_STRING_OR_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*', re.DOTALL)
+
+
+def strip_comments(text: str) -> str:
+    """Return the text without comments; strings that contain slashes stay as they are."""
+    return _STRING_OR_COMMENT.sub(lambda match: match[1] or "", text)
+
+
+def loads(text: str) -> Any:
+    """Return the value of JSON text that may have comments."""
+    return json.loads(strip_comments(text))
+
+
+def chromium_json(value: Any) -> str:
+    """Return a value as Chromium's test runner writes a header that a case gives as JSON.
+
+    Chromium reads integers beyond 32 bits as doubles, so it writes them as doubles.
+    """
+    return write_json(_as_read(value))
+
+
+def _as_read(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _as_read(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_as_read(entry) for entry in value]
+    return float(value) if type(value) is int and not -(1 << 31) <= value < 1 << 31 else value
+
 
 DEFAULT_CONFIG: Final = "default_config.json"
 
@@ -57,6 +88,10 @@ _DOUBLES: Final = {
 _RETRIES: Final = {"first_retry": 1, "second_retry": 2, "third_retry": 3}
 
 
+class InteropCaseError(DeviceError, ValueError):
+    """An interoperability case is not in the format that the suite defines; the message names the field."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseResponse:
     """A response of a case with its time of arrival and the random choices to make then."""
@@ -86,19 +121,19 @@ class Case:
 
     name: str
     description: str
-    config: VendorValues
+    config: Config
     events: tuple[CaseEvent, ...]
     expected: tuple[dict[str, Any], ...]
     ignored: tuple[str, ...] = ()
 
 
-def load_config(path: Path) -> VendorValues:
+def load_config(path: Path) -> Config:
     """Return the vendor values of a configuration file, as Chromium's own runner has them."""
-    base = replace(VendorValues(), offline_delay_ms=(5 * MINUTE_MS, 5 * MINUTE_MS), removed_reports_become_null=False)
+    base = replace(Config(), offline_delay_ms=(5 * MINUTE_MS, 5 * MINUTE_MS), removed_reports_become_null=False)
     return merge_config(base, _read(path), path.name)[0]
 
 
-def load_case(path: Path, default: VendorValues) -> Case:
+def load_case(path: Path, default: Config) -> Case:
     """Return the case in a file; raise ``InteropCaseError`` if the file does not follow the format."""
     fields = _read(path)
     try:
@@ -120,7 +155,7 @@ def load_case(path: Path, default: VendorValues) -> Case:
     )
 
 
-def merge_config(base: VendorValues, fields: Mapping[str, Any], where: str) -> tuple[VendorValues, tuple[str, ...]]:
+def merge_config(base: Config, fields: Mapping[str, Any], where: str) -> tuple[Config, tuple[str, ...]]:
     """Return vendor values with the given ones changed, and the names of unknown fields."""
     changes: dict[str, Any] = {}
     ignored = []

@@ -16,11 +16,10 @@ from typing import Any
 
 from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.wire import AggregatableReport, KeySet, decode_payload, open_report
+from aggservice.wire.device import DeviceError, SendResult
 from ara_client.browser import Browser
-from ara_client.delivery.sending import SendResult
-from ara_client.errors import AraClientError, InteropCaseError
-from ara_client.interop.cases import DEFAULT_CONFIG, Case, CaseEvent, load_case, load_config
-from ara_client.randomness import FixedDraws
+from ara_client.interop.cases import DEFAULT_CONFIG, Case, CaseEvent, InteropCaseError, load_case, load_config
+from ara_client.randomness import FixedChoices
 from ara_client.reports import EventLevelReport, OutgoingReport, VerboseDebugReport
 
 JsonMap = dict[str, Any]
@@ -73,7 +72,7 @@ def run_directory(
             progress(done, len(paths))
         try:
             yield run_case(load_case(path, default))
-        except AraClientError as error:
+        except DeviceError as error:
             yield CaseResult(name=path.stem, reports=0, diff=f"could not be run: {error}\n")
         except Exception:  # an error of this package fails this case, not the ones after it
             yield CaseResult(name=path.stem, reports=0, diff=f"could not be run:\n{format_exc()}")
@@ -102,7 +101,7 @@ class _Run:
     def __init__(self, case: Case) -> None:
         self._case = case
         self._clock = ManualClock(0)
-        self._draws = FixedDraws(case.config)
+        self._draws = FixedChoices(case.config)
         bits = SecureBits()
         self._keys = KeySet.create(bits, self._clock)
         self._connected = True

@@ -9,12 +9,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NoReturn, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from ara_client.constants import INT64_MAX, INT64_MIN, UINT64_MAX
-from ara_client.registration.problems import Parsed, Problem
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One problem of a registration. ``path`` leads to the value: keys and list indexes from the root."""
+
+    path: tuple[str | int, ...]
+    message: str
+
+    def __str__(self) -> str:
+        where = "".join(f"[{part}]" if isinstance(part, int) else f'["{part}"]' for part in self.path)
+        return f"{where or 'root'}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed(Generic[T]):
+    """The outcome of parsing: a value, or the problems that prevented one.
+
+    ``ignored`` lists problems of optional debugging fields, which the specification ignores.
+    """
+
+    value: T | None
+    problems: tuple[Problem, ...] = ()
+    ignored: tuple[Problem, ...] = ()
+
 
 _MAX_DEPTH: Final = 200
 _ESCAPED_SURROGATE: Final = re.compile(r"\\u[dD]")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ara_client.config import Config
 from ara_client.constants import (
     AGGREGATABLE_BUDGET,
     DAY_MS,
@@ -28,13 +29,15 @@ from ara_client.constants import (
 )
 from ara_client.origins import parse_destination
 from ara_client.registration.debug_reporting import DebugReportingConfig, parse_source_debug_reporting
-from ara_client.registration.filters import FilterMap, parse_filter_data
-from ara_client.registration.flexible import TriggerSpec, parse_trigger_specs
-from ara_client.registration.nodes import Node, parse_registration
-from ara_client.registration.problems import Parsed
-from ara_client.registration.scopes import AttributionScopes, parse_source_scopes
-from ara_client.registration.windows import ReportWindows, parse_duration, parse_windows
-from ara_client.vendor import VendorValues
+from ara_client.registration.filters import AttributionScopes, FilterMap, parse_filter_data, parse_source_scopes
+from ara_client.registration.nodes import Node, Parsed, parse_registration
+from ara_client.registration.windows import (
+    ReportWindows,
+    TriggerSpec,
+    parse_duration,
+    parse_trigger_specs,
+    parse_windows,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,22 +85,22 @@ class SourceRegistration:
         return self.trigger_data[data % len(self.trigger_data)] if self.trigger_data else None
 
 
-def parse_source(text: str, source_type: str, vendor: VendorValues) -> Parsed[SourceRegistration]:
+def parse_source(text: str, source_type: str, config: Config) -> Parsed[SourceRegistration]:
     """Return the registration in a header's text, or every problem with it.
 
     ``debug_key`` is the one the header gives; the caller decides whether it may be used. Problems with debugging
     fields are in ``ignored``.
     """
-    return parse_registration(text, lambda root, forgiven: _registration(root, forgiven, source_type, vendor))
+    return parse_registration(text, lambda root, forgiven: _registration(root, forgiven, source_type, config))
 
 
-def _registration(root: Node, forgiven: Node, source_type: str, vendor: VendorValues) -> SourceRegistration:
+def _registration(root: Node, forgiven: Node, source_type: str, config: Config) -> SourceRegistration:
     expiry_ms = _expiry(root.field("expiry"), source_type)
     window = root.field("aggregatable_report_window")
     exact = _exact_matching(root.field("trigger_data_matching"))
     windows = parse_windows(root, source_type, expiry_ms)
     reports = _max_reports(root.field("max_event_level_reports"), source_type)
-    specs = parse_trigger_specs(root, windows, expiry_ms, reports) if vendor.full_flexible_events else None
+    specs = parse_trigger_specs(root, windows, expiry_ms, reports) if config.full_flexible_events else None
     trigger_data = (
         _trigger_data(root.field("trigger_data"), source_type)
         if specs is None
@@ -132,10 +135,10 @@ def _registration(root: Node, forgiven: Node, source_type: str, vendor: VendorVa
         trigger_data=trigger_data,
         exact_matching=exact,
         max_event_level_reports=reports,
-        event_level_epsilon=_epsilon(root.field("event_level_epsilon"), vendor.max_event_level_epsilon),
-        scopes=parse_source_scopes(root.field("attribution_scopes"), vendor.max_trigger_state_cardinality),
+        event_level_epsilon=_epsilon(root.field("event_level_epsilon"), config.max_event_level_epsilon),
+        scopes=parse_source_scopes(root.field("attribution_scopes"), config.max_trigger_state_cardinality),
         debug=parse_source_debug_reporting(
-            forgiven.field("aggregatable_debug_reporting"), vendor.aggregation_coordinators
+            forgiven.field("aggregatable_debug_reporting"), config.aggregation_coordinators
         ),
         specs=specs,
     )

@@ -5,12 +5,15 @@ WICG, "create an attribution trigger".
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from aggservice.wire import Origin
+from ara_client.config import Config
 from ara_client.constants import (
+    AGGREGATABLE_BUDGET,
+    DEFAULT_FILTERING_ID,
     DEFAULT_FILTERING_ID_MAX_BYTES,
     MAX_BYTES_PER_TRIGGER_CONTEXT_ID,
     MAX_FILTERING_ID_MAX_BYTES,
@@ -21,12 +24,79 @@ from ara_client.registration.debug_reporting import (
     parse_coordinator,
     parse_trigger_debug_reporting,
 )
-from ara_client.registration.filters import FilterPair, parse_filter_pair
-from ara_client.registration.nodes import Node, parse_registration
-from ara_client.registration.problems import Parsed
-from ara_client.registration.scopes import parse_trigger_scopes
-from ara_client.registration.trigger_values import AggregatableValues, parse_aggregatable_values
-from ara_client.vendor import VendorValues
+from ara_client.registration.filters import NO_FILTERS, FilterPair, parse_filter_pair, parse_trigger_scopes
+from ara_client.registration.nodes import Node, Parsed, parse_registration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """A value for a key, with its filtering ID."""
+
+    value: int
+    filtering_id: int = DEFAULT_FILTERING_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregatableValues:
+    """Values by key; only the first configuration with matching filters is used."""
+
+    values: Mapping[str, KeyValue]
+    filters: FilterPair = NO_FILTERS
+
+
+def parse_aggregatable_values(node: Node | None, max_bytes: int) -> tuple[AggregatableValues, ...]:
+    """Return the configurations: one for a map, one per entry for a list (WICG, "parse aggregatable values").
+
+    A filtering ID must fit in ``max_bytes`` bytes.
+    """
+    if node is None:
+        return ()
+    if isinstance(node.value, dict):
+        return (AggregatableValues(values=_key_values(node, max_bytes)),)
+    if not isinstance(node.value, list):
+        node.problem("must be a map or a list")
+        return ()
+    return tuple(_configuration(entry, max_bytes) for entry in node.entries() if entry.is_map())
+
+
+def _configuration(entry: Node, max_bytes: int) -> AggregatableValues:
+    values = entry.field("values")
+    if values is None:
+        entry.problem("must have values")
+    known = _key_values(values, max_bytes) if values is not None and values.is_map() else {}
+    return AggregatableValues(values=known, filters=parse_filter_pair(entry))
+
+
+def _key_values(node: Node, max_bytes: int) -> dict[str, KeyValue]:
+    out = {}
+    for key, entry in node.fields():
+        parsed = _key_value(entry, max_bytes) if isinstance(entry.value, dict) else _bare_value(entry)
+        if parsed is not None:
+            out[key] = parsed
+    return out
+
+
+def _bare_value(entry: Node) -> KeyValue | None:
+    value = entry.integer(1, AGGREGATABLE_BUDGET)
+    return None if value is None else KeyValue(value=value)
+
+
+def _key_value(entry: Node, max_bytes: int) -> KeyValue | None:
+    given, identity = entry.field("value"), entry.field("filtering_id")
+    if given is None:
+        entry.problem("must have a value")
+        return None
+    value = given.integer(1, AGGREGATABLE_BUDGET)
+    filtering_id: int | None = DEFAULT_FILTERING_ID
+    if identity is not None:
+        filtering_id = identity.unsigned64()
+        if filtering_id is not None and filtering_id >= 1 << (8 * max_bytes):
+            identity.problem(f"must fit in the {max_bytes} bytes of aggregatable_filtering_id_max_bytes")
+            return None
+    if value is None or filtering_id is None:
+        return None
+    return KeyValue(value=value, filtering_id=filtering_id)
+
 
 T = TypeVar("T")
 
@@ -99,13 +169,13 @@ class TriggerRegistration:
         return self.trigger_context_id is not None or self.filtering_id_max_bytes != DEFAULT_FILTERING_ID_MAX_BYTES
 
 
-def parse_trigger(text: str, vendor: VendorValues) -> Parsed[TriggerRegistration]:
+def parse_trigger(text: str, config: Config) -> Parsed[TriggerRegistration]:
     """Return the registration in a header's text, or every problem with it."""
-    return parse_registration(text, lambda root, forgiven: _registration(root, forgiven, vendor))
+    return parse_registration(text, lambda root, forgiven: _registration(root, forgiven, config))
 
 
-def _registration(root: Node, forgiven: Node, vendor: VendorValues) -> TriggerRegistration:
-    flexible = vendor.full_flexible_events
+def _registration(root: Node, forgiven: Node, config: Config) -> TriggerRegistration:
+    flexible = config.full_flexible_events
     max_bytes = _max_bytes(root.field("aggregatable_filtering_id_max_bytes"))
     registration = TriggerRegistration(
         event_triggers=_listed(root.field("event_trigger_data"), lambda entry: _event_trigger(entry, flexible)),
@@ -116,12 +186,12 @@ def _registration(root: Node, forgiven: Node, vendor: VendorValues) -> TriggerRe
         aggregatable_values=parse_aggregatable_values(root.field("aggregatable_values"), max_bytes),
         aggregatable_dedup_keys=_listed(root.field("aggregatable_deduplication_keys"), _dedup_key),
         named_budgets=_listed(root.field("named_budgets"), _named_budget),
-        coordinator=parse_coordinator(root.field("aggregation_coordinator_origin"), vendor.aggregation_coordinators),
+        coordinator=parse_coordinator(root.field("aggregation_coordinator_origin"), config.aggregation_coordinators),
         includes_source_time=_includes_source_time(root.field("aggregatable_source_registration_time")),
         trigger_context_id=_context_id(root.field("trigger_context_id")),
         filtering_id_max_bytes=max_bytes,
         debug=parse_trigger_debug_reporting(
-            forgiven.field("aggregatable_debug_reporting"), vendor.aggregation_coordinators
+            forgiven.field("aggregatable_debug_reporting"), config.aggregation_coordinators
         ),
         scopes=parse_trigger_scopes(root.field("attribution_scopes")),
     )

@@ -15,12 +15,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from budget.audit.replay import UNREADABLE, DisagreementError, Evidence, LogReplay, charge_part, check_end
-from budget.audit.tally import EVERY_KEY, Tally, within
+from budget.audit.replay import (
+    EVERY_KEY,
+    UNREADABLE,
+    ChargedTally,
+    DisagreementError,
+    Evidence,
+    LogReplay,
+    charge_part,
+    check_end,
+    within,
+)
 from budget.files.staging import Manifest
-from budget.log.entries import Entry, Genesis, ReleaseEntry, entry_from_bytes
+from budget.log.entries import Entry, Genesis, ReleaseEntry, entry_from_bytes, last_path
 from budget.log.export import ExportedLog
-from budget.log.merkle import last_path
 from budget.log.proofs import Checkpoint, Receipt
 from budget.store import PART_UNITS, EntryRow, Store, Transaction
 from budget.stores.balances import BLOCK_MAX, RECORD, parse_block, record_keys
@@ -140,7 +148,7 @@ class _Audit:
         if present != expected:
             raise DisagreementError(None, "schema", f"the tables and indexes differ from schema version {version}")
 
-    def check_balances(self, transaction: Transaction, balances: Tally) -> None:
+    def check_balances(self, transaction: Transaction, balances: ChargedTally) -> None:
         """Compare every stored balance in a range of keys; name the first entry that charged a unit that differs."""
         seen, last = 0, b""
         for records in _blocks_at_once(transaction):
@@ -174,7 +182,7 @@ class _Audit:
     def check_range(self, transaction: Transaction, span: tuple[int, int]) -> None:
         """Add up and compare the balances of another range of keys; entries and units have been checked already."""
         assert self.log.genesis is not None
-        balances = Tally(self.log.genesis.filter.limit, span)
+        balances = ChargedTally(self.log.genesis.filter.limit, span)
         for row in transaction.entries(1):
             entry = entry_from_bytes(bytes(row.header), self.log.genesis.filter.loss_name)
             assert not isinstance(entry, Genesis)

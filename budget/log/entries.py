@@ -7,18 +7,137 @@ it stays small enough for a receipt, and the log still holds everything that a r
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from budget.amounts import ATTO_PLACES, LIMIT_MAX_MICRO, MICRO_PLACES, limit_units
 from budget.errors import BudgetError, FormatError, JobNameError
 from budget.filters import Filter, Spend, filter_from_plain, filter_to_plain, spend_to_plain
-from budget.log.canonical import decode, encode
-from budget.log.merkle import HASH_BYTES, leaf_hash
 from budget.release import Release, release_from_plain, release_to_plain
 from budget.terms import Terms, terms_from_plain, terms_to_plain
 from budget.units import UNIT_BYTES
+
+HASH_BYTES = 32
+
+
+def leaf_hash(entry: bytes) -> bytes:
+    """Return the hash of an entry: SHA-256 of a zero byte and the entry."""
+    return hashlib.sha256(b"\x00" + entry).digest()
+
+
+def _node_hash(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def extend(frontier: Sequence[bytes], size: int, leaf: bytes) -> tuple[bytes, ...]:
+    """Return the frontier of a tree of ``size`` + 1 leaves from that of ``size``. O(log size)."""
+    stack = [*frontier, leaf]
+    while size & 1:
+        right, left = stack.pop(), stack.pop()
+        stack.append(_node_hash(left, right))
+        size >>= 1
+    return tuple(stack)
+
+
+def root(frontier: Sequence[bytes]) -> bytes:
+    """Return the root over a frontier (of the empty tree: SHA-256 of nothing)."""
+    if not frontier:
+        return hashlib.sha256(b"").digest()
+    stack = list(frontier)
+    top = stack.pop()
+    while stack:
+        top = _node_hash(stack.pop(), top)
+    return top
+
+
+def last_path(frontier_before: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the proof for a leaf appended to a tree with this frontier, as the last leaf of the new tree."""
+    return tuple(reversed(frontier_before))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathNode:
+    """One step of a proof: the sibling, the side on which it stands, and the hash of the two."""
+
+    sibling: bytes
+    left: bool
+    node: bytes
+
+
+def path_nodes(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> list[PathNode] | None:
+    """Return each step of ``proof`` from ``leaf`` to a root (RFC 9162, section 2.1.3.2); None if it does not fit."""
+    if not 0 <= index < size:
+        return None
+    position, last, found = index, size - 1, leaf
+    nodes = []
+    for sibling in proof:
+        if last == 0:
+            return None
+        left = bool(position & 1) or position == last
+        found = _node_hash(sibling, found) if left else _node_hash(found, sibling)
+        nodes.append(PathNode(sibling=sibling, left=left, node=found))
+        while left and not position & 1 and position:
+            position >>= 1
+            last >>= 1
+        position >>= 1
+        last >>= 1
+    return nodes if last == 0 else None
+
+
+def root_from_path(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> bytes | None:
+    """Return the root that ``proof`` leads to from ``leaf``; None if it does not fit."""
+    nodes = path_nodes(leaf, index, size, proof)
+    return None if nodes is None else nodes[-1].node if nodes else leaf
+
+
+_NUMBER_MAX: Final = 2**53
+_DEPTH_MAX: Final = 12
+
+
+def _check(value: object, depth: int) -> None:
+    if depth > _DEPTH_MAX:
+        raise FormatError(f"the value is nested more than {_DEPTH_MAX} levels deep")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise FormatError(f"a key must be text, not {type(key).__name__}")
+            _check(inner, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check(inner, depth + 1)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        if not -_NUMBER_MAX < value < _NUMBER_MAX:
+            raise FormatError(f"the number {value} is not below 2^53: write it as text")
+    elif not isinstance(value, str):
+        raise FormatError(f"{type(value).__name__} has no canonical encoding")
+
+
+def encode(value: dict[str, Any]) -> bytes:
+    """Return the canonical bytes of ``value``: dicts, lists, texts and integers only.
+
+    >>> encode({"b": [1, "é"], "a": {}})
+    b'{"a":{},"b":[1,"\\\\u00e9"]}'
+    """
+    _check(value, 0)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode("ascii")
+
+
+def decode(raw: bytes) -> dict[str, Any]:
+    """Return the object that ``raw`` encodes, or FormatError if ``raw`` is not its canonical encoding."""
+    try:
+        value = json.loads(raw.decode("ascii"))
+    except (ValueError, RecursionError) as problem:
+        raise FormatError(f"these bytes are not canonical JSON: {problem}") from problem
+    if not isinstance(value, dict):
+        raise FormatError("these bytes are not a JSON object")
+    if encode(value) != raw:
+        raise FormatError("these bytes are JSON, but not in canonical form")
+    return value
+
 
 FORMAT: Final = "aggservice-ledger-2"
 _FORMER: Final = "aggservice-ledger-1"

@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from aggservice.files.atomic import whole_file
 from budget.errors import FormatError, StoreError
-from budget.log.canonical import decode
+from budget.log.entries import decode
 from budget.log.proofs import Checkpoint, Receipt
 from budget.store import PART_UNITS, Store, Transaction
 from budget.units import UNIT_BYTES

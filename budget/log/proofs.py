@@ -19,9 +19,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits
 from budget.errors import BudgetError, FormatError
-from budget.log.canonical import decode, encode
-from budget.log.entries import Entry, Genesis, entry_from_plain, entry_hash, from_hex
-from budget.log.merkle import HASH_BYTES, last_path, root, root_from_path
+from budget.log.entries import (
+    HASH_BYTES,
+    Entry,
+    Genesis,
+    decode,
+    encode,
+    entry_from_plain,
+    entry_hash,
+    from_hex,
+    last_path,
+    root,
+    root_from_path,
+)
 
 _CHECKPOINT: Final = "aggservice-checkpoint-1"
 _RECEIPT: Final = "aggservice-receipt-1"

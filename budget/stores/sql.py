@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from budget.errors import StoreError
-from budget.log.merkle import HASH_BYTES
+from budget.log.entries import HASH_BYTES
 from budget.store import EntryRow, Head, JobRow, PartRow, Transaction
 
 COLUMN_TYPES: Final = {"units": ("int8", "int4", "bytea", "bytea", "bytea"), "balances": ("bytea", "bytea")}

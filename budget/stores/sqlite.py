@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -23,7 +24,6 @@ _IN_CHUNK: Final = 500
 _WAL_KEPT_BYTES: Final = 64 << 20
 _PAUSE_S: Final = 0.05
 _APPLICATION_ID: Final = 0x41474C47  # "AGLG"
-
 MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
     (
         "CREATE TABLE head (id INTEGER PRIMARY KEY CHECK (id = 1), entries INTEGER NOT NULL, frontier BLOB NOT NULL)",
@@ -229,3 +229,36 @@ class SqliteStore(SqliteDatabase, Store):
 
     def read(self, name: str, work: Callable[[Transaction], T]) -> T:
         return self.transact(name, "BEGIN", lambda connection: work(SqliteTransaction(connection)))
+
+
+class MemoryStore(Store):
+    """The tables of ``SqliteStore`` in an SQLite database that has no file, behind one lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        for statement in (text for step in MIGRATIONS for text in step):
+            self._db.execute(statement)
+        self._db.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    def write(self, name: str, work: Callable[[Transaction], T]) -> T:
+        return self._run(name, "COMMIT", work)
+
+    def read(self, name: str, work: Callable[[Transaction], T]) -> T:
+        return self._run(name, "ROLLBACK", work)
+
+    def _run(self, name: str, end: str, work: Callable[[Transaction], T]) -> T:
+        with self._lock:
+            try:
+                self._db.execute("BEGIN")
+                result = work(SqliteTransaction(self._db))
+                self._db.execute(end)
+            except sqlite3.Error as problem:
+                raise StoreError(f"transaction {name!r} in memory failed: {problem}") from problem
+            finally:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            return result
+
+    def close(self) -> None:
+        """Do nothing: the tables exist as long as this object."""

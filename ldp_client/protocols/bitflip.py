@@ -6,6 +6,8 @@ Ding, Kulkarni and Yekhanin 2017; LOLOHA paper, §2.4.4.
 from __future__ import annotations
 
 import itertools
+import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
@@ -13,26 +15,35 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggservice.mechanisms import Bits, exp, uniform_below_batch
-from ldp_client.checks import as_list, check_columns, check_words, is_count, short_text
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.estimation.steps import Chain, check_size, epsilon, symmetric
-from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
+from aggservice.mechanisms import Bits, exp
+from ldp_client.checks import as_list, check_columns, check_value, check_values, check_words, is_count, short_text
+from ldp_client.errors import LdpParameterError, ReportError, StateError
+from ldp_client.estimation import Floats, FrequencyEstimate, ResponseChain, Support, check_size, epsilon, symmetric
+from ldp_client.protocols.base import (
     MEMOIZED_ANSWERS,
-    Described,
-    Device,
+    LocalProtocol,
     MemoizingColumns,
+    MemoizingDevice,
+    Privacy,
+    ProtocolRequest,
     as_draws,
-    flip_row,
-    load_state,
     memo_int,
     memo_row,
 )
-from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
-from ldp_client.sampling.draws import Draws
-from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.packed import Words, bits_of, count_bits, one_hot, rows_from_bytes, words_of
+from ldp_client.sampling import (
+    ExactDraws,
+    LaneCoins,
+    Words,
+    bits_of,
+    count_bits,
+    one_hot,
+    rows_from_bytes,
+    sample,
+    sample_batch,
+    unpack,
+    words_of,
+)
+from ldp_client.tracking import StreamLaw, log_chance
 
 #: The memo key of a bucket outside the sample.
 OUTSIDE = -1
@@ -59,31 +70,64 @@ class BitFlipColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BitFlip(Described):
+class BitFlip(LocalProtocol):
     """dBitFlipPM over 0, …, k − 1 in b buckets of equal width, d of them sampled by each user."""
 
+    methods: ClassVar = {
+        "1BitFlipPM": "dBitFlipPM with one sampled bit",
+        "bBitFlipPM": "dBitFlipPM with every bit",
+        "1BitFlipPM-bucket": "1BitFlipPM with an answer per bucket, as in the runs behind the paper's Table 2",
+    }
     kind: ClassVar[str] = "dBitFlipPM"
     k: int
     buckets: int
     sampled: int
     epsilon_permanent_micro: int
     memo: Memo = "pattern"
-    chain: Chain = field(init=False, repr=False, compare=False)
+    chain: ResponseChain = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_size(self.k, "the number of values k")
         check_size(self.buckets, "the number of buckets b")
         check_size(self.sampled, "the number of sampled bits d", least=1)
         if not self.sampled <= self.buckets <= self.k:
-            raise ProtocolError(f"d ≤ b ≤ k must hold, not d = {self.sampled}, b = {self.buckets}, k = {self.k}")
+            raise LdpParameterError(f"d ≤ b ≤ k must hold, not d = {self.sampled}, b = {self.buckets}, k = {self.k}")
         if self.memo not in get_args(Memo):
-            raise ProtocolError(f"memo must be {' or '.join(map(repr, get_args(Memo)))}, not {short_text(self.memo)}")
+            raise LdpParameterError(
+                f"memo must be {' or '.join(map(repr, get_args(Memo)))}, not {short_text(self.memo)}"
+            )
         step = symmetric(exp(epsilon(self.epsilon_permanent_micro) / 2))
-        object.__setattr__(self, "chain", Chain(permanent=step))
+        object.__setattr__(self, "chain", ResponseChain(permanent=step))
+
+    @classmethod
+    def for_values(cls, name: str, request: ProtocolRequest) -> BitFlip:
+        """Return dBitFlipPM with one sampled bit, with all, or with the option ``sampled``."""
+        buckets = request.k if request.buckets is None else request.buckets
+        sampled = {"bBitFlipPM": buckets, "dBitFlipPM": request.options.get("sampled", 1)}.get(name, 1)
+        return bit_flip(
+            k=request.k,
+            buckets=buckets,
+            sampled=sampled,
+            epsilon_permanent_micro=request.epsilon_permanent_micro,
+            memo="bucket" if name == "1BitFlipPM-bucket" else "pattern",
+        )
+
+    @classmethod
+    def examples(cls) -> Sequence[BitFlip]:
+        """Return protocols with all, one or two of three bits, and with two values per bucket."""
+        shapes: tuple[tuple[int, int, Memo], ...] = (
+            (3, 3, "pattern"),
+            (3, 1, "bucket"),
+            (3, 2, "pattern"),
+            (6, 3, "pattern"),
+        )
+        return [
+            bit_flip(k=k, buckets=3, sampled=d, epsilon_permanent_micro=1_000_000, memo=memo) for k, d, memo in shapes
+        ]
 
     def describe(self) -> dict[str, Any]:
         """Return the kind and the parameters; ``memo`` only if it is not "pattern", which saved states omit."""
-        named = Described.describe(self)
+        named = LocalProtocol.describe(self)
         return named if self.memo == "bucket" else {name: named[name] for name in named if name != "memo"}
 
     @property
@@ -123,7 +167,7 @@ class BitFlip(Described):
         """Return the bucket of each value."""
         return values * self.buckets // self.k
 
-    def client(self, bits: Bits | Draws, sampled: Sequence[int] | None = None) -> BitFlipClient:
+    def client(self, bits: Bits | ExactDraws, sampled: Sequence[int] | None = None) -> BitFlipClient:
         """Return a new device; its buckets are sampled unless they are given."""
         draws = as_draws(bits)
         if sampled is None:
@@ -133,9 +177,9 @@ class BitFlip(Described):
             raise ReportError(f"sampled must be {self.sampled} different buckets below {self.buckets}")
         return BitFlipClient(self, draws, tuple(sorted(int(bucket) for bucket in chosen)), {})
 
-    def restore(self, saved: bytes, bits: Bits | Draws) -> BitFlipClient:
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> BitFlipClient:
         """Return a device from a saved state."""
-        stored = load_state(saved, self.describe())
+        stored = self.load(saved)
         try:
             client = self.client(bits, [memo_int(b, self.buckets, "a bucket") for b in stored["sampled"]])
             memo = {}
@@ -143,7 +187,7 @@ class BitFlip(Described):
                 memo[self._saved_key(key)] = memo_row(row, self.sampled)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StateError(f"this is not a saved client of dBitFlipPM: {error}") from error
-        return BitFlipClient(self, as_draws(bits), client.sampled, memo)
+        return BitFlipClient(self, bits, client.sampled, memo)
 
     def _saved_key(self, key: str) -> int:
         if self.memo == "bucket":
@@ -152,7 +196,32 @@ class BitFlip(Described):
 
     def fleet(self, users: int, bits: Bits) -> BitFlipFleet:
         """Return ``users`` new devices in columns."""
-        return BitFlipFleet(self, check_users(users), bits)
+        return BitFlipFleet(self, users, bits)
+
+    @property
+    def report_bytes(self) -> int:
+        """The length of every report: four bytes per sampled bucket, and their bits."""
+        return 4 * self.sampled + -(-self.sampled // 8)
+
+    def pack_report(self, report: Any) -> bytes | None:
+        """Return the sampled buckets as numbers, and their packed bits."""
+        if not isinstance(report, BitFlipReport):
+            return None
+        unpack(report.bits, self.sampled)
+        checked = self.check_sampled(report.sampled)
+        return struct.pack(f">{len(checked)}I", *checked) + report.bits
+
+    def unpack_report(self, data: bytes) -> BitFlipReport:
+        """Return the sampled buckets and their bits."""
+        split = 4 * self.sampled
+        sampled = self.check_sampled(struct.unpack(f">{self.sampled}I", data[:split]))
+        unpack(data[split:], self.sampled)
+        return BitFlipReport(sampled=sampled, bits=data[split:])
+
+    def traffic(self) -> tuple[int, int, int]:
+        """Return d bits per report, the sampled buckets once unless all are sampled, and b steps of the server."""
+        once = 0 if self.sampled == self.buckets else self.sampled * (self.buckets - 1).bit_length()
+        return self.sampled, once, self.buckets
 
     def columns(self, reports: Sequence[BitFlipReport]) -> BitFlipColumns:
         """Return clients' reports as columns."""
@@ -182,7 +251,19 @@ class BitFlip(Described):
             "once each, in order"
         )
 
-    def estimate(self, columns: BitFlipColumns) -> Estimate:
+    def repeated(self, columns: BitFlipColumns) -> Words:
+        """Return the memoized rows, which every report of a bucket repeats."""
+        return columns.rows
+
+    def supports(self, columns: BitFlipColumns, cell: int) -> NDArray[np.bool_]:
+        """Return which reports have sampled a bucket and have its bit set."""
+        return np.asarray(((columns.sampled == cell) & bits_of(columns.rows, self.sampled)).any(axis=1))
+
+    def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
+        """Return the law of reports of ``value``, which are all the same."""
+        return RepeatedLaw(check_value(value, self.k), self)
+
+    def estimate(self, columns: BitFlipColumns) -> FrequencyEstimate:
         """Return the frequencies of buckets behind one collection."""
         columns = check_columns(columns, BitFlipColumns)
         sampled = self._check_sampled_rows(columns.sampled)
@@ -211,11 +292,13 @@ class BitFlip(Described):
         return sampled
 
 
-class BitFlipClient(Device[BitFlip, int, bytes]):
+class BitFlipClient(MemoizingDevice[BitFlip, int, bytes]):
     """One device: it memoizes a row of d bits per pattern (sampled bucket, or none of them), or per bucket."""
 
-    def __init__(self, protocol: BitFlip, draws: Draws, sampled: tuple[int, ...], memo: dict[int, bytes]) -> None:
-        super().__init__(protocol, draws, memo)
+    def __init__(
+        self, protocol: BitFlip, bits: Bits | ExactDraws, sampled: tuple[int, ...], memo: dict[int, bytes]
+    ) -> None:
+        super().__init__(protocol, bits, memo)
         self.sampled = sampled
 
     def report(self, value: int) -> BitFlipReport:
@@ -229,7 +312,7 @@ class BitFlipClient(Device[BitFlip, int, bytes]):
         return {"sampled": list(self.sampled), "answers": super()._saved()}
 
     def _permanent(self, index: int) -> bytes:
-        return flip_row(self._draws, np.arange(self.protocol.sampled) == index, self.protocol.chain.permanent)
+        return self._flip(np.arange(self.protocol.sampled) == index, self.protocol.chain.permanent)
 
 
 class BitFlipFleet(MemoizingColumns[BitFlip]):
@@ -258,31 +341,41 @@ class BitFlipFleet(MemoizingColumns[BitFlip]):
         hits = self._sampled == buckets[:, None]
         return np.where(hits.any(axis=1), hits.argmax(axis=1), OUTSIDE)
 
-    def distinct_answers(self) -> NDArray[np.int64]:
-        """Return how many different rows each user has memoized: two buckets may have drawn the same bits."""
-        return self._memo.distinct_counts()
 
+class RepeatedLaw(StreamLaw):
+    """dBitFlipPM: every report of a value is the same. A part is each user's sampled buckets and their bits."""
 
-def sample(draws: Draws, buckets: int, sampled: int) -> tuple[int, ...]:
-    """Return ``sampled`` different buckets, every set with the same probability (Floyd's method)."""
-    chosen: set[int] = set()
-    for last in range(buckets - sampled, buckets):
-        pick = draws.below(last + 1)
-        chosen.add(last if pick in chosen else pick)
-    return tuple(sorted(chosen))
+    def __init__(self, value: int, protocol: BitFlip) -> None:
+        self._value, self._protocol = value, protocol
+        self._bucket = value * protocol.buckets // protocol.k
+        step = protocol.chain.permanent
+        self._logs = np.array(
+            [[log_chance(1 - step.q), log_chance(step.q)], [log_chance(1 - step.p), log_chance(step.p)]]
+        )
+        self._log_sample = -math.log(math.comb(protocol.buckets, protocol.sampled))
 
+    def part(self, reports: Sequence[BitFlipReport]) -> Any:
+        """Return the buckets that a device sampled, and their bits; all its reports are equal."""
+        if any(report != reports[0] for report in reports):
+            raise ReportError("all reports of a value are the same: these are not of one device")
+        columns = self._protocol.columns(reports[:1])
+        return columns.sampled, bits_of(columns.rows, self._protocol.sampled)
 
-def sample_batch(bits: Bits, users: int, buckets: int, sampled: int) -> NDArray[np.int32]:
-    """Return a sorted ``sample`` for each user."""
-    if sampled == buckets:
-        return np.broadcast_to(np.arange(buckets, dtype=np.int32), (users, buckets))
-    chosen = np.empty((users, sampled), dtype=np.int32)
-    for index, last in enumerate(range(buckets - sampled, buckets)):
-        pick = uniform_below_batch(bits, last + 1, users).astype(np.int32)
-        taken = (chosen[:, :index] == pick[:, None]).any(axis=1)
-        chosen[:, index] = np.where(taken, last, pick)
-    chosen.sort(axis=1)
-    return chosen
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the log-probability of one sample with its bits; minus infinity if two parts differ."""
+        sampled, flips = parts[0]
+        found = self._log_sample + self._logs[(sampled == self._bucket).astype(int), flips.astype(int)].sum(axis=1)
+        one = np.ones(found.size, dtype=np.bool_)
+        for other, bits in parts[1:]:
+            one &= (sampled == other).all(axis=1) & (flips == bits).all(axis=1)
+        return np.where(one, found, -math.inf)
+
+    def _state(self, bits: Bits, users: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        columns = self._protocol.fleet(users, bits).report(np.full(users, self._value))
+        return columns.sampled, bits_of(columns.rows, self._protocol.sampled)
+
+    def _send(self, bits: Bits, state: Any, reports: int) -> Any:
+        return state
 
 
 def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int, memo: Memo = "pattern") -> BitFlip:

@@ -1,76 +1,115 @@
-"""Direct encoding: GRR, which reports a value itself, and the longitudinal L-GRR (LOLOHA paper, §2.3.1, §2.4.3)."""
+"""Protocols whose reports are values: GRR, the longitudinal L-GRR, and Bitwise Everlasting Privacy.
+
+GRR and L-GRR are those of the LOLOHA paper, §2.3.1 and §2.4.3. Bitwise Everlasting Privacy (Naor and Vexler, section 6)
+has one bit, a permanent noisy copy of it, b' = b ⊕ Ber(1/(e^ε₁ + 1)), and a noisier copy of that in each report,
+r = b' ⊕ Ber(1/(e^ε₂ + 1)).
+"""
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aggservice.mechanisms import Bits
-from ldp_client.checks import check_numbers, whole_numbers
-from ldp_client.estimation.steps import Calibration, Chain, asked_epsilon, check_size, grr_chain
-from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
+from aggservice.mechanisms import Bits, Real, exp
+from ldp_client.checks import check_error_terms, check_numbers, check_stream, check_value, check_values, whole_numbers
+from ldp_client.estimation import (
+    Calibration,
+    FrequencyEstimate,
+    ResponseChain,
+    Support,
+    asked_epsilon,
+    check_size,
+    epsilon,
+    grr_chain,
+    symmetric,
+)
+from ldp_client.finite_state import FiniteState
+from ldp_client.protocols.base import (
     MEMOIZED_ANSWERS,
-    CountsValues,
-    Device,
+    LocalProtocol,
     MemoizingColumns,
+    MemoizingDevice,
     Owner,
-    as_draws,
-    load_state,
+    Privacy,
+    ProtocolRequest,
     memo_int,
 )
-from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
-from ldp_client.sampling.draws import Draws, randomized_value, randomized_values
+from ldp_client.sampling import ExactDraws, randomized_value, randomized_values
+from ldp_client.tracking import BitsLaw, StreamLaw, SymbolLaw, permanent_untrackable
+
+#: The most reports for which ``BitwiseEverlasting.proved`` enumerates all streams.
+_MOST_ENUMERATED = 40
 
 
-class _Responds(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def k(self) -> int: ...
-    @property
-    def chain(self) -> Chain: ...
-    def describe(self) -> dict[str, Any]: ...
-
-
-class DirectResponse(CountsValues):
+class DirectResponse(LocalProtocol):
     """The base of a protocol whose reports are values 0, …, k − 1 after one or two steps of GRR."""
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        @property
+        def chain(self) -> ResponseChain:
+            """The steps of randomization."""
+
     @property
-    def support(self: _Responds) -> Support:
+    def support(self) -> Support:
         """The estimator's probabilities."""
         return Support.of(self.chain)
 
-    def client(self: _Responds, bits: Bits | Draws) -> DirectClient:
-        """Return a new device."""
-        return DirectClient(self, as_draws(bits), {})
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: memoized answers if there is a second step, and nothing of GRR."""
+        return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
 
-    def restore(self: _Responds, saved: bytes, bits: Bits | Draws) -> DirectClient:
+    def client(self, bits: Bits | ExactDraws) -> DirectClient:
+        """Return a new device."""
+        return DirectClient(self, bits, {})
+
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> DirectClient:
         """Return a device from a saved state."""
-        stored = load_state(saved, self.describe())
+        stored = self.load(saved)
         memo = {
             memo_int(value, self.k, "a value"): memo_int(kept, self.k, "an answer") for value, kept in stored.items()
         }
-        return DirectClient(self, as_draws(bits), memo)
+        return DirectClient(self, bits, memo)
 
-    def fleet(self: _Responds, users: int, bits: Bits) -> DirectFleet:
+    def fleet(self, users: int, bits: Bits) -> DirectFleet:
         """Return ``users`` new devices in columns."""
-        return DirectFleet(self, check_users(users), bits)
+        return DirectFleet(self, users, bits)
 
-    def columns(self: _Responds, reports: Sequence[int]) -> NDArray[np.int64]:
+    report_bytes: ClassVar[int] = 4
+
+    def pack_report(self, report: Any) -> bytes | None:
+        """Return a report as a big-endian number."""
+        return struct.pack(">I", check_value(report, self.k)) if isinstance(report, int | np.integer) else None
+
+    def unpack_report(self, data: bytes) -> int:
+        """Return the number in a report."""
+        return check_value(int.from_bytes(data, "big"), self.k)
+
+    def traffic(self) -> tuple[int, int, int]:
+        """Return ⌈log₂ k⌉ bits per report, none once, and one step of the server."""
+        return (self.k - 1).bit_length(), 0, 1
+
+    def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
         """Return clients' reports as an array."""
         return whole_numbers(reports, self.k, f"reports of {self.kind}")
 
-    def estimate(self: _Responds, columns: NDArray[np.int64]) -> Estimate:
+    def supports(self, columns: NDArray[np.int64], cell: int) -> NDArray[np.bool_]:
+        """Return which reports are the value ``cell``."""
+        return np.asarray(columns == cell)
+
+    def estimate(self, columns: NDArray[np.int64]) -> FrequencyEstimate:
         """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
         reports = check_numbers(columns, self.k, f"reports of {self.kind}")
-        return Support.of(self.chain).estimate(np.bincount(reports, minlength=self.k), reports.size)
+        return self.support.estimate(np.bincount(reports, minlength=self.k), reports.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +120,28 @@ class DirectEncoding(DirectResponse):
     its first report has ε = 0.0106. ``exact`` has the requested ε₁.
     """
 
+    methods: ClassVar = {
+        "GRR": "generalized randomized response, one report",
+        "L-GRR": "GRR twice, as in the LOLOHA paper",
+        "L-GRR-exact": "GRR twice, with exactly the requested ε₁",
+    }
     k: int
     epsilon_permanent_micro: int
     epsilon_first_micro: int | None = None
     calibration: Calibration = "paper"
-    chain: Chain = field(init=False, repr=False, compare=False)
+    chain: ResponseChain = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_size(self.k, "the number of values k")
         chain = grr_chain(self.k, self.epsilon_permanent_micro, self.epsilon_first_micro, self.calibration)
         object.__setattr__(self, "chain", chain)
+
+    @classmethod
+    def for_values(cls, name: str, request: ProtocolRequest) -> DirectEncoding:
+        """Return GRR, or L-GRR in one of its calibrations."""
+        if name == "GRR":
+            return randomized_response(k=request.k, epsilon_micro=request.epsilon_permanent_micro)
+        return l_grr(k=request.k, **request.pair, calibration="exact" if name == "L-GRR-exact" else "paper")
 
     @property
     def kind(self) -> str:
@@ -102,23 +153,103 @@ class DirectEncoding(DirectResponse):
         """The ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.k)
 
+    def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
+        """Return the law of L-GRR's reports of ``value``."""
+        return SymbolLaw(check_value(value, self.k), self.k, self.chain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BitwiseEverlasting(DirectResponse):
+    """The mechanism with ε₁ for the kept bit and ε₂ for a report of the kept bit, each in millionths.
+
+    It is ε₁-everlasting for a bit that does not change, for any number of reports, and ⌊k/2⌋ε₂-untrackable for k
+    reports. For a bit that changes, the client keeps one bit per value. The estimator is section 6's p̃₀ with the mean
+    of the reports, where the paper prints a sum.
+    """
+
+    kind: ClassVar[str] = "BEP"
+    k: ClassVar[int] = 2
+    epsilon_permanent_micro: int
+    epsilon_report_micro: int
+    chain: ResponseChain = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        permanent = symmetric(exp(epsilon(self.epsilon_permanent_micro)))
+        instant = symmetric(exp(epsilon(self.epsilon_report_micro)))
+        object.__setattr__(self, "chain", ResponseChain(permanent=permanent, instant=instant))
+
+    @classmethod
+    def for_tracking(cls, name: str, request: ProtocolRequest) -> BitwiseEverlasting:
+        """Return the mechanism with ε∞ for the kept bit, and the option ``second`` for a report of it."""
+        return cls(
+            epsilon_permanent_micro=request.epsilon_permanent_micro, epsilon_report_micro=request.options["second"]
+        )
+
+    @classmethod
+    def examples(cls) -> Sequence[BitwiseEverlasting]:
+        """Return one mechanism."""
+        return [cls(epsilon_permanent_micro=1_000_000, epsilon_report_micro=400_000)]
+
     @property
-    def shares(self) -> str:
-        """What a device's reports have in common: the memoized answers of L-GRR, and nothing of GRR."""
-        return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
+    def privacy(self) -> Privacy:
+        """The ε of a report (two binary responses, Theorem 20), of all reports of a value, and of both values."""
+        first = self.chain.first_grr()
+        permanent = float(epsilon(self.epsilon_permanent_micro))
+        return Privacy(asked=first, first=first, permanent=permanent, worst_case=2 * permanent)
+
+    report_bytes: ClassVar[int] = 1
+
+    def pack_report(self, report: Any) -> bytes | None:
+        """Return a bit as a byte."""
+        return bytes([check_value(report, 2)]) if isinstance(report, int | np.integer) else None
+
+    def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
+        """Return the law of reports of one bit."""
+        return BitsLaw(np.array([bool(check_value(value, 2))]), self.chain)
+
+    def proved(self, reports: int) -> dict[str, float]:
+        """Return the exact worst case over all streams, for few reports."""
+        return {"exact_worst_case": self.finite_state().untrackable(reports)} if reports <= _MOST_ENUMERATED else {}
+
+    def untrackable(self, reports: int) -> float:
+        """Return the γ proved for ``reports`` reports: ⌊k/2⌋ε₂ (Theorem 13)."""
+        return permanent_untrackable(reports, float(epsilon(self.epsilon_report_micro)))
+
+    def untrackable_at_least(self, reports: int) -> float:
+        """Return a lower bound on γ: (k/2)ε₂ − ε₁ − 2 ln 2 for even k, and that of k − 1 for odd k.
+
+        The paper prints ln 2 for 2 ln 2; for k = 4, ε₁ = 0.1 and ε₂ = 1 that would be 1.21, but the exact value is
+        0.87.
+        """
+        check_stream(reports)
+        half = reports // 2
+        kept, sent = (float(epsilon(micro)) for micro in (self.epsilon_permanent_micro, self.epsilon_report_micro))
+        return max(0.0, half * sent - kept - 2 * math.log(2))
+
+    def finite_state(self) -> FiniteState:
+        """Return the mechanism as matrices, for exact enumeration."""
+        return FiniteState(
+            states=_flip_matrix(self.chain.permanent.p),
+            symbols=_flip_matrix(self.chain.instant.p if self.chain.instant else Real.of(1)),
+        )
+
+    def error_bound(self, users: int, beta: float) -> float:
+        """Return a bound on |p̃ − p| that holds with probability 1 − β: Hoeffding's, on the mean report."""
+        check_error_terms(users, beta)
+        return math.sqrt(math.log(2 / beta) / (2 * users)) / (self.support.p - self.support.q)
 
 
-class ResponseDevice(Device[Owner, int, int]):
+class ResponseDevice(MemoizingDevice[Owner, int, int]):
     """A device that answers by GRR, or, with a second step, by GRR of the memoized answer."""
 
-    def _respond(self, value: int, size: int, chain: Chain) -> int:
+    def _respond(self, value: int, size: int, chain: ResponseChain) -> int:
         if chain.instant is None:
             return randomized_value(self._draws, value, size, chain.permanent.p)
         kept = self._kept(value, lambda: randomized_value(self._draws, value, size, chain.permanent.p))
         return randomized_value(self._draws, kept, size, chain.instant.p)
 
 
-class DirectClient(ResponseDevice[_Responds]):
+class DirectClient(ResponseDevice[DirectResponse]):
     """One device: a report is a value, and each value has a permanent answer."""
 
     def report(self, value: int) -> int:
@@ -129,7 +260,7 @@ class DirectClient(ResponseDevice[_Responds]):
 class ResponseColumns(MemoizingColumns[Owner]):
     """A fleet of ``ResponseDevice``."""
 
-    def _respond(self, values: NDArray[np.int64], size: int, chain: Chain) -> NDArray[np.int64]:
+    def _respond(self, values: NDArray[np.int64], size: int, chain: ResponseChain) -> NDArray[np.int64]:
         bits, keep = self._bits, chain.permanent.p
         if chain.instant is None:
             return randomized_values(bits, values, size, keep)
@@ -139,16 +270,21 @@ class ResponseColumns(MemoizingColumns[Owner]):
         return randomized_values(bits, rows[:, 0].astype(np.int64), size, chain.instant.p)
 
 
-class DirectFleet(ResponseColumns[_Responds]):
+class DirectFleet(ResponseColumns[DirectResponse]):
     """Many devices in columns: one memoized answer per (user, value) that occurred."""
 
-    def __init__(self, protocol: _Responds, users: int, bits: Bits) -> None:
+    def __init__(self, protocol: DirectResponse, users: int, bits: Bits) -> None:
         super().__init__(protocol, users, bits, span=protocol.k)
 
     def report(self, values: ArrayLike) -> NDArray[np.int64]:
         """Return one collection's reports."""
         held = check_values(values, self.protocol.k, self.users)
         return self._respond(held, self.protocol.k, self.protocol.chain)
+
+
+def _flip_matrix(keep: Real) -> NDArray[np.float64]:
+    stay, move = float(keep), float(1 - keep)
+    return np.array([[stay, move], [move, stay]])
 
 
 def randomized_response(*, k: int, epsilon_micro: int) -> DirectEncoding:

@@ -17,12 +17,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
-from ldp_client.checks import as_list, check_error_terms, is_count, short_text
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.estimation.steps import check_size, epsilon, symmetric
-from ldp_client.protocols.device import Described, Device, as_draws, load_state
-from ldp_client.protocols.interface import check_users
-from ldp_client.sampling.draws import Draws
+from ldp_client.checks import as_list, check_error_terms, check_users, is_count, short_text
+from ldp_client.errors import LdpParameterError, ReportError, StateError
+from ldp_client.estimation import check_size, epsilon, symmetric
+from ldp_client.protocols.base import MemoizingDevice, as_draws, load_state
+from ldp_client.sampling import ExactDraws
 
 MOST_PERIODS = 1 << 20
 _HALF = Real.of(1) / 2
@@ -40,7 +39,7 @@ class NodeReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DyadicTree(Described):
+class DyadicTree:
     """The protocol over d ``periods`` (a power of two) and at most k ``changes`` per user, for ε in millionths.
 
     Client and fleet ignore a change after the k-th: it costs accuracy, never privacy.
@@ -56,9 +55,14 @@ class DyadicTree(Described):
         d = self.periods
         check_size(d, "the number of periods", least=1, most=MOST_PERIODS)
         if d & (d - 1):
-            raise ProtocolError(f"the number of periods must be a power of two up to {MOST_PERIODS}, not {d!r}")
+            raise LdpParameterError(f"the number of periods must be a power of two up to {MOST_PERIODS}, not {d!r}")
         check_size(self.changes, "the number of changes of a user", least=1, most=d)
         object.__setattr__(self, "keep", symmetric(exp(epsilon(self.epsilon_micro) / 2)).p)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the kind and the parameters, as a saved state holds them."""
+        named = ("kind", "periods", "changes", "epsilon_micro")
+        return {name: getattr(self, name) for name in named}
 
     @property
     def levels(self) -> int:
@@ -94,13 +98,13 @@ class DyadicTree(Described):
         check_error_terms(users, beta)
         return self.scale * math.sqrt(2 * users * math.log(2 * self.periods / beta))
 
-    def client(self, bits: Bits | Draws) -> DyadicClient:
+    def client(self, bits: Bits | ExactDraws) -> DyadicClient:
         """Return a new device, which draws the change and the level that it will report."""
         draws = as_draws(bits)
         state = [1 + draws.below(self.changes), 1 + draws.below(self.levels), 0, 0, 0, 0]
         return DyadicClient(self, draws, state)
 
-    def restore(self, saved: bytes, bits: Bits | Draws) -> DyadicClient:
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> DyadicClient:
         """Return a device from a saved state."""
         memo = load_state(saved, self.describe())
         limits = ((1, self.changes), (1, self.levels), (0, self.periods), (-1, 1), (0, self.periods), (0, 1))
@@ -137,10 +141,10 @@ class DyadicTree(Described):
         return sums
 
 
-class DyadicClient(Device[DyadicTree, str, int]):
+class DyadicClient(MemoizingDevice[DyadicTree, str, int]):
     """One device, called once per period; before the first period the state is 0."""
 
-    def __init__(self, protocol: DyadicTree, draws: Draws, state: list[int]) -> None:
+    def __init__(self, protocol: DyadicTree, draws: ExactDraws, state: list[int]) -> None:
         super().__init__(protocol, draws, {})
         self._change, self._level, self._seen, self._sign, self._period, self._held = state
 

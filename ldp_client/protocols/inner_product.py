@@ -7,11 +7,15 @@ one user's reports look like those of many users.
 from __future__ import annotations
 
 import math
+import struct
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from aggservice.mechanisms import Bits, Real, bernoulli_batch, exp, uniform_below_batch
@@ -20,25 +24,72 @@ from ldp_client.checks import (
     as_list,
     check_columns,
     check_stream,
+    check_value,
+    check_values,
     check_words,
     is_chance,
     is_count,
     short_text,
     whole_numbers,
 )
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.estimation.steps import MICRO, check_size, epsilon, symmetric
-from ldp_client.estimation.support import Floats, normal_intervals
-from ldp_client.privacy.tracking_bounds import Bound
-from ldp_client.protocols.device import Described, Device, DeviceColumns, as_draws, load_state, memo_int
-from ldp_client.protocols.interface import check_users, check_value, check_values
-from ldp_client.sampling.draws import Draws
-from ldp_client.sampling.hadamard import parity, signs_for, transform
+from ldp_client.errors import LdpParameterError, ReportError, StateError
+from ldp_client.estimation import MICRO, Floats, check_size, epsilon, normal_intervals, symmetric
+from ldp_client.protocols.base import DeviceColumns, LocalProtocol, MemoizingDevice, Privacy, ProtocolRequest, memo_int
+from ldp_client.sampling import ExactDraws, Words
+from ldp_client.tracking import Bound, StreamLaw
+
+Whole = NDArray[np.int64]
 
 #: The most bits of a value, because a vector is one word.
 MOST_BITS = 62
 #: The most bits for which the estimator lists every value.
 MOST_LISTED_BITS = 26
+#: The bits of a value that tracking uses: with these, 100 stored vectors of a user all differ.
+_VALUE_BITS = 32
+
+
+def parity(words: Words) -> NDArray[np.bool_]:
+    """Return whether each word has an odd number of bits set."""
+    return (np.bitwise_count(words) & 1).astype(np.bool_)
+
+
+@njit(cache=True)
+def transform(values: Whole) -> None:  # pragma: no cover - compiled
+    """Replace an array of n integers, n a power of two, by its Walsh-Hadamard transform, in n log n steps.
+
+    It cannot overflow if the absolute values add up to less than 2^63.
+    """
+    half = 1
+    while half < values.size:
+        for start in range(0, values.size, 2 * half):
+            for index in range(start, start + half):
+                low, high = values[index], values[index + half]
+                values[index] = low + high
+                values[index + half] = low - high
+        half *= 2
+
+
+@njit(cache=True)
+def signs_for(vectors: Words, odd: NDArray[np.bool_], candidates: Words) -> Whole:  # pragma: no cover - compiled
+    """Return Σᵢ (−1)^(⟨vᵢ,u⟩ ⊕ oddᵢ) for each candidate u."""
+    totals = np.zeros(candidates.size, dtype=np.int64)
+    for which in range(candidates.size):
+        candidate = candidates[which]
+        total = 0
+        for index in range(vectors.size):
+            word = vectors[index] & candidate
+            word ^= word >> np.uint64(32)
+            word ^= word >> np.uint64(16)
+            word ^= word >> np.uint64(8)
+            word ^= word >> np.uint64(4)
+            word ^= word >> np.uint64(2)
+            word ^= word >> np.uint64(1)
+            if ((word & np.uint64(1)) != 0) == odd[index]:
+                total += 1
+            else:
+                total -= 1
+        totals[which] = total
+    return totals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +118,7 @@ class PairEstimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InnerProduct(Described):
+class InnerProduct(LocalProtocol):
     """The mechanism for values of ``bits`` bits, ``stored`` pairs per value, and ε' of one pair in millionths."""
 
     kind: ClassVar[str] = "RNIP"
@@ -81,6 +132,34 @@ class InnerProduct(Described):
         check_size(self.stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
         object.__setattr__(self, "keep", symmetric(exp(epsilon(self.epsilon_pair_micro))).p)
 
+    @classmethod
+    def for_tracking(cls, name: str, request: ProtocolRequest) -> InnerProduct:
+        """Return the mechanism with the options ``size`` (32 bits) and ``stored``, and ε∞ for one stored pair."""
+        bits = _VALUE_BITS if request.options["size"] is None else request.options["size"]
+        return cls(bits=bits, stored=request.options["stored"], epsilon_pair_micro=request.epsilon_permanent_micro)
+
+    @classmethod
+    def examples(cls) -> Sequence[InnerProduct]:
+        """Return mechanisms with one and two stored pairs for two bits."""
+        return [cls(bits=2, stored=stored, epsilon_pair_micro=1_000_000) for stored in (2, 1)]
+
+    @property
+    def k(self) -> int:
+        """The number of values: 2^d."""
+        return 1 << self.bits
+
+    @property
+    def privacy(self) -> Privacy:
+        """ε' of one report, L·ε' of all reports of a value, and that for each of the 2^d values."""
+        one = self.epsilon_pair
+        total = self.stored * one
+        return Privacy(asked=one, first=one, permanent=total, worst_case=self.k * total)
+
+    @property
+    def shares(self) -> str:
+        """What a device's reports have in common: its stored pairs."""
+        return "stored pairs"
+
     @property
     def epsilon_pair(self) -> float:
         """ε' of one stored pair."""
@@ -92,7 +171,7 @@ class InnerProduct(Described):
         This is the smaller of advanced composition and the sum.
         """
         if not 0 <= delta < 1:
-            raise ProtocolError(f"δ must lie in [0, 1), not {delta!r}")
+            raise LdpParameterError(f"δ must lie in [0, 1), not {delta!r}")
         total = self.stored * self.epsilon_pair
         if delta == 0:
             return Bound(gamma=total)
@@ -112,14 +191,14 @@ class InnerProduct(Described):
         """
         return (self.epsilon_pair + 2) / self.epsilon_pair * _spread(self.bits, users, beta)
 
-    def client(self, bits: Bits | Draws) -> PairClient:
+    def client(self, bits: Bits | ExactDraws) -> PairClient:
         """Return a new device."""
-        return PairClient(self, as_draws(bits), {})
+        return PairClient(self, bits, {})
 
-    def restore(self, saved: bytes, bits: Bits | Draws) -> PairClient:
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> PairClient:
         """Return a device from a saved state."""
         memo: dict[int, list[tuple[int, int]]] = {}
-        for value, pairs in load_state(saved, self.describe()).items():
+        for value, pairs in self.load(saved).items():
             if not isinstance(pairs, list) or len(pairs) != self.stored:
                 raise StateError(f"a saved client must have {self.stored} pairs per value")
             kept = memo[memo_int(value, 1 << self.bits, "a value")] = []
@@ -130,27 +209,54 @@ class InnerProduct(Described):
                 if vector == 0:
                     raise StateError("a saved vector must not be zero")
                 kept.append((vector, memo_int(pair[1], 2, "a product")))
-        return PairClient(self, as_draws(bits), memo)
+        return PairClient(self, bits, memo)
 
     def fleet(self, users: int, bits: Bits) -> PairFleet:
         """Return ``users`` new devices in columns."""
-        return PairFleet(self, check_users(users), bits)
+        return PairFleet(self, users, bits)
+
+    report_bytes: ClassVar[int] = 9
+
+    def pack_report(self, report: Any) -> bytes | None:
+        """Return the vector as a number, and the bit as a byte."""
+        return struct.pack(">QB", int(report[0]), int(report[1])) if self._is_pair(report) else None
+
+    def unpack_report(self, data: bytes) -> tuple[int, int]:
+        """Return the vector and the bit."""
+        vector, product = struct.unpack(">QB", data)
+        if not self._is_pair((vector, product)):
+            raise ReportError(f"a report must be a pair of a nonzero vector of {self.bits} bits and a bit")
+        return vector, product
+
+    def _is_pair(self, report: Any) -> bool:
+        return (
+            isinstance(report, tuple | list)
+            and len(report) == 2
+            and is_count(report[0], 1, (1 << self.bits) - 1)
+            and (isinstance(report[1], bool | np.bool_) or is_count(report[1], 0, 1))
+        )
 
     def columns(self, reports: Sequence[tuple[int, int]]) -> PairColumns:
         """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
-        for report in sent:
-            if (
-                not isinstance(report, tuple | list)
-                or len(report) != 2
-                or not is_count(report[0], 1, (1 << self.bits) - 1)
-                or not (isinstance(report[1], bool | np.bool_) or is_count(report[1], 0, 1))
-            ):
-                raise ReportError(f"a report must be a pair of a nonzero vector of {self.bits} bits and a bit")
+        if not all(self._is_pair(report) for report in sent):
+            raise ReportError(f"a report must be a pair of a nonzero vector of {self.bits} bits and a bit")
         return PairColumns(
             vectors=np.array([vector for vector, _ in sent], dtype=np.uint64),
             products=np.array([product for _, product in sent], dtype=np.bool_),
         )
+
+    def supports(self, columns: PairColumns, cell: int) -> NDArray[np.bool_]:
+        """Return which reports have the bit that a value would give without noise."""
+        return np.asarray(parity(columns.vectors & np.uint64(cell)) == columns.products)
+
+    def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
+        """Return the law of reports of ``value``."""
+        return StoredPairsLaw(check_value(value, self.k), self)
+
+    def proved(self, reports: int) -> dict[str, float]:
+        """Return δ of ``untrackable``."""
+        return {"untrackable_delta": self.untrackable(reports).delta}
 
     def estimate(self, columns: PairColumns, candidates: ArrayLike | None = None) -> PairEstimate:
         """Return the frequencies of ``candidates``, or of all 2^d values if d allows a list.
@@ -190,7 +296,7 @@ class InnerProduct(Described):
         return (1 - 2.0**-self.bits) / math.tanh(self.epsilon_pair / 2)
 
 
-class PairClient(Device[InnerProduct, int, list[tuple[int, int]]]):
+class PairClient(MemoizingDevice[InnerProduct, int, list[tuple[int, int]]]):
     """One device: a report is one of the pairs kept for its value; each new value costs the everlasting (ε, δ)."""
 
     def report(self, value: int) -> tuple[int, int]:
@@ -239,18 +345,106 @@ class PairFleet(DeviceColumns[InnerProduct]):
         self._values = held
 
 
+class StoredPairsLaw(StreamLaw):
+    """Report Noisy Inner Product: reports are drawn from L stored pairs. A part is one row of pairs per user.
+
+    The probability of a stream is a sum over the ways in which reports share stored pairs: L(L−1)… ways to choose the
+    stored pairs, times the probability of each. It is a polynomial in the number of stored pairs used. The valid bound
+    is ``InnerProduct.untrackable``, because a report is a part of the state.
+    """
+
+    def __init__(self, value: int, protocol: InnerProduct) -> None:
+        self._value, self._protocol = value, protocol
+        vectors = (1 << protocol.bits) - 1
+        self._log_right = math.log(float(protocol.keep) / vectors)
+        self._log_wrong = math.log(float(1 - protocol.keep) / vectors)
+        self._known: dict[tuple[int, int, tuple[tuple[int, bool], ...]], float] = {}
+
+    def part(self, reports: Sequence[tuple[int, int]]) -> list[list[tuple[int, bool]]]:
+        """Return a device's pairs."""
+        return [[(vector, bool(product)) for vector, product in reports]]
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the log-probability of each user's pairs taken together."""
+        return np.array([self._stream([pair for part in user for pair in part]) for user in zip(*parts, strict=True)])
+
+    def _state(self, bits: Bits, users: int) -> PairFleet:
+        return self._protocol.fleet(users, bits)
+
+    def _send(self, bits: Bits, state: PairFleet, reports: int) -> list[list[tuple[int, bool]]]:
+        sent = [state.report(np.full(state.users, self._value)) for _ in range(reports)]
+        return [[(int(each.vectors[user]), bool(each.products[user])) for each in sent] for user in range(state.users)]
+
+    def _stream(self, pairs: list[tuple[int, bool]]) -> float:
+        once = [0, 0]
+        repeated = []
+        for (vector, product), times in Counter(pairs).items():
+            right = ((vector & self._value).bit_count() & 1 == 1) == product
+            if times == 1:
+                once[right] += 1
+            else:
+                repeated.append((times, right))
+        key = (once[0], once[1], tuple(sorted(repeated)))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = self._log_stream(*key)
+        return found
+
+    def _log_stream(self, wrong: int, right: int, repeated: tuple[tuple[int, bool], ...]) -> float:
+        """Return the log-probability of a stream with these numbers of pairs sent once, and these sent repeatedly.
+
+        All in logarithms: a probability is at most 2⁻⁶², raised to the number of stored pairs used.
+        """
+        logs = [wrong * self._log_wrong + right * self._log_right]  # of the coefficients, lowest power first
+        least = wrong + right + len(repeated)
+        reports = wrong + right
+        for times, fits in repeated:
+            chance = self._log_right if fits else self._log_wrong
+            logs = _log_product(logs, [math.log(_stirling(times, n)) + n * chance for n in range(1, times + 1)])
+            reports += times
+        stored = self._protocol.stored
+        if least > stored:
+            return -math.inf
+        ways = [math.fsum(math.log(stored - used) for used in range(least))]
+        for used in range(least, min(least + len(logs) - 1, stored)):
+            ways.append(ways[-1] + math.log(stored - used))
+        return _log_sum([a + b for a, b in zip(logs, ways, strict=False)]) - reports * math.log(stored)
+
+
+def _log_product(first: list[float], second: list[float]) -> list[float]:
+    """Return the logs of the coefficients of a product of two polynomials, from those of its factors."""
+    return [
+        _log_sum([first[n - m] + second[m] for m in range(len(second)) if 0 <= n - m < len(first)])
+        for n in range(len(first) + len(second) - 1)
+    ]
+
+
+def _log_sum(logs: list[float]) -> float:
+    """Return the log of a sum of numbers, of which at least one is not 0, given their logs."""
+    most = max(logs)
+    return most + math.log(math.fsum(math.exp(each - most) for each in logs))
+
+
+@lru_cache(maxsize=4096)
+def _stirling(items: int, blocks: int) -> int:
+    """Return the number of ways to divide ``items`` into ``blocks`` non-empty groups."""
+    return sum((-1) ** out * math.comb(blocks, out) * (blocks - out) ** items for out in range(blocks + 1)) // (
+        math.factorial(blocks)
+    )
+
+
 def for_everlasting(*, bits: int, stored: int, epsilon_total: float, delta: float) -> InnerProduct:
     """Return the mechanism that is (ε, δ)-everlasting with L stored pairs, for ε < 1.
 
     ε' = ε/(2√(2L ln(1/δ))) (section 7), rounded down to a millionth, which can only add privacy. Advanced composition
-    gives (ε, δ) only if ε ≤ 4 ln(1/δ), which the paper does not state. ``ProtocolError`` if the pairs compose to more.
+    gives (ε, δ) only if ε ≤ 4 ln(1/δ), which the paper does not state. It is an error if the pairs compose to more.
     """
     _check_guarantee(epsilon_total, delta)
     check_size(stored, "the number of stored pairs", least=1, most=(1 << 31) - 1)
     pair = epsilon_total / (2 * math.sqrt(-2 * stored * math.log(delta)))
     micro = math.floor(pair * MICRO)
     if micro < 1:
-        raise ProtocolError(f"{stored} stored pairs leave ε' = {pair:.3g} for each, below a millionth: store fewer")
+        raise LdpParameterError(f"{stored} stored pairs leave ε' = {pair:.3g} for each, below a millionth: store fewer")
     return _guaranteed(InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=micro), epsilon_total, delta)
 
 
@@ -265,15 +459,15 @@ def for_accuracy(
     """
     _check_guarantee(epsilon_total, delta)
     if not alpha > 0:
-        raise ProtocolError(f"the accuracy α must be a positive number, not {alpha!r}")
+        raise LdpParameterError(f"the accuracy α must be a positive number, not {alpha!r}")
     spread = _spread(bits, users, beta)
     if simple:
         if not alpha > 2 * spread:
-            raise ProtocolError(f"with simple, the accuracy α must be above {2 * spread:.3g}, not {alpha:.3g}")
+            raise LdpParameterError(f"with simple, the accuracy α must be above {2 * spread:.3g}, not {alpha:.3g}")
         pair = 4 * spread / alpha
     else:
         if not alpha > spread:
-            raise ProtocolError(
+            raise LdpParameterError(
                 f"{users} users cannot give an accuracy of {alpha:.3g}, because random {bits}-bit vectors alone have "
                 f"an error of {spread:.3g}: request less accuracy, or use more users"
             )
@@ -281,7 +475,7 @@ def for_accuracy(
     micro = math.ceil(pair * MICRO)
     stored = math.floor((epsilon_total * MICRO / micro) ** 2 / (-8 * math.log(delta)))
     if stored < 1:
-        raise ProtocolError(
+        raise LdpParameterError(
             f"an accuracy of {alpha:.3g} needs ε' = {micro / MICRO:.3g} per stored pair, but (ε, δ) = "
             f"({epsilon_total:.3g}, {delta:.3g}) allows no pair: request less accuracy, or use more users"
         )
@@ -290,7 +484,7 @@ def for_accuracy(
 
 def _spread(bits: int, users: int, beta: float) -> float:
     if not is_count(bits, 1, MOST_BITS) or not is_count(users, 1) or not is_chance(beta):
-        raise ProtocolError(
+        raise LdpParameterError(
             f"an error bound needs 1 to {MOST_BITS} bits, at least one user and 0 < β < 1, got (bits, users, β) = "
             f"{short_text((bits, users, beta))}"
         )
@@ -299,21 +493,21 @@ def _spread(bits: int, users: int, beta: float) -> float:
 
 def _check_guarantee(epsilon_total: float, delta: float) -> None:
     if not is_chance(epsilon_total):
-        raise ProtocolError(f"everlasting privacy is proved for 0 < ε < 1, not {short_text(epsilon_total)}")
+        raise LdpParameterError(f"everlasting privacy is proved for 0 < ε < 1, not {short_text(epsilon_total)}")
     if not is_chance(delta):
-        raise ProtocolError(f"δ must lie strictly between 0 and 1, not {short_text(delta)}")
+        raise LdpParameterError(f"δ must lie strictly between 0 and 1, not {short_text(delta)}")
     if not epsilon_total <= -4 * math.log(delta):
-        raise ProtocolError(
+        raise LdpParameterError(
             f"section 7's ε' needs ε ≤ 4 ln(1/δ) = {-4 * math.log(delta):.3g} for δ = {short_text(delta)}, not "
             f"ε = {short_text(epsilon_total)}: give a smaller δ or ε"
         )
 
 
 def _guaranteed(protocol: InnerProduct, epsilon_total: float, delta: float) -> InnerProduct:
-    """Return the mechanism; ``ProtocolError`` if its pairs compose to more than the requested ε."""
+    """Return the mechanism; ``LdpParameterError`` if its pairs compose to more than the requested ε."""
     found = protocol.everlasting(delta).gamma
     if not found <= epsilon_total:
-        raise ProtocolError(
+        raise LdpParameterError(
             f"{protocol.stored} stored pairs of ε' = {protocol.epsilon_pair:.3g} compose to ε = {found:.3g} at "
             f"δ = {short_text(delta)}, above the requested {short_text(epsilon_total)}: give a smaller δ"
         )

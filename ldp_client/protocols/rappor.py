@@ -9,35 +9,45 @@ from __future__ import annotations
 
 import hashlib
 import math
+import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, Real, uniform_below_batch
-from ldp_client.checks import as_list, check_columns, check_numbers, check_words, is_count, short_text, whole_numbers
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.estimation.steps import Chain, Step, check_size
-from ldp_client.privacy.enumeration import log_ratio
-from ldp_client.protocols.device import (
+from ldp_client.checks import (
+    as_list,
+    check_columns,
+    check_numbers,
+    check_value,
+    check_values,
+    check_words,
+    is_count,
+    short_text,
+    whole_numbers,
+)
+from ldp_client.enumeration import log_ratio
+from ldp_client.errors import LdpParameterError, ReportError, StateError
+from ldp_client.estimation import Floats, ResponseChain, ResponseStep, check_size
+from ldp_client.protocols.base import (
     MEMOIZED_ANSWERS,
-    Described,
-    Device,
+    LocalProtocol,
     MemoizingColumns,
+    MemoizingDevice,
+    Privacy,
+    ProtocolRequest,
     as_draws,
-    flip_row,
-    load_state,
     memo_int,
     memo_row,
 )
-from ldp_client.protocols.interface import Privacy, check_users, check_values
-from ldp_client.sampling.draws import Draws
-from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.packed import Words, count_bits, pack, rows_from_bytes, unpack, words_of
+from ldp_client.protocols.unary import UnaryEncoding, l_sue
+from ldp_client.sampling import ExactDraws, LaneCoins, Words, count_bits, pack, rows_from_bytes, unpack, words_of
+from ldp_client.tracking import BitsLaw, StreamLaw
 
 MOST_COHORTS = 1 << 16
 MOST_BITS = 1 << 16
@@ -87,12 +97,13 @@ class RapporCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rappor(Described):
+class Rappor(LocalProtocol):
     """RAPPOR with ``size`` bits (k), ``hashes`` (h), ``cohorts`` (m), and the probabilities f, p and q.
 
     f = 0 omits the permanent step, and p = 0 with q = 1 the instantaneous one, as in the RAPPOR paper's variants.
     """
 
+    methods: ClassVar = {"RAPPOR": "Basic RAPPOR: one bit per value, kept and sent with noise (L-SUE)"}
     kind: ClassVar[str] = "RAPPOR"
     size: int = 128
     hashes: int = 2
@@ -100,7 +111,7 @@ class Rappor(Described):
     f: Fraction = Fraction(1, 2)
     p: Fraction = Fraction(1, 2)
     q: Fraction = Fraction(3, 4)
-    chain: Chain = field(init=False, repr=False, compare=False)
+    chain: ResponseChain = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_size(self.size, "the number of bits of a filter", least=1, most=MOST_BITS)
@@ -109,20 +120,45 @@ class Rappor(Described):
         for name in ("f", "p", "q"):
             chance = getattr(self, name)
             if not isinstance(chance, Fraction | int):
-                raise ProtocolError(f"{name} must be a Fraction, because coins are exact, not {short_text(chance)}")
+                raise LdpParameterError(f"{name} must be a Fraction, because coins are exact, not {short_text(chance)}")
             if not 0 <= chance <= 1 or chance.denominator.bit_length() > _LONGEST_DENOMINATOR:
-                raise ProtocolError(
+                raise LdpParameterError(
                     f"{name} must be a Fraction in [0, 1] with a denominator of at most {_LONGEST_DENOMINATOR} bits, "
                     f"not {short_text(chance)}"
                 )
         if not 0 <= self.f < 1 or not 0 <= self.p < self.q <= 1:
-            raise ProtocolError(f"0 ≤ f < 1 and 0 ≤ p < q ≤ 1 must hold, not f = {self.f}, p = {self.p}, q = {self.q}")
+            raise LdpParameterError(
+                f"0 ≤ f < 1 and 0 ≤ p < q ≤ 1 must hold, not f = {self.f}, p = {self.p}, q = {self.q}"
+            )
         if (self.p == 0) != (self.q == 1):
-            raise ProtocolError("give p = 0 and q = 1 together: they omit the instantaneous response")
+            raise LdpParameterError("give p = 0 and q = 1 together: they omit the instantaneous response")
         half = Fraction(self.f) / 2
-        permanent = Step(p=Real.of(1 - half), q=Real.of(half))
-        instant = None if self.p == 0 else Step(p=Real.of(self.q), q=Real.of(self.p))
-        object.__setattr__(self, "chain", Chain(permanent=permanent, instant=instant))
+        permanent = ResponseStep(p=Real.of(1 - half), q=Real.of(half))
+        instant = None if self.p == 0 else ResponseStep(p=Real.of(self.q), q=Real.of(self.p))
+        object.__setattr__(self, "chain", ResponseChain(permanent=permanent, instant=instant))
+
+    @classmethod
+    def for_values(cls, name: str, request: ProtocolRequest) -> UnaryEncoding:
+        """Return Basic RAPPOR, which has one bit per value in place of a filter: L-SUE."""
+        return l_sue(k=request.k, **request.pair)
+
+    @classmethod
+    def for_tracking(cls, name: str, request: ProtocolRequest) -> Rappor:
+        """Return RAPPOR over strings, with its own parameters as options."""
+        given = {each: request.options[each] for each in ("size", "hashes", "cohorts", "f", "p", "q")}
+        return cls(**{each: value for each, value in given.items() if value is not None})
+
+    @classmethod
+    def examples(cls) -> Sequence[LocalProtocol]:
+        """Return RAPPOR with two bits: one and two cohorts, without the permanent response, and without the other."""
+        none = {"p": Fraction(0), "q": Fraction(1)}
+        small = [cls(size=2, hashes=1, cohorts=cohorts) for cohorts in (1, 2)]
+        return [*small, cls(size=2, hashes=1, cohorts=1, f=Fraction(0)), cls(size=2, hashes=2, cohorts=1, **none)]
+
+    @property
+    def values(self) -> None:
+        """None: a user holds a string."""
+        return None
 
     @property
     def set_chance(self) -> Fraction:
@@ -153,9 +189,14 @@ class Rappor(Described):
         """What a device's reports have in common: its cohort, and its permanent responses unless f = 0 omits them."""
         return " and ".join(["the cohort"] * (self.cohorts > 1) + [MEMOIZED_ANSWERS] * (self.f > 0))
 
+    @property
+    def memoizes(self) -> bool:
+        """Whether ε∞ bounds all reports of a string: with an instantaneous response."""
+        return self.chain.instant is not None
+
     def describe(self) -> dict[str, Any]:
         """Return the kind and the parameters, as a saved state holds them; probabilities as text."""
-        return Described.describe(self) | {name: str(getattr(self, name)) for name in ("f", "p", "q")}
+        return LocalProtocol.describe(self) | {name: str(getattr(self, name)) for name in ("f", "p", "q")}
 
     def positions(self, value: str, cohort: int) -> list[int]:
         """Return the bits that a string sets in a cohort; two hashes may give the same bit.
@@ -180,23 +221,48 @@ class Rappor(Described):
         row[self.positions(value, cohort)] = True
         return row
 
-    def client(self, bits: Bits | Draws) -> RapporClient:
+    def client(self, bits: Bits | ExactDraws) -> RapporClient:
         """Return a new device, in a cohort that is drawn once."""
         draws = as_draws(bits)
         return RapporClient(self, draws, draws.below(self.cohorts), {})
 
-    def restore(self, saved: bytes, bits: Bits | Draws) -> RapporClient:
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> RapporClient:
         """Return a device from a saved state."""
-        stored = load_state(saved, self.describe())
+        stored = self.load(saved)
         rows = stored.get("rows")
         if not isinstance(rows, dict):
             raise StateError("this is not a saved client: it has no permanent responses")
         memo = {value: memo_row(row, self.size) for value, row in rows.items()}
-        return RapporClient(self, as_draws(bits), memo_int(stored.get("cohort"), self.cohorts, "a cohort"), memo)
+        return RapporClient(self, bits, memo_int(stored.get("cohort"), self.cohorts, "a cohort"), memo)
 
-    def fleet(self, users: int, strings: Sequence[str], bits: Bits) -> RapporFleet:
+    def fleet(self, users: int, bits: Bits, strings: Sequence[str] = ()) -> RapporFleet:
         """Return ``users`` new devices in columns, which report strings of the list by index."""
-        return RapporFleet(self, check_users(users), as_list(strings, "strings"), bits)
+        return RapporFleet(self, users, as_list(strings, "strings"), bits)
+
+    @property
+    def report_bytes(self) -> int:
+        """The length of every report: a cohort and k bits."""
+        return 4 + -(-self.size // 8)
+
+    def pack_report(self, report: Any) -> bytes | None:
+        """Return the cohort as a number, and the packed row."""
+        if not isinstance(report, RapporReport):
+            return None
+        unpack(report.row, self.size)
+        return struct.pack(">I", check_value(report.cohort, self.cohorts)) + report.row
+
+    def unpack_report(self, data: bytes) -> RapporReport:
+        """Return the cohort and the row."""
+        unpack(data[4:], self.size)
+        return RapporReport(cohort=check_value(int.from_bytes(data[:4], "big"), self.cohorts), row=data[4:])
+
+    def stream_law(self, value: str, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
+        """Return the law of reports of a string: in one cohort, or with the cohort that each user draws and sends."""
+        if isinstance(cohort, str):
+            if cohort != "sent":
+                raise LdpParameterError(f'cohort must be an integer or "sent", not {short_text(cohort)}')
+            return CohortLaw(value, self)
+        return BitsLaw(self.bloom(value, cohort), self.chain)
 
     def columns(self, reports: Sequence[RapporReport]) -> RapporColumns:
         """Return clients' reports as columns."""
@@ -218,14 +284,14 @@ class Rappor(Described):
         return RapporCounts(reports=sizes, set_bits=np.array(counts, dtype=np.int64))
 
 
-class RapporClient(Device[Rappor, str, bytes]):
+class RapporClient(MemoizingDevice[Rappor, str, bytes]):
     """One device: a report is its cohort and the randomized filter, and each string has a permanent response."""
 
-    def __init__(self, protocol: Rappor, draws: Draws, cohort: int, memo: dict[str, bytes]) -> None:
-        super().__init__(protocol, draws, memo)
+    def __init__(self, protocol: Rappor, bits: Bits | ExactDraws, cohort: int, memo: dict[str, bytes]) -> None:
+        super().__init__(protocol, bits, memo)
         self.cohort = cohort
 
-    def report(self, value: str, instant: Step | None = None) -> RapporReport:
+    def report(self, value: str, instant: ResponseStep | None = None) -> RapporReport:
         """Return a report of ``value``: its permanent response, drawn at the first use, then randomized again.
 
         ``instant``, if given, replaces the protocol's instantaneous response for this report.
@@ -234,7 +300,7 @@ class RapporClient(Device[Rappor, str, bytes]):
         row = self._kept(value, lambda: self._permanent(value))
         instant = self.protocol.chain.instant if instant is None else instant
         if instant is not None:
-            row = flip_row(self._draws, unpack(row, self.protocol.size), instant)
+            row = self._flip(unpack(row, self.protocol.size), instant)
         return RapporReport(cohort=self.cohort, row=row)
 
     def _saved(self) -> dict[str, Any]:
@@ -242,7 +308,7 @@ class RapporClient(Device[Rappor, str, bytes]):
 
     def _permanent(self, value: str) -> bytes:
         row = self.protocol.bloom(value, self.cohort)
-        return pack(row) if self.protocol.f == 0 else flip_row(self._draws, row, self.protocol.chain.permanent)
+        return pack(row) if self.protocol.f == 0 else self._flip(row, self.protocol.chain.permanent)
 
 
 class RapporFleet(MemoizingColumns[Rappor]):
@@ -271,3 +337,44 @@ class RapporFleet(MemoizingColumns[Rappor]):
         kept = self._memo.get(held, permanent)
         sent = kept if self._instant is None else self._instant.flip(self._bits, kept, self.protocol.size)
         return RapporColumns(cohorts=self.cohorts, rows=sent)
+
+
+class CohortLaw(BitsLaw):
+    """RAPPOR as it is sent: each user draws a cohort once and sends it in the clear. A part includes the cohorts.
+
+    Reports of two cohorts cannot come from one user. Two users have different cohorts with probability ``told_apart``.
+    """
+
+    def __init__(self, value: str, protocol: Rappor) -> None:
+        patterns = [protocol.bloom(value, cohort) for cohort in range(protocol.cohorts)]
+        super().__init__(patterns[0], protocol.chain)
+        self.told_apart = 1 - Fraction(1, protocol.cohorts)
+        self._patterns = np.array(patterns).astype(np.int64)
+        self._rows = rows_from_bytes([pack(pattern) for pattern in patterns], protocol.size)
+
+    def part(self, reports: Sequence[RapporReport]) -> Any:  # type: ignore[override]
+        """Return a device's cohort, and how often each bit was set."""
+        if any(report.cohort != reports[0].cohort for report in reports):
+            raise ReportError("all reports of a device have one cohort: these are not of one device")
+        return np.array([reports[0].cohort]), super().part([report.row for report in reports])
+
+    def log_probability(self, *parts: Any) -> Floats:
+        """Return the log-probability of the cohort and of its bits, or −∞ if the parts have different cohorts."""
+        cohorts = parts[0][0]
+        counts = sum(part[1][0].astype(np.int64) for part in parts)
+        table = self._table(sum(part[1][1] for part in parts))
+        found = table[self._patterns[cohorts], counts].sum(axis=1) - math.log(len(self._patterns))
+        one = np.all([part[0] == cohorts for part in parts], axis=0)
+        return np.where(one, found, -math.inf)
+
+    def report_epsilon(self) -> float:
+        """Return infinity: the cohort is a part of the state. With one cohort, the ε of the bits."""
+        return math.inf if self.told_apart else super().report_epsilon()
+
+    def _state(self, bits: Bits, users: int) -> Any:
+        several = len(self._patterns) > 1
+        cohorts = uniform_below_batch(bits, len(self._patterns), users) if several else np.zeros(users, dtype=np.int64)
+        return cohorts, self._permanent.flip(bits, self._rows[cohorts], self._pattern.size)
+
+    def _send(self, bits: Bits, state: Any, reports: int) -> Any:
+        return state[0], super()._send(bits, state[1], reports)

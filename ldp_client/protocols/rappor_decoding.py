@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from ldp_client.checks import as_list, is_chance, is_count, short_text
-from ldp_client.errors import ProtocolError, ReportError
+from ldp_client.errors import LdpParameterError, ReportError
 from ldp_client.protocols.rappor import Rappor, RapporCounts
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ class Candidate:
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Return a normal interval of the frequency."""
         if not is_chance(confidence):
-            raise ProtocolError(f"the confidence must lie in (0, 1), not {short_text(confidence)}")
+            raise LdpParameterError(f"the confidence must lie in (0, 1), not {short_text(confidence)}")
         half = float(norm.isf((1 - confidence) / 2)) * self.deviation
         return self.frequency - half, self.frequency + half
 

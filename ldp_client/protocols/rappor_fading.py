@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 from aggservice.mechanisms import Bits
 from ldp_client.checks import is_count, short_text
-from ldp_client.errors import ProtocolError, StateError
-from ldp_client.privacy.enumeration import log_ratio
-from ldp_client.protocols.device import Described, as_draws, load_state
+from ldp_client.enumeration import log_ratio
+from ldp_client.errors import LdpParameterError, StateError
+from ldp_client.protocols.base import as_draws, load_state
 from ldp_client.protocols.rappor import Rappor, RapporClient, RapporReport
-from ldp_client.sampling.draws import Draws
+from ldp_client.sampling import ExactDraws
 
 #: Bits of ratio^t after which q_t cannot be told from p.
 _MOST_BITS = 800
@@ -42,7 +42,7 @@ class FadingLosses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FadingRappor(Described):
+class FadingRappor:
     """RAPPOR whose q − p shrinks by ``ratio`` with each collection."""
 
     kind: ClassVar[str] = "fading RAPPOR"
@@ -51,9 +51,9 @@ class FadingRappor(Described):
 
     def __post_init__(self) -> None:
         if not isinstance(self.ratio, Fraction) or not 0 < self.ratio < 1:
-            raise ProtocolError(f"the ratio must be a Fraction between 0 and 1, not {short_text(self.ratio)}")
+            raise LdpParameterError(f"the ratio must be a Fraction between 0 and 1, not {short_text(self.ratio)}")
         if self.rappor.p == 0:
-            raise ProtocolError("fading needs an instantaneous response, and p = 0 with q = 1 omits it: set 0 < p")
+            raise LdpParameterError("fading needs an instantaneous response, and p = 0 with q = 1 omits it: set 0 < p")
 
     def describe(self) -> dict[str, Any]:
         """Return the kind and the parameters, as a saved state holds them."""
@@ -62,16 +62,16 @@ class FadingRappor(Described):
     def at(self, collection: int) -> Rappor:
         """Return RAPPOR with the q_t of a collection; use it to decode the reports of that collection."""
         if not is_count(collection, 0):
-            raise ProtocolError(f"collection must be an integer of at least 0, not {short_text(collection)}")
+            raise LdpParameterError(f"collection must be an integer of at least 0, not {short_text(collection)}")
         if collection * self.ratio.denominator.bit_length() > _MOST_BITS:
-            raise ProtocolError(f"q is too close to p at collection {collection}: stop collecting earlier")
+            raise LdpParameterError(f"q is too close to p at collection {collection}: stop collecting earlier")
         p, q = Fraction(self.rappor.p), Fraction(self.rappor.q)
         return replace(self.rappor, q=p + (q - p) * self.ratio**collection)
 
     def losses(self, collections: int) -> list[FadingLosses]:
         """Return the losses after each of the first ``collections`` collections."""
         if not is_count(collections, 1):
-            raise ProtocolError(f"collections must be an integer of at least 1, not {short_text(collections)}")
+            raise LdpParameterError(f"collections must be an integer of at least 1, not {short_text(collections)}")
         rows: list[FadingLosses] = []
         strings = sequence = 0.0
         fixed = self.rappor.privacy.first
@@ -110,11 +110,11 @@ class FadingRappor(Described):
             fixed_strings=math.inf,
         )
 
-    def client(self, bits: Bits | Draws) -> FadingClient:
+    def client(self, bits: Bits | ExactDraws) -> FadingClient:
         """Return a new device, at collection 0."""
         return FadingClient(self, self.rappor.client(bits), 0)
 
-    def restore(self, saved: bytes, bits: Bits | Draws) -> FadingClient:
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> FadingClient:
         """Return a device from a saved state, at the collection that it had reached."""
         stored = load_state(saved, self.describe())
         collection, device = stored.get("collection"), stored.get("device")

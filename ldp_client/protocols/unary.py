@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from aggservice.mechanisms import Bits, Real, exp
-from ldp_client.checks import as_list, check_rows, short_text
-from ldp_client.errors import ProtocolError
-from ldp_client.estimation.steps import (
-    Chain,
-    Step,
+from ldp_client.checks import check_value, check_values, short_text
+from ldp_client.errors import LdpParameterError
+from ldp_client.estimation import (
+    ResponseChain,
+    ResponseStep,
+    Support,
     asked_epsilon,
     chained_ratio,
     check_size,
@@ -29,67 +30,83 @@ from ldp_client.estimation.steps import (
     oue,
     symmetric,
 )
-from ldp_client.estimation.support import Estimate, Support
-from ldp_client.protocols.device import (
+from ldp_client.protocols.base import (
     MEMOIZED_ANSWERS,
-    CountsValues,
-    Device,
+    SMALL,
     MemoizingColumns,
-    as_draws,
-    flip_row,
-    load_state,
+    MemoizingDevice,
+    Privacy,
+    ProtocolRequest,
+    RowsOfBits,
     memo_int,
     memo_row,
 )
-from ldp_client.protocols.interface import Privacy, check_users, check_value, check_values
-from ldp_client.sampling.draws import Draws
-from ldp_client.sampling.lanes import LaneCoins
-from ldp_client.sampling.packed import Words, count_bits, one_hot, rows_from_bytes, unpack, words_of
+from ldp_client.sampling import ExactDraws, LaneCoins, Words, one_hot, unpack, words_of
+from ldp_client.tracking import BitsLaw, StreamLaw
 
 UnaryKind = Literal["SUE", "OUE", "L-SUE", "L-OSUE"]
 
 #: The instantaneous step of RAPPOR as deployed: p₂ = ¾, q₂ = ¼ (§2.4.1).
-DEPLOYED_STEP = Step(p=Real.of(Fraction(3, 4)), q=Real.of(Fraction(1, 4)))
+DEPLOYED_STEP = ResponseStep(p=Real.of(Fraction(3, 4)), q=Real.of(Fraction(1, 4)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnaryEncoding(CountsValues):
+class UnaryEncoding(RowsOfBits):
     """A unary protocol over the values 0, …, k − 1.
 
     ``epsilon_first_micro`` is ε₁ of the longitudinal kinds; L-SUE without it uses RAPPOR's deployed second step.
     """
 
+    methods: ClassVar = {
+        "L-OSUE": "OUE, then SUE",
+        "SUE": "symmetric unary encoding, one report",
+        "OUE": "optimized unary encoding, one report",
+    }
     kind: UnaryKind
     k: int
     epsilon_permanent_micro: int
     epsilon_first_micro: int | None = None
-    chain: Chain = field(init=False, repr=False, compare=False)
+    chain: ResponseChain = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_size(self.k, "the number of values k")
         object.__setattr__(self, "chain", self._chain())
 
-    def _chain(self) -> Chain:
+    @classmethod
+    def for_values(cls, name: str, request: ProtocolRequest) -> UnaryEncoding:
+        """Return the protocol of the kind ``name``."""
+        if name in ("SUE", "OUE"):
+            make = sue if name == "SUE" else optimized_unary
+            return make(k=request.k, epsilon_micro=request.epsilon_permanent_micro)
+        return cls(kind="L-OSUE" if name == "L-OSUE" else "L-SUE", k=request.k, **request.pair)
+
+    @classmethod
+    def examples(cls) -> Sequence[UnaryEncoding]:
+        """Return one protocol of each kind."""
+        return [cls.for_values(name, SMALL) for name in get_args(UnaryKind)]
+
+    def _chain(self) -> ResponseChain:
         limit = epsilon(self.epsilon_permanent_micro)
         once = self.epsilon_first_micro
         match self.kind:
             case "SUE" | "OUE":
                 if once is not None:
-                    raise ProtocolError(f"{self.kind} reports once: leave out epsilon_first_micro")
-                return Chain(permanent=symmetric(exp(limit / 2)) if self.kind == "SUE" else oue(limit))
+                    raise LdpParameterError(f"{self.kind} reports once: leave out epsilon_first_micro")
+                return ResponseChain(permanent=symmetric(exp(limit / 2)) if self.kind == "SUE" else oue(limit))
             case "L-SUE":
                 permanent = symmetric(exp(limit / 2))
                 if once is None:
-                    return Chain(permanent=permanent, instant=DEPLOYED_STEP)
+                    return ResponseChain(permanent=permanent, instant=DEPLOYED_STEP)
                 _, first = epsilon_pair(self.epsilon_permanent_micro, once)
                 # Two symmetric steps equal one step, whose odds must be e^{ε₁/2}: two bits differ between two values.
-                return Chain(permanent=permanent, instant=symmetric(chained_ratio(exp(limit / 2), exp(first / 2))))
+                again = symmetric(chained_ratio(exp(limit / 2), exp(first / 2)))
+                return ResponseChain(permanent=permanent, instant=again)
             case "L-OSUE":
                 if once is None:
-                    raise ProtocolError("L-OSUE needs the ε of a first report: give epsilon_first_micro")
+                    raise LdpParameterError("L-OSUE needs the ε of a first report: give epsilon_first_micro")
                 _, first = epsilon_pair(self.epsilon_permanent_micro, once)
-                return Chain(permanent=oue(limit), instant=symmetric(chained_ratio(exp(limit), exp(first))))
-        raise ProtocolError(f"kind must be SUE, OUE, L-SUE or L-OSUE, not {short_text(self.kind)}")
+                return ResponseChain(permanent=oue(limit), instant=symmetric(chained_ratio(exp(limit), exp(first))))
+        raise LdpParameterError(f"kind must be SUE, OUE, L-SUE or L-OSUE, not {short_text(self.kind)}")
 
     @property
     def support(self) -> Support:
@@ -100,7 +117,7 @@ class UnaryEncoding(CountsValues):
     def privacy(self) -> Privacy:
         """The ε of a report, of all reports of a value, and over all values (k·ε∞, Table 1)."""
         first = self.chain.first_unary()
-        permanent = Chain(permanent=self.chain.permanent).first_unary()
+        permanent = ResponseChain(permanent=self.chain.permanent).first_unary()
         deployed = self.chain.instant is not None and self.epsilon_first_micro is None
         asked = first if deployed else asked_epsilon(self.epsilon_first_micro)
         return Privacy.of(first=first, permanent=permanent, asked=asked, answers=self.k)
@@ -110,31 +127,30 @@ class UnaryEncoding(CountsValues):
         """What a device's reports have in common: the memoized rows of L-SUE and L-OSUE, and nothing of SUE and OUE."""
         return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
 
-    def client(self, bits: Bits | Draws) -> UnaryClient:
+    def client(self, bits: Bits | ExactDraws) -> UnaryClient:
         """Return a new device."""
-        return UnaryClient(self, as_draws(bits), {})
+        return UnaryClient(self, bits, {})
 
-    def restore(self, saved: bytes, bits: Bits | Draws) -> UnaryClient:
+    def restore(self, saved: bytes, bits: Bits | ExactDraws) -> UnaryClient:
         """Return a device from a saved state."""
-        stored = load_state(saved, self.describe())
+        stored = self.load(saved)
         memo = {memo_int(value, self.k, "a value"): memo_row(row, self.k) for value, row in stored.items()}
-        return UnaryClient(self, as_draws(bits), memo)
+        return UnaryClient(self, bits, memo)
 
     def fleet(self, users: int, bits: Bits) -> UnaryFleet:
         """Return ``users`` new devices in columns."""
-        return UnaryFleet(self, check_users(users), bits)
+        return UnaryFleet(self, users, bits)
 
-    def columns(self, reports: Sequence[bytes]) -> Words:
-        """Return clients' reports as rows of words."""
-        return rows_from_bytes(as_list(reports, "reports"), self.k)
+    def traffic(self) -> tuple[int, int, int]:
+        """Return k bits per report, none once, and k steps of the server."""
+        return self.k, 0, self.k
 
-    def estimate(self, columns: Words) -> Estimate:
-        """Return the frequencies behind one collection (Eq. 1 or Eq. 3)."""
-        rows = check_rows(columns, words_of(self.k), f"reports over {self.k} values")
-        return self.support.estimate(count_bits(rows, self.k), rows.shape[0])
+    def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
+        """Return the law of reports of ``value``."""
+        return BitsLaw(np.arange(self.k) == check_value(value, self.k), self.chain)
 
 
-class UnaryClient(Device[UnaryEncoding, int, bytes]):
+class UnaryClient(MemoizingDevice[UnaryEncoding, int, bytes]):
     """One device: a report is a packed row of randomized bits, and each value has a permanent row."""
 
     def report(self, value: int) -> bytes:
@@ -144,10 +160,10 @@ class UnaryClient(Device[UnaryEncoding, int, bytes]):
         if instant is None:
             return self._permanent(value)
         kept = self._kept(value, lambda: self._permanent(value))
-        return flip_row(self._draws, unpack(kept, self.protocol.k), instant)
+        return self._flip(unpack(kept, self.protocol.k), instant)
 
     def _permanent(self, value: int) -> bytes:
-        return flip_row(self._draws, np.arange(self.protocol.k) == value, self.protocol.chain.permanent)
+        return self._flip(np.arange(self.protocol.k) == value, self.protocol.chain.permanent)
 
 
 class UnaryFleet(MemoizingColumns[UnaryEncoding]):

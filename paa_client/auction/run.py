@@ -10,34 +10,37 @@ from functools import partial
 from typing import Any
 
 from aggservice.mechanisms import Bits, uniform_below
-from paa_client.auction.aggregation import (
+from aggservice.wire.device import CallError
+from paa_client.auction.participants import (
     CHROMIUM_ERROR_EVENTS,
     ERROR_EVENTS,
     LOSS,
-    ONCE,
-    WIN,
-    AuctionAggregation,
-    AuctionFunction,
-)
-from paa_client.auction.participants import Auction, AuctionHost, Bid, BidSignals, ResultSignals, Score, ScoreSignals
-from paa_client.auction.signals import (
     MAX_BUCKET,
     MAX_VALUE,
+    ONCE,
+    WIN,
+    Auction,
+    AuctionAggregation,
+    AuctionFunction,
+    AuctionHost,
     BaseValue,
+    Bid,
+    BidSignals,
     Measurements,
     RejectReason,
+    ResultSignals,
+    Score,
+    ScoreSignals,
     Signal,
     percentage,
     resolve_signal,
 )
-from paa_client.config import Api, Config, Rules
+from paa_client.config import Config, ContextType, Rules
 from paa_client.effects import Effect, Emit
-from paa_client.errors import CallError
 from paa_client.origins import serialize_origin
-from paa_client.reporting.contributions import INTERNAL_ERROR_EVENTS, Cause, Contribution, ErrorEvent
+from paa_client.reporting.contributions import INTERNAL_ERROR_EVENTS, Cause, ErrorEvent, HistogramContribution
 from paa_client.reporting.scopes import BatchingScope, CacheEntry, ReportParameters, WorkletContext
-from paa_client.worklet.aggregation import RESERVED, UNCAUGHT_ERROR
-from paa_client.worklet.isolation import WorkletOutcome, run_worklet
+from paa_client.worklet import RESERVED, UNCAUGHT_ERROR, WorkletOutcome, run_worklet
 
 
 class FencedFrame:
@@ -114,7 +117,7 @@ class _Run:
         self._calls = 0
         self._timeouts: dict[tuple[str, AuctionFunction], tuple[int, int]] = {}
         self._seller_parameters = host.report_parameters(
-            Api.PROTECTED_AUDIENCE,
+            ContextType.PROTECTED_AUDIENCE,
             context_id=auction.context_id,
             filtering_id_max_bytes=auction.filtering_id_max_bytes,
             max_contributions=auction.max_contributions,
@@ -122,7 +125,7 @@ class _Run:
         )
         self._buyer_parameters = [
             host.report_parameters(
-                Api.PROTECTED_AUDIENCE, aggregation_coordinator_origin=group.aggregation_coordinator_origin
+                ContextType.PROTECTED_AUDIENCE, aggregation_coordinator_origin=group.aggregation_coordinator_origin
             )
             for group in auction.interest_groups
         ]
@@ -138,14 +141,16 @@ class _Run:
         if winner is not None:
             self._report(winner, other)
         once = self._chosen_once(offers)
-        events: dict[str, list[tuple[Contribution, _Waiting]]] = {}
+        events: dict[str, list[tuple[HistogramContribution, _Waiting]]] = {}
         for waiting in self._waiting:
             won = winner is not None and waiting.bidder == winner.bidder
             if not self._happens(waiting, won=won, once=once):
                 continue
             made = self._fill_in(waiting, offers, winner, other)
             if made is None:
-                self._host.record_loss(waiting.scope, Cause.NO_SIGNAL, Contribution(0, 0, waiting.filtering_id))
+                self._host.record_loss(
+                    waiting.scope, Cause.NO_SIGNAL, HistogramContribution(0, 0, waiting.filtering_id)
+                )
             elif waiting.event.startswith(RESERVED):
                 entry = CacheEntry(made, waiting.context, _error_event(waiting.event), waiting.call)
                 waiting.scope.entries.append(entry)
@@ -186,12 +191,12 @@ class _Run:
             return counts and (waiting.context.threw or waiting.event != RESERVED + UNCAUGHT_ERROR)
         return True
 
-    def _fire(self, events: dict[str, list[tuple[Contribution, _Waiting]]], event: str) -> None:
+    def _fire(self, events: dict[str, list[tuple[HistogramContribution, _Waiting]]], event: str) -> None:
         scopes: dict[int, BatchingScope] = {}
         for made, waiting in events.pop(event, []):
             scope = scopes.setdefault(
                 id(waiting.scope),
-                BatchingScope(Api.PROTECTED_AUDIENCE, waiting.scope.reporting_origin, waiting.scope.parameters),
+                BatchingScope(ContextType.PROTECTED_AUDIENCE, waiting.scope.reporting_origin, waiting.scope.parameters),
             )
             scope.entries.append(CacheEntry(made, waiting.context))
         for scope in scopes.values():
@@ -299,14 +304,14 @@ class _Run:
             self._calls += 1
             match effect:
                 case ("contribute", bucket, value, filtering_id, name, None):
-                    made = Contribution(bucket, value, filtering_id, name)
+                    made = HistogramContribution(bucket, value, filtering_id, name)
                     scope.entries.append(CacheEntry(made, context, call=self._calls))
                 case ("on-event", event, bucket, value, filtering_id, name):
                     times = self._measure(function, bidder)
                     asked = (event, bucket, value, filtering_id, name, function, context, scope, bidder, times)
                     self._waiting.append(_Waiting(*asked, call=self._calls))
                 case ("refuse", _):
-                    self._host.record_loss(scope, Cause.INVALID, Contribution(0, 0))
+                    self._host.record_loss(scope, Cause.INVALID, HistogramContribution(0, 0))
                 case _:
                     context.apply(effect)
 
@@ -320,7 +325,7 @@ class _Run:
 
     def _scope(self, origin: str, parameters: ReportParameters) -> BatchingScope:
         """Get or create the batching scope of an origin with these report parameters."""
-        fresh = BatchingScope(Api.PROTECTED_AUDIENCE, origin, parameters)
+        fresh = BatchingScope(ContextType.PROTECTED_AUDIENCE, origin, parameters)
         return self._scopes.setdefault((origin, parameters), fresh)
 
     def _pick(self, among: Sequence[int]) -> int | None:
@@ -342,7 +347,7 @@ class _Run:
 
     def _fill_in(
         self, waiting: _Waiting, offers: Sequence[_Offer], winner: _Offer | None, other: _Offer | None
-    ) -> Contribution | None:
+    ) -> HistogramContribution | None:
         """Return the contribution with its signals filled in, or None if a signal has no value."""
         offer = next((offer for offer in offers if offer.bidder == waiting.bidder), None)
         reason: RejectReason | None = None
@@ -366,7 +371,7 @@ class _Run:
         bucket, value = numbers
         if bucket is None or value is None:
             return None
-        return Contribution(bucket, value, waiting.filtering_id, waiting.named_budget)
+        return HistogramContribution(bucket, value, waiting.filtering_id, waiting.named_budget)
 
     def _participant(self, waiting: _Waiting) -> Mapping[BaseValue, float]:
         origin = waiting.scope.reporting_origin

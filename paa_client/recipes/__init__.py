@@ -9,7 +9,7 @@ from aggservice.exports import exports_of
 if TYPE_CHECKING:
     from paa_client.recipes.conversions import CrossSiteConversion
     from paa_client.recipes.demographics import UNKNOWN, Demographics
-    from paa_client.recipes.estimates import Estimate, estimate, half_width, service_noise
+    from paa_client.recipes.estimates import RecipeEstimate, estimate, half_width, service_noise
     from paa_client.recipes.frequency import FrequencyHistogram, KPlusFrequency, mean_frequency
     from paa_client.recipes.reach import CumulativeReach, Reach
     from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
@@ -20,7 +20,7 @@ else:
         {
             "conversions": ("CrossSiteConversion",),
             "demographics": ("UNKNOWN", "Demographics"),
-            "estimates": ("Estimate", "estimate", "half_width", "service_noise"),
+            "estimates": ("RecipeEstimate", "estimate", "half_width", "service_noise"),
             "frequency": ("FrequencyHistogram", "KPlusFrequency", "mean_frequency"),
             "reach": ("CumulativeReach", "Reach"),
             "sketches": ("ReachSketch", "Readout", "merge_sketches"),
@@ -33,13 +33,13 @@ __all__ = [
     "CrossSiteConversion",
     "CumulativeReach",
     "Demographics",
-    "Estimate",
     "FrequencyHistogram",
     "KPlusFrequency",
     "LossGap",
     "Reach",
     "ReachSketch",
     "Readout",
+    "RecipeEstimate",
     "WinningBidPrice",
     "estimate",
     "half_width",

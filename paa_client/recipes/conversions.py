@@ -8,11 +8,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from aggservice.mechanisms import DiscreteLaplace
+from aggservice.wire.device import DeviceConfigError
 from paa_client.config import DAY_MS
-from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    RecipeEstimate,
+    Summary,
+    budget_share,
+    estimate,
+)
 from paa_client.storage import WorkletStorage
-from paa_client.worklet.aggregation import PrivateAggregation
+from paa_client.worklet import PrivateAggregation
 
 _CAMPAIGN_BITS = 64
 _COUNT, _AMOUNT = 0, 1
@@ -39,12 +46,12 @@ class CrossSiteConversion:
 
     def __post_init__(self) -> None:
         if not 0 < self.count_share < 1:
-            raise ConfigError(f"count_share must lie strictly between 0 and 1, got {self.count_share}")
+            raise DeviceConfigError(f"count_share must lie strictly between 0 and 1, got {self.count_share}")
         if not (self.max_amount > 0 and self.lookback_ms > 0):
-            raise ConfigError(f"must be positive: max_amount {self.max_amount}, lookback_ms {self.lookback_ms}")
+            raise DeviceConfigError(f"must be positive: max_amount {self.max_amount}, lookback_ms {self.lookback_ms}")
         budget_share(int(self.budget * self.count_share), self.cap)
         if self.largest_amount < 1:
-            raise ConfigError("less than 1 is left for the amount of a conversion: lower cap or count_share")
+            raise DeviceConfigError("less than 1 is left for the amount of a conversion: lower cap or count_share")
 
     @property
     def count_value(self) -> int:
@@ -64,7 +71,7 @@ class CrossSiteConversion:
     def bucket(self, campaign: int, *, amount: bool = False) -> int:
         """Return the bucket of a campaign's count or, with ``amount``, of its amount."""
         if not 0 <= campaign < 1 << _CAMPAIGN_BITS:
-            raise ConfigError(f"campaign must be an id of {_CAMPAIGN_BITS} bits, got {campaign}")
+            raise DeviceConfigError(f"campaign must be an id of {_CAMPAIGN_BITS} bits, got {campaign}")
         return (_AMOUNT if amount else _COUNT) << _CAMPAIGN_BITS | campaign
 
     def domain(self, campaigns: Iterable[int], *, amount: bool = False) -> list[int]:
@@ -95,13 +102,13 @@ class CrossSiteConversion:
 
     def estimate_count(
         self, counts: Summary, campaign: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> Estimate:
+    ) -> RecipeEstimate:
         """Estimate how many conversions the campaign had."""
         return estimate(counts[self.bucket(campaign)], self.count_value, noise, level=confidence)
 
     def estimate_amount(
         self, amounts: Summary, campaign: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> Estimate:
+    ) -> RecipeEstimate:
         """Estimate the sum of the campaign's amounts, each clipped and rounded to a unit of the scale."""
         noisy = amounts[self.bucket(campaign, amount=True)]
         return estimate(noisy, float(self.amount_scale), noise, level=confidence)

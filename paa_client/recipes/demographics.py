@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from aggservice.mechanisms import DiscreteLaplace
-from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
+from aggservice.wire.device import DeviceConfigError
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    RecipeEstimate,
+    Summary,
+    budget_share,
+    estimate,
+)
 from paa_client.storage import WindowStorage, WorkletStorage
-from paa_client.worklet.aggregation import PrivateAggregation
+from paa_client.worklet import PrivateAggregation
 
 UNKNOWN = "unknown"
 _PUBLISHER_BITS = 64
@@ -32,7 +39,7 @@ class Demographics:
 
     def __post_init__(self) -> None:
         if not self.attributes or any(UNKNOWN in categories for categories in self.attributes.values()):
-            raise ConfigError(f"give at least one attribute, and remove the category {UNKNOWN!r}: it is built in")
+            raise DeviceConfigError(f"give at least one attribute, and remove the category {UNKNOWN!r}: it is built in")
         budget_share(self.budget, len(self.attributes))
 
     @property
@@ -43,7 +50,7 @@ class Demographics:
     def bucket(self, publisher: int, attribute: str, category: str) -> int:
         """Return the bucket: the bits of publisher, attribute and category (0 for unknown), in that order."""
         if not 0 <= publisher < 1 << _PUBLISHER_BITS:
-            raise ConfigError(f"publisher must be an id of {_PUBLISHER_BITS} bits, got {publisher}")
+            raise DeviceConfigError(f"publisher must be an id of {_PUBLISHER_BITS} bits, got {publisher}")
         index = list(self.attributes).index(attribute)
         number = 0 if category == UNKNOWN else 1 + self.attributes[attribute].index(category)
         return publisher << 32 | index << 16 | number
@@ -74,7 +81,7 @@ class Demographics:
 
     def estimate(
         self, summary: Summary, publisher: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> dict[tuple[str, str], Estimate]:
+    ) -> dict[tuple[str, str], RecipeEstimate]:
         """Estimate how many visitors of the publisher are in each category of each attribute."""
         return {
             (attribute, category): estimate(

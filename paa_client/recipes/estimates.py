@@ -9,8 +9,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from aggservice.mechanisms import DiscreteLaplace
-from paa_client.errors import ConfigError
+from aggservice.mechanisms import DiscreteLaplace, NoiseLaw
+from aggservice.wire.device import DeviceConfigError
 
 DEFAULT_LEVEL = Fraction(95, 100)
 CONTRIBUTION_BUDGET = 1 << 16
@@ -20,7 +20,7 @@ Summary = Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class RecipeEstimate:
     """An unbiased estimate, its standard deviation, and an interval with the truth at probability ``level`` or more."""
 
     value: float
@@ -38,23 +38,25 @@ def service_noise(epsilon: Fraction | int, budget: int = CONTRIBUTION_BUDGET) ->
     """Return the noise that the service adds to each bucket at ``epsilon``: discrete Laplace with scale Λ₁/ε."""
     micro = Fraction(epsilon) * 10**6
     if micro.denominator != 1:
-        raise ConfigError(f"ε must have at most 6 decimal places, got {epsilon}")
+        raise DeviceConfigError(f"ε must have at most 6 decimal places, got {epsilon}")
     return DiscreteLaplace(epsilon_micro=int(micro), sensitivity=budget)
 
 
-def half_width(noise: DiscreteLaplace, level: Fraction, terms: int = 1) -> int:
+def half_width(noise: NoiseLaw, level: Fraction, terms: int = 1) -> int:
     """Return w with P[|sum of ``terms`` independent noises| ≤ w] ≥ level.
 
     Exact for one term. For more terms it is Chernoff's bound, with the moment generating function of the discrete
     Laplace law, (1-r)² / ((1-re^λ)(1-re^-λ)) for r = e^-a and 0 < λ < a. The bound holds for every λ; the best of
-    many is used.
+    many is used. Other laws have Chebyshev's bound, which is wider.
     """
     if not 0 < level < 1:
-        raise ConfigError(f"level must lie strictly between 0 and 1, got {level}")
+        raise DeviceConfigError(f"level must lie strictly between 0 and 1, got {level}")
     if terms < 1:
-        raise ConfigError(f"terms must be at least 1, got {terms}")
+        raise DeviceConfigError(f"terms must be at least 1, got {terms}")
     if terms == 1:
         return noise.half_width(level)
+    if not isinstance(noise, DiscreteLaplace):
+        return math.ceil(math.sqrt(terms * float(noise.variance()) / float(1 - level)))
     rate = float(noise.rate)
     exponent = rate * np.linspace(0.001, 0.999, 999)
     log_mgf = (
@@ -65,15 +67,15 @@ def half_width(noise: DiscreteLaplace, level: Fraction, terms: int = 1) -> int:
 
 def estimate(
     noisy: int, scale: float, noise: DiscreteLaplace, *, level: Fraction = DEFAULT_LEVEL, terms: int = 1
-) -> Estimate:
+) -> RecipeEstimate:
     """Estimate a quantity from the noisy sum of ``terms`` buckets, where each unit contributed ``scale``.
 
     The interval covers the noise only. Contributions that the browser's budget denied are not accounted for.
     """
     if not scale > 0:
-        raise ConfigError(f"scale must be positive, got {scale}")
+        raise DeviceConfigError(f"scale must be positive, got {scale}")
     width = half_width(noise, level, terms)
-    return Estimate(
+    return RecipeEstimate(
         value=noisy / scale,
         standard_deviation=math.sqrt(terms * float(noise.variance())) / scale,
         low=(noisy - width) / scale,
@@ -83,7 +85,9 @@ def estimate(
 
 
 def budget_share(budget: int, parts: int) -> int:
-    """Return the share of the budget for each of ``parts`` contributions; raise ``ConfigError`` if it is below 1."""
+    """Return the share of the budget of each of ``parts`` contributions; ``DeviceConfigError`` if it is below 1."""
     if not 1 <= parts <= budget:
-        raise ConfigError(f"a budget of {budget} cannot be divided among {parts} contributions: use 1 to {budget}")
+        raise DeviceConfigError(
+            f"a budget of {budget} cannot be divided among {parts} contributions: use 1 to {budget}"
+        )
     return budget // parts

@@ -8,10 +8,17 @@ from fractions import Fraction
 from typing import Any
 
 from aggservice.mechanisms import DiscreteLaplace
-from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
+from aggservice.wire.device import DeviceConfigError
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    RecipeEstimate,
+    Summary,
+    budget_share,
+    estimate,
+)
 from paa_client.storage import WorkletStorage
-from paa_client.worklet.aggregation import PrivateAggregation
+from paa_client.worklet import PrivateAggregation
 
 SLICE_BITS = 56
 _MARK = "1"
@@ -19,7 +26,7 @@ _MARK = "1"
 
 def _check_slice(slice_id: int) -> None:
     if not 0 <= slice_id < 1 << SLICE_BITS:
-        raise ConfigError(f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}")
+        raise DeviceConfigError(f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +46,7 @@ class KPlusFrequency:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.thresholds or list(self.thresholds) != sorted(set(self.thresholds)) or not self.thresholds[0] > 0:
-            raise ConfigError(f"thresholds must be positive and increasing, got {self.thresholds}")
+            raise DeviceConfigError(f"thresholds must be positive and increasing, got {self.thresholds}")
 
     @property
     def value(self) -> int:
@@ -66,7 +73,7 @@ class KPlusFrequency:
 
     def estimate(
         self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> dict[int, Estimate]:
+    ) -> dict[int, RecipeEstimate]:
         """Estimate, for each K, how many devices saw the slice K times or more."""
         return {
             threshold: estimate(summary[self.bucket(slice_id, threshold)], self.value, noise, level=confidence)
@@ -91,7 +98,7 @@ class FrequencyHistogram:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.bins > 0:
-            raise ConfigError(f"bins must be at least 1, got {self.bins}")
+            raise DeviceConfigError(f"bins must be at least 1, got {self.bins}")
 
     @property
     def value(self) -> int:
@@ -102,7 +109,7 @@ class FrequencyHistogram:
         """Return the bucket of a slice and a frequency; frequencies above ``bins`` share the last."""
         _check_slice(slice_id)
         if not frequency > 0:
-            raise ConfigError(f"frequency must be at least 1, got {frequency}")
+            raise DeviceConfigError(f"frequency must be at least 1, got {frequency}")
         return slice_id * self.bins + min(frequency, self.bins) - 1
 
     def domain(self, slices: Iterable[int]) -> list[int]:
@@ -124,7 +131,7 @@ class FrequencyHistogram:
 
     def estimate(
         self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> dict[int, Estimate]:
+    ) -> dict[int, RecipeEstimate]:
         """Estimate, for each frequency, how many devices had it."""
         return {
             f: estimate(summary[self.bucket(slice_id, f)], self.value, noise, level=confidence)

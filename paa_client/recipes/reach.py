@@ -8,10 +8,17 @@ from fractions import Fraction
 from typing import Any
 
 from aggservice.mechanisms import DiscreteLaplace
-from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
+from aggservice.wire.device import DeviceConfigError
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    RecipeEstimate,
+    Summary,
+    budget_share,
+    estimate,
+)
 from paa_client.storage import WorkletStorage
-from paa_client.worklet.aggregation import PrivateAggregation
+from paa_client.worklet import PrivateAggregation
 
 SLICE_BITS = 64
 
@@ -42,7 +49,7 @@ class Reach:
     def bucket(self, slice_id: int, level: int = 0) -> int:
         """Return the bucket of a slice: its id in the low 64 bits, its level above."""
         if not (0 <= slice_id < 1 << SLICE_BITS and 0 <= level < self.levels):
-            raise ConfigError(
+            raise DeviceConfigError(
                 f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}; "
                 f"level must be from 0 to {self.levels - 1}, got {level}"
             )
@@ -70,7 +77,7 @@ class Reach:
         *,
         level: int = 0,
         confidence: Fraction = DEFAULT_LEVEL,
-    ) -> Estimate:
+    ) -> RecipeEstimate:
         """Estimate the reach of a slice."""
         return estimate(summary[self.bucket(slice_id, level)], self.value, noise, level=confidence)
 
@@ -92,7 +99,7 @@ class CumulativeReach:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.horizon > 0:
-            raise ConfigError(f"horizon must be at least 1, got {self.horizon}")
+            raise DeviceConfigError(f"horizon must be at least 1, got {self.horizon}")
 
     @property
     def value(self) -> int:
@@ -102,7 +109,7 @@ class CumulativeReach:
     def bucket(self, slice_id: int, step: int) -> int:
         """Return the bucket of a slice and step."""
         if not (0 <= slice_id < 1 << SLICE_BITS and 0 <= step < self.horizon):
-            raise ConfigError(
+            raise DeviceConfigError(
                 f"slice_id must be an id of {SLICE_BITS} bits, got {slice_id}; "
                 f"step must be from 0 to {self.horizon - 1}, got {step}"
             )
@@ -122,7 +129,7 @@ class CumulativeReach:
 
     def estimate(
         self, summary: Summary, slice_id: int, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> list[Estimate]:
+    ) -> list[RecipeEstimate]:
         """Estimate the reach of a slice up to each step."""
         total = 0
         estimates = []

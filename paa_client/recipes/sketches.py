@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import DiscreteLaplace
-from paa_client.errors import ConfigError
+from aggservice.wire.device import DeviceConfigError
 from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, Summary, budget_share
 from paa_client.storage import WorkletStorage
-from paa_client.worklet.aggregation import PrivateAggregation
+from paa_client.worklet import PrivateAggregation
 
 _CONTENT_BITS = 64
 
@@ -43,7 +43,7 @@ class ReachSketch:
     def __post_init__(self) -> None:
         budget_share(self.budget, self.cap)
         if not self.size > 2:
-            raise ConfigError(f"size must be at least 3 cells, got {self.size}")
+            raise DeviceConfigError(f"size must be at least 3 cells, got {self.size}")
 
     @property
     def value(self) -> int:
@@ -58,7 +58,7 @@ class ReachSketch:
     def bucket(self, content: int, cell: int) -> int:
         """Return the bucket of a cell."""
         if not (0 <= content < 1 << _CONTENT_BITS and 0 <= cell < self.size):
-            raise ConfigError(
+            raise DeviceConfigError(
                 f"content must be an id of {_CONTENT_BITS} bits, got {content}; "
                 f"cell must be from 0 to {self.size - 1}, got {cell}"
             )
@@ -148,7 +148,7 @@ class Readout:
         Without noise this is the white paper's estimator, ln(1 - occupied/size) / ln(1 - 1/size).
         """
         if not 0 <= occupied <= self.size:
-            raise ConfigError(f"occupied must be from 0 to {self.size} cells, got {occupied}")
+            raise DeviceConfigError(f"occupied must be from 0 to {self.size} cells, got {occupied}")
         if occupied <= self.expected(0.0, sketches):
             return 0.0
         if occupied == self.size:

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from aggservice.mechanisms import DiscreteLaplace
-from paa_client.auction.aggregation import LOSS, AuctionAggregation
-from paa_client.auction.participants import ResultSignals
-from paa_client.auction.signals import Signal
-from paa_client.errors import ConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, DEFAULT_LEVEL, Estimate, Summary, budget_share, estimate
+from aggservice.wire.device import DeviceConfigError
+from paa_client.auction.participants import LOSS, AuctionAggregation, ResultSignals, Signal
+from paa_client.recipes.estimates import (
+    CONTRIBUTION_BUDGET,
+    DEFAULT_LEVEL,
+    RecipeEstimate,
+    Summary,
+    budget_share,
+    estimate,
+)
 
 _BUYER_BITS = 64
 _COUNT, _PRICE = 0, 1
@@ -33,7 +38,7 @@ class WinningBidPrice:
 
     def __post_init__(self) -> None:
         if not self.max_price > 0:
-            raise ConfigError(f"max_price must be positive, got {self.max_price}")
+            raise DeviceConfigError(f"max_price must be positive, got {self.max_price}")
         budget_share(self.budget, 2 * self.cap)
 
     @property
@@ -69,7 +74,7 @@ class WinningBidPrice:
 
     def estimate(
         self, summary: Summary, buyer: str, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> tuple[Estimate, Estimate]:
+    ) -> tuple[RecipeEstimate, RecipeEstimate]:
         """Estimate how many auctions the buyer won, and the sum of the prices."""
         return (
             estimate(summary[self.bucket(buyer)], self.value, noise, level=confidence),
@@ -93,7 +98,7 @@ class LossGap:
 
     def __post_init__(self) -> None:
         if not self.max_gap > 0:
-            raise ConfigError(f"max_gap must be positive, got {self.max_gap}")
+            raise DeviceConfigError(f"max_gap must be positive, got {self.max_gap}")
         budget_share(self.budget, 2 * self.cap)
 
     @property
@@ -114,7 +119,7 @@ class LossGap:
 
     def estimate(
         self, summary: Summary, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL
-    ) -> tuple[Estimate, Estimate]:
+    ) -> tuple[RecipeEstimate, RecipeEstimate]:
         """Estimate how many auctions were lost, and the sum of the gaps."""
         return (
             estimate(summary[self.count_bucket], self.value, noise, level=confidence),

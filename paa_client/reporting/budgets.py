@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES, Api
-from paa_client.reporting.contributions import Cause, Contribution
+from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES, ContextType
+from paa_client.reporting.contributions import Cause, HistogramContribution
 
 _KEPT_MINUTES = 30 * LARGER_WINDOW_MINUTES
 
@@ -94,7 +94,7 @@ class Reservations:
 class BudgetRequest:
     """A contribution that asks for budget, and the reservations of the context that made it."""
 
-    contribution: Contribution
+    contribution: HistogramContribution
     reservations: Reservations | None = None
 
 
@@ -104,11 +104,11 @@ class Budgeter:
     def __init__(self, *, smaller_budget: int, larger_budget: int) -> None:
         self._smaller = smaller_budget
         self._larger = larger_budget
-        self._usage: dict[tuple[str, Api], Usage] = {}
-        self._named: dict[tuple[str, Api, str | None], Usage] = {}
+        self._usage: dict[tuple[str, ContextType], Usage] = {}
+        self._named: dict[tuple[str, ContextType, str | None], Usage] = {}
 
     def query(
-        self, requests: Sequence[BudgetRequest], site: str, api: Api, now_ms: int, *, consume: bool
+        self, requests: Sequence[BudgetRequest], site: str, api: ContextType, now_ms: int, *, consume: bool
     ) -> list[Cause | None]:
         """Return, for each request in order, the limit that denies it, or None (specification: query the budget).
 
@@ -143,7 +143,7 @@ class Budgeter:
         return results
 
     def _query_named(
-        self, request: BudgetRequest, site: str, api: Api, minute: int, approved: Mapping[str | None, int]
+        self, request: BudgetRequest, site: str, api: ContextType, minute: int, approved: Mapping[str | None, int]
     ) -> Cause | None:
         assert request.reservations is not None
         name = request.contribution.named_budget
@@ -155,7 +155,7 @@ class Budgeter:
         ) and larger + asked <= request.reservations.limit(name, self._larger)
         return None if within else Cause.NAMED
 
-    def _consume_named(self, approved: Mapping[str | None, int], site: str, api: Api, minute: int) -> None:
+    def _consume_named(self, approved: Mapping[str | None, int], site: str, api: ContextType, minute: int) -> None:
         for name, value in approved.items():
             key = (site, api, name)
             usage = self._named.get(key)
@@ -164,7 +164,7 @@ class Budgeter:
             usage.larger(minute)
             usage.add(minute, value)
 
-    def used(self, site: str, api: Api, now_ms: int) -> tuple[int, int]:
+    def used(self, site: str, api: ContextType, now_ms: int) -> tuple[int, int]:
         """Return what ``site`` has used of the ten-minute and of the day budget."""
         usage = self._usage.get((site, api))
         minute = now_ms // MINUTE_MS
@@ -179,7 +179,7 @@ class Budgeter:
             self._usage.clear()
             self._named.clear()
             return
-        for api in Api:
+        for api in ContextType:
             self._usage.pop((site, api), None)
         for key in [key for key in self._named if key[0] == site]:
             del self._named[key]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from paa_client.errors import WorkletRangeError, WorkletTypeError
+from paa_client.effects import WorkletRangeError, WorkletTypeError
 
 BUCKETS = 1 << 128
 DEFAULT_FILTERING_ID_MAX_BYTES = 1
@@ -48,7 +48,7 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Contribution:
+class HistogramContribution:
     """A value added to a bucket. ``named_budget`` is the reservation that pays (None: the unreserved part)."""
 
     bucket: int
@@ -62,7 +62,7 @@ class Contribution:
         return (self.bucket, self.filtering_id)
 
 
-RecordLoss = Callable[[Cause, Contribution], None]
+RecordLoss = Callable[[Cause, HistogramContribution], None]
 """Called with each contribution that enters no report, and the reason."""
 
 
@@ -91,7 +91,7 @@ def check_filtering_id(filtering_id: int, max_bytes: int) -> int:
     return filtering_id
 
 
-def validate(bucket: object, value: object, filtering_id: object, max_bytes: int) -> Contribution:
+def validate(bucket: object, value: object, filtering_id: object, max_bytes: int) -> HistogramContribution:
     """Return the contribution, or throw (specification: validate a histogram contribution).
 
     >>> validate(5, 2**32 + 7, 0, 1).value
@@ -105,4 +105,4 @@ def validate(bucket: object, value: object, filtering_id: object, max_bytes: int
         raise WorkletRangeError("bucket is negative or does not fit in 128 bits: use 0 to 2¹²⁸ - 1")
     if whole_value < 0:
         raise WorkletRangeError(f"value must be 0 or more, got {whole_value}")
-    return Contribution(whole_bucket, whole_value, check_filtering_id(whole_id, max_bytes))
+    return HistogramContribution(whole_bucket, whole_value, check_filtering_id(whole_id, max_bytes))

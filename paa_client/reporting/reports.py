@@ -9,20 +9,20 @@ from uuid import UUID
 from aggservice import wire
 from aggservice.mechanisms import Bits, uniform_below
 from aggservice.wire.report.body import seal_payload
-from paa_client.config import Api, Config
-from paa_client.reporting.contributions import Contribution
+from paa_client.config import Config, ContextType
+from paa_client.reporting.contributions import HistogramContribution
 from paa_client.reporting.scopes import NO_DEBUG, DebugDetails, ReportParameters
 
 _WELL_KNOWN = "/.well-known/private-aggregation/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class UnsealedReport:
     """A report before it is sealed. ``contributions`` has no padding; times are in milliseconds."""
 
     reporting_origin: str
-    api: Api
-    contributions: tuple[Contribution, ...]
+    api: ContextType
+    contributions: tuple[HistogramContribution, ...]
     report_id: str
     scheduled_report_time_ms: int
     max_contributions: int
@@ -83,16 +83,16 @@ class Report:
         )
 
 
-PendingKey = tuple[str, Api, bool]
+PendingKey = tuple[str, ContextType, bool]
 """Reports that count together for the limit on pending ones: reporting origin, API, and whether deterministic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class QueuedReport:
     """A queued report: its time, the pending reports it counts among, and whether it is the immediate debug copy."""
 
     time_ms: int
-    report: Report
+    report: UnsealedReport
     counts_as: PendingKey
     debug_copy: bool = False
 
@@ -102,28 +102,19 @@ class Delivery:
         return self.report.url(debug=self.debug_copy)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SentReport:
-    """A report as the network carries it: a URL and a body (``body.to_json()``)."""
-
-    time_ms: int
-    url: str
-    body: wire.AggregatableReport
-
-
 def make_report(
     *,
     config: Config,
     bits: Bits,
-    api: Api,
+    api: ContextType,
     reporting_origin: str,
-    contributions: Sequence[Contribution],
+    contributions: Sequence[HistogramContribution],
     parameters: ReportParameters,
     debug: DebugDetails,
     now_ms: int,
-) -> Report:
+) -> UnsealedReport:
     """Return the report with a fresh id and its time (specification: obtain an aggregatable report)."""
-    return Report(
+    return UnsealedReport(
         reporting_origin=reporting_origin,
         api=api,
         contributions=tuple(contributions),

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypedDict
 
-from paa_client.config import Api
+from paa_client.config import ContextType
 from paa_client.effects import Effect
 from paa_client.reporting.budgets import BudgetRequest, Reservations
-from paa_client.reporting.contributions import Contribution, ErrorEvent
+from paa_client.reporting.contributions import ErrorEvent, HistogramContribution
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class CacheEntry:
     ``call`` is the number of the call that made it, among all calls of an auction.
     """
 
-    contribution: Contribution
+    contribution: HistogramContribution
     context: WorkletContext
     event: ErrorEvent | None = None
     call: int = 0
@@ -98,7 +98,7 @@ class BatchingScope:
     ``debug`` applies to the report of a scope without contributions.
     """
 
-    api: Api
+    api: ContextType
     reporting_origin: str
     parameters: ReportParameters
     entries: list[CacheEntry] = field(default_factory=list)

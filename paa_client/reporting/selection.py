@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paa_client.config import Api
+from paa_client.config import ContextType
 from paa_client.reporting.budgets import Budgeter, BudgetRequest
-from paa_client.reporting.contributions import Cause, Contribution, ErrorEvent, RecordLoss
+from paa_client.reporting.contributions import Cause, ErrorEvent, HistogramContribution, RecordLoss
 from paa_client.reporting.scopes import CacheEntry
 
 _MAX_VALUE = (1 << 31) - 1
@@ -25,7 +25,7 @@ class Selection:
     budgeter: Budgeter
     record_loss: RecordLoss
     site: str
-    api: Api
+    api: ContextType
     now_ms: int
     max_contributions: int
     deterministic: bool
@@ -34,11 +34,11 @@ class Selection:
     merging: bool = True
     cuts_first: bool = True
 
-    def select(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+    def select(self, entries: Sequence[CacheEntry]) -> list[HistogramContribution]:
         """Return the contributions of the report after charging the budget for them."""
         return self._as_a_whole(entries) if self.all_or_nothing else self._one_by_one(entries)
 
-    def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+    def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[HistogramContribution]:
         """Return the contributions that the specification selects, each approved by itself.
 
         Report creation and scheduling steps, from "compile all unmerged contributions" on.
@@ -71,7 +71,7 @@ class Selection:
         happened = [event for event in ErrorEvent if triggered[event]] if waiting else []
         return [entry.request for event in happened for entry in waiting if entry.event is event] + kept
 
-    def _as_a_whole(self, entries: Sequence[CacheEntry]) -> list[Contribution]:
+    def _as_a_whole(self, entries: Sequence[CacheEntry]) -> list[HistogramContribution]:
         """Return the contributions that Chromium without error reporting selects: all or none are approved.
 
         Contributions are merged as they arrive, up to the limit, and sorted by bucket and filtering ID. Without
@@ -92,7 +92,9 @@ class Selection:
         for request in requests:
             by_name.setdefault(request.contribution.named_budget, []).append(request)
         sums = [
-            BudgetRequest(Contribution(0, sum(r.contribution.value for r in group), 0, name), group[0].reservations)
+            BudgetRequest(
+                HistogramContribution(0, sum(r.contribution.value for r in group), 0, name), group[0].reservations
+            )
             for name, group in by_name.items()
         ]
         denial = next(filter(None, self._query(sums, consume=False)), None)
@@ -138,9 +140,9 @@ class Selection:
         return kept
 
 
-def merge_contributions(contributions: Iterable[Contribution]) -> list[Contribution]:
+def merge_contributions(contributions: Iterable[HistogramContribution]) -> list[HistogramContribution]:
     """Return one contribution for each (bucket, filtering ID), in order of appearance, with the sum of the values."""
-    merged: dict[tuple[int, int], Contribution] = {}
+    merged: dict[tuple[int, int], HistogramContribution] = {}
     for contribution in contributions:
         key = contribution.merge_key
         present = merged.get(key)
@@ -148,5 +150,7 @@ def merge_contributions(contributions: Iterable[Contribution]) -> list[Contribut
             merged[key] = contribution
         else:
             total = min(present.value + contribution.value, _MAX_VALUE)
-            merged[key] = Contribution(contribution.bucket, total, contribution.filtering_id, present.named_budget)
+            merged[key] = HistogramContribution(
+                contribution.bucket, total, contribution.filtering_id, present.named_budget
+            )
     return list(merged.values())

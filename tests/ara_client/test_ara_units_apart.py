@@ -21,12 +21,13 @@ import pytest
 
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import KeySet, Origin
-from ara_client import AggregatableAttributionReport, Browser, FixedDraws, Request, Response, SendResult, VendorValues
+from aggservice.wire.device import SendResult
+from ara_client import AggregatableAttributionReport, Browser, Config, FixedChoices, Request, Response
 from ara_client.constants import DAY_MS, HOUR_MS, MINUTE_MS
 from ara_client.event_noise.state_space import StateReport, StateSpace
 from ara_client.reports import AggregatableDebugReport, OutgoingReport
-from ara_client.storage.pending import PendingReport
-from ara_client.storage.rate_limits import RateLimitRecord
+from ara_client.storage.browser_state import PendingReport
+from ara_client.storage.limits import RateLimitRecord
 from ara_client.storage.sources import StoredSource
 from stores import attributes, kept, rows
 
@@ -177,11 +178,11 @@ def _draw(rng: Random, number: int, *, linked: bool) -> Event:
     )
 
 
-class NumberedDraws(FixedDraws):
-    """Draws that follow from the number of the event, so that leaving one out changes no other's."""
+class NumberedDraws(FixedChoices):
+    """RandomChoices that follow from the number of the event, so that leaving one out changes no other's."""
 
-    def __init__(self, vendor: VendorValues) -> None:
-        super().__init__(vendor)
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
         self.number = -1
         self._ids: Counter[int] = Counter()
 
@@ -213,7 +214,7 @@ class Played:
     ids: dict[int, int] = field(default_factory=dict)
 
 
-def play(events: Sequence[Numbered], rules: VendorValues) -> Played:
+def play(events: Sequence[Numbered], rules: Config) -> Played:
     """Play events on one browser; whether an attempt fails follows from the event alone."""
     clock, draws = ManualClock(1_700_006_400_000), NumberedDraws(rules)
     failures = {str(number): event.failures for number, event in events if isinstance(event, Sale)}
@@ -336,9 +337,9 @@ def seen(played: Played) -> list[object]:
     )
 
 
-def limits(**changes: int) -> VendorValues:
+def limits(**changes: int) -> Config:
     """Return vendor values with all limits low and windows short, but for ``changes``."""
-    return VendorValues(**{"rate_limit_window_ms": DAY_MS, **OWN, **SHARED, **changes})  # type: ignore[arg-type]
+    return Config(**{"rate_limit_window_ms": DAY_MS, **OWN, **SHARED, **changes})  # type: ignore[arg-type]
 
 
 # Everything about a source, and the reports that its trigger sends in any case.
@@ -370,7 +371,7 @@ def without_site(events: Sequence[Numbered], site: str) -> list[Numbered]:
     return [(number, event) for number, event in events if getattr(event, "reporter", None) not in gone]
 
 
-def apart(events: Sequence[Numbered], site: str, rules: VendorValues) -> bool:
+def apart(events: Sequence[Numbered], site: str, rules: Config) -> bool:
     """Return whether other reporting sites store and send the same without the events of ``site``."""
     both, fewer = play(events, rules), play(without_site(events, site), rules)
 
@@ -405,12 +406,12 @@ def test_a_shared_limit_joins_reporting_sites(name: str) -> None:
 
 def test_every_limit_is_somebodys_and_every_shared_one_is_in_the_limits() -> None:
     """A limit that is added later must be put on one of the two lists; the page has the numbers of the shared ones."""
-    named = {one.name for one in fields(VendorValues) if one.name.startswith("max_")}
+    named = {one.name for one in fields(Config) if one.name.startswith("max_")}
     assert named == OWN.keys() | SHARED.keys()
     assert not OWN.keys() & SHARED.keys()
     page = (Path(__file__).resolve().parents[2] / "docs" / "limits.md").read_text(encoding="utf-8")
     for name in (*SHARED, *AMONG_SOURCES, "max_destinations_per_source_site_and_reporting_site"):
-        assert f"| `{name}` | {getattr(VendorValues(), name):,} |" in page, name
+        assert f"| `{name}` | {getattr(Config(), name):,} |" in page, name
 
 
 # Sources.
@@ -490,17 +491,17 @@ LISTED = {
     "the caller's: clock, bits, keys, configuration, network": {
         "Assembler": "_bits _keys",
         "Browser": "_clock config",
-        "BrowserState": "draws vendor",
-        "DebugBudgets": "_vendor",
-        "Delivery": "_clock _send online",
-        "DestinationLimits": "_vendor",
-        "RandomDraws": "_bits _null_rates _vendor",
-        "RateLimits": "_vendor",
+        "BrowserState": "config draws",
+        "DebugBudgets": "_config",
+        "ReportPost": "_clock _send online",
+        "DestinationLimits": "_config",
+        "DrawnChoices": "_bits _config _null_rates",
+        "RateLimits": "_config",
     },
     "parts that are on this list themselves": {
         "Browser": "_delivery _registrar _state",
         "BrowserState": "debug_budgets destinations limits pending sources",
-        "Delivery": "_assembler _state",
+        "ReportPost": "_assembler _state",
         "DestinationLimits": "_limits",
         "Registrar": "_state",
     },
@@ -551,7 +552,7 @@ def _full_browser() -> tuple[Browser, ManualClock]:
     """Return a browser with something in every store."""
     clock = ManualClock(0)
     keys = KeySet.create(SeededBits("apart"), clock).public(clock)
-    config = VendorValues(full_flexible_events=True)
+    config = Config(full_flexible_events=True)
     browser = Browser(clock=clock, bits=SeededBits("apart"), config=config, keys=keys)
     told = {"key_piece": "0x1", "debug_data": [{"value": 1, "key_piece": "0x1", "types": ["unspecified"]}]}
     spec = {"trigger_data": [0], "event_report_windows": {"end_times": [86_400]}, "summary_buckets": [1, 2]}

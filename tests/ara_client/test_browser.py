@@ -12,19 +12,19 @@ import pytest
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits, SystemClock
 from aggservice.wire import AggregatableReport as WireReport
 from aggservice.wire import KeySet, decode_payload, open_report
+from aggservice.wire.device import DeviceConfigError, SendResult, UnsealedReportError
 from ara_client import (
     AggregatableAttributionReport,
     Browser,
+    Config,
     EventLevelReport,
-    FixedDraws,
+    FixedChoices,
     Request,
     Response,
-    SendResult,
-    VendorValues,
     VerboseDebugReport,
 )
 from ara_client.constants import DAY_MS, HOUR_MS, MINUTE_MS
-from ara_client.errors import ConfigurationError, RequestError, UnsealedReportError
+from ara_client.origins import RequestError
 from ara_client.reports import AggregatableDebugReport, OutgoingReport
 
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
@@ -46,10 +46,10 @@ class Net:
         return self.result
 
 
-def make(config: VendorValues | None = None, **changes: Any) -> tuple[Browser, ManualClock, Net]:
-    config = replace(config or VendorValues(), **changes)
+def make(config: Config | None = None, **changes: Any) -> tuple[Browser, ManualClock, Net]:
+    config = replace(config or Config(), **changes)
     clock, net = ManualClock(0), Net()
-    browser = Browser(clock=clock, bits=SeededBits("test"), config=config, draws=FixedDraws(config), send=net)
+    browser = Browser(clock=clock, bits=SeededBits("test"), config=config, draws=FixedChoices(config), send=net)
     return browser, clock, net
 
 
@@ -81,12 +81,12 @@ def test_a_source_and_a_trigger_make_two_reports() -> None:
 
 
 def test_aggregatable_reports_are_sealed_to_their_coordinator() -> None:
-    config = VendorValues()
+    config = Config()
     clock, bits = ManualClock(1_700_000_000_000), SecureBits()
     mine, other = (KeySet.create(bits, clock) for _ in range(2))
     first, second = map(str, config.aggregation_coordinators)
     keys = {first: mine.public(clock), second: other.public(clock)}
-    browser = Browser(clock=clock, bits=bits, config=config, draws=FixedDraws(config), keys=keys)
+    browser = Browser(clock=clock, bits=bits, config=config, draws=FixedChoices(config), keys=keys)
     debug = {"aggregatable_debug_reporting": {"key_piece": "0x100", "debug_data": [
         {"types": ["trigger-event-deduplicated"], "key_piece": "0x4", "value": 65}]}}  # fmt: skip
     click(browser, KEYED, debug=True)
@@ -114,9 +114,9 @@ def test_without_keys_reports_have_contributions_but_no_body() -> None:
 
 
 def test_a_coordinator_without_keys_is_tried_again_and_given_up() -> None:
-    config = VendorValues()
+    config = Config()
     clock = ManualClock(0)
-    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedDraws(config), keys={})
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedChoices(config), keys={})
     click(browser, KEYED)
     buy(browser, SUMMED)
     assert browser.advance(10 * MINUTE_MS) == []
@@ -228,7 +228,7 @@ def test_reports_expire_after_a_month_offline() -> None:
 def test_advance_needs_a_manual_clock_for_a_time() -> None:
     browser = Browser(clock=SystemClock(), bits=SecureBits())
     assert browser.advance() == []
-    with pytest.raises(ConfigurationError, match="ManualClock"):
+    with pytest.raises(DeviceConfigError, match="ManualClock"):
         browser.advance(1)
 
 
@@ -402,8 +402,8 @@ def test_reporting_origins_of_a_pair_of_sites_are_limited() -> None:
     ],
 )  # fmt: skip
 def test_vendor_values_are_checked(change: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError):
-        VendorValues(**change)
+    with pytest.raises(DeviceConfigError):
+        Config(**change)
 
 
 def test_no_capacity_at_all_refuses_every_source() -> None:
@@ -444,7 +444,7 @@ def test_a_removed_source_leaves_no_report_that_only_noise_can_have_made(way: st
     """
     browser, clock, _ = make(max_destinations_per_source_site_and_reporting_site=1)
     draws = browser._state.draws
-    assert isinstance(draws, FixedDraws)
+    assert isinstance(draws, FixedChoices)
     draws.fake_reports = [(0, 0), (1, 1), (2, 2)]
     noised = {"destination": "https://shop.test"}
     newer = {"destination": "https://shop.test" if way == "scopes" else "https://other.test"}

@@ -15,8 +15,7 @@ from aggservice.mechanisms import Bits, SeededBits
 from ara_client.constants import DAY_MS
 from ara_client.event_noise.response import TRUTHFUL, draw_states
 from ara_client.model import InteractiveRandomizedResponse
-from ara_client.storage.debug_limits import DebugBudgets
-from ara_client.storage.rate_limits import RateLimits
+from ara_client.storage.limits import DebugBudgets, RateLimits
 
 from .test_limits import REPORTERS, VENDOR, _source
 
@@ -41,8 +40,8 @@ def test_a_day_of_debug_reports_rolls_to_the_millisecond(start_ms: int, after_ms
 @pytest.mark.parametrize("most", [1, 3])
 def test_attributions_of_a_site_end_at_their_number_and_begin_again_a_window_later(scope: Any, most: int) -> None:
     """The window counts by the time of the source, and a record is in it while it is strictly later than its start."""
-    vendor = replace(VENDOR, max_attributions=most, rate_limit_window_ms=DAY_MS)
-    limits = RateLimits(vendor)
+    config = replace(VENDOR, max_attributions=most, rate_limit_window_ms=DAY_MS)
+    limits = RateLimits(config)
     first = _source(0, 1_000, 0, (0,), 0, 30)
     site = first.registration.destinations[0]
     for report in range(most):

@@ -18,6 +18,7 @@ from aggservice.mechanisms import ManualClock, SeededBits
 from ara_client import (
     AggregatableAttributionReport,
     Browser,
+    Config,
     Fleet,
     FleetRules,
     Request,
@@ -25,14 +26,13 @@ from ara_client import (
     SourceColumns,
     TriggerColumns,
     TriggerOutcome,
-    VendorValues,
     match_table,
 )
 from ara_client.constants import DAY_MS, HOUR_MS
 
 PLENTY = 1 << 30
 #: A browser without the limits that a fleet leaves out, and without chance: no null reports, no delay.
-BARE = VendorValues(
+BARE = Config(
     max_sources_per_origin=PLENTY,
     max_aggregatable_reports_per_destination=PLENTY,
     max_event_level_reports_per_destination=PLENTY,
@@ -147,14 +147,14 @@ def header_of(row: int, event: Event) -> dict[str, object]:
     }
 
 
-def sent_by_browsers(events: list[Event], vendor: VendorValues) -> list[Sent]:
+def sent_by_browsers(events: list[Event], config: Config) -> list[Sent]:
     browsers: dict[int, Browser] = {}
     sent: list[Sent] = []
     now = 0
     for row, event in enumerate(events):
         now += event.gap_ms
         if event.device not in browsers:
-            browsers[event.device] = Browser(clock=ManualClock(now), bits=SeededBits(event.device), config=vendor)
+            browsers[event.device] = Browser(clock=ManualClock(now), bits=SeededBits(event.device), config=config)
         browser = browsers[event.device]
         reports = browser.advance(now)
         url = f"https://reporter{event.reporter}.example/register"
@@ -229,12 +229,12 @@ def columns_of(events: list[Event]) -> tuple[SourceColumns, TriggerColumns]:
     return sources, triggers
 
 
-def sent_by_fleet(events: list[Event], vendor: VendorValues) -> tuple[list[Sent], Counter[int]]:
+def sent_by_fleet(events: list[Event], config: Config) -> tuple[list[Sent], Counter[int]]:
     """Return what a fleet sends, and how often each outcome came up."""
     sources, triggers = columns_of(events)
     fleet = Fleet(
         bits=SeededBits("fleet"),
-        rules=FleetRules.deployed(vendor),
+        rules=FleetRules.deployed(config),
         matches=match_table(SOURCE_FILTERS, TRIGGER_FILTERS, passes),
     )
     reports = fleet.register(sources, triggers)
@@ -275,7 +275,7 @@ def test_one_long_history_meets_every_outcome() -> None:
 
 
 def test_rules_of_a_browser_as_shipped() -> None:
-    rules = FleetRules.deployed(VendorValues())
+    rules = FleetRules.deployed(Config())
     assert rules == FleetRules()
     assert rules.null_rate == Fraction(1, 20)
 
@@ -304,14 +304,14 @@ def random_events(rng: np.random.Generator, size: int) -> list[Event]:
 
 def bounded_contributions(operations: int) -> int:
     """Run random operations on a browser; check what was sent for each source, read from its key, against both caps."""
-    vendor = replace(BARE, max_aggregatable_reports_per_source=20)
+    config = replace(BARE, max_aggregatable_reports_per_source=20)
     rng = np.random.default_rng(17)
     total: Counter[tuple[int, int]] = Counter()
     counted: Counter[tuple[int, int]] = Counter()
     sent = 0
     for part in range(0, operations, 10_000):
         events = random_events(rng, 10_000)
-        for row, contributions in sent_by_browsers(events, vendor):
+        for row, contributions in sent_by_browsers(events, config):
             for key, value, _ in contributions:
                 total[part, key >> 64] += value
                 counted[part, key >> 64] += not events[row].has_context_id

@@ -16,20 +16,19 @@ from aggservice.wire import KeySet, decode_payload, open_report
 from ara_client import (
     AggregatableAttributionReport,
     Browser,
+    Config,
     EventLevelReport,
-    FixedDraws,
+    FixedChoices,
     Request,
     Response,
-    VendorValues,
     VerboseDebugReport,
 )
-from ara_client.interop.jsonc import loads
+from ara_client.interop.cases import loads
 from ara_client.model import EventClient, EventSource, TrigSpec
 from ara_client.model import Trigger as ModelTrigger
-from ara_client.registration.flexible import TriggerSpec
-from ara_client.registration.windows import ReportWindows
+from ara_client.registration.windows import ReportWindows, TriggerSpec
 from ara_client.reports import OutgoingReport
-from ara_client.storage.flexible_ledger import AttributedTrigger, FlexibleLedger
+from ara_client.storage.sources import AttributedTrigger, FlexibleLedger
 
 CASES = 19
 NOT_THE_WEBS = {
@@ -63,7 +62,7 @@ def _run(case: dict[str, Any]) -> tuple[list[OutgoingReport], KeySet]:
         if name in FLAGS
     }
     config = replace(
-        VendorValues(),
+        Config(),
         full_flexible_events=True,
         aggregatable_min_delay_ms=600_000,
         aggregatable_delay_span_ms=3_000_000,
@@ -71,7 +70,9 @@ def _run(case: dict[str, Any]) -> tuple[list[OutgoingReport], KeySet]:
     )
     clock = ManualClock(0)
     keys = KeySet.create(SecureBits(), clock, lifetime_ms=1 << 47)
-    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedDraws(config), keys=keys.public(clock))
+    browser = Browser(
+        clock=clock, bits=SecureBits(), config=config, draws=FixedChoices(config), keys=keys.public(clock)
+    )
     entries = [entry for kind in case["input"].values() for entry in kind]
     sent: list[OutgoingReport] = []
     for entry in sorted(entries, key=lambda entry: int(entry["timestamp"])):
@@ -257,9 +258,9 @@ class Wandering:
 
 
 def test_a_clock_that_is_put_back_sends_no_report_again() -> None:
-    config = replace(VendorValues(), full_flexible_events=True)
+    config = replace(Config(), full_flexible_events=True)
     clock = Wandering()
-    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedDraws(config))
+    browser = Browser(clock=clock, bits=SecureBits(), config=config, draws=FixedChoices(config))
     day = 86_400_000
     spec = {"trigger_data": [0], "event_report_windows": {"end_times": [86_400, 172_800]}, "summary_buckets": [1, 2, 3]}
     source = {"destination": "https://shop.test", "trigger_specs": [spec]}

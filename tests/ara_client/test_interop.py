@@ -10,10 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.commands import app
-from ara_client import VendorValues
-from ara_client.errors import InteropCaseError
-from ara_client.interop.cases import load_case, load_config, merge_config
-from ara_client.interop.jsonc import chromium_json, loads
+from ara_client import Config
+from ara_client.interop.cases import InteropCaseError, chromium_json, load_case, load_config, loads, merge_config
 from ara_client.interop.runner import run_case, run_directory
 
 CASES = 82
@@ -108,10 +106,10 @@ def test_a_broken_case_is_a_failure_and_not_a_traceback(folder: Path, tmp_path: 
 
 
 def test_an_unknown_configuration_field_is_noted_and_a_bad_one_refused() -> None:
-    config, ignored = merge_config(VendorValues(), {"max_sorces_per_origin": "3"}, "case.json")
-    assert (config, ignored) == (VendorValues(), ("max_sorces_per_origin",))
+    config, ignored = merge_config(Config(), {"max_sorces_per_origin": "3"}, "case.json")
+    assert (config, ignored) == (Config(), ("max_sorces_per_origin",))
     with pytest.raises(InteropCaseError, match="wrong type"):
-        merge_config(VendorValues(), {"max_sources_per_origin": "three"}, "case.json")
+        merge_config(Config(), {"max_sources_per_origin": "three"}, "case.json")
 
 
 def test_comments_are_stripped_outside_strings_only() -> None:

@@ -8,15 +8,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aggservice.wire import Origin
-from ara_client import VendorValues, parse_source
+from ara_client import Config, parse_source
 from ara_client.constants import DAY_MS, MINUTE_MS
 from ara_client.origins import parse_suitable_origin
-from ara_client.storage.debug_limits import DebugBudgets
-from ara_client.storage.destination_limits import DestinationLimits
-from ara_client.storage.rate_limits import RateLimits
+from ara_client.storage.limits import DebugBudgets, DestinationLimits, RateLimits
 from ara_client.storage.sources import SourceStore, StoredSource
 
-VENDOR = VendorValues(
+VENDOR = Config(
     max_destinations_per_source_site_and_reporting_site=3,
     max_destinations_per_window_reporting_site=2,
     max_destinations_per_window_total=3,
@@ -245,10 +243,10 @@ def test_records_are_kept_until_no_living_source_can_count_them() -> None:
 
 
 def test_a_limit_does_not_depend_on_when_records_were_purged() -> None:
-    vendor = replace(VENDOR, max_attributions=1)
+    config = replace(VENDOR, max_attributions=1)
     verdicts = []
     for other_registers in (False, True):
-        limits = RateLimits(vendor)
+        limits = RateLimits(config)
         early, late = _source(0, 0, 0, (0,), 0, 30), _source(2, 20 * DAY_MS, 0, (0,), 0, 30)
         limits.add_source(early)
         limits.add_attribution(early, "event", "https://d1.test", DAY_MS, 7)
@@ -269,8 +267,8 @@ def test_debug_reports_of_all_origins_share_the_budget_of_a_context_site() -> No
 
 @given(st.lists(st.tuples(st.integers(0, DAY_MS), st.integers(0, 3), st.integers(1, 40_000)), max_size=30))
 def test_debug_budgets_equal_scans(charges: list[tuple[int, int, int]]) -> None:
-    vendor = replace(VENDOR, max_aggregatable_debug_budget_per_context_site=100_000)
-    budgets = DebugBudgets(vendor)
+    config = replace(VENDOR, max_aggregatable_debug_budget_per_context_site=100_000)
+    budgets = DebugBudgets(config)
     paid: list[tuple[int, str, int]] = []
     now = 0
     for step, reporter, amount in charges:

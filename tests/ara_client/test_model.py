@@ -22,7 +22,7 @@ from ara_client.model import (
     EventReport,
     EventSource,
     InteractiveRandomizedResponse,
-    Report,
+    PaperReport,
     Source,
     SummaryClient,
     Trigger,
@@ -88,7 +88,7 @@ def test_budgets_fall_through_to_the_next_source_as_printed() -> None:
     for src_id in (1, 2):
         client.register_source(Source(src_id=src_id, dest="d", exp_date=9, src_filt=ALL, src_key=src_id << 8))
 
-    def value(amount: int) -> Report:
+    def value(amount: int) -> PaperReport:
         return client.register_trigger(1, dest="d", trig_id=0, trig_filt=ALL, trig_key=0, trig_value=amount)
 
     assert [value(v).key for v in (60, 60, 40, 1, 0, 41, 40, 1)] == [512, 256, 512, 256, None, None, None, None]

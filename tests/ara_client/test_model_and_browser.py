@@ -22,13 +22,13 @@ from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, Seeded
 from ara_client import (
     AggregatableAttributionReport,
     Browser,
+    Config,
     EventLevelReport,
-    FixedDraws,
+    FixedChoices,
     Request,
     Response,
     StateSpace,
     TriggerDataSpec,
-    VendorValues,
 )
 from ara_client.constants import DAY_MS, HOUR_MS
 from ara_client.event_noise.response import exact_rate
@@ -39,7 +39,7 @@ SHOP = "https://shop{}.example"
 FILTERS = [("a",), ("b",), ("a", "b")]
 
 #: Null reports whenever there is no real one, as in the paper; at once; three reports a source; any capacity.
-VENDOR = VendorValues(
+VENDOR = Config(
     null_rate_excluding_source_time=1.0,
     aggregatable_delay_span_ms=0,
     max_aggregatable_reports_per_source=3,
@@ -148,7 +148,7 @@ def both_clients(
     max_rep: int,
     expiry_ms: int,
     triggers: list[tuple[int, int, int, int]],
-    vendor: VendorValues = VENDOR,
+    config: Config = VENDOR,
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
     """Run (time, trigger data, value, priority) through Algorithm 4, which has no priorities, and the browser.
 
@@ -160,7 +160,7 @@ def both_clients(
     )  # fmt: skip
     client = EventClient()
     client.register_source(source)
-    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), config=vendor, draws=FixedDraws(vendor))
+    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), config=config, draws=FixedChoices(config))
     registered(browser, flexible_source(specs, max_rep, expiry_ms=expiry_ms), trigger=False)
     model: list[tuple[int, int, int]] = []
     arrived: list[Any] = []
@@ -298,7 +298,7 @@ def test_the_browser_randomizes_figure_3_as_algorithm_8() -> None:
 @pytest.mark.parametrize(("kind", "states"), [("navigation", 2925), ("event", 3)])
 def test_the_browser_counts_the_default_states(kind: str, states: int) -> None:
     """The rate that reports show is that of 2,925 or 3 states at ε = 14."""
-    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), draws=FixedDraws(VendorValues()))
+    browser = Browser(clock=ManualClock(0), bits=ForbiddenBits(), draws=FixedChoices(Config()))
     request = Request(context="https://blog.example", eligible=f"{kind}-source")
     name = "Attribution-Reporting-Register-Source"
     response = Response(url="https://adtech.example/", headers={name: json.dumps({"destination": SHOP.format(0)})})

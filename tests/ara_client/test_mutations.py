@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from aggservice.mechanisms import ForbiddenBits, ManualClock
-from ara_client import Browser, FixedDraws, Request, Response, VendorValues, VerboseDebugReport
-from ara_client.interop.jsonc import chromium_json, loads
+from ara_client import Browser, Config, FixedChoices, Request, Response, VerboseDebugReport
+from ara_client.interop.cases import chromium_json, loads
 from ara_client.registration.headers import parse_info
 from ara_client.reports import OutgoingReport
 
@@ -119,9 +119,9 @@ def test_malformed_headers_are_reported_or_dropped(shared: Path, seed: int) -> N
     responses = _corpus(shared)
     assert len(responses) == 486
     rng = random.Random(seed)
-    config = VendorValues(os_registration_supported=True)
+    config = Config(os_registration_supported=True)
     clock = ManualClock(0)
-    browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=FixedDraws(config))
+    browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=FixedChoices(config))
     outcomes: Counter[str] = Counter()
     for serial in range(MUTATIONS // 2):
         headers = _mutations(responses, rng)

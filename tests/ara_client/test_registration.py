@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ara_client import VendorValues, parse_source
+from ara_client import Config, parse_source
 from ara_client.constants import DAY_MS, HOUR_MS
 from ara_client.registration.headers import (
     choose_platform,
@@ -23,29 +23,27 @@ from ara_client.registration.headers import (
 from ara_client.registration.source import SourceRegistration
 from ara_client.registration.trigger import TriggerRegistration, parse_trigger
 
-VENDOR = VendorValues()
+VENDOR = Config()
 DESTINATION = "https://shop.example"
 COORDINATOR = str(VENDOR.aggregation_coordinators[1])
 
 
-def source(
-    fields: dict[str, Any], source_type: str = "navigation", vendor: VendorValues = VENDOR
-) -> SourceRegistration:
-    parsed = parse_source(json.dumps({"destination": DESTINATION} | fields), source_type, vendor)
+def source(fields: dict[str, Any], source_type: str = "navigation", config: Config = VENDOR) -> SourceRegistration:
+    parsed = parse_source(json.dumps({"destination": DESTINATION} | fields), source_type, config)
     assert parsed.problems == ()
     assert parsed.value is not None
     return parsed.value
 
 
-def trigger(fields: dict[str, Any], vendor: VendorValues = VENDOR) -> TriggerRegistration:
-    parsed = parse_trigger(json.dumps(fields), vendor)
+def trigger(fields: dict[str, Any], config: Config = VENDOR) -> TriggerRegistration:
+    parsed = parse_trigger(json.dumps(fields), config)
     assert parsed.problems == ()
     assert parsed.value is not None
     return parsed.value
 
 
-def source_paths(fields: dict[str, Any], vendor: VendorValues = VENDOR) -> list[tuple[str | int, ...]]:
-    parsed = parse_source(json.dumps({"destination": DESTINATION} | fields), "navigation", vendor)
+def source_paths(fields: dict[str, Any], config: Config = VENDOR) -> list[tuple[str | int, ...]]:
+    parsed = parse_source(json.dumps({"destination": DESTINATION} | fields), "navigation", config)
     assert (parsed.value is None) == bool(parsed.problems)
     return [problem.path for problem in parsed.problems]
 
@@ -358,7 +356,7 @@ def test_trigger_specs_are_read_only_where_they_are_asked_for() -> None:
     specs = [summed, {"trigger_data": [2]}]
     assert source({"trigger_specs": specs}).specs is None
     flexible = replace(VENDOR, full_flexible_events=True)
-    parsed = source({"trigger_specs": specs}, vendor=flexible)
+    parsed = source({"trigger_specs": specs}, config=flexible)
     assert parsed.specs is not None
     assert parsed.trigger_data == (0, 1, 2)
     assert parsed.specs[0].bucket_range(0) == (5, 9)
@@ -390,7 +388,7 @@ KEYS = [
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(KEYS), JSON), st.booleans())
 def test_any_json_parses_or_has_problems(fields: dict[str, Any], flexible: bool) -> None:
-    vendor = replace(VENDOR, full_flexible_events=flexible)
+    config = replace(VENDOR, full_flexible_events=flexible)
     text = json.dumps(fields, ensure_ascii=True)
-    for parsed in (parse_source(text, "event", vendor), parse_trigger(text, vendor)):
+    for parsed in (parse_source(text, "event", config), parse_trigger(text, config)):
         assert (parsed.value is None) == bool(parsed.problems)

@@ -17,14 +17,13 @@ from aggservice.audit.bounds import LowerBound
 from aggservice.audit.games import w3c
 from aggservice.audit.games.devices import null_reports
 from aggservice.audit.output import draw, table, to_plain
-from aggservice.audit.run import GAMES, AuditReport, PathResult, chosen_games, play_game, run_audit
-from aggservice.audit.target import Remote, Target
+from aggservice.audit.run import GAMES, GamesReport, PathResult, chosen_games, play_game, run_audit
+from aggservice.audit.target import RemoteTarget, Target
 from aggservice.commands import app
 from aggservice.engine import ReleasePlan
 from aggservice.mechanisms import DiscreteLaplace, SecureBits, SystemClock
 from aggservice.service import embedded
 from budget import EpsilonDeltaFilter, Spend
-from w3c_client import Filter
 from w3c_client.budgets import BudgetStores
 
 ALPHA = 1e-9
@@ -71,7 +70,7 @@ def broken(name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Break something, and return the game that must notice."""
     if name == "half the noise":
         wrong = property(
-            lambda plan: DiscreteLaplace(epsilon_micro=2 * plan.noise.micro, sensitivity=plan.sensitivity.l1)
+            lambda plan: DiscreteLaplace(epsilon_micro=2 * plan.mechanism.pure_micro, sensitivity=plan.sensitivity.l1)
         )
         monkeypatch.setattr(ReleasePlan, "declared_noise", wrong)
         return "late reports"
@@ -97,7 +96,7 @@ def test_a_broken_service_or_browser_raises_an_alarm(name: str, monkeypatch: pyt
 
 def test_a_service_elsewhere_is_played_without_games_that_need_their_own() -> None:
     with embedded() as service:
-        remote = Remote(address=service.address, origin="https://adtech.example")
+        remote = RemoteTarget(address=service.address, origin="https://adtech.example")
         games, skipped = chosen_games(remote=True)
         assert {"declared keys", "retries", "shuffle"} <= {game.name for game in games}
         assert {"Gaussian noise", "local reports, once"} <= set(skipped)
@@ -106,8 +105,8 @@ def test_a_service_elsewhere_is_played_without_games_that_need_their_own() -> No
     assert not report.alarms
 
 
-@pytest.mark.parametrize("skipped", [None, Filter.IMPRESSION_QUOTA])
-def test_limits_on_the_device_hold_or_raise_an_alarm(skipped: Filter | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("skipped", [None, "impression-site-quota"])
+def test_limits_on_the_device_hold_or_raise_an_alarm(skipped: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(w3c, "PLANS", {"quota": w3c.PLANS["a publisher's quota"]})
     if skipped is not None:
         right = BudgetStores.pay
@@ -130,7 +129,7 @@ def test_any_bound_above_the_charge_is_an_alarm(bound: float, charged: float, al
     assert result.alarm == alarm
 
 
-def some_report(tmp_path: Path) -> AuditReport:
+def some_report(tmp_path: Path) -> GamesReport:
     return run_audit(["beyond"], workers=1)
 
 

@@ -26,9 +26,9 @@ from aggservice.campaign.requery.adversary import (
     AddTrigger,
     AdversaryQuery,
     EventLevel,
-    Mechanism,
     MechanismAnswer,
     Move,
+    PlayedMechanism,
     RunOperation,
 )
 from aggservice.campaign.requery.interactive import Adjacency, Without
@@ -283,7 +283,7 @@ def test_worlds_that_are_not_claimed_are_farther_apart(how: Adjacency, api: Api)
 class Rekeyed:
     """A world whose sources have another key than the adversary gave them."""
 
-    def __init__(self, world: Mechanism, key: int) -> None:
+    def __init__(self, world: PlayedMechanism, key: int) -> None:
         self.world, self.key = world, key
 
     def respond(self, move: Move) -> MechanismAnswer:
@@ -311,7 +311,7 @@ def both_keys(first: int, second: int, reports: tuple[int, ...] = (0,)) -> Adver
 
 def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if name == "half the noise":
-        wrong = property(lambda plan: DiscreteLaplace(epsilon_micro=2 * plan.noise.micro, sensitivity=2))
+        wrong = property(lambda plan: DiscreteLaplace(epsilon_micro=2 * plan.mechanism.pure_micro, sensitivity=2))
         monkeypatch.setattr(ReleasePlan, "declared_noise", wrong)
     elif name == "no charge":
         monkeypatch.setattr(EpsilonDeltaFilter, "cost", lambda *_: Spend(loss_micro=0, delta_atto=0, uses=1))

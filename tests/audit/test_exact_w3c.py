@@ -22,8 +22,8 @@ from aggservice.campaign.requery.adversary import (
     AdversaryQuery,
     Event,
     MeasureConversion,
-    Mechanism,
     Move,
+    PlayedMechanism,
     SaveImpression,
 )
 from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, ServiceBackend, Without
@@ -36,9 +36,10 @@ from aggservice.engine.release.noise import NoiseSource
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits, SystemClock
 from aggservice.service import embedded
 from aggservice.wire import KeySet
-from budget import Epsilon, EpsilonDeltaFilter, Terms
-from w3c_client import DEFAULT_SERVICE, CallError, Config, ConversionOptions, Filter, Page, SharedCost
+from budget import Epsilon, EpsilonDeltaFilter, OneUseNoise, Terms
+from w3c_client import DEFAULT_SERVICE, CallError, Config, ConversionOptions, Page, SharedCost
 from w3c_client.budgets import BudgetStores
+from w3c_client.rules import RULES, rule_of
 
 CLOCK = ManualClock(1_700_000_000_000)
 KEYS = KeySet.create(SecureBits(), CLOCK)
@@ -55,7 +56,7 @@ def world(
 ) -> Make:
     """Return a world of the game; each call begins it anew."""
 
-    def make(noise: NoiseSource, pick: Pick) -> Mechanism:
+    def make(noise: NoiseSource, pick: Pick) -> PlayedMechanism:
         bits = SecureBits()
         ledger = memory_ledger(EpsilonDeltaFilter(), Terms(), clock=CLOCK, bits=bits)
         engine = LocalEngine(
@@ -190,7 +191,7 @@ class Rejecting(AttributionMechanism):
 
 ROOMY = replace(
     budgets(global_budget_micro=2_000_000, conversion_quota_micro=PLENTY),
-    filters=frozenset(Filter),
+    rules=tuple(map(rule_of, RULES)),
     sites_per_action=100,
     activation_duration_ms=1 << 53,
 )
@@ -218,7 +219,8 @@ UNPLAYED = {
     "aggregation_services": "names of services; a call that names another is rejected whatever the browser stores",
     "max_service_histogram_size": "compared with the call alone, as max_histogram_size",
     "max_conversion_callers": "compared with the call alone, as max_conversion_sites",
-    "filters": "which limits run: here all of them do",
+    "rules": "which limits run: here all of them do",
+    "attribution": "how a value is divided; last touch here",
     "arithmetic": "doubles have too many values to try",
     "consume_activation": "state of a tab, which follows from calls and not from what they store",
     "reports_kept": "a list for the user that no call reads",
@@ -286,12 +288,13 @@ def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         wrong = property(lambda plan: DiscreteLaplace(epsilon_micro=2_000_000 * EPSILON, sensitivity=2))
         monkeypatch.setattr(ReleasePlan, "declared_noise", wrong)
     elif name == "reports used again":
-        monkeypatch.setattr("budget.filters._uses", lambda release, limit: 1)
+        monkeypatch.setattr(OneUseNoise, "final", False)
     else:
         right = BudgetStores.pay
 
         def skipped(self: BudgetStores, *args: Any) -> Any:
-            self._filters = tuple(one for one in self._filters if one != name)
+            kept = tuple(one for one in self._config.rules if one.name != name)
+            self._config = replace(self._config, rules=kept)
             return right(self, *args)
 
         monkeypatch.setattr(BudgetStores, "pay", skipped)
@@ -301,9 +304,9 @@ def _broken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     ("broken", "name"),
     [
         ("half the noise", "a site's budget, first epoch"),
-        (Filter.SITE, "a site's budget, first epoch"),
-        (Filter.GLOBAL, "the global budget"),
-        (Filter.IMPRESSION_QUOTA, "a publisher's quota"),
+        ("site-budget", "a site's budget, first epoch"),
+        ("global-budget", "the global budget"),
+        ("impression-site-quota", "a publisher's quota"),
     ],
 )
 def test_a_browser_that_skips_a_limit_loses_the_same_game(
@@ -353,7 +356,7 @@ def test_a_service_over_grpc_plays_the_same_game() -> None:
     assert [one.return_code for one in answers] == ["SUCCESS", "PRIVACY_BUDGET_EXHAUSTED"]
     assert answers[0].rows is not None and set(answers[0].rows) == {0, 1}
     assert abs(answers[0].rows[0] - 20) < 20  # seeded noise of scale 1
-    assert {browser.left(Filter.SITE, SHOP) for browser in mechanism.browsers.values()} == {0}
+    assert {browser.left("site-budget", SHOP) for browser in mechanism.browsers.values()} == {0}
 
 
 def test_worlds_and_events_of_other_apis_are_refused() -> None:

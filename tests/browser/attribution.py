@@ -15,7 +15,7 @@ from typing import Literal
 
 from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.wire import KeySet
-from ara_client import Browser, FixedDraws, Request, Response, VendorValues, parse_source
+from ara_client import Browser, Config, FixedChoices, Request, Response, parse_source
 from ara_client.event_noise.response import response_rate
 from ara_client.event_noise.state_space import StateReport, StateSpace
 from ara_client.registration.headers import INFO_HEADER, SOURCE_HEADER, TRIGGER_HEADER, normalise_headers, parse_info
@@ -177,15 +177,15 @@ class RealBrowser:
         return self._pages[host]
 
 
-class ObservedDraws(FixedDraws):
+class ObservedDraws(FixedChoices):
     """The noise that the real browser drew, and no null reports.
 
     ``nulls`` and ``noised`` are how many null reports and noised sources it should have drawn on average.
     """
 
-    def __init__(self, vendor: VendorValues) -> None:
-        super().__init__(vendor)
-        self._rates = {True: vendor.null_rate_including_source_time, False: vendor.null_rate_excluding_source_time}
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._rates = {True: config.null_rate_including_source_time, False: config.null_rate_excluding_source_time}
         self.nulls = 0.0
         self.noised = 0.0
 
@@ -216,7 +216,7 @@ def simulate(
     without a cookie. Sources in ``deleted`` drew a fake report that was deleted before it was due.
     ``trigger_delay_ms`` is added to the times of triggers; with ``late``, they have the last times that they can have.
     """
-    config = VendorValues(removed_reports_become_null=False)
+    config = Config(removed_reports_become_null=False)
     draws = ObservedDraws(config)
     clock = ManualClock(played[0].times_ms[0] if played else 0)
     browser = Browser(clock=clock, bits=SecureBits(), config=config, keys=keys.public(clock), draws=draws)
@@ -279,7 +279,7 @@ def _source(kind: Kind, hop: Hop) -> SourceRegistration | None:
     text = _header(kind, hop, SOURCE_HEADER)
     if text is None or kind in ("trigger", "plain"):
         return None
-    return parse_source(text, "navigation" if kind == "click" else "event", VendorValues()).value
+    return parse_source(text, "navigation" if kind == "click" else "event", Config()).value
 
 
 def _registers(kind: Kind, hop: Hop) -> bool:
@@ -291,7 +291,7 @@ def _registers(kind: Kind, hop: Hop) -> bool:
     trigger = kind in ("trigger", "plain", "either") and text is not None
     if trigger and _header(kind, hop, SOURCE_HEADER) is not None and kind == "either":
         return False
-    parsed = _source(kind, hop) if not trigger or text is None else parse_trigger(text, VendorValues()).value
+    parsed = _source(kind, hop) if not trigger or text is None else parse_trigger(text, Config()).value
     return parsed is not None
 
 

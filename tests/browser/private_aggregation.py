@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.wire import KeySet
+from aggservice.wire.device import CallError
 from paa_client import Browser, Config, Signal
 from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR
-from paa_client.errors import CallError, WorkletError
+from paa_client.effects import WorkletError
 
 from .comparison import Text, as_text
 from .devtools import Chromium, Page
@@ -188,7 +189,7 @@ class SimulatedWorklets:
     def finish(self, within_ms: int = HOUR_MS + 60_000) -> list[Text]:
         """Return the reports that are sent within some time from now."""
         self._clock.advance(within_ms)
-        return [as_text(sent.url, sent.body.to_json(), self._keys) for sent in self.browser.send_due()]
+        return [as_text(sent.url, sent.to_json(), self._keys) for sent in self.browser.send_due()]
 
 
 def _perform(storage: object, aggregation: Any, calls: Sequence[Call]) -> None:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ara_client.config import DEFAULT_COORDINATORS
 from ara_client.registration.debug_reporting import SOURCE_TYPES, TRIGGER_TYPES
 from ara_client.registration.headers import INFO_HEADER, SOURCE_HEADER, TRIGGER_HEADER
-from ara_client.vendor import DEFAULT_COORDINATORS
 
 from ..mutations import mutated, mutated_text
 from .attribution import Hop, Kind, Step

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggservice.campaign import parse_campaign, run_campaign
-from aggservice.campaign.compare.page import write_comparison
-from aggservice.campaign.compare.run import run_comparison
+from aggservice.campaign.compare import run_comparison, write_comparison
 
 from .devtools import Chromium, Page
 from .test_studio_page import _AXE

@@ -18,7 +18,6 @@ from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
 from budget import (
     BudgetExhaustedError,
-    Epsilon,
     EpsilonDeltaFilter,
     JobKey,
     LaplaceNoise,
@@ -55,7 +54,7 @@ def try_to_pay(ledger: Ledger, job_id: str, epsilon: str, units: np.ndarray) -> 
         ledger.commit(
             job=JobKey(caller="racer", job_id=job_id),
             request_digest=hashlib.sha256(job_id.encode()).digest(),
-            release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
+            release=release_of(LaplaceNoise.parse(epsilon=epsilon)),
             units=units,
             result=job_id.encode(),
         )
@@ -141,7 +140,7 @@ def job_loop(place: tuple[str, str], folder: Path, first_job: int, ready: Any) -
     while True:
         key = JobKey(caller="killed", job_id=str(job))
         request = hashlib.sha256(b"%d" % job).digest()
-        release = release_of(LaplaceNoise(epsilon=Epsilon.parse("0.01")))
+        release = release_of(LaplaceNoise.parse(epsilon="0.01"))
         for _ in range(2 if job % 4 == 0 else 1):
             result: Any = b"noise " + bits.read(2000)
             if job % 3:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from budget import Release, Sensitivity, Terms
-from budget.release import Mechanism
+from budget import Mechanism, Release, Sensitivity, Terms
 
 API = "attribution-reporting"
 TERMS = Terms(bounds={API: Sensitivity()})

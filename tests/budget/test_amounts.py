@@ -127,7 +127,7 @@ def test_a_bad_epsilon_is_refused_by_name_and_changes_nothing(text: object, erro
     before = ledger.checkpoint()
     start = time.perf_counter()
     with pytest.raises(error) as refused:
-        commit(ledger, "a", release_of(LaplaceNoise(epsilon=Epsilon.parse(text))))  # type: ignore[arg-type]
+        commit(ledger, "a", release_of(LaplaceNoise.parse(epsilon=text)))  # type: ignore[arg-type]
     assert refused.value.code == "INVALID_JOB" and len(str(refused.value)) < 300
     assert time.perf_counter() - start < 5, "a million digits must be refused by their length, not read"
     assert ledger.checkpoint() == before and ledger.job("adtech", "a") is None
@@ -147,7 +147,7 @@ def test_delta_zero_is_for_known_keys_only() -> None:
     with pytest.raises(ZeroAmountError, match="discovery"):
         LaplaceDiscovery(epsilon=Epsilon.parse("1"), delta=Delta.parse("0"))
     ledger = small_ledger()
-    commit(ledger, "a", release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))))
+    commit(ledger, "a", release_of(LaplaceNoise.parse(epsilon="1")))
     assert int(ledger.balances(bytes(20)).delta_atto[0]) == 0
 
 
@@ -189,7 +189,7 @@ def test_the_zcdp_price_of_pure_epsilon_rounds_up(micro: int) -> None:
 
 
 def test_costs_of_both_filters() -> None:
-    laplace = LaplaceNoise(epsilon=Epsilon.parse("2"))
+    laplace = LaplaceNoise.parse(epsilon="2")
     found = LaplaceDiscovery(epsilon=Epsilon.parse("1"), delta=Delta.parse("1e-8"))
     gauss = GaussianNoise(rho=Rho.parse("0.125"), delta=Delta.parse("1e-9"))
     sums, zcdp = EpsilonDeltaFilter(), ZcdpFilter(rho_micro=10**9)
@@ -197,7 +197,7 @@ def test_costs_of_both_filters() -> None:
     assert zcdp.cost(Release(mechanisms=(laplace, found, gauss))) == Spend(
         loss_micro=2_000_000 + 500_000 + 125_000, delta_atto=11 * 10**9, uses=1
     )
-    large = release_of(LaplaceNoise(epsilon=Epsilon.parse("10")))
+    large = release_of(LaplaceNoise.parse(epsilon="10"))
     assert zcdp.cost(large).loss_micro == 50_000_000
     with pytest.raises(MechanismNotAllowedError, match="zCDP"):
         sums.cost(release_of(gauss))

@@ -25,7 +25,6 @@ from aggservice.wire import KeySet, read_key_set, write_key_set
 from budget import (
     BudgetExhaustedError,
     Committed,
-    Epsilon,
     EpsilonDeltaFilter,
     JobKey,
     LaplaceNoise,
@@ -79,7 +78,7 @@ def spend(ledger: Ledger, job: str, epsilon: str = "1", unit: int = 0) -> Commit
     return ledger.commit(
         job=JobKey(caller="adtech", job_id=job),
         request_digest=hashlib.sha256(job.encode()).digest(),
-        release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
+        release=release_of(LaplaceNoise.parse(epsilon=epsilon)),
         units=unit.to_bytes(20, "big"),
         result=b"result of " + job.encode(),
     )
@@ -161,7 +160,7 @@ def test_no_result_leaves_before_the_keys_have_seen_its_entry(tmp_path: Path) ->
     arguments: dict[str, Any] = {
         "job": JobKey(caller="adtech", job_id="a"),
         "request_digest": bytes(32),
-        "release": release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))),
+        "release": release_of(LaplaceNoise.parse(epsilon="1")),
         "units": bytes(20),
     }
     with pytest.raises(StoreError, match="ask again"):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budget import Spend, UnitSet
-from budget.audit.tally import Tally
+from budget.audit.replay import ChargedTally
 from budget.errors import UnitKeyError
 from budget.units import ascending, columns, contains, merge_indexes, rows
 from twins.budget_kernels import TallyPlain, ascending_plain, merge_indexes_plain
@@ -63,7 +63,7 @@ CHARGES = st.lists(
 @settings(deadline=None)
 @given(CHARGES)
 def test_the_tally_equals_its_twin(charges: list[tuple[bytes, int, int, int, int]]) -> None:
-    tally, twin = Tally(LIMIT), TallyPlain(LIMIT)
+    tally, twin = ChargedTally(LIMIT), TallyPlain(LIMIT)
     for raw, loss, delta, uses, sign in charges:
         keys = columns(UnitSet.of(raw).keys)
         cost = Spend(loss_micro=loss, delta_atto=delta, uses=uses)
@@ -78,7 +78,7 @@ def test_the_tally_equals_its_twin(charges: list[tuple[bytes, int, int, int, int
 
 
 def test_the_tally_grows_past_its_first_size_and_knows_strangers() -> None:
-    tally, cost = Tally(LIMIT), Spend(loss_micro=1, delta_atto=2, uses=1)
+    tally, cost = ChargedTally(LIMIT), Spend(loss_micro=1, delta_atto=2, uses=1)
     keys = np.random.default_rng(3).integers(0, 256, (50_000, 20), np.uint8)
     units = UnitSet.of(keys)
     for start in range(0, len(units), 7_001):

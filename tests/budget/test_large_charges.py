@@ -16,21 +16,11 @@ from numpy.typing import NDArray
 
 from aggservice.engine.tables.units import sort_units
 from aggservice.mechanisms import SecureBits, SystemClock
-from budget import (
-    Epsilon,
-    EpsilonDeltaFilter,
-    JobKey,
-    LaplaceNoise,
-    Ledger,
-    PostgresStore,
-    Signer,
-    UnitSet,
-    verify_store,
-)
+from budget import EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, PostgresStore, Signer, UnitSet, verify_store
 
 from .releases import TERMS, release_of
 
-RELEASE = release_of(LaplaceNoise(epsilon=Epsilon.parse("10")))
+RELEASE = release_of(LaplaceNoise.parse(epsilon="10"))
 HOURS = 24
 _GIB = 1 << 30
 

@@ -19,18 +19,7 @@ from aggservice.commands import app
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, make_report, write_reports
 from aggservice.wire.report.units import report_unit
-from budget import (
-    Epsilon,
-    EpsilonDeltaFilter,
-    JobKey,
-    LaplaceNoise,
-    Ledger,
-    PostgresStore,
-    Signer,
-    SqliteStore,
-    Staging,
-    Store,
-)
+from budget import EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, PostgresStore, Signer, SqliteStore, Staging, Store
 
 from .releases import TERMS, release_of
 
@@ -86,7 +75,7 @@ def fill(store: Store, folder: Path) -> tuple[Ledger, Path]:
         ledger.commit(
             job=key_of_job,
             request_digest=hashlib.sha256(b"%d" % job).digest(),
-            release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
+            release=release_of(LaplaceNoise.parse(epsilon=epsilon)),
             units=keys_of(10 * job, 50),
             result=attempt,
         )

@@ -55,7 +55,7 @@ def shuffled(count: int, **changes: object) -> Release:
     fields = {
         "epsilon": Epsilon(micro=owed),
         "delta": Delta.parse("0.000001"),
-        "local": Epsilon.parse("0.5"),
+        "local_epsilon": Epsilon.parse("0.5"),
         "reports": count,
         "bound": bound,
     }
@@ -63,7 +63,7 @@ def shuffled(count: int, **changes: object) -> Release:
 
 
 SHUFFLED = shuffled(10_000)
-SUMS = release_of(LaplaceNoise(epsilon=Epsilon.parse("1")))
+SUMS = release_of(LaplaceNoise.parse(epsilon="1"))
 
 
 def ledger_of(filter: Filter, *, recovery: bool = False) -> Ledger:
@@ -138,7 +138,7 @@ def test_a_shuffle_is_the_first_and_the_last_release_of_a_unit(
         {"epsilon": Epsilon.parse("0.6")},
         {"reports": 9_000},
         {"reports": 1},
-        {"local": Epsilon.parse("0.51")},
+        {"local_epsilon": Epsilon.parse("0.51")},
         {"delta": Delta.parse("0.0000001")},
         {"delta": Delta(atto=0)},
         {"bound": AmplificationBound.CLOSED},
@@ -151,7 +151,7 @@ def test_a_price_below_its_bound_can_neither_be_charged_nor_read_back(changes: d
     plain = release_to_plain(SHUFFLED)
     mechanism = plain["mechanisms"][0]
     for name, value in changes.items():
-        mechanism["local_epsilon" if name == "local" else name] = str(value)
+        mechanism[name] = str(value)
     with pytest.raises(BudgetError, match=r"owes|does not apply"):
         release_from_plain(plain)
 

@@ -16,7 +16,6 @@ from budget import (
     BudgetError,
     BudgetExhaustedError,
     Committed,
-    Epsilon,
     EpsilonDeltaFilter,
     JobKey,
     LaplaceNoise,
@@ -63,7 +62,7 @@ def commit(ledger: Ledger, result: Any, epsilon: str = "1", request: str = "r", 
     return ledger.commit(
         job=key,
         request_digest=hashlib.sha256(request.encode()).digest(),
-        release=release_of(LaplaceNoise(epsilon=Epsilon.parse(epsilon))),
+        release=release_of(LaplaceNoise.parse(epsilon=epsilon)),
         units=bytes(20),
         result=result,
     )
@@ -123,7 +122,7 @@ def test_settling_removes_what_was_not_paid_for(ledger: Ledger, tmp_path: Path) 
 def test_settling_publishes_what_was_paid_for_and_only_that(ledger: Ledger, tmp_path: Path) -> None:
     attempt, loser = stage(ledger, tmp_path / "out"), stage(ledger, tmp_path / "out", b"other")
     assert attempt.manifest is not None
-    ledger._commit(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)  # and here it dies
+    ledger._record(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)  # and here it dies
     abandon(attempt)
     abandon(loser)
     os.replace(attempt.path("summary-1-of-2"), tmp_path / "published")  # or even here, half way through
@@ -146,7 +145,7 @@ def test_settling_finishes_a_removal_that_was_cut_short(ledger: Ledger, tmp_path
 
 
 def release() -> Release:
-    return release_of(LaplaceNoise(epsilon=Epsilon.parse("1")))
+    return release_of(LaplaceNoise.parse(epsilon="1"))
 
 
 def test_settling_leaves_the_living_alone(ledger: Ledger, tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def test_asking_again_publishes_what_could_not_be_written_the_first_time(ledger:
 
 def test_publishing_waits_for_whoever_is_at_it(ledger: Ledger, tmp_path: Path) -> None:
     attempt = stage(ledger, tmp_path / "out")
-    ledger._commit(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)
+    ledger._record(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)
     asked = threading.Thread(target=commit, args=(ledger, b""))
     asked.start()
     assert attempt.manifest is not None
@@ -293,7 +292,7 @@ def test_settling_waits_for_a_commit_that_the_server_is_still_finishing(postgres
 
     dying = Ledger.open(Slow(postgres_dsn, schema="settling"), clock=ManualClock(), signer=signer, staging=staging)
     server = threading.Thread(
-        target=dying._commit, args=(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)
+        target=dying._record, args=(KEY, hashlib.sha256(b"r").digest(), release(), bytes(20), attempt)
     )
     server.start()
     assert inside.wait(30)

@@ -31,7 +31,7 @@ from budget.errors import FormatError, LedgerMismatchError, TermsError
 from budget.log.entries import entry_from_bytes
 
 TERMS = Terms(unit="report", bounds={"ara": Sensitivity(l1=100, l0=10), "paa": Sensitivity(l1=50, l0=50)})
-NOISE = (LaplaceNoise(epsilon=Epsilon.parse("1")),)
+NOISE = (LaplaceNoise.parse(epsilon="1"),)
 LOCAL = LocalReports(epsilon=Epsilon.parse("1"))
 FOUND = LaplaceDiscovery(epsilon=Epsilon.parse("1"), delta=Delta.parse("0.000001"))
 

@@ -77,7 +77,6 @@ def test_every_module_is_in_a_table() -> None:
         "service.sealed",
         "campaigns.compare",  # run --compare
         "campaigns.sweep",  # run --sweep
-        "local_dp.ldp",  # completed by local_dp.track
         "ledgers.reading",  # completed by ledgers.audit and ledgers.backup
         "ledgers.audit",
     }

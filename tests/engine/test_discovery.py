@@ -15,7 +15,7 @@ from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeyMask, KeySums
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import Contribution, KeySet, OpenedBatch, ReportBatch, Spans, encode_payload
-from budget import Delta, Epsilon, Sensitivity
+from budget import Delta, LaplaceDiscovery, LaplaceNoise, Sensitivity
 
 from .conftest import Maker, new_ledger
 
@@ -25,11 +25,7 @@ ALARM = 1e-6
 
 def plan_of(epsilon: str = "1", delta: str = "0.001", l1: int = 4, l0: int = 4) -> ReleasePlan:
     return ReleasePlan(
-        noise=Epsilon.parse(epsilon),
-        delta=Delta.parse(delta),
-        others=None,
-        sensitivity=Sensitivity(l1=l1, l0=l0),
-        discover=True,
+        mechanism=LaplaceDiscovery.parse(epsilon=epsilon, delta=delta), sensitivity=Sensitivity(l1=l1, l0=l0)
     )
 
 
@@ -102,7 +98,7 @@ def test_a_million_keys_without_a_contribution_that_counts_never_appear(kind: st
     request = JobRequest(
         job_request_id="discover",
         attribution_report_to="https://adtech.example",
-        noise=Epsilon.parse("1"),
+        mechanism=LaplaceNoise.parse(epsilon="1"),
         discovery=Discovery(delta=Delta.parse("0.000001"), mask=KeyMask.of(MASK)),
     )
     session = engine.begin(Scope(caller="adtech"), request, cleartext=True)
@@ -170,11 +166,7 @@ def test_opened_cleartext_is_what_the_cleartext_mode_reads(maker: Any) -> None:
 def test_the_threshold_of_a_job_is_that_of_algorithm_1(l1: int, l0: int) -> None:
     """τ = Λ₁(1 + ln(Λ₀/δ)/ε), rounded up: Λ₁ outside of the logarithm, Λ₀ inside."""
     plan = ReleasePlan(
-        noise=Epsilon.parse("2"),
-        delta=Delta.parse("0.00001"),
-        others=None,
-        sensitivity=Sensitivity(l1=l1, l0=l0),
-        discover=True,
+        mechanism=LaplaceDiscovery.parse(epsilon="2", delta="0.00001"), sensitivity=Sensitivity(l1=l1, l0=l0)
     )
     exact = l1 * (1 + math.log(l0 / 1e-5) / 2)
     assert plan.threshold == plan.discovered_noise.tau == math.ceil(exact)

@@ -10,7 +10,7 @@ import pytest
 from aggservice.engine import JobRequest, LocalEngine, PrivacyUnit, UnpaidError, ledger_terms
 from aggservice.wire import SharedInfo
 from aggservice.wire.report.units import report_unit, shared_id_unit
-from budget import Epsilon
+from budget import LaplaceNoise
 
 from .conftest import NOW_MS, ORIGIN, SCOPE, Maker
 
@@ -30,7 +30,10 @@ def test_every_unit_of_a_large_job_is_spent(
 
     def ask(job: str, epsilon: str, ids: tuple[int, ...] = IDS):  # type: ignore[no-untyped-def]
         request = JobRequest(
-            job_request_id=job, attribution_report_to=ORIGIN, noise=Epsilon.parse(epsilon), filtering_ids=ids
+            job_request_id=job,
+            attribution_report_to=ORIGIN,
+            mechanism=LaplaceNoise.parse(epsilon=epsilon),
+            filtering_ids=ids,
         )
         session = engine.begin(SCOPE, request)
         session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))

@@ -25,10 +25,10 @@ from aggservice.engine import (
 )
 from aggservice.engine.errors import ReportVersionError, TooManyBadReportsError
 from aggservice.engine.opening.coverage import PROTECTED
-from aggservice.engine.request import Discovery
+from aggservice.engine.request import Discovery, parse_mechanism
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api, Contribution, KeySet
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, Sensitivity, ZcdpFilter
+from budget import Delta, EpsilonDeltaFilter, GaussianNoise, LaplaceNoise, Sensitivity, ZcdpFilter
 
 NOW_S = 1_700_000_000
 ORIGIN = "https://adtech.example"
@@ -196,22 +196,27 @@ def test_a_newer_major_version_fails_the_whole_job(maker: Any, engine_of: Callab
 def test_a_job_pays_for_every_filtering_id_it_asks_for(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
     engine = engine_of(maker, noise=NoNoise())
     report = maker.report([Contribution(bucket=1, value=3), Contribution(bucket=1, value=40, filtering_id=7)])
-    first = run(engine, maker, request("a", filtering_ids=(0, 5), noise=Epsilon.parse("64")), [report])
+    first = run(engine, maker, request("a", filtering_ids=(0, 5), mechanism=LaplaceNoise.parse(epsilon="64")), [report])
     assert first.rows is not None and first.rows.to_dict() == {1: 3, 2: 0}
     assert first.receipted is not None and first.receipted.committed.entry.units.count == 2
     # The same report may be aggregated once for each disjoint set of ids, and 5 was paid for although absent.
-    second = run(engine, maker, request("b", filtering_ids=(7,), noise=Epsilon.parse("64")), [report])
+    second = run(engine, maker, request("b", filtering_ids=(7,), mechanism=LaplaceNoise.parse(epsilon="64")), [report])
     assert second.rows is not None and second.rows.to_dict() == {1: 40, 2: 0}
     for job, ids in (("c", (5,)), ("d", (0, 9)), ("e", (7,))):
         with pytest.raises(UnpaidError) as caught:
-            run(engine, maker, request(job, filtering_ids=ids, noise=Epsilon.parse("0.01")), [report])
+            run(
+                engine,
+                maker,
+                request(job, filtering_ids=ids, mechanism=LaplaceNoise.parse(epsilon="0.01")),
+                [report],
+            )
         assert (caught.value.count, caught.value.total) == (1, len(ids))
 
 
 def test_shared_id_mode_charges_what_reports_share(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
     engine = engine_of(maker, noise=NoNoise(), terms=ledger_terms(PrivacyUnit.SHARED_ID))
     reports = [maker.report({1: 1}) for _ in range(20)]
-    outcome = run(engine, maker, request("a", noise=Epsilon.parse("64")), reports)
+    outcome = run(engine, maker, request("a", mechanism=LaplaceNoise.parse(epsilon="64")), reports)
     assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 1
     # Another report of the same hour shares the budget.
     with pytest.raises(UnpaidError):
@@ -225,10 +230,10 @@ def test_requerying_until_the_budget_is_gone(maker: Any, engine_of: Callable[...
     engine = engine_of(maker)
     reports = [maker.report({1: 1}) for _ in range(30)]
     for job, epsilon in (("a", "16"), ("b", "32"), ("c", "16")):
-        run(engine, maker, request(job, noise=Epsilon.parse(epsilon)), reports)
+        run(engine, maker, request(job, mechanism=LaplaceNoise.parse(epsilon=epsilon)), reports)
     before = engine.ledger.checkpoint()
     with pytest.raises(UnpaidError) as caught:
-        run(engine, maker, request("d", noise=Epsilon.parse("0.01")), reports)
+        run(engine, maker, request("d", mechanism=LaplaceNoise.parse(epsilon="0.01")), reports)
     assert (caught.value.count, caught.value.total, len(caught.value.first)) == (30, 30, 20)
     assert engine.ledger.checkpoint() == before
 
@@ -240,13 +245,18 @@ def test_uses_and_deltas_run_out_like_epsilon(maker: Any, engine_of: Callable[..
     engine = engine_of(maker, ledger=ledger)
     reports = [maker.report({1: 1})]
     discovery = Discovery(delta=Delta.parse("0.000006"))
-    run(engine, maker, request("a", noise=Epsilon.parse("1"), discovery=discovery), reports)
+    run(engine, maker, request("a", mechanism=LaplaceNoise.parse(epsilon="1"), discovery=discovery), reports)
     with pytest.raises(UnpaidError):
-        run(engine, maker, request("b", noise=Epsilon.parse("1"), discovery=discovery), reports)
-    run(engine, maker, request("c", noise=Epsilon.parse("1")), reports)
-    run(engine, maker, request("d", noise=Epsilon.parse("1")), reports)
+        run(
+            engine,
+            maker,
+            request("b", mechanism=LaplaceNoise.parse(epsilon="1"), discovery=discovery),
+            reports,
+        )
+    run(engine, maker, request("c", mechanism=LaplaceNoise.parse(epsilon="1")), reports)
+    run(engine, maker, request("d", mechanism=LaplaceNoise.parse(epsilon="1")), reports)
     with pytest.raises(UnpaidError):
-        run(engine, maker, request("e", noise=Epsilon.parse("1")), reports)
+        run(engine, maker, request("e", mechanism=LaplaceNoise.parse(epsilon="1")), reports)
 
 
 def test_the_same_job_id_gives_the_same_summary_and_another_request_is_refused(
@@ -261,7 +271,7 @@ def test_the_same_job_id_gives_the_same_summary_and_another_request_is_refused(
     assert again.rows.to_dict() == first.rows.to_dict()
     assert again.header == first.header
     with pytest.raises(JobIdTakenError):
-        run(engine, maker, request(noise=Epsilon.parse("1")), reports)
+        run(engine, maker, request(mechanism=LaplaceNoise.parse(epsilon="1")), reports)
 
 
 def test_a_cancelled_job_leaves_nothing(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -333,14 +343,14 @@ def test_a_report_beyond_the_bounds_of_its_api_is_a_bad_report(
 def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
     engine = engine_of(maker, noise=NoNoise())
     reports = [maker.report({1: 5, 3: 9, 4: 2})]
-    outcome = run(engine, maker, request("a", others=Epsilon.parse("2.5")), reports)
+    outcome = run(engine, maker, request("a", others=LaplaceNoise.parse(epsilon="2.5")), reports)
     assert outcome.header.others == 11
     assert outcome.receipted is not None
     assert outcome.receipted.committed.entry.cost.loss_micro == 12_500_000
     small = ledger_terms(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=10, l0=3)})
     engine = engine_of(maker, noise=NoNoise(), terms=small)
     discovery = Discovery(delta=Delta.parse("0.000001"))
-    asked = request("b", others=Epsilon.parse("1"), discovery=discovery)
+    asked = request("b", others=LaplaceNoise.parse(epsilon="1"), discovery=discovery)
     outcome = run(engine, maker, asked, [maker.report({1: 5, 3: 4, 4: 1}), *(maker.report({3: 9}) for _ in range(10))])
     tau = outcome.header.statement.threshold
     assert 1 < tau < 94
@@ -355,14 +365,14 @@ def test_gaussian_noise_needs_a_zcdp_ledger(maker: Any, engine_of: Callable[...,
 
     reports = [maker.report({1: 1})]
     with pytest.raises(MechanismNotAllowedError):
-        run(engine_of(maker), maker, request(noise=Rho.parse("0.5")), reports)
+        run(engine_of(maker), maker, request(mechanism=GaussianNoise.parse(rho="0.5")), reports)
     engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2")))
-    outcome = run(engine, maker, request("g", noise=Rho.parse("0.5")), reports)
+    outcome = run(engine, maker, request("g", mechanism=GaussianNoise.parse(rho="0.5")), reports)
     assert outcome.header.statement.mechanism == "discrete_gaussian"
     assert float(outcome.header.statement.noise_standard_deviation) == pytest.approx(65_536, rel=1e-5)
-    run(engine, maker, request("l", noise=Epsilon.parse("1.5")), reports)  # costs 1.125
+    run(engine, maker, request("l", mechanism=LaplaceNoise.parse(epsilon="1.5")), reports)  # costs 1.125
     with pytest.raises(UnpaidError):
-        run(engine, maker, request("m", noise=Epsilon.parse("1")), reports)
+        run(engine, maker, request("m", mechanism=LaplaceNoise.parse(epsilon="1")), reports)
 
 
 def test_a_rho_too_large_for_the_sensitivity_is_refused_by_name(
@@ -373,7 +383,7 @@ def test_a_rho_too_large_for_the_sensitivity_is_refused_by_name(
     terms = ledger_terms(sensitivities={api: Sensitivity(l1=1, l0=1) for api in Api})
     engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2000"), terms=terms))
     with pytest.raises(InvalidJobError, match="Λ₁ = 1"):
-        run(engine, maker, request("g", noise=Rho.parse("100")), [maker.report({1: 1})])
+        run(engine, maker, request("g", mechanism=GaussianNoise.parse(rho="100")), [maker.report({1: 1})])
     assert engine.ledger.checkpoint().entries == 1
 
 
@@ -390,7 +400,7 @@ def test_a_debug_run_shows_true_values_and_charges_nothing(maker: Any, engine_of
     assert not outcome.header.statement.private
     text = outcome.header.statement.text
     assert "This protects nobody" in text and "ε*" not in text and "between neighbours" not in text
-    run(engine, maker, request("spend", noise=Epsilon.parse("64")), reports)
+    run(engine, maker, request("spend", mechanism=LaplaceNoise.parse(epsilon="64")), reports)
     again = run(engine, maker, request("debug", debug_run=True), reports)
     assert again.header.return_code == ReturnCode.DEBUG_SUCCESS_WITH_PRIVACY_BUDGET_EXHAUSTED
 
@@ -416,7 +426,7 @@ def test_a_statement_says_the_total_and_what_it_assumes(maker: Any, engine_of: C
     assert "private within ε* = 12.5, δ* = 0.001. Assumed: clients keep the stated bounds" in text
     assert "random bits stay secret" in text and "one source of one browser" in text
     engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="2")))
-    text = run(engine, maker, request(noise=Rho.parse("0.5")), reports).header.statement.text
+    text = run(engine, maker, request(mechanism=GaussianNoise.parse(rho="0.5")), reports).header.statement.text
     assert "private within ρ* = 2, δ* = 0.00001" in text
 
 
@@ -441,3 +451,29 @@ def test_shards_have_the_names_of_the_deployed_service(tmp_path: Path) -> None:
     shards = AvroShards(prefix=tmp_path / "summary.avro", rows_per_shard=1)
     assert shards.names(2) == ("summary-1-of-2.avro", "summary-2-of-2.avro")
     assert shards.names(12)[8:10] == ("summary-09-of-12.avro", "summary-10-of-12.avro")
+
+
+@pytest.mark.parametrize("parameters", [{"cls": "x"}, {"self": "x"}, {"epsilon": "1", "cls": "2"}, {}])
+def test_a_named_mechanism_with_other_parameters_is_an_invalid_job(parameters: dict[str, str]) -> None:
+    with pytest.raises(InvalidJobError):
+        parse_mechanism("discrete_laplace", parameters)
+
+
+def test_jobs_with_different_noise_are_different_requests() -> None:
+    class Other(LaplaceNoise):
+        __slots__ = ()
+        name = "other_noise"
+
+    asked = [
+        LaplaceNoise.parse(epsilon="1"),
+        Other.parse(epsilon="1"),
+        GaussianNoise.parse(rho="1"),
+        GaussianNoise.parse(rho="1", delta="0.1"),
+    ]
+    assert [one.job_form for one in asked] == [
+        ("laplace", "1"),
+        ("other_noise", "epsilon=1"),
+        ("gaussian", "1"),
+        ("discrete_gaussian", "rho=1,delta=0.1"),
+    ]
+    assert len({request(mechanism=one).digest() for one in asked}) == 4

@@ -11,14 +11,20 @@ import pytest
 
 from aggservice.engine import JobRequest, LocalEngine, ledger_terms
 from aggservice.engine.release.debug import regular_rows
-from aggservice.engine.release.noise import Noise, ReleasePlan, release
+from aggservice.engine.release.noise import ReleasePlan, release
 from aggservice.engine.release.result import Rows
 from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import SumColumns
-from aggservice.mechanisms import DiscreteGaussian, DiscreteLaplace, TruncatedDiscreteLaplace, discovery_threshold
+from aggservice.mechanisms import (
+    DiscreteGaussian,
+    DiscreteLaplace,
+    NoiseLaw,
+    TruncatedDiscreteLaplace,
+    discovery_threshold,
+)
 from aggservice.wire import Api
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
-from budget import Delta, Epsilon, Rho, Sensitivity, ZcdpFilter
+from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Sensitivity, ZcdpFilter
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 
@@ -31,9 +37,9 @@ class Asked:
     """Notes each law and how often it is drawn from; draws zeros."""
 
     def __init__(self) -> None:
-        self.laws: list[tuple[Noise, int]] = []
+        self.laws: list[tuple[NoiseLaw, int]] = []
 
-    def draw(self, noise: Noise, size: int) -> np.ndarray:
+    def draw(self, noise: NoiseLaw, size: int) -> np.ndarray:
         self.laws.append((noise, size))
         return np.zeros(size, dtype=np.int64)
 
@@ -58,27 +64,33 @@ def test_declared_keys_and_the_others_total(
 ) -> None:
     if epsilon == "64" and others:
         epsilon = "63.75"
-    more = None if others is None else Epsilon.parse(others)
-    noise, entry = asked_of(maker, engine_of, noise=Epsilon.parse(epsilon), others=more)
+    more = None if others is None else LaplaceNoise.parse(epsilon=others)
+    noise, entry = asked_of(maker, engine_of, mechanism=LaplaceNoise.parse(epsilon=epsilon), others=more)
     own = DiscreteLaplace(epsilon_micro=Epsilon.parse(epsilon).micro, sensitivity=BOTH.l1)
-    rest = [] if more is None else [(DiscreteLaplace(epsilon_micro=more.micro, sensitivity=BOTH.l1), 1)]
+    rest = [] if more is None else [(DiscreteLaplace(epsilon_micro=more.pure_micro, sensitivity=BOTH.l1), 1)]
     assert noise.laws == [*rest, (own, 2)]
-    assert entry.cost.loss_micro == Epsilon.parse(epsilon).micro + (0 if more is None else more.micro)
+    assert entry.cost.loss_micro == Epsilon.parse(epsilon).micro + (0 if more is None else more.pure_micro)
     assert entry.cost.delta_atto == 0
 
 
 @pytest.mark.parametrize("others", [None, "2"])
 def test_discovered_keys(maker: Maker, engine_of: EngineOf, others: str | None) -> None:
     delta = Delta.parse("0.000003")
-    more = None if others is None else Epsilon.parse(others)
-    noise, entry = asked_of(maker, engine_of, noise=Epsilon.parse("5"), discovery=Discovery(delta=delta), others=more)
+    more = None if others is None else LaplaceNoise.parse(epsilon=others)
+    noise, entry = asked_of(
+        maker,
+        engine_of,
+        mechanism=LaplaceNoise.parse(epsilon="5"),
+        discovery=Discovery(delta=delta),
+        others=more,
+    )
     tau = discovery_threshold(epsilon_micro=5_000_000, delta_atto=delta.atto, l0=BOTH.l0, l1=BOTH.l1)
     own = DiscreteLaplace(epsilon_micro=5_000_000, sensitivity=BOTH.l1)
     found = TruncatedDiscreteLaplace(epsilon_micro=5_000_000, sensitivity=BOTH.l1, tau=tau)
-    rest = [] if more is None else [(DiscreteLaplace(epsilon_micro=more.micro, sensitivity=BOTH.l1), 1)]
+    rest = [] if more is None else [(DiscreteLaplace(epsilon_micro=more.pure_micro, sensitivity=BOTH.l1), 1)]
     assert noise.laws == [*rest, (own, 2), (found, 3)]
     assert (entry.cost.loss_micro, entry.cost.delta_atto) == (
-        5_000_000 + (0 if more is None else more.micro),
+        5_000_000 + (0 if more is None else more.pure_micro),
         delta.atto,
     )
 
@@ -89,11 +101,14 @@ def test_a_total_has_its_draw_whatever_it_is(discovery: Discovery | None, true: 
     """A total of nothing without noise would tell that nobody contributed to any other key."""
 
     class Sevens:
-        def draw(self, noise: Noise, size: int) -> np.ndarray:
+        def draw(self, noise: NoiseLaw, size: int) -> np.ndarray:
             return np.full(size, 7, dtype=np.int64)
 
     asked = JobRequest(
-        job_request_id="job", attribution_report_to=ORIGIN, others=Epsilon.parse("1"), discovery=discovery
+        job_request_id="job",
+        attribution_report_to=ORIGIN,
+        others=LaplaceNoise.parse(epsilon="1"),
+        discovery=discovery,
     )
     plan = ReleasePlan.of(asked, ledger_terms(sensitivities=BOUNDS), {Api.ATTRIBUTION_REPORTING: 1})
     keys = np.arange(2, dtype=np.uint64)
@@ -104,7 +119,7 @@ def test_a_total_has_its_draw_whatever_it_is(discovery: Discovery | None, true: 
 
 
 def test_gaussian_noise(maker: Maker, engine_of: EngineOf) -> None:
-    noise, entry = asked_of(maker, engine_of, rho=True, noise=Rho.parse("0.5"))
+    noise, entry = asked_of(maker, engine_of, rho=True, mechanism=GaussianNoise.parse(rho="0.5"))
     assert noise.laws == [(DiscreteGaussian(variance_parameter=Fraction(BOTH.l1**2)), 2)]
     assert entry.cost.loss_micro == 500_000
 
@@ -113,7 +128,7 @@ def test_a_noisy_sum_is_the_sum_and_its_own_draw(maker: Maker, engine_of: Engine
     """Each row has a draw of its own: none is left out, none is used twice."""
 
     class Counting(Asked):
-        def draw(self, noise: Noise, size: int) -> np.ndarray:
+        def draw(self, noise: NoiseLaw, size: int) -> np.ndarray:
             before = sum(count for _, count in self.laws)
             super().draw(noise, size)
             return np.int64(1000) ** 2 * np.arange(before + 1, before + size + 1)
@@ -122,8 +137,8 @@ def test_a_noisy_sum_is_the_sum_and_its_own_draw(maker: Maker, engine_of: Engine
     asked = JobRequest(
         job_request_id="job",
         attribution_report_to=ORIGIN,
-        noise=Epsilon.parse("10"),
-        others=Epsilon.parse("1"),
+        mechanism=LaplaceNoise.parse(epsilon="10"),
+        others=LaplaceNoise.parse(epsilon="1"),
         discovery=Discovery(delta=Delta.parse("0.000003")),
     )
     session = engine.begin(SCOPE, asked)
@@ -146,9 +161,9 @@ def test_a_debug_run_shows_a_real_summary_with_noise() -> None:
         unnoised=np.array([5, 1, 2]),
         annotations=np.array([IN_DOMAIN | IN_REPORTS, IN_REPORTS, IN_REPORTS], dtype=np.uint8),
     )
-    found = {"noise": Epsilon.parse("1"), "others": None, "sensitivity": Sensitivity(l1=100, l0=1)}
-    declared = ReleasePlan(**found, delta=Delta(atto=0), discover=False)
+    bounds = Sensitivity(l1=100, l0=1)
+    declared = ReleasePlan(mechanism=LaplaceNoise.parse(epsilon="1"), sensitivity=bounds)
     assert regular_rows(rows, declared).to_dict() == {0: 17}
-    discovering = ReleasePlan(**found, delta=Delta.parse("0.000335"), discover=True)
+    discovering = ReleasePlan(mechanism=LaplaceDiscovery.parse(epsilon="1", delta="0.000335"), sensitivity=bounds)
     assert discovering.threshold == 901
     assert regular_rows(rows, discovering).to_dict() == {0: 17, 2: 902}

@@ -48,7 +48,7 @@ if __name__ == "__main__":
                                terms=ledger_terms())
         # Fill SQLite's page cache, which is bounded, so that its growth is not taken for the reports'.
         units = np.sort(np.frombuffer(bits.read(20 * 1_500_000), dtype="V20")).view(np.uint8).reshape(-1, 20)
-        release = ledger.terms.release(LaplaceNoise(epsilon=Epsilon.parse("1")), covers={"attribution-reporting": 1})
+        release = ledger.terms.release(LaplaceNoise.parse(epsilon="1"), covers={"attribution-reporting": 1})
         ledger.commit(job=JobKey(caller="b", job_id="b"), request_digest=bytes(32), release=release,
                       units=UnitSet.of(units), result=b"")
         del units

@@ -23,7 +23,6 @@ from aggservice.engine import (
 )
 from aggservice.engine.errors import DomainError
 from aggservice.engine.jobs import histogram as histogram_module
-from aggservice.engine.jobs import histogram_checks as checks_module
 from aggservice.engine.release import charging as charging_module
 from aggservice.engine.release import output as output_module
 from aggservice.engine.release.charging import find_result
@@ -32,7 +31,7 @@ from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeySums
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging, verify_store
+from budget import Delta, EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer, Staging, verify_store
 from budget.errors import StoreError
 
 from .conftest import NOW_MS, SCOPE, Maker
@@ -42,7 +41,7 @@ EngineOf = Callable[..., LocalEngine]
 
 
 def run(engine: LocalEngine, maker: Maker, job: str, destination: Destination | None = None, **changes: Any) -> Outcome:
-    changes = {"noise": Epsilon.parse("40"), **changes}
+    changes = {"mechanism": LaplaceNoise.parse(epsilon="40"), **changes}
     session = engine.begin(SCOPE, request(job, **changes), destination=destination)
     session.declare(np.zeros(2, dtype=np.uint64), np.array([1, 2], dtype=np.uint64))
     session.add(maker.batch([maker.kept]))  # type: ignore[attr-defined]
@@ -175,7 +174,7 @@ def test_a_store_without_room_for_the_rows_is_paid_for_and_one_without_any_room_
         run(engine, prepared, "job", discovery=discovery)
     assert engine.ledger.checkpoint().entries == 1
     store.room = 1 << 30
-    whole = len(run(engine, prepared, "size", noise=Epsilon.parse("0.1")).receipted.committed.result)  # type: ignore[union-attr]
+    whole = len(run(engine, prepared, "size", mechanism=LaplaceNoise.parse(epsilon="0.1")).receipted.committed.result)  # type: ignore[union-attr]
     store.room = whole - 10
     with pytest.raises(PaidFailureError) as caught:
         run(engine, prepared, "job")
@@ -246,7 +245,7 @@ def test_found_keys_do_not_count_against_what_a_job_may_discover(
     for contributions in ({}, {key: 1 for key in range(1, 11)}):
         batch = maker.batch([maker.report(contributions)])
         room = (int(batch.payloads.stops[0]) + int(junk.payloads.stops[0])) // SMALLEST_CONTRIBUTION_BYTES
-        monkeypatch.setattr(checks_module, "MOST_KEYS", room)
+        monkeypatch.setattr(histogram_module, "MOST_KEYS", room)
         asked = request("found", discovery=Discovery(delta=Delta.parse("0.000001")))
         session = engine_of(maker).begin(SCOPE, asked)
         session.add(batch)

@@ -28,7 +28,7 @@ from aggservice.engine.request import Discovery
 from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
 from aggservice.wire import KeySet
 from aggservice.wire.hpke.summaries import histogram_columns, open_document, open_totals
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging
+from budget import Delta, EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer, Staging
 from budget.files.staging import Attempt, Manifest
 from ldp_client import columns_of
 
@@ -67,7 +67,7 @@ def staged(maker: Maker, folder: Path) -> Ledger:
 
 def test_the_sums_are_inside_and_the_ledger_keeps_what_was_sealed(maker: Any, engine_of: EngineOf) -> None:
     engine = engine_of(maker, noise=NoNoise())
-    asks = asked(others=Epsilon.parse("1"))
+    asks = asked(others=LaplaceNoise.parse(epsilon="1"))
     outcome = run(engine, maker, asks, [maker.report({1: 5, 3: 9}), maker.report({1: 7})])
     assert rows_of(outcome) == {1: 12, 2: 0}
     totals = base64.b64decode(outcome.header.sealed_totals)
@@ -96,7 +96,9 @@ def test_sizes_follow_from_the_number_of_rows(maker: Any, engine_of: EngineOf) -
     sizes = set()
     for value in (1, 65_530):
         engine = engine_of(maker, noise=NoNoise())
-        outcome = run(engine, maker, asked(others=Epsilon.parse("1")), [maker.report({1: value, 2**100: 3})])
+        outcome = run(
+            engine, maker, asked(others=LaplaceNoise.parse(epsilon="1")), [maker.report({1: value, 2**100: 3})]
+        )
         assert outcome.sealed is not None
         sizes.add((len(outcome.sealed), len(outcome.header.sealed_totals)))
     assert len(sizes) == 1

@@ -15,9 +15,9 @@ from aggservice.engine import InlineOpener, JobRequest, LocalEngine, UnpaidError
 from aggservice.engine.jobs import shuffle as shuffle_job
 from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.request import Discovery
-from aggservice.engine.shuffle.rows import random_order
+from aggservice.engine.shuffle import random_order
 from aggservice.mechanisms import Bits, SecureBits
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Rho, ZcdpFilter
+from budget import Delta, EpsilonDeltaFilter, GaussianNoise, LaplaceNoise, ZcdpFilter
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 from .test_shuffle_job import job as shuffle_request
@@ -29,7 +29,7 @@ KEYS = 64
 """As many draws at a scale of 65,536 are equal twice with a chance below 10⁻³⁰⁰."""
 KINDS: dict[str, dict[str, Any]] = {
     "laplace": {},
-    "gaussian": {"noise": Rho.parse("0.5")},
+    "gaussian": {"mechanism": GaussianNoise.parse(rho="0.5")},
     "discovery": {"discovery": Discovery(delta=Delta.parse("0.000001"))},
     "debug": {"debug_run": True},
 }
@@ -37,7 +37,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def drawn(engine: LocalEngine, maker: Maker, job: str, reports: list[Any], **asked: Any) -> list[int]:
     """Return the metrics of a job over 64 declared keys."""
-    request = JobRequest(job_request_id=job, attribution_report_to=ORIGIN, **{"noise": Epsilon.parse("1"), **asked})
+    request = JobRequest(
+        job_request_id=job, attribution_report_to=ORIGIN, **{"mechanism": LaplaceNoise.parse(epsilon="1"), **asked}
+    )
     session = engine.begin(SCOPE, request)
     session.declare(np.zeros(KEYS, dtype=np.uint64), np.arange(KEYS, dtype=np.uint64))
     session.add(maker.batch(reports))
@@ -92,7 +94,7 @@ def test_noise_that_was_drawn_for_a_refused_job_is_never_seen(maker: Maker) -> N
 
     engine = engine_with(maker, noise_of)
     poor, fresh = maker.report({1: 5}), maker.report({1: 5})
-    drawn(engine, maker, "spend", [poor], noise=Epsilon.parse("64"))
+    drawn(engine, maker, "spend", [poor], mechanism=LaplaceNoise.parse(epsilon="64"))
     with pytest.raises(UnpaidError):
         drawn(engine, maker, "job", [poor])
     drawn(engine, maker, "job", [fresh])

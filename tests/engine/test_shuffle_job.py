@@ -30,8 +30,7 @@ from aggservice.engine import (
 )
 from aggservice.engine.errors import DomainError, TooManyBadReportsError
 from aggservice.engine.opening.counts import NO_DEVICE_TOKEN, OTHER_RANDOMIZER
-from aggservice.engine.shuffle.plan import ShufflePlan
-from aggservice.engine.shuffle.rows import random_order
+from aggservice.engine.shuffle import ShufflePlan, random_order
 from aggservice.mechanisms import (
     AmplificationBound,
     SecureBits,
@@ -41,12 +40,10 @@ from aggservice.mechanisms import (
     small_epsilon,
 )
 from aggservice.wire import AggregatableReport, Api, Randomizer, SharedInfo
-from aggservice.wire.report.device_tokens import sign_token
-from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKey, RegistryKeyPair, sign_token
 from aggservice.wire.report.units import report_unit
 from budget import Delta, EpsilonDeltaFilter, LocalReports, ShuffledReports, ZcdpFilter, verify_store
 from ldp_client import columns_of, l_grr, loloha, randomized_response, randomizer_of, seal_report
-from ldp_client.wire.reports import decode_report
 
 from .conftest import ORIGIN, SCOPE, Maker, new_ledger
 
@@ -201,7 +198,7 @@ def test_a_later_report_finds_the_first_one_and_that_was_paid_for(maker: Maker, 
     monday = [device.report(index % 12) for index, device in enumerate(devices)]
     outcome = run(engine, maker, sealed(maker, monday, protocol), job(randomizer=randomizer_of(protocol)))
     assert outcome.shuffled is not None and outcome.receipted is not None
-    released = [decode_report(protocol, row) for row in outcome.shuffled.to_list()]
+    released = [protocol.decode(row) for row in outcome.shuffled.to_list()]
     found = 0
     for index in range(20):
         tuesday = devices[index].report(3)

@@ -11,7 +11,7 @@ from aggservice.engine.release.noise import release
 from aggservice.engine.tables.report_ids import ReportIds
 from aggservice.engine.tables.sums import KeyMask, KeySums
 from aggservice.engine.tables.units import UnitList
-from budget import Delta, Epsilon, Sensitivity
+from budget import LaplaceNoise, Sensitivity
 from twins.engine_tables import fresh_twin, sums_twin, units_twin
 
 WORD = (1 << 64) - 1
@@ -87,11 +87,9 @@ def test_noisy_sums_end_at_the_ends_of_64_bits_and_no_error_tells() -> None:
             return np.full(size, (1 << 63) - 1, dtype=np.int64)
 
     plan = ReleasePlan(
-        noise=Epsilon.parse("1"),
-        delta=Delta(atto=0),
-        others=Epsilon.parse("1"),
+        mechanism=LaplaceNoise.parse(epsilon="1"),
+        others=LaplaceNoise.parse(epsilon="1"),
         sensitivity=Sensitivity(),
-        discover=False,
     )
     sums = KeySums(salt=1)
     sums.declare(*split([9, 10]))

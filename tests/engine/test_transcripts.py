@@ -21,12 +21,18 @@ import numpy as np
 import pytest
 
 from aggservice.engine import InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope, UnpaidError, ledger_terms
-from aggservice.engine.release.noise import Noise
 from aggservice.engine.request import Discovery
-from aggservice.mechanisms import DiscreteLaplace, Real, SeededBits, TruncatedDiscreteLaplace, discovery_threshold
-from aggservice.mechanisms.threshold import truncated_delta
+from aggservice.mechanisms import (
+    DiscreteLaplace,
+    NoiseLaw,
+    Real,
+    SeededBits,
+    TruncatedDiscreteLaplace,
+    discovery_threshold,
+)
+from aggservice.mechanisms.laplace import truncated_delta
 from aggservice.wire import Api, ReportBatch
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Sensitivity, Spend
+from budget import Delta, Epsilon, EpsilonDeltaFilter, LaplaceNoise, Sensitivity, Spend
 
 from .conftest import Maker, new_ledger
 
@@ -59,7 +65,7 @@ class Query:
         return JobRequest(
             job_request_id=f"query-{number}",
             attribution_report_to="https://adtech.example",
-            noise=Epsilon.parse(self.epsilon),
+            mechanism=LaplaceNoise.parse(epsilon=self.epsilon),
             discovery=Discovery(delta=Delta.parse(self.delta)) if self.delta else None,
         )
 
@@ -68,9 +74,9 @@ class Recorder:
     """Notes which laws the engine draws from; draws zeros."""
 
     def __init__(self) -> None:
-        self.asked: list[Noise] = []
+        self.asked: list[NoiseLaw] = []
 
-    def draw(self, noise: Noise, size: int) -> np.ndarray:
+    def draw(self, noise: NoiseLaw, size: int) -> np.ndarray:
         self.asked += [noise] * size
         return np.zeros(size, dtype=np.int64)
 
@@ -81,12 +87,12 @@ class Script:
     def __init__(self, draws: tuple[int, ...]) -> None:
         self._draws = list(draws)
 
-    def draw(self, noise: Noise, size: int) -> np.ndarray:
+    def draw(self, noise: NoiseLaw, size: int) -> np.ndarray:
         taken, self._draws = self._draws[:size], self._draws[size:]
         return np.array(taken, dtype=np.int64)
 
 
-def support(noise: Noise) -> list[tuple[int, Decimal]]:
+def support(noise: NoiseLaw) -> list[tuple[int, Decimal]]:
     """Return every draw with its probability; beyond ±R the two tails are one draw each, which clamping makes exact."""
     if isinstance(noise, TruncatedDiscreteLaplace):
         return [(x, exact(noise.pmf(x))) for x in range(-noise.tau, noise.tau + 1)]
@@ -314,13 +320,11 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise of half the scale, everywhere."""
 
     def declared(plan: ReleasePlan) -> DiscreteLaplace:
-        assert isinstance(plan.noise, Epsilon)
-        return DiscreteLaplace(epsilon_micro=2 * plan.noise.micro, sensitivity=plan.sensitivity.l1)
+        return DiscreteLaplace(epsilon_micro=2 * plan.mechanism.pure_micro, sensitivity=plan.sensitivity.l1)
 
     def discovered(plan: ReleasePlan) -> TruncatedDiscreteLaplace:
-        assert isinstance(plan.noise, Epsilon)
         return TruncatedDiscreteLaplace(
-            epsilon_micro=2 * plan.noise.micro, sensitivity=plan.sensitivity.l1, tau=plan.threshold
+            epsilon_micro=2 * plan.mechanism.pure_micro, sensitivity=plan.sensitivity.l1, tau=plan.threshold
         )
 
     monkeypatch.setattr(ReleasePlan, "declared_noise", property(declared))
@@ -340,9 +344,8 @@ def lower_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     stated = ReleasePlan.parameters
 
     def discovered(plan: ReleasePlan) -> TruncatedDiscreteLaplace:
-        assert isinstance(plan.noise, Epsilon)
         return TruncatedDiscreteLaplace(
-            epsilon_micro=plan.noise.micro, sensitivity=plan.sensitivity.l1, tau=right(plan)
+            epsilon_micro=plan.mechanism.pure_micro, sensitivity=plan.sensitivity.l1, tau=right(plan)
         )
 
     monkeypatch.setattr(ReleasePlan, "discovered_noise", property(discovered))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ParameterError
-from aggservice.mechanisms.chaining import basic_chain, chain, second_step, small_chain, tight_chain
+from aggservice.mechanisms.composition import basic_chain, chain, second_step, small_chain, tight_chain
 from twins.channel import channel_epsilon
 
 EPSILON = st.floats(min_value=1e-6, max_value=30)

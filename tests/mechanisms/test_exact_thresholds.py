@@ -12,8 +12,7 @@ import mpmath
 import pytest
 
 from aggservice.mechanisms import DiscreteGaussian, DiscreteLaplace, TruncatedDiscreteLaplace, discovery_threshold
-from aggservice.mechanisms.bernoulli import bernoulli_batch, bernoulli_exp
-from aggservice.mechanisms.uniform import uniform_below, uniform_below_batch
+from aggservice.mechanisms.bernoulli import bernoulli_batch, bernoulli_exp, uniform_below, uniform_below_batch
 
 from .test_words_and_twins import ListedBits
 

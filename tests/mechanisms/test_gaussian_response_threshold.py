@@ -20,7 +20,7 @@ from aggservice.mechanisms import (
     exp,
 )
 from aggservice.mechanisms.composition import advanced_epsilon
-from aggservice.mechanisms.threshold import ATTO, truncated_delta
+from aggservice.mechanisms.laplace import ATTO, truncated_delta
 from stated import assert_frequencies
 from twins.composition import epsilon_of_zcdp, rho_of_pure
 from twins.response import RandomizedResponse

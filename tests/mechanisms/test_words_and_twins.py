@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, Real, SeededBits, exp
-from aggservice.mechanisms.bernoulli import bernoulli_kernel, bernoulli_twin, threshold_word
+from aggservice.mechanisms.bernoulli import (
+    bernoulli_kernel,
+    bernoulli_twin,
+    threshold_word,
+    uniform_kernel,
+    uniform_twin,
+)
 from aggservice.mechanisms.gaussian import acceptance, gaussian_kernel, gaussian_twin, shape_of
 from aggservice.mechanisms.geometric import digits_of, laplace_kernel
 from aggservice.mechanisms.laplace import laplace_twin, sample_laplace
-from aggservice.mechanisms.uniform import uniform_kernel, uniform_twin
 from aggservice.mechanisms.words import Progress, Tape, below, fill
 from twins.response import RandomizedResponse, response_kernel, response_twin
 

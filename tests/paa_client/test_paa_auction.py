@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.wire.device import CallError
 from paa_client import Auction, BaseValue, Bid, Browser, Config, InterestGroup, Score, Signal, chromium, specification
-from paa_client.auction.signals import MAX_BUCKET, MAX_VALUE, Measurements, RejectReason, resolve_signal
-from paa_client.config import GCP_COORDINATOR, Api, Rules
-from paa_client.errors import CallError, WorkletTypeError
+from paa_client.auction.participants import MAX_BUCKET, MAX_VALUE, Measurements, RejectReason, resolve_signal
+from paa_client.config import GCP_COORDINATOR, ContextType, Rules
+from paa_client.effects import WorkletTypeError
 from paa_client.reporting.contributions import Cause
 
 SELLER = "https://seller.example"
@@ -32,7 +33,7 @@ def contents(browser: Browser) -> dict[str, list[tuple[int, int]]]:
     """Contributions by reporting origin, of everything that is queued and not a debug copy."""
     made: dict[str, list[tuple[int, int]]] = {}
     for _, _, delivery in sorted(browser._queue, key=lambda item: item[1]):
-        assert delivery.report.api is Api.PROTECTED_AUDIENCE
+        assert delivery.report.api is ContextType.PROTECTED_AUDIENCE
         if not delivery.debug_copy:
             rows = made.setdefault(delivery.report.reporting_origin, [])
             rows += [(c.bucket, c.value) for c in delivery.report.contributions]

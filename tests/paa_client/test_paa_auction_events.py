@@ -8,7 +8,7 @@ import pytest
 
 from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Auction, Browser, Config, InterestGroup, Signal, chromium, specification
-from paa_client.errors import WorkletTypeError
+from paa_client.effects import WorkletTypeError
 
 from .test_paa_auction import BUYERS, SELLER, bidder, contents, make_browser, score_by_bid
 

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SeededBits
-from paa_client import Auction, Browser, Contribution, InterestGroup, specification
-from paa_client.config import Api, Rules
-from paa_client.errors import WorkletError
+from paa_client import Auction, Browser, HistogramContribution, InterestGroup, specification
+from paa_client.config import ContextType, Rules
+from paa_client.effects import WorkletError
 from paa_client.origins import site_of
 from paa_client.reporting.budgets import Budgeter, BudgetRequest, Reservations, Usage
 from paa_client.reporting.contributions import Cause
@@ -24,9 +24,9 @@ SITE = "https://ad.example"
 
 
 def ask(
-    budgeter: Budgeter, minute: int, *values: int, consume: bool = True, api: Api = Api.SHARED_STORAGE
+    budgeter: Budgeter, minute: int, *values: int, consume: bool = True, api: ContextType = ContextType.SHARED_STORAGE
 ) -> list[Cause | None]:
-    requests = [BudgetRequest(Contribution(1, value)) for value in values]
+    requests = [BudgetRequest(HistogramContribution(1, value)) for value in values]
     return budgeter.query(requests, SITE, api, minute * MINUTE_MS, consume=consume)
 
 
@@ -51,10 +51,10 @@ def test_a_day_is_the_current_minute_and_the_1439_before() -> None:
 def test_one_denied_contribution_does_not_deny_the_next_and_tests_spend_nothing() -> None:
     budgeter = Budgeter(smaller_budget=100, larger_budget=100)
     assert ask(budgeter, 0, 60, 50, 40, 1, consume=False) == [None, Cause.TEN_MINUTES, None, Cause.TEN_MINUTES]
-    assert budgeter.used(SITE, Api.SHARED_STORAGE, 0) == (0, 0)
+    assert budgeter.used(SITE, ContextType.SHARED_STORAGE, 0) == (0, 0)
     assert ask(budgeter, 0, 60, 50, 40, 1) == [None, Cause.TEN_MINUTES, None, Cause.TEN_MINUTES]
-    assert budgeter.used(SITE, Api.SHARED_STORAGE, 0) == (100, 100)
-    assert ask(budgeter, 0, 100, api=Api.PROTECTED_AUDIENCE) == [None], "each API has its own"
+    assert budgeter.used(SITE, ContextType.SHARED_STORAGE, 0) == (100, 100)
+    assert ask(budgeter, 0, 100, api=ContextType.PROTECTED_AUDIENCE) == [None], "each API has its own"
     budgeter.forget(SITE)
     assert ask(budgeter, 0, 100) == [None]
 
@@ -109,8 +109,8 @@ def test_named_budgets_are_fractions_of_both_windows_and_the_rest_is_for_the_unn
     reserved = Reservations({"a": Fraction(1, 2), "b": Fraction(1, 8)})
 
     def use(minute: int, name: str | None, value: int, reservations: Reservations = reserved) -> Any:
-        request = BudgetRequest(Contribution(1, value, 0, name), reservations)
-        return budgeter.query([request], SITE, Api.SHARED_STORAGE, minute * MINUTE_MS, consume=True)[0]
+        request = BudgetRequest(HistogramContribution(1, value, 0, name), reservations)
+        return budgeter.query([request], SITE, ContextType.SHARED_STORAGE, minute * MINUTE_MS, consume=True)[0]
 
     assert use(0, "b", 126) is Cause.NAMED
     assert use(0, "b", 125) is None
@@ -214,7 +214,7 @@ def random_operations(count: int, rules: Rules) -> None:
 
     for origin in ORIGINS:
         browser.register(origin, "contribute", contribute)
-    spent: dict[tuple[str, Api], dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    spent: dict[tuple[str, ContextType], dict[int, int]] = defaultdict(lambda: defaultdict(int))
     reports = 0
     which = draws.integers(0, len(ORIGINS), count)
     auctions = draws.random(count) < 0.1

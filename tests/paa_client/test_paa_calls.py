@@ -11,10 +11,10 @@ import pytest
 
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SeededBits
+from aggservice.wire.device import CallError
 from paa_client import Browser, specification
 from paa_client.config import Rules
-from paa_client.errors import (
-    CallError,
+from paa_client.effects import (
     WorkletDataError,
     WorkletError,
     WorkletNotAllowedError,
@@ -130,7 +130,7 @@ def test_a_context_id_is_made_of_whole_characters() -> None:
     browser.run(ORIGIN, "operation", context_id="a\ud800b")
     browser._clock.advance(5_000)  # type: ignore[attr-defined]
     (sent,) = browser.send_due()
-    assert json.loads(sent.body.to_json().encode())["context_id"] == "a\ufffdb"
+    assert json.loads(sent.sealed.to_json().encode())["context_id"] == "a\ufffdb"
 
 
 def test_a_page_hears_of_its_own_mistakes_only() -> None:

@@ -48,7 +48,7 @@ def browse(devices: int, keys: wire.PublicKeySet) -> tuple[list[wire.Aggregatabl
                 browser.run(ORIGIN, "reach", campaign)
         browsers.append(browser)
     clock.advance(HOUR_MS)
-    reports = [sent.body for browser in browsers for sent in browser.send_due()]
+    reports = [sent.sealed for browser in browsers for sent in browser.send_due()]
     assert all(browser.journal.count() == 0 for browser in browsers), "nothing is cut at this cap"
     return reports, {campaign: int(sees[:, place].sum()) for place, campaign in enumerate(CAMPAIGNS)}
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from aggservice import wire
 from aggservice.mechanisms import ManualClock, SeededBits
+from aggservice.wire.device import DeviceConfigError
 from paa_client import Browser, Config, Fleet
 from paa_client.config import Rules
-from paa_client.errors import ConfigError
-from paa_client.fleet.kernel import group_by_device, run_kernel
+from paa_client.fleet import group_by_device, run_kernel
 from paa_client.recipes.frequency import KPlusFrequency
 from paa_client.recipes.reach import Reach
 from paa_client.reporting.contributions import Cause
@@ -190,19 +190,19 @@ def test_an_empty_fleet_and_one_event() -> None:
     ],
 )
 def test_columns_out_of_range_are_refused(device: Any, times: Any, slices: Any) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         Fleet(recipe=Reach(), origin=ORIGIN).run(device, times, slices, devices=5, bits=SeededBits(1))
 
 
 def test_fleets_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ConfigError, match="one level"):
+    with pytest.raises(DeviceConfigError, match="one level"):
         Fleet(recipe=Reach(levels=2), origin=ORIGIN)
-    with pytest.raises(ConfigError, match="pending"):
+    with pytest.raises(DeviceConfigError, match="pending"):
         Fleet(recipe=Reach(), origin=ORIGIN, config=Config(pending_report_limit=5))
-    with pytest.raises(ConfigError, match="127"):
+    with pytest.raises(DeviceConfigError, match="127"):
         Fleet(recipe=KPlusFrequency(thresholds=(128,)), origin=ORIGIN)
     fleet = Fleet(recipe=KPlusFrequency(thresholds=(1,)), origin=ORIGIN)
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         fleet.run([0], [0], [2**56], devices=1, bits=SeededBits(1))
 
 
@@ -220,5 +220,5 @@ def test_a_fleet_refuses_what_its_browsers_would_not_send(recipe: Reach, config:
     browser.register("https://ad.example", "reach", recipe.operation)
     browser.run("https://ad.example", "reach", 1)
     assert browser.next_report_time_ms() is None
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(DeviceConfigError, match=words):
         Fleet(recipe=recipe, origin="https://ad.example", config=config)

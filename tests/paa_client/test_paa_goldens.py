@@ -20,7 +20,7 @@ from aggservice import wire
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire.hpke.key_sets import KeyPair
 from paa_client import Auction, Browser, InterestGroup, chromium
-from paa_client.config import AWS_COORDINATOR, Api
+from paa_client.config import AWS_COORDINATOR, ContextType
 
 MAX_BUCKET = 2**128 - 1
 MAX_FILTERING_ID = 2**64 - 1
@@ -34,14 +34,14 @@ DEBUG_KEY = 123
 class Case:
     """What one golden report is made from."""
 
-    api: Api
+    api: ContextType
     contributions: tuple[tuple[int, int, int], ...]
     debug: bool
     maximum: int = 20
     max_bytes: int = 1
 
 
-PA, SS = Api.PROTECTED_AUDIENCE, Api.SHARED_STORAGE
+PA, SS = ContextType.PROTECTED_AUDIENCE, ContextType.SHARED_STORAGE
 ONE = ((1, 2, 0),)
 LATEST = {
     1: Case(PA, ONE, True),
@@ -118,7 +118,7 @@ def made_by_browser(case: Case, version: str, keys: wire.PublicKeySet) -> list[t
             )
         )
     assert browser.journal.console == []
-    return [(sent.url, sent.body) for sent in browser.send_due()]
+    return [(sent.url, sent.sealed) for sent in browser.send_due()]
 
 
 def golden_keys(folder: Path) -> wire.KeySet:

@@ -77,12 +77,12 @@ def visible(operation: Operation, secret: str, deadline_ms: int | None) -> tuple
     returned = browser.run(ORIGIN, "operation", data, context_id="context", filtering_id_max_bytes=2)
     clock = browser._clock
     assert isinstance(clock, ManualClock)
-    before = [sent.body for sent in browser.send_due()]
+    before = [sent.sealed for sent in browser.send_due()]
     clock.advance(5_000)
     after = browser.send_due()
     clock.advance(3_600_000)
     late = browser.send_due()
-    bodies = [json.loads(sent.body.to_json()) for sent in after]
+    bodies = [json.loads(sent.sealed.to_json()) for sent in after]
     shapes = []
     for body in bodies:
         (payload,) = body["aggregation_service_payloads"]

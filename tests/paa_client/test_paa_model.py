@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock, SeededBits
+from aggservice.wire.device import DeviceConfigError
 from paa_client import Browser, Config, PaaSrClient, model
 from paa_client.config import Rules
-from paa_client.errors import ConfigError
 from paa_client.model import SummaryReport
 from paa_client.recipes.reach import Reach
 from paa_client.reporting.contributions import Cause
@@ -91,9 +91,9 @@ def test_what_pi_may_return() -> None:
     client = PaaSrClient(lambda_1=5, lambda_0=5, bits=SeededBits(4))
     assert isinstance(client.event(0, 0, lambda state: (state, 7, 5)), SummaryReport)
     for value in (-1, 6):
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             client.event(0, 0, lambda state, value=value: (state, 7, value))
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         PaaSrClient(lambda_1=0, lambda_0=1, bits=SeededBits(5))
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
+from aggservice.wire.device import DeviceConfigError
 from paa_client import Auction, Browser, Config, InterestGroup
-from paa_client.errors import ConfigError
 from paa_client.recipes.conversions import CrossSiteConversion
 from paa_client.recipes.demographics import UNKNOWN, Demographics
 from paa_client.recipes.estimates import estimate, half_width, service_noise
@@ -84,9 +84,9 @@ def test_an_interval_holds_the_truth_at_its_level() -> None:
     assert sample.standard_deviation == pytest.approx(math.sqrt(2) / 10, rel=1e-4)
     assert sample.holds(10) and not sample.holds(9) and not sample.holds(11)
     for bad in ({"level": Fraction(1)}, {"level": Fraction(0)}, {"terms": 0}):
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             half_width(NOISE, **{"level": Fraction(1, 2), **bad})  # type: ignore[arg-type]
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         service_noise(Fraction(1, 3))
 
 
@@ -133,7 +133,7 @@ def test_reach_of_several_levels_at_once() -> None:
     }
     assert reach.estimate(noisy(sums, reach.domain([52], 1)), 52, NOISE, level=1, confidence=SURE).holds(10)
     assert population.cut() == 0
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         reach.bucket(5, 2)
 
 
@@ -185,7 +185,7 @@ def test_k_plus_frequency() -> None:
         assert sums[recipe.bucket(3, threshold)] == truth * recipe.value
         assert estimates[threshold].holds(truth)
     for bad in ((), (0,), (2, 1), (1, 1)):
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             KPlusFrequency(thresholds=bad)
 
 
@@ -233,7 +233,7 @@ def test_demographics_across_sites() -> None:
     for key, expected in truth.items():
         assert sums[recipe.bucket(77, *key)] == expected * recipe.value
         assert estimates[key].holds(expected)
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         Demographics(attributes={"age": (UNKNOWN,)})
 
 
@@ -272,7 +272,7 @@ def test_cross_site_conversions() -> None:
     assert exact.value == pytest.approx(10, abs=2 / float(recipe.amount_scale)), "negative amounts count as 0"
     assert population.cut() == 0
     for bad in ({"max_amount": 0}, {"max_amount": 1, "count_share": Fraction(1)}, {"max_amount": 1, "cap": 65_536}):
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             CrossSiteConversion(**bad)  # type: ignore[arg-type]
 
 
@@ -315,9 +315,9 @@ def test_winning_bid_prices_and_the_gap_of_those_who_lost() -> None:
     lost, gaps = gap.estimate(losers, NOISE)
     assert (lost.value, gaps.value) == pytest.approx((2, 7.0), abs=1e-2), "2 - 1 and 9 - 3"
     assert recipe.number("https://stranger.example") == 0
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         WinningBidPrice(buyers=[], max_price=0)
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         LossGap(bucket=1, count_bucket=2, max_gap=-1)
 
 
@@ -329,6 +329,6 @@ def test_budgets_that_cannot_be_divided_are_refused() -> None:
         (CumulativeReach, {"horizon": 0}),
     ]
     for recipe, arguments in bad:
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             recipe(**arguments)
     assert Reach(cap=65_536).value == 1

@@ -10,9 +10,9 @@ import pytest
 
 from aggservice import wire
 from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
-from paa_client import Browser, Config, Contribution, chromium, specification
-from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR, Api, Rules
-from paa_client.errors import ConfigError
+from aggservice.wire.device import DeviceConfigError
+from paa_client import Browser, Config, HistogramContribution, chromium, specification
+from paa_client.config import AWS_COORDINATOR, GCP_COORDINATOR, ContextType, Rules
 from paa_client.reporting import reports
 
 ORIGIN = "https://sub.ad.example:8443"
@@ -141,31 +141,31 @@ def test_sealed_reports_open_and_say_in_the_clear_only_what_they_must() -> None:
         first, second = browser.send_due()
         assert browser.send_due() == []
         assert first.url == second.url == f"{ORIGIN}/.well-known/private-aggregation/report-shared-storage"
-        assert set(first.body.to_dict()) == {
+        assert set(first.sealed.to_dict()) == {
             "aggregation_coordinator_origin",
             "aggregation_service_payloads",
             "context_id",
             "shared_info",
         }
-        assert first.body.context_id == "abc"
-        info = wire.SharedInfo.parse(first.body.shared_info)
+        assert first.sealed.context_id == "abc"
+        info = wire.SharedInfo.parse(first.sealed.shared_info)
         assert (info.api, info.reporting_origin, info.version) == (wire.Api.SHARED_STORAGE, ORIGIN, "1.0")
         assert info.scheduled_report_time_s == (START_MS + 5_000) // 1000
-        opened = wire.decode_payload(wire.open_report(first.body, keys[AWS_COORDINATOR]))
+        opened = wire.decode_payload(wire.open_report(first.sealed, keys[AWS_COORDINATOR]))
         assert len(opened.contributions) == 20
         assert [(c.bucket, c.value) for c in opened.contributions[:3]] == [(2**100, 7), (3, 8), (0, 0)]
-        assert second.body.aggregation_coordinator_origin == GCP_COORDINATOR
-        opened = wire.decode_payload(wire.open_report(second.body, keys[GCP_COORDINATOR]))
+        assert second.sealed.aggregation_coordinator_origin == GCP_COORDINATOR
+        opened = wire.decode_payload(wire.open_report(second.sealed, keys[GCP_COORDINATOR]))
         assert (len(opened.contributions), opened.filtering_id_bytes) == (2, 8)
-        parsed = wire.AggregatableReport.from_json(first.body.to_json())
-        assert parsed == first.body
+        parsed = wire.AggregatableReport.from_json(first.sealed.to_json())
+        assert parsed == first.sealed
 
 
 def test_reports_need_the_keys_of_their_coordinator() -> None:
     browser, clock = make_browser()
     browser.run(ORIGIN, "contribute", [(1, 1)], context_id="c")
     clock.advance(5_000)
-    with pytest.raises(ConfigError, match="pass them as Browser"):
+    with pytest.raises(DeviceConfigError, match="pass them as Browser"):
         browser.send_due()
 
 
@@ -185,16 +185,16 @@ def test_debug_mode_reveals_the_report_and_sends_a_copy_at_once(allowed: bool, c
     assert len(immediate) == (2 if allowed else 0)
     assert len(later) == 2
     for sent in immediate + later:
-        (payload,) = sent.body.payloads
-        assert wire.SharedInfo.parse(sent.body.shared_info).debug_mode is allowed
+        (payload,) = sent.sealed.payloads
+        assert wire.SharedInfo.parse(sent.sealed.shared_info).debug_mode is allowed
         assert (payload.debug_cleartext_payload is not None) is allowed
         if allowed:
-            assert payload.debug_cleartext_payload == wire.open_report(sent.body, pairs)
-    assert {sent.body.debug_key for sent in later} == ({2**64 - 1, None} if allowed else {None})
+            assert payload.debug_cleartext_payload == wire.open_report(sent.sealed, pairs)
+    assert {sent.sealed.debug_key for sent in later} == ({2**64 - 1, None} if allowed else {None})
     assert {"/debug/report-shared-storage" in sent.url for sent in immediate} <= {True}
     assert not any("/debug/" in sent.url for sent in later)
-    copies = {sent.body.shared_info for sent in immediate}
-    assert copies <= {sent.body.shared_info for sent in later}, "the copy is of the same report"
+    copies = {sent.sealed.shared_info for sent in immediate}
+    assert copies <= {sent.sealed.shared_info for sent in later}, "the copy is of the same report"
 
 
 @pytest.mark.parametrize("rules", list(Rules))
@@ -221,7 +221,7 @@ def test_a_browser_as_shipped_shows_nothing_that_an_operation_computed(rules: Ru
         for number in range(5):
             browser.run(ORIGIN, "reveal", context_id=f"visit {number}")
         clock.advance(60 * MINUTE_MS)
-        bodies = [(sent.time_ms, sent.url, sent.body.to_dict()) for sent in browser.send_due()]
+        bodies = [(sent.time_ms, sent.url, sent.sealed.to_dict()) for sent in browser.send_due()]
         for _, _, body in bodies:
             assert set(body["aggregation_service_payloads"][0]) == {"key_id", "payload"}
             body["aggregation_service_payloads"][0]["payload"] = ""
@@ -302,7 +302,7 @@ def test_forgetting_budgets_is_a_call_of_its_own_for_a_site_or_all() -> None:
     browser.forget_budgets("https://other.ad.example")
     assert browser.budget_used(ORIGIN) == (0, 0), "the whole site's"
     assert browser.budget_used(elsewhere) == (100, 100)
-    assert browser.budget_used(elsewhere, Api.PROTECTED_AUDIENCE) == (0, 0)
+    assert browser.budget_used(elsewhere, ContextType.PROTECTED_AUDIENCE) == (0, 0)
     browser.forget_budgets()
     assert browser.budget_used(elsewhere) == (0, 0)
     assert browser.next_report_time_ms() is not None, "reports stay"
@@ -312,8 +312,8 @@ def test_configurations_that_no_browser_has_are_refused() -> None:
     bad: list[dict[str, Any]] = [
         {"smaller_budget": 0},
         {"smaller_budget": 1 << 21},
-        {"default_max_contributions": {Api.SHARED_STORAGE: 20}},
-        {"default_max_contributions": {Api.SHARED_STORAGE: 20, Api.PROTECTED_AUDIENCE: 1001}},
+        {"default_max_contributions": {ContextType.SHARED_STORAGE: 20}},
+        {"default_max_contributions": {ContextType.SHARED_STORAGE: 20, ContextType.PROTECTED_AUDIENCE: 1001}},
         {"minimum_delay_ms": -1},
         {"randomized_delay_ms": 0},
         {"deterministic_timeout_ms": 0},
@@ -325,7 +325,7 @@ def test_configurations_that_no_browser_has_are_refused() -> None:
         {"default_coordinator": "https://coordinator.example"},
     ]
     for arguments in bad:
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             specification(**arguments)
 
 
@@ -335,9 +335,12 @@ def test_journals_answer_what_was_cut_and_why() -> None:
     counts = {cause.value: numbers for (_, _, cause), numbers in browser.journal.counts().items()}
     assert counts == {"ten-minute-budget": (1, 5), "zero-value": (1, 0)}
     assert browser.journal.count() == 2
-    assert browser.journal.count(site="https://ad.example", api=Api.SHARED_STORAGE) == 2
-    assert browser.journal.count(api=Api.PROTECTED_AUDIENCE) == 0
-    assert [loss.contribution for loss in browser.journal.losses] == [Contribution(2, 5), Contribution(3, 0)]
+    assert browser.journal.count(site="https://ad.example", api=ContextType.SHARED_STORAGE) == 2
+    assert browser.journal.count(api=ContextType.PROTECTED_AUDIENCE) == 0
+    assert [loss.contribution for loss in browser.journal.losses] == [
+        HistogramContribution(2, 5),
+        HistogramContribution(3, 0),
+    ]
 
 
 def test_reports_without_keys_stay_queued() -> None:
@@ -350,7 +353,7 @@ def test_reports_without_keys_stay_queued() -> None:
         browser.run("https://ad.example", "one", context_id="c", aggregation_coordinator_origin=coordinator)
     clock.advance(10_000)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="no public keys are known for"):
+        with pytest.raises(DeviceConfigError, match="no public keys are known for"):
             browser.send_due()
     browser._keys[GCP_COORDINATOR] = keys
     assert len(browser.send_due()) == 2 and browser.send_due() == []

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits
+from aggservice.wire.device import DeviceConfigError
 from paa_client import Browser, Config
-from paa_client.errors import ConfigError
 from paa_client.recipes.estimates import service_noise
 from paa_client.recipes.reach import Reach
 from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
@@ -152,11 +152,11 @@ def test_edges_of_the_estimator() -> None:
     assert readout.estimate(100) == math.inf
     for users in (0.5, 10, 1_000):
         assert readout.expected(users + 1) > readout.expected(users)
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         readout.estimate(101)
     bad: list[Any] = [{"size": 2}, {"size": 10, "cap": 0}]
     for arguments in bad:
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             ReachSketch(**arguments)
-    with pytest.raises(ConfigError):
+    with pytest.raises(DeviceConfigError):
         ReachSketch(size=10).bucket(0, 10)

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.mechanisms import ManualClock
+from aggservice.wire.device import CallError
 from paa_client import WindowStorage, WorkletStorage
-from paa_client.errors import CallError, WorkletNotAllowedError, WorkletTypeError
+from paa_client.effects import WorkletNotAllowedError, WorkletTypeError
 from paa_client.storage import Database, code_units
 
 LIFETIME_MS = 30 * 86_400_000

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from aggservice.mechanisms import Bits, ManualClock, SeededBits
 from paa_client import Auction, Browser, Config, Fleet, InterestGroup, chromium, specification
-from paa_client.config import Api
+from paa_client.config import ContextType
 from paa_client.origins import site_of
 from paa_client.recipes.frequency import KPlusFrequency
 from paa_client.recipes.reach import Reach
-from paa_client.reporting.reports import Delivery
+from paa_client.reporting.reports import QueuedReport
 from stores import attributes
 
 ORIGINS = ("https://a.one.test", "https://b.one.test", "https://two.test", "https://three.test")
@@ -164,8 +164,8 @@ class Played:
     """A browser after some events, and what it sent until an hour later."""
 
     browser: Browser
-    stored: dict[str, dict[tuple[str, Api | None], list[object]]]
-    sent: list[Delivery]
+    stored: dict[str, dict[tuple[str, ContextType | None], list[object]]]
+    sent: list[QueuedReport]
 
 
 def play(events: Sequence[Numbered], config: Config) -> Played:
@@ -174,7 +174,7 @@ def play(events: Sequence[Numbered], config: Config) -> Played:
     browser = Browser(clock=clock, bits=bits, config=config)
     for origin in ORIGINS:
         browser.register(origin, "operation", _operation)
-    sent: list[Delivery] = []
+    sent: list[QueuedReport] = []
     for number, event in events:
         bits.start(number)
         _act(browser, clock, event)
@@ -212,12 +212,12 @@ def _auction(origin: str, event: Bidding) -> Auction:
     return Auction(seller=origin, score_ad=contribute, interest_groups=groups, **event.options)
 
 
-def stored(browser: Browser) -> dict[str, dict[tuple[str, Api | None], list[object]]]:
+def stored(browser: Browser) -> dict[str, dict[tuple[str, ContextType | None], list[object]]]:
     """Return what every store holds, by reporting site and, where it is one, API."""
-    found: dict[str, dict[tuple[str, Api | None], list[object]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[str, dict[tuple[str, ContextType | None], list[object]]] = defaultdict(lambda: defaultdict(list))
     for origin, known in browser._origins.items():
         known.database._check()
-        found["_origins"][site_of(origin), Api.SHARED_STORAGE].append((origin, known.database.entries()))
+        found["_origins"][site_of(origin), ContextType.SHARED_STORAGE].append((origin, known.database.entries()))
     for (site, api), usage in browser._budgeter._usage.items():
         found["_budgeter"][site, api].append(usage.entries())
     for (site, api, name), usage in browser._budgeter._named.items():
@@ -231,11 +231,11 @@ def stored(browser: Browser) -> dict[str, dict[tuple[str, Api | None], list[obje
     for (site, api, cause), counted in browser.journal.counts().items():
         found["journal"][site, api].append((cause, counted))
     for line in browser.journal.console:
-        found["journal"][site_of(line.reporting_origin), Api.SHARED_STORAGE].append(line)
+        found["journal"][site_of(line.reporting_origin), ContextType.SHARED_STORAGE].append(line)
     return {name: {unit: sorted(held, key=repr) for unit, held in units.items()} for name, units in found.items()}
 
 
-def unit_of(delivery: Delivery) -> tuple[str, Api | None]:
+def unit_of(delivery: QueuedReport) -> tuple[str, ContextType | None]:
     """Return the reporting site and API of a report."""
     return site_of(delivery.report.reporting_origin), delivery.report.api
 
@@ -283,15 +283,17 @@ def test_what_a_worklet_finds_decides_about_no_report_that_the_page_asked_for(se
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-@pytest.mark.parametrize("api", [None, *Api])
+@pytest.mark.parametrize("api", [None, *ContextType])
 @pytest.mark.parametrize("allowed", [False, True])
-def test_a_reporting_site_or_one_of_its_apis_decides_about_no_other(name: str, api: Api | None, allowed: bool) -> None:
+def test_a_reporting_site_or_one_of_its_apis_decides_about_no_other(
+    name: str, api: ContextType | None, allowed: bool
+) -> None:
     """Storage, budgets, pending reports, losses and reports of others are as without it, in debug mode too."""
     rng = Random(f"sites {name} {api}")
     config = replace(CONFIGS[name], debug_mode_allowed=allowed, keep_losses=True)
     site, origins = "https://one.test", (0, 1)
 
-    def gone(unit: tuple[str, Api | None]) -> bool:
+    def gone(unit: tuple[str, ContextType | None]) -> bool:
         return unit[0] == site and api in (None, unit[1])
 
     for _ in range(WORLDS // 2):
@@ -309,11 +311,11 @@ def test_a_reporting_site_or_one_of_its_apis_decides_about_no_other(name: str, a
         assert sent == without, events
 
 
-def _api(event: Event) -> Api | None:
+def _api(event: Event) -> ContextType | None:
     """Return the API that an event is about; None if it is about both."""
     if isinstance(event, Bidding):
-        return Api.PROTECTED_AUDIENCE
-    return Api.SHARED_STORAGE if isinstance(event, Write | Visit) else None
+        return ContextType.PROTECTED_AUDIENCE
+    return ContextType.SHARED_STORAGE if isinstance(event, Write | Visit) else None
 
 
 # Every store.

@@ -11,7 +11,7 @@ from typing import Any
 
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api
-from ara_client import AggregatableAttributionReport, Browser, FixedDraws, Request, Response, VendorValues
+from ara_client import AggregatableAttributionReport, Browser, Config, FixedChoices, Request, Response
 from ara_client.reports import AggregatableDebugReport, OutgoingReport
 
 from .climbing import Problem
@@ -143,8 +143,8 @@ def play(events: tuple[Event, ...], marking: Marking | None = None) -> tuple[lis
     """Run the events in a real browser; return what left it for ``SITE``, and its debug reports by event."""
     marks = Marking() if marking is None else marking
     clock = SetClock(START_MS)
-    config = VendorValues()
-    browser = Browser(clock=clock, bits=SeededBits("sensitivity"), config=config, draws=FixedDraws(config))
+    config = Config()
+    browser = Browser(clock=clock, bits=SeededBits("sensitivity"), config=config, draws=FixedChoices(config))
     left: list[OutgoingReport] = []
     debug: dict[int, list[Sent]] = {}
     for place, event in enumerate(events):

@@ -16,7 +16,7 @@ import pytest
 import ara_client
 import paa_client
 from aggservice.wire import Api
-from ara_client.storage import debug_limits
+from ara_client.storage import limits
 from ara_client.storage.sources import StoredSource
 from budget import Sensitivity
 from paa_client.config import Rules
@@ -135,7 +135,7 @@ def test_clearing_that_forgets_debug_budgets_is_found(monkeypatch: pytest.Monkey
 
 def test_history_that_a_clock_set_forward_drops_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budgets, "_KEPT_MINUTES", 0)
-    monkeypatch.setattr(debug_limits, "_KEPT_MS", 0)
+    monkeypatch.setattr(limits, "_KEPT_MS", 0)
     measure = private_aggregation.disabled(private_aggregation.SHARED)
     assert _find(private_aggregation.problem(measure), "clock").broken
     assert _find(attribution.problem(attribution.debug_removed(DEBUG, one_unit)), "clock").broken

@@ -16,13 +16,14 @@ import pytest
 
 from aggservice.campaign import load_campaign, parse_campaign
 from aggservice.campaign.assess.expected import expected_errors, noise_of_query, slice_sums
+from aggservice.campaign.metrics import RMSRE
 from aggservice.campaign.service.jobs import jobs_of
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import SeededBits
 from aggservice.studio.tune import edited
 from budget import open_store, verify_store
-from w3c_client.scenarios.cases import load_scenarios
+from w3c_client.scenarios import load_scenarios
 
 from .conftest import EXAMPLES, RunningStudio
 
@@ -49,7 +50,7 @@ def test_expected_errors_are_those_of_the_exact_law(studio: RunningStudio) -> No
     """The page's figure is the root of the mean of bias² + variance over slices, from the library's own noise."""
     campaign = load_campaign(studio.folder / "small.toml")
     found = studio.post("tune", toml=(studio.folder / "small.toml").read_text(encoding="utf-8"))
-    chain = Chain(SeededBits("studio"))
+    chain = RunChain(SeededBits("studio"))
     truth = simulate_reports(campaign, chain)
     (job,) = jobs_of(campaign, truth.collected.closes_ms)
     noise = noise_of_query(campaign, job.query)
@@ -65,20 +66,20 @@ def test_expected_errors_meet_200_draws_of_the_noise(shelf_folder: Path, name: s
     """The mean of 200 runs' mean squares lies within 6 of its stated standard deviations (false alarm below 10⁻⁶)."""
     campaign = load_campaign(shelf_folder / name)
     campaign = replace(campaign, population=replace(campaign.population, size=min(campaign.population.size, 3_000)))
-    chain = Chain(SeededBits("tolerance"))
+    chain = RunChain(SeededBits("tolerance"))
     truth = simulate_reports(campaign, chain)
     job = jobs_of(campaign, truth.collected.closes_ms)[0]
     noise, bits = noise_of_query(campaign, job.query), SeededBits(f"draws {name}")
     for sums in slice_sums(campaign, chain, truth, job):
         expected = expected_errors(sums, noise, job.query.tau)
-        weight = np.maximum(sums.truth, expected.tau) ** -2.0
+        weight = np.maximum(sums.truth, expected.laws.tau) ** -2.0
+        error = RMSRE.expected(expected.laws) or 0.0
         squares = []
         for _ in range(200):
             drawn = noise.sample(bits, int(sums.keys.sum()))
             total = np.add.reduceat(drawn, np.concatenate(([0], np.cumsum(sums.keys)[:-1])))
             squares.append(float(np.mean(weight * ((sums.sent + total) / sums.scale - sums.truth) ** 2)))
-        allowed = 6 * expected.tolerance * expected.rmsre**2 / 200**0.5
-        assert abs(np.mean(squares) - expected.rmsre**2) <= allowed
+        assert abs(np.mean(squares) - error**2) <= 6 * expected.tolerance * error**2 / 200**0.5
 
 
 def test_a_run_goes_on_in_the_background_and_leaves_what_it_found(studio: RunningStudio) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ara_client import SourceColumns, TriggerColumns
 from ara_client.fleet import kernels
 from ara_client.fleet.columns import Flags
-from ara_client.fleet.tables import NONE
+from ara_client.fleet.kernels import NONE
 
 Contribution = tuple[int, int, int]
 

@@ -24,14 +24,14 @@ def merge_indexes_plain(left: Columns, right: Columns) -> tuple[list[int], list[
 
 
 class TallyPlain:
-    """The plain twin of ``Tally``: a dictionary."""
+    """The plain twin of ``ChargedTally``: a dictionary."""
 
     def __init__(self, limit: Spend) -> None:
         self._limit = (limit.loss_micro, limit.delta_atto, limit.uses)
         self.spent: dict[tuple[int, int, int], tuple[int, int, int]] = {}
 
     def charge(self, keys: Columns, cost: Spend, sign: int = 1) -> int:
-        """As ``Tally.charge``."""
+        """As ``ChargedTally.charge``."""
         step = (sign * cost.loss_micro, sign * cost.delta_atto, sign * cost.uses)
         triples = zip(keys[0].tolist(), keys[1].tolist(), keys[2].tolist(), strict=True)
         for index, key in enumerate(triples):

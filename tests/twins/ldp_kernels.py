@@ -13,10 +13,10 @@ from scipy.stats import binom
 
 from aggservice.mechanisms import Real
 from aggservice.mechanisms.words import Tape, below
-from ldp_client.estimation.steps import epsilon
-from ldp_client.privacy.enumeration import Outcome, log_ratio
-from ldp_client.sampling.hashing import HASH_BITS, hash_twin
-from ldp_client.sampling.lanes import ROUNDS
+from ldp_client.enumeration import Outcome, log_ratio
+from ldp_client.estimation import epsilon
+from ldp_client.protocols.hashed import HASH_BITS, hash_twin
+from ldp_client.sampling import ROUNDS
 
 Words = NDArray[np.uint64]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from budget.log.merkle import _node_hash
+from budget.log.entries import _node_hash
 
 
 def _split(size: int) -> int:

@@ -1,9 +1,9 @@
-"""The plain-Python twin of ``paa_client.fleet.kernel``."""
+"""The plain-Python twin of ``paa_client.fleet``."""
 
 from __future__ import annotations
 
 from paa_client.config import LARGER_WINDOW_MINUTES, MINUTE_MS, SMALLER_WINDOW_MINUTES
-from paa_client.fleet.kernel import CUT_DAY, CUT_TEN_MINUTES, NOT_ASKED, SENT
+from paa_client.fleet import CUT_DAY, CUT_TEN_MINUTES, NOT_ASKED, SENT
 
 
 def run_twin(

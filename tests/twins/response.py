@@ -14,11 +14,10 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.mechanisms.bernoulli import threshold_word
+from aggservice.mechanisms.bernoulli import threshold_word, uniform_twin
 from aggservice.mechanisms.bits import Bits
 from aggservice.mechanisms.errors import ParameterError
 from aggservice.mechanisms.reals import Real, exp
-from aggservice.mechanisms.uniform import uniform_twin
 from aggservice.mechanisms.words import EXHAUSTED, FULL, TIE, Progress, Tape, below, fill
 
 MICRO = 10**6

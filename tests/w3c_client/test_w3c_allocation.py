@@ -8,11 +8,15 @@ from math import inf
 
 import pytest
 
+from aggservice.kits.rules import paths
 from aggservice.mechanisms import ForbiddenBits
 from w3c_client import randomness
-from w3c_client.allocation import allocate_exactly, allocate_in_doubles, integer_weights
+from w3c_client.credit import LastTouches, allocate_exactly, allocate_in_doubles, credited
 
-from .test_w3c_privacy import paths
+
+def weights(credit: tuple[float, ...]) -> tuple[int, ...]:
+    """The integer weights of last-n-touch if there are enough touches."""
+    return credited(LastTouches(), len(credit), credit, len(credit))[1]
 
 
 def test_expectations_are_exact_for_up_to_five_credits() -> None:
@@ -24,7 +28,7 @@ def test_expectations_are_exact_for_up_to_five_credits() -> None:
                 expected = [Fraction(0)] * count
                 total = Fraction(0)
                 for script in paths():
-                    amounts = allocate_exactly(integer_weights(credit), value, script.coin)
+                    amounts = allocate_exactly(weights(credit), value, script.coin)
                     assert sum(amounts) == value and script.used <= count - 1
                     assert all(abs(amount - share) < 1 for amount, share in zip(amounts, shares, strict=True))
                     total += script.chance
@@ -46,8 +50,8 @@ def test_doubles_keep_the_sum_and_stay_within_one(credit: tuple[float, ...]) -> 
 
 def test_credits_beyond_doubles_are_divided_exactly() -> None:
     assert allocate_in_doubles((1e308, 1e308), 2, lambda: 0.0) is None
-    assert allocate_exactly(integer_weights((1e308, 1e308)), 2, lambda *_: True) == [1, 1]
-    assert allocate_exactly(integer_weights((5e-324, 1e308)), 3, lambda *_: True)[0] in (0, 1)
+    assert allocate_exactly(weights((1e308, 1e308)), 2, lambda *_: True) == [1, 1]
+    assert allocate_exactly(weights((5e-324, 1e308)), 3, lambda *_: True)[0] in (0, 1)
     assert allocate_in_doubles((inf,), 1, lambda: 0.0) is None
 
 
@@ -57,5 +61,5 @@ def test_a_coin_has_exactly_its_probability(total: int, monkeypatch: pytest.Monk
     for favourable in range(total + 1):
         left = list(range(total))
         monkeypatch.setattr(randomness, "uniform_below", lambda bits, below, left=left: left.pop(0))
-        tossed = [randomness.RandomDraws(ForbiddenBits()).coin(favourable, total) for _ in range(total)]
+        tossed = [randomness.RandomW3cChoices(ForbiddenBits()).coin(favourable, total) for _ in range(total)]
         assert sum(tossed) == favourable and not left

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from aggservice.kits.rules import CREDITS, LISTS, random_events, run_in_browser, site
 from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
 from aggservice.wire import KeySet, SharedInfo
+from aggservice.wire.device import DeviceConfigError
 from w3c_client import (
     DEFAULT_SERVICE,
     Arithmetic,
@@ -20,26 +22,22 @@ from w3c_client import (
     CallError,
     Config,
     ConversionOptions,
-    Filter,
-    FixedDraws,
+    FixedW3cChoices,
     ImpressionOptions,
     Page,
 )
 from w3c_client.budgets import exact_cost, spec_cost
-from w3c_client.calls.options import check_conversion, check_impression
 from w3c_client.config import DAP_PROTOCOL, UINT32_MAX, specification_minimums
-from w3c_client.errors import ConfigError
 from w3c_client.model import Question, SavedImpression, UserAgent
-from w3c_client.randomness import WordDraws
-
-from .test_w3c_fleet import CREDITS, LISTS, by_browser, site, sites, world_of
+from w3c_client.options import check_conversion, check_impression
+from w3c_client.randomness import W3cWordChoices
 
 DAY_MS = 86_400_000
 NOW_MS = 1_000 * 7 * DAY_MS
 
 
 def browser_of(**config: Any) -> Browser:
-    fixed = FixedDraws(epoch_start=0.5, fractions=(0.5,))
+    fixed = FixedW3cChoices(epoch_start=0.5, fractions=(0.5,))
     return Browser(clock=ManualClock(NOW_MS), bits=ForbiddenBits(), config=Config(**config), draws=fixed)
 
 
@@ -136,9 +134,9 @@ def test_limits_are_clamped_or_refused_at_their_edges() -> None:
     with pytest.raises(CallError, match="RangeError"):  # our own protocol holds 31 bits
         check_conversion(replace(asked, max_value=1 << 31), config)
     for bad in ({"site_budget_micro": 1 << 32}, {"epoch_days": 0}, {"aggregation_services": {"x": "tee-00"}}):
-        with pytest.raises(ConfigError):
+        with pytest.raises(DeviceConfigError):
             Config(**bad)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="max_credits"):
+    with pytest.raises(DeviceConfigError, match="max_credits"):
         Config(max_credits=1001)
 
 
@@ -237,12 +235,12 @@ def test_clearing_site_data_spends_every_epoch_within_reach() -> None:
     browser = browser_of()
     browser.save_impression("news.example", {"histogramIndex": 1})
     browser.clear_site_data(["shop.example"])
-    left = [one for one in browser.budgets if one.filter is Filter.SITE]
+    left = [one for one in browser.budgets if one.rule == "site-budget"]
     assert {(one.site, one.left_micro) for one in left} == {("shop.example", 0)}
     # The start is drawn 30 days back less half a week, so that today is in epoch 4 and the earliest in epoch 0.
     assert [one.epoch for one in left] == [0, 1, 2, 3, 4]
     done = browser.measure_conversion("shop.example", MEASURE)
-    assert not any(done.histogram) and done.refused_by == {Filter.SITE}
+    assert not any(done.histogram) and done.refused_by == {"site-budget"}
     assert any(browser.measure_conversion("other.example", MEASURE).histogram)
     with pytest.raises(CallError, match="at least one"):
         browser.clear_site_data([])
@@ -261,7 +259,7 @@ def test_users_see_impressions_budgets_and_reports() -> None:
     assert {(one.conversion_site, one.histogram_size, one.epsilon_micro) for one in browser.reports} == {
         ("shop.example", 4, 1_000_000)
     }
-    assert [(one.filter.value, one.site, one.left_micro) for one in browser.budgets] == [
+    assert [(one.rule, one.site, one.left_micro) for one in browser.budgets] == [
         ("site-budget", "shop.example", 1_000_000 - 3 * 250_000),
         ("global-budget", "", 8_000_000 - 3 * 250_000),
         ("impression-site-quota", "news.example", 4_000_000 - 3 * 250_000),
@@ -295,13 +293,13 @@ def test_the_model_of_the_specification_agrees_with_the_browser() -> None:
             impression_quota_micro=draw.choice((1_000_000, 2_000_000)),
             max_lookback_days=30,
         )
-        events = [{**event, "enabled": True} for event in world_of(draw, 0) if event["kind"] != 2]
+        events = [{**event, "enabled": True} for event in random_events(draw, 0) if event["kind"] != 2]
         converted = [event for event in events if event["kind"] == 1]
         if not converted:
             continue
         offset = draw.randrange(config.epoch_ms)
         words = [[draw.getrandbits(64) for _ in CREDITS[event["credit"]][1:]] for event in converted]
-        expected = by_browser(events, config, offset, [list(row) for row in words])
+        results, budgets, _ = run_in_browser(events, config, offset, words)
         start = (converted[0]["time_ms"] - offset) // 3_600_000 * 3_600_000
         agent = UserAgent(
             per_site_privacy_budget=config.site_budget_micro,
@@ -321,8 +319,8 @@ def test_the_model_of_the_specification_agrees_with_the_browser() -> None:
                         match_value=event["match_value"],
                         impression_site=top,
                         intermediary_site=frame,
-                        conversion_sites=frozenset(sites(event["conversion_sites"])),
-                        conversion_callers=frozenset(sites(event["conversion_callers"])),
+                        conversion_sites=frozenset(map(site, LISTS[event["conversion_sites"]])),
+                        conversion_callers=frozenset(map(site, LISTS[event["conversion_callers"]])),
                         timestamp=event["time_ms"],
                         lifetime=min(event["lifetime_days"], 30) * DAY_MS,
                         histogram_index=event["histogram_index"],
@@ -330,10 +328,10 @@ def test_the_model_of_the_specification_agrees_with_the_browser() -> None:
                     )
                 )
                 continue
-            draws = WordDraws(0)
+            draws = W3cWordChoices(0)
             draws.words = iter(words[len(found)])
 
-            def rand(chance: Fraction, draws: WordDraws = draws) -> bool:
+            def rand(chance: Fraction, draws: W3cWordChoices = draws) -> bool:
                 return chance == 1 or (chance > 0 and draws.coin(chance.numerator, chance.denominator))
 
             question = Question(
@@ -344,16 +342,17 @@ def test_the_model_of_the_specification_agrees_with_the_browser() -> None:
                 max_value=event["max_value"],
                 credit=tuple(Fraction(str(item)) for item in CREDITS[event["credit"]]),
                 match_values=frozenset(LISTS[event["match_values"]]),
-                impression_sites=frozenset(sites(event["impression_sites"])),
-                impression_callers=frozenset(sites(event["impression_callers"])),
+                impression_sites=frozenset(map(site, LISTS[event["impression_sites"]])),
+                impression_callers=frozenset(map(site, LISTS[event["impression_callers"]])),
             )
             found.append(tuple(agent.do_attribution_and_fill_a_histogram(question, top, frame, event["time_ms"], rand)))
             compared += 1
-        assert found == [result[0] for result in expected["results"]]
-        stores = [(Filter.SITE, *key, left) for key, left in agent.privacy_budget_store.items()]
-        stores += [(Filter.GLOBAL, epoch, "", left) for epoch, left in agent.global_privacy_budget_store.items()]
-        stores += [(Filter.IMPRESSION_QUOTA, *key, left) for key, left in agent.impression_site_quota_store.items()]
-        assert sorted(stores) == sorted(expected["stores"])
+        assert found == [result[0] for result in results]
+        stores = [("site-budget", epoch, (name,), left) for (epoch, name), left in agent.privacy_budget_store.items()]
+        stores += [("global-budget", epoch, (), left) for epoch, left in agent.global_privacy_budget_store.items()]
+        quotas = agent.impression_site_quota_store
+        stores += [("impression-site-quota", epoch, (name,), left) for (epoch, name), left in quotas.items()]
+        assert sorted(stores) == sorted(budgets)
     assert compared > 800
 
 
@@ -385,7 +384,7 @@ def test_a_clock_set_back_gives_no_epoch_its_budgets_twice(epochs: tuple[int, in
     """The epoch is queried, visits are forgotten at the first two moments, and the clock returns to the epoch."""
     first, back, again = epochs
     clock = SetClock(NOW_MS)
-    fixed = FixedDraws(epoch_start=0.5, fractions=(0.5,))
+    fixed = FixedW3cChoices(epoch_start=0.5, fractions=(0.5,))
     config = Config(site_budget_micro=500_000)  # one conversion within an epoch
     browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=fixed)
     paid = 0
@@ -434,9 +433,9 @@ def test_every_valid_call_has_a_report_of_the_same_size() -> None:
         done = browser.measure_conversion("shop.example", {**MEASURE, "value": 8, "maxValue": 8, "credit": credit})
         used = sum(amount > 0 for amount in done.histogram)
         assert used == {"one index": 1, "one credit of two": 1, "two indexes": 2, "all indexes": 4}.get(name, 0)
-        assert done.report is not None
-        sizes[name] = len(done.report.payloads[0].payload)
-        infos.append(SharedInfo.parse(done.report.shared_info))
+        assert done.sealed is not None
+        sizes[name] = len(done.sealed.payloads[0].payload)
+        infos.append(SharedInfo.parse(done.sealed.shared_info))
     assert len(set(sizes.values())) == 1, sizes
     # The public parts differ in the id alone, though all calls are of the same moment.
     assert len({info.report_id for info in infos}) == len(infos)
@@ -456,8 +455,8 @@ def test_conversions_at_once_share_one_budget() -> None:
     """Budget 1 and four calls at ε = 1 in four threads: one is answered (the specification's attribution lock)."""
     browser = browser_of(site_budget_micro=1_000_000)
     browser.save_impression("news.example", {"histogramIndex": 0})
-    browser._budgets._left[Filter.SITE] = Slow()
+    browser._budgets._left["site-budget"] = Slow()
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: browser.measure_conversion("shop.example", MEASURE), range(4)))
     assert sum(any(one.histogram) for one in answers) == 1
-    assert browser.left(Filter.SITE, "shop.example") == 0
+    assert browser.left("site-budget", "shop.example") == 0

@@ -11,7 +11,7 @@ import pytest
 
 from aggservice.mechanisms import ForbiddenBits, ManualClock
 from w3c_client import DEFAULT_SERVICE, Browser, CallError, ErrorName, HeaderError
-from w3c_client.calls.headers import MEASURE_HEADER, SAVE_HEADER, parse_measure_conversion, parse_save_impression
+from w3c_client.headers import MEASURE_HEADER, SAVE_HEADER, parse_measure_conversion, parse_save_impression
 
 COUNT = 10_000
 URL = "https://tag.example/pixel"
@@ -152,8 +152,8 @@ def test_ten_thousand_mutated_option_sets_are_refused_by_name() -> None:
 
 def test_the_good_ones_are_accepted() -> None:
     from w3c_client import ConversionOptions, ImpressionOptions
-    from w3c_client.calls.options import check_conversion, check_impression
     from w3c_client.config import Config
+    from w3c_client.options import check_conversion, check_impression
 
     check_impression(ImpressionOptions.from_members(GOOD_IMPRESSION), Config())
     check_conversion(ConversionOptions.from_members(GOOD_CONVERSION), Config())
@@ -184,7 +184,7 @@ def test_the_good_ones_are_accepted() -> None:
     ],
 )
 def test_header_cases_that_the_vectors_leave_out(tmp_path: Path, kind: str, text: str, expected: Any) -> None:
-    from w3c_client.scenarios.header_cases import run_header_cases
+    from w3c_client.scenarios import run_header_cases
 
     case = {"base_url": "https://b.example/a/b", kind: [{"name": "one", "input": text, "expected": expected}]}
     (tmp_path / "cases.json").write_text(json.dumps(case))

@@ -11,14 +11,13 @@ from typing import Any
 
 import pytest
 
-from w3c_client import attribution, budgets
-from w3c_client.budgets import BudgetStores, Charge
-from w3c_client.config import Arithmetic, Filter, SharedCost
-from w3c_client.randomness import FixedDraws
-from w3c_client.scenarios import cases
-from w3c_client.scenarios.runner import run_scenarios
-from w3c_client.storage import epochs
-from w3c_client.storage.impressions import ImpressionStore
+from w3c_client import attribution, budgets, scenarios, storage
+from w3c_client.budgets import BudgetStores
+from w3c_client.config import Arithmetic, SharedCost
+from w3c_client.randomness import FixedW3cChoices
+from w3c_client.rules import EpochUse
+from w3c_client.scenarios import run_scenarios
+from w3c_client.storage import Epochs, ImpressionStore
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "w3c" / "scenarios"
 COUNT = 22
@@ -33,28 +32,27 @@ def test_our_scenarios_pass_in_both_arithmetics(arithmetic: Arithmetic) -> None:
     assert [result for result in results if result.differences] == []
 
 
-def _without(name: Filter) -> Callable[[Patch], None]:
+def _without(name: str) -> Callable[[Patch], None]:
     def apply(patch: Patch) -> None:
         made = BudgetStores.__init__
 
         def init(self: BudgetStores, config: Any) -> None:
-            made(self, config)
-            self._filters = tuple(one for one in self._filters if one is not name)
+            made(self, replace(config, rules=tuple(one for one in config.rules if one.name != name)))
 
         patch.setattr(BudgetStores, "__init__", init)
 
     return apply
 
 
-def _equality_refused(name: Filter) -> Callable[[Patch], None]:
+def _equality_refused(name: str) -> Callable[[Patch], None]:
     def apply(patch: Patch) -> None:
         pay = BudgetStores.pay
 
-        def strict(self: BudgetStores, epoch: int, site: str, others: Any, charge: Charge, action: Any = None) -> Any:
-            keys = [""] if name is Filter.GLOBAL else others
-            if any(charge.shared >= self.left(name, epoch, key) for key in keys):
+        def strict(self: BudgetStores, use: EpochUse, cost: Any) -> Any:
+            rule = next(one for one in self._config.rules if one.name == name)
+            if any(cost(rule) >= self.left(rule, *key) for key in use.keys(rule.scope)):
                 return name
-            return pay(self, epoch, site, others, charge, action)
+            return pay(self, use, cost)
 
         patch.setattr(BudgetStores, "pay", strict)
 
@@ -76,34 +74,23 @@ def _cost_drawn_apart_from_the_result(patch: Patch) -> None:
 
 
 def _shared_limits_charged_the_norm(patch: Patch) -> None:
-    read = cases.read_config
-    patch.setattr(cases, "read_config", lambda given: replace(read(given), shared_cost=SharedCost.INDIVIDUAL))
+    read = scenarios.read_config
+    patch.setattr(scenarios, "read_config", lambda given: replace(read(given), shared_cost=SharedCost.INDIVIDUAL))
 
 
 def _budget_by_caller(patch: Patch) -> None:
-    attribute, pay = attribution.Attributor.attribute, attribution.Attributor._pay
-    calling = []
-
-    def noting(self: Any, conversion: Any, caller: Any, *rest: Any) -> Any:
-        calling.append(caller.site)
-        return attribute(self, conversion, caller, *rest)
-
-    patch.setattr(attribution.Attributor, "attribute", noting)
-    patch.setattr(
-        attribution.Attributor,
-        "_pay",
-        lambda self, epoch, matches, charge, site, action: pay(self, epoch, matches, charge, calling[-1], action),
-    )
+    pay = BudgetStores.pay
+    patch.setattr(BudgetStores, "pay", lambda self, use, cost: pay(self, replace(use, site=use.caller), cost))
 
 
 def _two_epochs_after_a_clear(patch: Patch) -> None:
-    starting = epochs.Epochs.starting
+    starting = Epochs.starting
 
-    def later(self: epochs.Epochs, now_ms: int) -> int:
+    def later(self: Epochs, now_ms: int) -> int:
         first = starting(self, now_ms)
         return first if self.last_clear_ms is None else max(first, self.index(self.last_clear_ms) + 2)
 
-    patch.setattr(epochs.Epochs, "starting", later)
+    patch.setattr(Epochs, "starting", later)
 
 
 def _credit_rounded_down_and_the_rest_to_the_first(patch: Patch) -> None:
@@ -115,9 +102,9 @@ def _credit_rounded_down_and_the_rest_to_the_first(patch: Patch) -> None:
 
 
 def _credit_with_the_inequality_turned(patch: Patch) -> None:
-    coin = FixedDraws.coin
+    coin = FixedW3cChoices.coin
     patch.setattr(attribution, "allocate_in_doubles", lambda *given: None)  # the exact allocation runs in its place
-    patch.setattr(FixedDraws, "coin", lambda self, favourable, total: not coin(self, favourable, total))
+    patch.setattr(FixedW3cChoices, "coin", lambda self, favourable, total: not coin(self, favourable, total))
 
 
 def _outside_the_histogram_raises(patch: Patch) -> None:
@@ -132,13 +119,13 @@ def _outside_the_histogram_raises(patch: Patch) -> None:
     patch.setattr(attribution.Attributor, "_fill", strict)
 
 
-def _forgetting_keeps(name: Filter, *, all_sites: bool) -> Callable[[Patch], None]:
+def _forgetting_keeps(name: str, *, all_sites: bool) -> Callable[[Patch], None]:
     def apply(patch: Patch) -> None:
         forget = BudgetStores.forget
 
-        def partly(self: BudgetStores, sites: Any) -> None:
+        def partly(self: BudgetStores, sites: Any, *, through: int) -> None:
             kept = dict(self._left[name])
-            forget(self, sites)
+            forget(self, sites, through=through)
             if (sites is None) == all_sites:
                 self._left[name].update(kept)
 
@@ -148,28 +135,28 @@ def _forgetting_keeps(name: Filter, *, all_sites: bool) -> Callable[[Patch], Non
 
 
 MUTANTS: dict[str, Callable[[Patch], None]] = {
-    "the global budget is never checked": _without(Filter.GLOBAL),
-    "the global budget refuses equality": _equality_refused(Filter.GLOBAL),
-    "quotas are never checked": _without(Filter.IMPRESSION_QUOTA),
-    "quotas refuse equality": _equality_refused(Filter.IMPRESSION_QUOTA),
+    "the global budget is never checked": _without("global-budget"),
+    "the global budget refuses equality": _equality_refused("global-budget"),
+    "quotas are never checked": _without("impression-site-quota"),
+    "quotas refuse equality": _equality_refused("impression-site-quota"),
     "quotas belong to the intermediary": lambda patch: patch.setattr(attribution, "_site", attrgetter("caller")),
     "one epoch charges the value": _site_charged_the_value,
     "cost and result are drawn apart": _cost_drawn_apart_from_the_result,
     "shared limits pay the norm": _shared_limits_charged_the_norm,
     "costs round down": _cost_rounded_down,
     "the budget belongs to the caller": _budget_by_caller,
-    "the epoch start is not rounded": lambda patch: patch.setattr(epochs, "HOUR_MS", 1),
+    "the epoch start is not rounded": lambda patch: patch.setattr(storage, "HOUR_MS", 1),
     "a clear costs two epochs": _two_epochs_after_a_clear,
     "credit is rounded the same way always": _credit_rounded_down_and_the_rest_to_the_first,
     "credit is rounded the other way": _credit_with_the_inequality_turned,
     "an index outside raises": _outside_the_histogram_raises,
-    "epsilon has no maximum": lambda patch: patch.setattr("w3c_client.calls.options.MAX_EPSILON", 1e9),
-    "forgetting a site keeps its quota": _forgetting_keeps(Filter.IMPRESSION_QUOTA, all_sites=False),
-    "forgetting a site keeps its budget": _forgetting_keeps(Filter.SITE, all_sites=False),
+    "epsilon has no maximum": lambda patch: patch.setattr("w3c_client.options.MAX_EPSILON", 1e9),
+    "forgetting a site keeps its quota": _forgetting_keeps("impression-site-quota", all_sites=False),
+    "forgetting a site keeps its budget": _forgetting_keeps("site-budget", all_sites=False),
     "forgetting a site keeps its impressions": lambda patch: patch.setattr(
         ImpressionStore, "keep", lambda self, wanted: None
     ),
-    "forgetting everything keeps budgets": _forgetting_keeps(Filter.SITE, all_sites=True),
+    "forgetting everything keeps budgets": _forgetting_keeps("site-budget", all_sites=True),
 }
 
 

@@ -9,7 +9,6 @@ the global budget for all of them. Four broken browsers fail the same computatio
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
@@ -21,8 +20,9 @@ import pytest
 import w3c_client
 from aggservice.engine.release.noise import ReleasePlan
 from aggservice.engine.request import JobRequest
+from aggservice.kits.rules import TOLERANCE, ScriptedChoices, paths
 from aggservice.mechanisms import ForbiddenBits, ManualClock
-from budget import Epsilon, Terms
+from budget import LaplaceNoise, Terms
 from w3c_client.model import fairly_allocate_credit
 
 from .mutation import mutated
@@ -32,45 +32,6 @@ EPOCH_MS = 7 * DAY_MS
 START_MS = 100 * EPOCH_MS
 SITES = ("shop.example", "store.example")
 SIZE = 2
-#: Ratios are computed in doubles; a micro-epsilon that is missing shows as at least 3 · 10⁻⁷.
-TOLERANCE = 1e-9
-
-
-class Scripted:
-    """Coins that follow a path of choices, and the probability of that path."""
-
-    def __init__(self, path: list[bool]) -> None:
-        self.path = path
-        self.used = 0
-        self.chance = Fraction(1)
-
-    def epoch_offset_ms(self, epoch_ms: int) -> int:
-        return 0
-
-    def coin(self, favourable: int, total: int) -> bool:
-        if self.used == len(self.path):
-            self.path.append(True)
-        chosen = self.path[self.used]
-        self.used += 1
-        self.chance *= Fraction(favourable, total) if chosen else 1 - Fraction(favourable, total)
-        return chosen
-
-    def fraction(self) -> float:
-        raise AssertionError("exact arithmetic draws coins")
-
-
-def paths() -> Iterator[Scripted]:
-    """Yield a script for every path of choices; the caller runs each before the next."""
-    path: list[bool] = []
-    while True:
-        script = Scripted(path)
-        yield script
-        path = script.path[: script.used]
-        while path and not path[-1]:
-            path.pop()
-        if not path:
-            return
-        path[-1] = False
 
 
 @dataclass(frozen=True)
@@ -123,12 +84,12 @@ def outcomes(w3c: Any, world: World, without: int | None = None) -> list[Outcome
         site_paid = {
             (one.epoch, one.site): config.site_budget_micro - max(0, one.left_micro)
             for one in browser.budgets
-            if one.filter == w3c.Filter.SITE
+            if one.rule == "site-budget"
         }
         global_paid = {
             one.epoch: config.global_budget_micro - max(0, one.left_micro)
             for one in browser.budgets
-            if one.filter == w3c.Filter.GLOBAL
+            if one.rule == "global-budget"
         }
         found.append(Outcome(script.chance, tuple(histograms), site_paid, global_paid))
     assert sum(one.chance for one in found) == 1
@@ -242,8 +203,8 @@ BROKEN = {
     ),
     "a global filter that never refuses": (
         "budgets",
-        "if cost > left.get(key, capacity):",
-        "if name is not Filter.GLOBAL and cost > left.get(key, capacity):",
+        "if amount > left.get(key, capacity):",
+        "if name != 'global-budget' and amount > left.get(key, capacity):",
         World(
             ((0, 1, "news.example", 0),),
             _alike((None,) * 2, SITES),
@@ -262,8 +223,8 @@ BROKEN = {
     ),
     "a budget keyed by caller": (
         "attribution",
-        "wanted.site, action)",
-        "wanted.caller, action)",
+        "site=wanted.site, caller=wanted.caller",
+        "site=wanted.caller, caller=wanted.caller",
         World(
             ((0, 1, "news.example", 0),),
             _alike(("tag.example", "other.example")),
@@ -286,7 +247,12 @@ def test_the_noise_that_is_assumed_is_the_services() -> None:
     from aggservice.engine.opening.attribution_tasks import AttributionTask
 
     task = AttributionTask(conversion_site="https://shop.example", histogram_size=SIZE, max_value=3)
-    request = JobRequest(job_request_id="1", reporting_site="https://ad.example", noise=Epsilon.parse("1.5"), task=task)
+    request = JobRequest(
+        job_request_id="1",
+        reporting_site="https://ad.example",
+        mechanism=LaplaceNoise.parse(epsilon="1.5"),
+        task=task,
+    )
     noise = ReleasePlan.of(request, Terms(), {}).declared_noise
     assert (noise.epsilon_micro, noise.sensitivity) == (1_500_000, 6)
 
@@ -298,7 +264,7 @@ def test_shared_limits_carry_information_between_sites() -> None:
     def run(with_first: bool) -> tuple[int, ...]:
         clock = ManualClock(START_MS)
         config = w3c_client.Config(global_budget_micro=1_000_000)
-        browser = w3c_client.Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=Scripted([]))
+        browser = w3c_client.Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=ScriptedChoices([]))
         if with_first:
             browser.save_impression("news.example", {"histogramIndex": 0, "conversionSites": [SITES[0]]})
         browser.save_impression("news.example", {"histogramIndex": 1, "conversionSites": [SITES[1]]})
@@ -311,18 +277,18 @@ def test_shared_limits_carry_information_between_sites() -> None:
 
 def test_coins_of_the_model_and_of_the_browser_agree() -> None:
     """The exact distribution of allocations is that of the specification's own steps, in rationals."""
-    from w3c_client.allocation import allocate_exactly, integer_weights
+    from w3c_client.credit import LastTouches, allocate_exactly, credited
 
     for credit in ((1, 1), (1, 2, 3), (0.5, 0.25, 1, 3)):
         exact, model = {}, {}
         for value in range(1, 6):
             for script in paths():
-                amounts = tuple(allocate_exactly(integer_weights(credit), value, script.coin))
+                amounts = tuple(allocate_exactly(credited(LastTouches(), 9, credit, 9)[1], value, script.coin))
                 exact[amounts] = exact.get(amounts, 0) + script.chance
             for script in paths():
                 given = [Fraction(str(item)) for item in credit]
 
-                def coin(chance: Fraction, script: Scripted = script) -> bool:
+                def coin(chance: Fraction, script: ScriptedChoices = script) -> bool:
                     certain = chance in (0, 1)
                     return chance == 1 if certain else script.coin(chance.numerator, chance.denominator)
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aggservice.kits.rules import CREDITS, LISTS, columns_of, happen, random_events, site
 from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
 from aggservice.wire import KeySet
 from w3c_client import (
@@ -29,15 +30,16 @@ from w3c_client import (
     Config,
     Conversion,
     ConversionColumns,
-    Filter,
     Fleet,
     ImpressionColumns,
 )
-from w3c_client.fleet.columns import BUDGETS, ClearColumns, FleetConversions
-from w3c_client.randomness import WordDraws
-from w3c_client.storage.epochs import HOUR_MS, Epochs
+from w3c_client.columns import ClearColumns, FleetConversions
+from w3c_client.config import DAY_MS
+from w3c_client.randomness import W3cWordChoices
+from w3c_client.rules import SiteBudget
+from w3c_client.storage import HOUR_MS, Epochs
 
-from .test_w3c_fleet import CREDITS, DAY_MS, LISTS, columns_of, config_of, done_by, site, world_of
+from .test_w3c_fleet import config_of
 
 START_MS = 100 * 7 * DAY_MS
 KEYS = KeySet.create(SecureBits(), ManualClock(START_MS)).public(ManualClock(START_MS))
@@ -53,8 +55,8 @@ class SetClock:
         return self.time_ms
 
 
-class Phased(WordDraws):
-    """Choices of a browser whose epochs begin at a given phase, whenever the start is drawn; and when that was."""
+class Phased(W3cWordChoices):
+    """W3cChoices of a browser whose epochs begin at a given phase, whenever the start is drawn; and when that was."""
 
     def __init__(self, clock: SetClock, phase_ms: int) -> None:
         super().__init__(0)
@@ -131,22 +133,22 @@ def _budgets(world: World, browser: Browser) -> dict[int | None, Any]:
     found: dict[int | None, Any] = {}
     for one in browser.budgets:
         unit = _units_of(browser, world)(one.epoch)
-        found.setdefault(unit, []).append((one.filter, one.site, one.left_micro))
+        found.setdefault(unit, []).append((one.rule, one.site, one.left_micro))
     return found
 
 
 def _actions(world: World, browser: Browser) -> dict[int | None, Any]:
     found: dict[int | None, Any] = {}
-    for (action, epoch), sites in browser._budgets._sites_of_action.items():
-        if sites:
-            found.setdefault(_units_of(browser, world)(epoch), []).append((action, sorted(sites)))
+    for name, counted in browser._budgets._sites.items():
+        for (epoch, *scope), sites in counted.items():
+            found.setdefault(_units_of(browser, world)(epoch), []).append((name, scope, sorted(sites)))
     return {unit: sorted(rows) for unit, rows in found.items()}
 
 
 STORES: Mapping[str, tuple[Store, tuple[str, ...]]] = {
     "impressions": (_impressions, ("_impressions._groups", "_impressions._waiting")),
     "budgets": (_budgets, ("_budgets._left",)),
-    "sites of actions": (_actions, ("_budgets._sites_of_action",)),
+    "sites of actions": (_actions, ("_budgets._sites",)),
     "start of epochs": (lambda world, browser: _units_of(browser, world) and {}, ("_epochs.start_ms",)),
     "last clear": (lambda world, browser: {None: browser._epochs.last_clear_ms}, ("_epochs.last_clear_ms",)),
     "tabs": (lambda world, browser: {None: repr(browser._activations._tabs)}, ("_activations._tabs",)),
@@ -165,10 +167,8 @@ FIXED = {
     "_epochs.draws",
     "_impressions._per_site",
     "_budgets._capacity",
-    "_budgets._sites_per_action",
-    "_budgets._filters",
+    "_budgets._config",
     "_attributor._config",
-    "_attributor._cost",
     "_attributor._draws",
     "_activations._duration_ms",
     "_activations._consume",
@@ -214,7 +214,7 @@ def play(world: World, without: int | None = None, *, called: bool = True, seale
             browser.navigate(event["tab"])
         draws.words = iter(event.get("words", ()))
         try:
-            done = done_by(browser, event)
+            done = happen(browser, event)
         except CallError as error:
             if event["kind"] == 1:
                 sent.append(Sent(public=(event["time_ms"], error.name), by_unit={}))
@@ -232,7 +232,7 @@ def play(world: World, without: int | None = None, *, called: bool = True, seale
 
 def _sent(done: Conversion, unit_of: Callable[[int], int]) -> Sent:
     """Return what a conversion sent. Only the histogram, the id and the ciphertext may depend on impressions."""
-    report = done.report
+    report = done.sealed
     public: tuple[Any, ...] = (done.time_ms, done.conversion_site, done.caller, done.enabled, report is None)
     if report is not None:
         info = {**json.loads(report.shared_info), "report_id": ""}
@@ -240,7 +240,7 @@ def _sent(done: Conversion, unit_of: Callable[[int], int]) -> Sent:
     return Sent(
         public=public,
         histogram=done.histogram,
-        by_unit={unit_of(one.epoch): (one.charge, one.impression_sites, one.refused_by) for one in done.epochs},
+        by_unit={unit_of(one.epoch): (one.prices, one.impression_sites, one.refused_by) for one in done.epochs},
         loss_micro_each=Fraction(done.epsilon_micro, 2 * done.max_value),
     )
 
@@ -258,8 +258,8 @@ def difference(here: Played, there: Played, unit: int) -> str:
         mine = {key: what for key, what in one.by_unit.items() if key != unit}
         if mine != two.by_unit:
             return f"what other units paid for call {number}: {mine} and {two.by_unit}"
-        charge, _, refused_by = one.by_unit.get(unit, (None, None, None))
-        paid = charge.site if charge is not None and refused_by is None else 0
+        prices, _, refused_by = one.by_unit.get(unit, (None, None, None))
+        paid = prices.of(SiteBudget()) if prices is not None and refused_by is None else 0
         moved = sum(abs(a - b) for a, b in zip(one.histogram, two.histogram, strict=True))
         if moved * one.loss_micro_each > paid:
             return f"call {number}: {one.histogram} and {two.histogram}, for which the unit paid {paid}"
@@ -290,12 +290,12 @@ def fleet_differs(world: World, played: Played) -> str:
     for row, one in enumerate(done):
         if found.histogram(row, len(one.histogram)) != one.histogram:
             return f"conversion {row}: {found.histogram(row, len(one.histogram))} and {one.histogram}"
-    left = found.budgets
+    left, rules = found.budgets, world.config.rules
     kept = sorted(
-        (BUDGETS[kind], int(epoch), "" if number < 0 else site(int(number)), int(amount))
-        for kind, epoch, number, amount in zip(left.filter, left.epoch, left.site, left.left_micro, strict=True)
+        (rules[left.rule[row]].name, int(left.epoch[row]), tuple(map(site, left.scope(row))), int(left.left_micro[row]))
+        for row in range(len(left))
     )
-    of_browser = sorted((one.filter, one.epoch, one.site, one.left_micro) for one in played.browser.budgets)
+    of_browser = sorted((one.rule, one.epoch, one.scope, one.left_micro) for one in played.browser.budgets)
     return "" if kept == of_browser else f"budgets: {kept} and {of_browser}"
 
 
@@ -320,7 +320,7 @@ def random_world(draw: random.Random, *, tabs: bool = False, jumps: bool = False
         reports_kept=2,
         **{name: least for name, least in of_calls.items() if draw.random() < 0.2},
     )
-    events = world_of(draw, 0)
+    events = random_events(draw, 0)
     for event in events:
         if event["site"] >= 0 and draw.random() < 0.5:
             event["site"] %= 2
@@ -430,7 +430,7 @@ def crowded_browser(shops: int, last_epoch: bool) -> tuple[list[tuple[int, ...]]
         for shop in range(shops)
         for week in range(WEEKS)
     ]
-    left = {one.epoch: one.left_micro for one in browser.budgets if one.filter is Filter.GLOBAL}
+    left = {one.epoch: one.left_micro for one in browser.budgets if one.rule == "global-budget"}
     return sent, {epoch: config.global_budget_micro - amount for epoch, amount in left.items()}
 
 
@@ -462,8 +462,8 @@ def crowded_fleet(shops: int, last_epoch: bool) -> tuple[list[tuple[int, ...]], 
     left = found.budgets
     paid = {
         int(epoch): config.global_budget_micro - int(amount)
-        for kind, epoch, amount in zip(left.filter, left.epoch, left.left_micro, strict=True)
-        if BUDGETS[kind] is Filter.GLOBAL
+        for rule, epoch, amount in zip(left.rule, left.epoch, left.left_micro, strict=True)
+        if config.rules[rule].name == "global-budget"
     }
     return [found.histogram(row, 2) for row in range(1, len(bought))], paid
 
@@ -507,7 +507,7 @@ def test_when_the_start_of_epochs_is_drawn_does_not_change_its_law(epoch_days: i
     def phases(moment_ms: int, part_ms: int) -> Counter[int]:
         found: Counter[int] = Counter()
         for offset_ms in range(0, config.epoch_ms, part_ms):
-            epochs = Epochs(config, WordDraws(offset_ms))
+            epochs = Epochs(config, W3cWordChoices(offset_ms))
             epochs.index(moment_ms)
             assert epochs.start_ms is not None
             found[epochs.start_ms % config.epoch_ms] += 1
@@ -538,7 +538,7 @@ def test_impressions_before_and_after_the_start_is_drawn_keep_their_order() -> N
     """Of impressions of one moment and priority the first wins, also if a clear draws the start between them."""
     clock = SetClock()
     clock.time_ms = START_MS
-    browser = Browser(clock=clock, bits=ForbiddenBits(), draws=WordDraws(0))
+    browser = Browser(clock=clock, bits=ForbiddenBits(), draws=W3cWordChoices(0))
     browser.save_impression("news.example", {"histogramIndex": 0})
     browser.clear_site_data(["other.example"])
     browser.save_impression("news.example", {"histogramIndex": 1})

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from aggservice.commands import app
 from w3c_client import Arithmetic
-from w3c_client.scenarios.header_cases import run_header_cases
-from w3c_client.scenarios.runner import run_scenarios
+from w3c_client.scenarios import run_header_cases, run_scenarios
 
 E2E, DIFFERENTIAL, HEADERS = 20, 1500, 65
 

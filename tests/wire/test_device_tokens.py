@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import SecureBits, SeededBits
 from aggservice.wire.errors import EncodingError, KeySetError
-from aggservice.wire.report.device_tokens import TOKEN_BYTES, TokenCheck, sign_token, token_message
-from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
+from aggservice.wire.report.registry import (
+    TOKEN_BYTES,
+    RegistryKey,
+    RegistryKeyPair,
+    TokenCheck,
+    sign_token,
+    token_message,
+)
 
 PAIR = RegistryKeyPair.create(SeededBits("registry"))
 ORIGIN, COLLECTION, REPORT_ID = "https://adtech.example", "monday", bytes(range(16))

@@ -11,8 +11,7 @@ from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
 from aggservice.mechanisms.errors import RandomnessForbiddenError
 from aggservice.wire import seal
 from aggservice.wire.errors import DecryptionError, KeySetError
-from aggservice.wire.hpke.sealing import SUITE, open_sealed
-from aggservice.wire.hpke.sender import BaseSender, derive_private_key
+from aggservice.wire.hpke.sealing import SUITE, BaseSender, derive_private_key, open_sealed
 
 IKM_E = bytes.fromhex("909a9b35d3dc4713a5e72a4da274b55d3d3821a37e5d099e74a647db583a904b")
 SK_E = bytes.fromhex("f4ec9b33b792c372c1d2c2063507b684ef925b8c75a42dbcbf57d63ccd381600")

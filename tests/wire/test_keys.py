@@ -13,7 +13,7 @@ import pytest
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import KeySet, PublicKeySet, ReportStatus, read_key_set, seal, write_key_set
 from aggservice.wire.errors import KeyNotFoundError, KeySetError
-from aggservice.wire.hpke.key_files import sole_writer
+from aggservice.wire.hpke.key_sets import sole_writer
 from aggservice.wire.hpke.sealing import open_sealed
 
 DAY_MS = 86_400_000

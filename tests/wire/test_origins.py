@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from aggservice.wire import ReportStatus, SharedInfo, Spans, is_reporting_origin, parse_origin, parse_shared_info_batch
 from aggservice.wire.errors import SharedInfoError
 from aggservice.wire.origins import is_other_url, parse_url
-from ara_client.errors import RequestError
-from ara_client.origins import parse_destination, parse_suitable_origin
+from ara_client.origins import RequestError, parse_destination, parse_suitable_origin
 
 
 @pytest.mark.parametrize(

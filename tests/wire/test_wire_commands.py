@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from aggservice.commands import app
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import Api, Contribution, PublicKeySet, SharedInfo, make_report, read_key_set
-from aggservice.wire.report.registry_keys import RegistryKey, RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKey, RegistryKeyPair
 
 
 def _run(*arguments: object) -> Result:

@@ -18,7 +18,7 @@ from aggservice.audit.games.sums import pairs, worlds
 from aggservice.audit.target import L1, Target
 from aggservice.mechanisms import Bits, ManualClock
 from aggservice.wire import Contribution, PublicKeySet
-from ara_client import Browser, Request, Response, VendorValues
+from ara_client import Browser, Request, Response
 from ara_client.event_noise.response import TRUTHFUL, draw_states
 from ara_client.model import Source, SummaryClient
 from ara_client.reports import AggregatableAttributionReport, EventLevelReport, OutgoingReport
@@ -36,7 +36,7 @@ Sent = list[tuple[int, int]]
 
 def _browser(bits: Bits, keys: PublicKeySet | None = None) -> tuple[Browser, ManualClock]:
     clock = ManualClock(_NOW_MS)
-    return Browser(clock=clock, bits=bits, config=VendorValues(), keys=keys), clock
+    return Browser(clock=clock, bits=bits, keys=keys), clock
 
 
 def _click(browser: Browser, **fields: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -14,104 +13,51 @@ from aggservice.audit.target import Attacked, Target
 from aggservice.client import ShuffleParameters
 from aggservice.mechanisms import Bits
 from aggservice.wire import AggregatableReport, Api, SharedInfo
-from ldp_client import (
-    BitwiseEverlasting,
-    bit_flip,
-    l_grr,
-    l_osue,
-    l_sue,
-    loloha,
-    optimal_hashing,
-    optimized_unary,
-    randomized_response,
-    randomizer_of,
-    seal_report,
-    sue,
-)
-from ldp_client.sampling.hashing import hash_values
+from ldp_client import PROTOCOLS, LocalProtocol, randomized_response, randomizer_of, seal_report
 
 Ints = NDArray[np.int64]
 _REPORTS = 8
 """Reports per device in the longitudinal games."""
-_ONE, _FIRST = 1_000_000, 400_000
+_ONE = 1_000_000
 
 
-def _bits(rows: Any) -> Ints:
-    """Return, per report, 2 if the bit of value 0 is set, plus 1 if that of value 1 is."""
-    words = np.asarray(rows)[:, 0].astype(np.int64)
-    return 2 * (words & 1) + (words >> 1 & 1)
+def _attacked(*, memoizes: bool) -> list[LocalProtocol]:
+    """Return the first example of each kind in the table over numbers: of one-shot kinds, or of those with a memo."""
+    found: dict[str, LocalProtocol] = {}
+    for entry in dict.fromkeys(PROTOCOLS[name] for name in PROTOCOLS):
+        for protocol in entry.examples():
+            if protocol.values is not None and protocol.memoizes == memoizes:
+                found.setdefault(protocol.kind, protocol)
+    return list(found.values())
 
 
-def _hashed(protocol: Any) -> Callable[[Any], Ints]:
-    """Return, per report, 2 if it supports value 0, plus 1 if it supports value 1."""
+def _played(protocol: LocalProtocol, users: int, reports: int, bits: Bits, epsilon: float) -> Played:
+    """Return, for users who hold 0 and for users who hold 1, the first report, and reports for 0 less those for 1.
 
-    def supports(columns: Any) -> Ints:
-        size = columns.values.size
-        found = [
-            hash_values(columns.multipliers, columns.addends, np.full(size, value, dtype=np.int64), protocol.g)
-            == columns.values
-            for value in (0, 1)
-        ]
-        return 2 * found[0].astype(np.int64) + found[1]
-
-    return supports
-
-
-def _plain(values: Any) -> Ints:
-    """Return 2 for a report of value 0, 1 for one of value 1, 0 for others."""
-    return np.where(values == 0, 2, np.where(values == 1, 1, 0)).astype(np.int64)
-
-
-def _rows(columns: Any) -> Ints:
-    return _bits(columns.rows)
-
-
-def _sampled(protocol: Any, read: Callable[[Any], Ints], users: int, reports: int, bits: Bits) -> list[dict[str, Ints]]:
-    """Return, for users who hold 0 and for users who hold 1, the first report, and reports for 0 less those for 1."""
+    A report is 2 if it supports the value 0, plus 1 if it supports the value 1.
+    """
     found = []
     for value in (0, 1):
         fleet = protocol.fleet(users, bits)
-        seen = [read(fleet.report(np.full(users, value, dtype=np.int64))) for _ in range(reports)]
+        sent = [fleet.report(np.full(users, value, dtype=np.int64)) for _ in range(reports)]
+        seen = [2 * protocol.supports(one, 0).astype(np.int64) + protocol.supports(one, 1) for one in sent]
         lean = sum(((one == 2).astype(np.int64) - (one == 1) for one in seen), np.zeros(users, dtype=np.int64))
         found.append({"first report": seen[0], "lean": lean} if reports > 1 else {"first report": seen[0]})
-    return found
+    return Played(first=found[0], second=found[1], epsilon=epsilon, name=protocol.kind)
+
+
+_ONCE, _OVER_TIME = _attacked(memoizes=False), _attacked(memoizes=True)
 
 
 def once(target: Target, scale: int) -> list[Played]:
     users = 40_000 * scale
-    hashing = optimal_hashing(k=4, epsilon_micro=_ONE)
-    protocols: list[tuple[Any, Callable[[Any], Ints]]] = [
-        (randomized_response(k=4, epsilon_micro=_ONE), _plain),
-        (sue(k=4, epsilon_micro=_ONE), _bits),
-        (optimized_unary(k=4, epsilon_micro=_ONE), _bits),
-        (hashing, _hashed(hashing)),
-    ]
-    played = []
-    for protocol, read in protocols:
-        first, second = _sampled(protocol, read, users, 1, target.bits)
-        played.append(Played(first=first, second=second, epsilon=protocol.privacy.first, name=protocol.kind))
-    return played
+    return [_played(one, users, 1, target.bits, one.privacy.first) for one in _ONCE]
 
 
 def over_time(target: Target, scale: int) -> list[Played]:
     """Let each device report one value eight times: all its reports together may reveal at most ε∞."""
     users = 12_000 * scale
-    pair: dict[str, Any] = {"epsilon_permanent_micro": _ONE, "epsilon_first_micro": _FIRST}
-    hashing = loloha(k=4, g=2, **pair)
-    flips = bit_flip(k=4, buckets=4, sampled=4, epsilon_permanent_micro=_ONE)
-    protocols: list[tuple[Any, Callable[[Any], Ints]]] = [
-        (l_grr(k=4, **pair), _plain),
-        (l_sue(k=4, **pair), _bits),
-        (l_osue(k=4, **pair), _bits),
-        (hashing, _hashed(hashing)),
-        (flips, _rows),
-        (BitwiseEverlasting(epsilon_permanent_micro=_ONE, epsilon_report_micro=_FIRST), _plain),
-    ]
-    played = []
-    for protocol, read in protocols:
-        first, second = _sampled(protocol, read, users, _REPORTS, target.bits)
-        played.append(Played(first=first, second=second, epsilon=protocol.privacy.permanent, name=protocol.kind))
-    return played
+    return [_played(one, users, _REPORTS, target.bits, one.privacy.permanent) for one in _OVER_TIME]
 
 
 def _local(attacked: Attacked, protocol: Any, report: int) -> AggregatableReport:
@@ -159,12 +105,18 @@ def _among(attacked: Attacked, jobs: int) -> Played:
 
 
 GAMES = (
-    Game(name="local reports, once", exposes="wrong probabilities of a randomizer", play=once, parts=4, service=False),
+    Game(
+        name="local reports, once",
+        exposes="wrong probabilities of a randomizer",
+        play=once,
+        parts=len(_ONCE),
+        service=False,
+    ),
     Game(
         name="local reports over time",
         exposes="a memo that is forgotten or keyed wrongly",
         play=over_time,
-        parts=6,
+        parts=len(_OVER_TIME),
         service=False,
     ),
     Game(

@@ -18,19 +18,15 @@ from aggservice.audit.target import Attacked, Target
 from aggservice.client import AttributionTask, JobParameters
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import AggregatableReport
-from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, Filter, ImpressionOptions
+from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, ImpressionOptions, OnDeviceRule
 from w3c_client.config import DAY_MS
+from w3c_client.rules import GlobalBudget, ImpressionQuota, SiteBudget
 
 _NEWS, _SHOP = "news.example", "shop.example"
 _VALUE = 4
 _BATCH = 100
 """Units of each world in one job: a histogram has two keys for each of them."""
 _BUDGET_MICRO, _PLENTY_MICRO = 2_000_000, 64_000_000
-_BUDGETS = {
-    Filter.SITE: "site_budget_micro",
-    Filter.GLOBAL: "global_budget_micro",
-    Filter.IMPRESSION_QUOTA: "impression_quota_micro",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +47,8 @@ class Bought:
             lookback_days=14 if self.both_weeks else 1,
         )
         done = browser.measure_conversion(self.site, asked)
-        assert done.report is not None
-        return done.report, done.histogram
+        assert done.sealed is not None
+        return done.sealed, done.histogram
 
 
 def _job(site: str) -> JobParameters:
@@ -62,22 +58,22 @@ def _job(site: str) -> JobParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class DevicePlan:
     """What each device does after an impression in each of two weeks, and which limit of ε = 2 bounds what it releases.
 
-    ``holder`` is the site to which ``limit`` belongs. Every other limit is too large to matter.
+    ``holder`` is the scope of ``limit``. Every other limit is too large to matter.
     """
 
-    limit: Filter
+    limit: OnDeviceRule
     bought: Sequence[Bought]
-    holder: str = ""
+    holder: tuple[str, ...] = ()
 
 
 _EVERYWHERE = [Bought(site=f"store{at}.example", both_weeks=True) for at in (0, 1) for _ in range(3)]
-PLANS: Mapping[str, Plan] = {
-    "a site's budget": Plan(limit=Filter.SITE, holder=_SHOP, bought=[Bought(), Bought(both_weeks=True)] * 3),
-    "sites together": Plan(limit=Filter.GLOBAL, bought=_EVERYWHERE),
-    "a publisher's quota": Plan(limit=Filter.IMPRESSION_QUOTA, holder=_NEWS, bought=_EVERYWHERE),
+PLANS: Mapping[str, DevicePlan] = {
+    "a site's budget": DevicePlan(limit=SiteBudget(), holder=(_SHOP,), bought=[Bought(), Bought(both_weeks=True)] * 3),
+    "sites together": DevicePlan(limit=GlobalBudget(), bought=_EVERYWHERE),
+    "a publisher's quota": DevicePlan(limit=ImpressionQuota(), holder=(_NEWS,), bought=_EVERYWHERE),
 }
 """Ways in which a device could release more than a limit allows."""
 
@@ -90,9 +86,9 @@ class Collected:
     sums: dict[bool, Metrics] = field(default_factory=dict)
 
 
-def _device(attacked: Attacked, plan: Plan, unit: int, neighbour: bool) -> tuple[dict[str, Collected], float]:
+def _device(attacked: Attacked, plan: DevicePlan, unit: int, neighbour: bool) -> tuple[dict[str, Collected], float]:
     """Return the reports of one device, by conversion site, and what its limit paid for the second week."""
-    limits = {name: _BUDGET_MICRO if one is plan.limit else _PLENTY_MICRO for one, name in _BUDGETS.items()}
+    limits = {rule.field: _BUDGET_MICRO if rule == plan.limit else _PLENTY_MICRO for rule in Config().rules}
     config = Config(max_histogram_size=4 * _BATCH, max_credits=1, **limits)  # type: ignore[arg-type]
     clock = ManualClock(attacked.clock.now_ms() - config.max_lookback_ms)
     browser = Browser(clock=clock, bits=attacked.bits, config=config, keys=attacked.keys)
@@ -109,11 +105,11 @@ def _device(attacked: Attacked, plan: Plan, unit: int, neighbour: bool) -> tuple
         job = made.setdefault(one.site, Collected())
         job.reports.append(report)
         job.sums[neighbour] = job.sums.get(neighbour, 0) + np.array(histogram[2 * unit : 2 * unit + 2], dtype=np.int64)
-    left_micro = max(0, browser.left(plan.limit, plan.holder))  # a limit pays at most what it has
+    left_micro = max(0, browser.left(plan.limit, *plan.holder))  # a limit pays at most what it has
     return made, (_BUDGET_MICRO - left_micro) / 1e6
 
 
-def _played(attacked: Attacked, plan: Plan) -> tuple[Metrics, float]:
+def _played(attacked: Attacked, plan: DevicePlan) -> tuple[Metrics, float]:
     """Return the likelihood ratio of every unit, those of the first world first, and the most that one of them paid.
 
     Each job is asked for until it is refused, which must be the second time. For Laplace noise the logarithm of the

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.slices import MeasureErrors, Slice
+from aggservice.campaign.assess.slices import Slice
+from aggservice.campaign.columns import Events
+from aggservice.campaign.metrics import MeasureErrors, SliceColumns
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, EventLevelSettings
-from aggservice.campaign.world.events import Events
 from aggservice.mechanisms import Bits
 from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
 from ara_client.event_noise.response import TRUTHFUL
@@ -169,17 +170,17 @@ def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], lis
                 above_noise=truth > high - found.value,
             )
         )
-    truths = np.array([row.truth for row in rows])
-    figures = MeasureErrors.over(
-        truths,
-        np.array([row.estimate for row in rows]),
-        measure="reports",
-        covered=sum(row.covered for row in rows),
-        above_noise=sum(row.above_noise for row in rows),
+    truths, estimates = (np.array([getattr(row, name) for row in rows]) for name in ("truth", "estimate"))
+    slices = SliceColumns(
+        truth=truths,
+        sent=truths,
+        estimate=estimates,
+        width=np.array([row.high - row.estimate for row in rows]),
+        covered=np.array([row.covered for row in rows], dtype=np.bool_),
+        above_noise=np.array([row.above_noise for row in rows], dtype=np.bool_),
         tau=1.0,
-        total=float(truths.sum()),
-        bias=0.0,
     )
+    figures = MeasureErrors.over(slices, campaign.metrics, measure="reports", truth=float(truths.sum()), bias=0.0)
     return rows, [figures]
 
 

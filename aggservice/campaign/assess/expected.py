@@ -1,13 +1,12 @@
 """The error to expect of a query before any run: from the exact law of its noise and the simulated contributions.
 
 The sums of a job do not depend on ε: ``slice_sums`` computes them once, and ``expected_errors`` adds the law of the
-noise to them, so that moving ε costs almost nothing. Errors are those of ``slices.MeasureErrors``, in expectation over
-the noise: the mean square of an error is bias² + variance, exactly.
+noise to them, so that moving ε costs almost nothing; metrics then say what to expect of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
@@ -16,19 +15,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import job_truth, sums_at
-from aggservice.campaign.service.jobs import Job
+from aggservice.campaign.columns import Fate
+from aggservice.campaign.errors import CampaignError
+from aggservice.campaign.estimates.noise_sums import chance_between
+from aggservice.campaign.metrics import MeasureErrors, Metric, SliceLaws
+from aggservice.campaign.service.jobs import QueryJob
 from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.campaign.settings.key_layout import Words
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth
-from aggservice.mechanisms import DiscreteLaplace
+from aggservice.mechanisms import DiscreteLaplace, NoiseLaw
+from budget import Sensitivity
 from paa_client.recipes.estimates import half_width
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _LEVEL: Final = Fraction(95, 100)
+_ROUNDING: Final = 1e-6
+"""Ends in natural units become whole contribution units again within this."""
 _CAPPED: Final = (Fate.CAPPED_L1, Fate.CAPPED_L0, Fate.RATE_LIMITED)
 _ATTRIBUTED: Final = tuple(fate for fate in Fate if fate > Fate.DEDUPLICATED)
 
@@ -56,29 +61,43 @@ class SliceSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExpectedErrors:
-    """What to expect of the slices of one job for one measure, in natural units.
+    """What to expect of the slices of one job for one measure; ``laws`` are what metrics read.
 
-    ``rmsre`` is the root of the expected mean square of (estimate − truth) / max(truth, ``tau``); ``tolerance`` is the
-    standard deviation of that mean square over runs, relative to it. ``noise_share`` is the part of the mean square
-    that is due to noise; the rest is bias. ``deviation`` and ``half_width`` are per slice.
+    ``tolerance`` is the standard deviation over runs of the mean square in RMSRE_τ, relative to it, and
+    ``noise_share`` the part of that mean square that is due to noise; the rest is bias.
     """
 
     measure: str
-    slices: int
-    rmse: float
-    rmsre: float
-    tau: float
+    laws: SliceLaws
     tolerance: float
     noise_share: float
-    above_noise: float
-    bias: float
     capped: float
     clipped: float
-    deviation: Floats
-    half_width: Floats
+
+    @property
+    def slices(self) -> int:
+        """How many slices there are."""
+        return self.laws.truth.size
+
+    @property
+    def bias(self) -> float:
+        """What is sent minus the truth, in natural units."""
+        return float((self.laws.sent - self.laws.truth).sum())
+
+    def figures(self, metrics: Iterable[Metric]) -> MeasureErrors:
+        """Return the metrics to expect, in the form of a job that has run."""
+        return MeasureErrors(
+            measure=self.measure,
+            slices=self.slices,
+            tau=self.laws.tau,
+            truth=float(self.laws.truth.sum()),
+            estimate=float(self.laws.sent.sum()),
+            bias=self.bias,
+            values={one.in_job: one.expected(self.laws) for one in metrics if one.in_job},
+        )
 
 
-def slice_sums(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> list[SliceSums]:
+def slice_sums(campaign: Campaign, chain: RunChain, truth: Truth, job: QueryJob) -> list[SliceSums]:
     """Return the slices of a job with declared keys, per measure; ``job`` may add up several summaries."""
     by_key = job_truth(campaign, chain, truth, job)
     slices = by_key.slice_truth.size
@@ -107,38 +126,45 @@ def slice_sums(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> list
     return found
 
 
-def expected_errors(sums: SliceSums, noise: DiscreteLaplace, tau: float = 0.0) -> ExpectedErrors:
+def expected_errors(sums: SliceSums, noise: NoiseLaw, tau: float = 0.0) -> ExpectedErrors:
     """Return the errors to expect of a job's slices under a noise; ``tau`` 0 stands for its standard deviation."""
     variance = float(noise.variance())
     widths = {int(count): half_width(noise, _LEVEL, int(count)) for count in np.unique(sums.keys)}
     width = np.array([widths[int(count)] for count in sums.keys], dtype=np.float64)
-    bias = sums.sent / sums.scale - sums.truth
-    spread = sums.keys * variance / sums.scale**2
-    chosen = tau or variance**0.5 / sums.scale
-    weight = np.maximum(sums.truth, chosen) ** -2.0
-    square, noisy = weight * (bias**2 + spread), weight * spread
-    mean = float(square.mean()) if square.size else 0.0
+
+    def chance(low: Floats, high: Floats) -> Floats:
+        found = np.empty(sums.keys.size)
+        for terms in np.unique(sums.keys).tolist():
+            mine = sums.keys == terms
+            ends = np.ceil(low[mine] * sums.scale - _ROUNDING), np.floor(high[mine] * sums.scale + _ROUNDING)
+            found[mine] = chance_between(noise, terms, *ends)
+        return found
+
+    laws = SliceLaws(
+        truth=sums.truth,
+        sent=sums.sent / sums.scale,
+        width=width / sums.scale,
+        variance=np.asarray(sums.keys * variance / sums.scale**2, dtype=np.float64),
+        tau=tau or variance**0.5 / sums.scale,
+        chance=chance,
+    )
+    bias, spread = laws.sent - laws.truth, laws.variance
+    weight = np.maximum(laws.truth, laws.tau) ** -2.0
+    mean = float((weight * (bias**2 + spread)).mean()) if weight.size else 0.0
     # A sum of n Laplace variables of scale b has Var[S²] = (12 n + 8 n²) b⁴; odd moments are 0.
     scale2 = variance / 2 / sums.scale**2
     wander = weight**2 * ((12 * sums.keys + 8 * sums.keys**2) * scale2**2 + 4 * bias**2 * spread)
     return ExpectedErrors(
         measure=sums.measure,
-        slices=sums.truth.size,
-        rmse=float(np.sqrt(np.mean(bias**2 + spread))) if square.size else 0.0,
-        rmsre=mean**0.5,
-        tau=chosen,
-        tolerance=float(np.sqrt(wander.sum())) / square.size / mean if mean else 0.0,
-        noise_share=float(noisy.mean()) / mean if mean else 0.0,
-        above_noise=float(np.mean(sums.sent > width)) if square.size else 0.0,
-        bias=float(bias.sum()),
+        laws=laws,
+        tolerance=float(np.sqrt(wander.sum())) / weight.size / mean if mean else 0.0,
+        noise_share=float((weight * spread).mean()) / mean if mean else 0.0,
         capped=sums.capped,
         clipped=sums.clipped,
-        deviation=np.sqrt(spread),
-        half_width=width / sums.scale,
     )
 
 
-def epsilon_left(campaign: Campaign, jobs: Sequence[Job]) -> Fraction:
+def epsilon_left(campaign: Campaign, jobs: Sequence[QueryJob]) -> Fraction:
     """Return the ε that the poorest batch has left after all jobs; below 0 if some of them will be refused."""
     spent = [Fraction(0)] * campaign.batches
     for job in jobs:
@@ -147,7 +173,16 @@ def epsilon_left(campaign: Campaign, jobs: Sequence[Job]) -> Fraction:
     return Fraction(campaign.service.epsilon) - max(spent, default=Fraction(0))
 
 
-def noise_of_query(campaign: Campaign, query: Query) -> DiscreteLaplace:
+def noise_of_query(campaign: Campaign, query: Query) -> NoiseLaw:
     """Return the noise on each key of a query."""
-    micro = Fraction(query.epsilon) * 10**6
-    return DiscreteLaplace(epsilon_micro=int(micro), sensitivity=campaign.client.l1)
+    return query.noise.noise(Sensitivity(l1=campaign.client.l1, l0=campaign.client.l0))
+
+
+def laplace_of_query(campaign: Campaign, query: Query) -> DiscreteLaplace:
+    """Return the noise on each key of a query for a search that knows the law of Laplace noise only."""
+    noise = noise_of_query(campaign, query)
+    if not isinstance(noise, DiscreteLaplace):
+        raise CampaignError(
+            f"query {query.name!r} has {query.mechanism.name} noise: the search knows Laplace noise only"
+        )
+    return noise

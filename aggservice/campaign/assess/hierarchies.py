@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from aggservice.campaign.assess.job_truth import JobTruth
 from aggservice.campaign.assess.slices import Comparison, noise_of, slice_names
 from aggservice.campaign.estimates.hierarchy import Tree, least_squares
-from aggservice.campaign.service.jobs import JobResult
+from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign, Hierarchy
 from aggservice.campaign.settings.key_layout import KeyTable, Words
 
@@ -69,7 +69,7 @@ class HierarchyErrors:
 class _Nodes:
     """The slices of one level in columns, in natural units; a slice of a refused job has an infinite variance."""
 
-    answers: tuple[JobResult, ...]
+    answers: tuple[QueryAnswer, ...]
     job: Ints
     high: Words
     low: Words
@@ -88,7 +88,7 @@ class _Nodes:
 def combine(
     campaign: Campaign,
     hierarchy: Hierarchy,
-    answers: Sequence[JobResult],
+    answers: Sequence[QueryAnswer],
     truths: Mapping[str, JobTruth],
     table: Path | None = None,
 ) -> HierarchyErrors:
@@ -125,7 +125,7 @@ def combine(
     return HierarchyErrors(name=hierarchy.name, levels=tuple(found))
 
 
-def _nodes(campaign: Campaign, answers: Sequence[JobResult], truths: Mapping[str, JobTruth]) -> _Nodes:
+def _nodes(campaign: Campaign, answers: Sequence[QueryAnswer], truths: Mapping[str, JobTruth]) -> _Nodes:
     scale = np.array([float(one.scale) for one in campaign.measures])
     columns: dict[str, list[Any]] = {name: [] for name in _Nodes.__slots__ if name != "answers"}
     for number, answer in enumerate(answers):

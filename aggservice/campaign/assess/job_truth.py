@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.service.jobs import Job
+from aggservice.campaign.columns import Fate
+from aggservice.campaign.service.jobs import QueryJob
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable, Words
-from aggservice.campaign.stages.chain import Chain, Stage
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.truth import COLLECT, Truth
 
 Ints = NDArray[np.int64]
 
-TRUTH = Stage(name="truth", reads=("population", "collection", "keys", "measures"), after=(COLLECT,))
+TRUTH = RunStage(name="truth", reads=("population", "collection", "keys", "measures"), after=(COLLECT,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,7 +59,7 @@ class JobTruth:
         return KeyTable(self.high, self.low).find(high, low)
 
 
-def job_truth(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> JobTruth:
+def job_truth(campaign: Campaign, chain: RunChain, truth: Truth, job: QueryJob) -> JobTruth:
     """Return the truth of a job's batches by key."""
     query = job.query
     rows = None if query.discovery else tuple(sorted(query.rows.items()))

@@ -16,9 +16,8 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.losses import ATTO, MICRO, PrivacyLoss
-from aggservice.campaign.assess.transcript import event_level_to_plain, loss_to_plain
-from aggservice.campaign.service.jobs import JobResult
+from aggservice.campaign.assess.losses import ATTO, MICRO, PrivacyLoss, event_level_to_plain, loss_to_plain
+from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.truth import Truth
 from aggservice.mechanisms import Clock
@@ -70,7 +69,7 @@ class UnitColumns:
 
 
 def run_transcript(
-    campaign: Campaign, truth: Truth, answers: Sequence[JobResult], balances: Balances | None, table: Path
+    campaign: Campaign, truth: Truth, answers: Sequence[QueryAnswer], balances: Balances | None, table: Path
 ) -> Any:
     """Return the plain values of ``transcript.json`` and write every unit's losses into ``table``, as CSV.
 
@@ -88,12 +87,12 @@ def run_transcript(
 def _transcript(
     campaign: Campaign,
     truth: Truth,
-    answers: Sequence[JobResult],
+    answers: Sequence[QueryAnswer],
     balances: Balances | None,
     columns: UnitColumns,
     stream: TextIO,
 ) -> dict[str, Any]:
-    names = [unit_name(campaign, unit) for unit in columns.units.tolist()]
+    names = [campaign.client.unit_name(unit) for unit in columns.units.tolist()]
     l1, l0 = campaign.client.l1, campaign.client.l0
     lost_epsilon, lost_delta = _zeros(columns), _zeros(columns)
     rounds = []
@@ -213,17 +212,6 @@ def _write_totals(
         if by_events.epsilon:
             both = Fraction(epsilon, unit_epsilon) + by_events.epsilon
             stream.write(f'together,,"{name}",,,{float(both):.9g},{delta / unit_delta:.9g},,\n')
-
-
-def unit_name(campaign: Campaign, unit: int) -> str:
-    """Return the name of a unit: a source by its index among the impressions, or a device and its ten-minute window.
-
-    ``private_aggregation`` stores the window in the low 32 bits and the device above them.
-    """
-    if campaign.client.api == "ara":
-        return f"source {unit}"
-    device, window = divmod(unit, 1 << 32)
-    return f"device {device}, window {window}"
 
 
 def event_level_loss(campaign: Campaign) -> PrivacyLoss:

@@ -8,22 +8,126 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import JobTruth, sums_at
-from aggservice.campaign.assess.waterfall import Waterfall, waterfall_of
-from aggservice.campaign.service.jobs import JobResult
+from aggservice.campaign.columns import LOSSES, Fate
+from aggservice.campaign.metrics import MeasureErrors, SliceColumns
+from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import Words
 from aggservice.client import ClientError
 from aggservice.client.values import SummaryHeader
-from aggservice.mechanisms import DiscreteLaplace
+from aggservice.mechanisms import NoiseLaw
+from budget import Sensitivity
 from paa_client.recipes.estimates import half_width
 
 Ints = NDArray[np.int64]
+
+
+class WaterfallStep(NamedTuple):
+    """One loss of a waterfall: its name, and the conversions and the amount that it took."""
+
+    step: str
+    conversions: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """Conversions and their amounts by fate. ``clipped`` is the amount that clipping took from counted conversions;
+    ``noise`` is the noise of the released rows, so that ``estimate`` = ``counted_amount`` + ``noise``.
+    """
+
+    measure: str
+    happened: int
+    happened_amount: int
+    conversions: Mapping[Fate, int]
+    amounts: Mapping[Fate, int]
+    clipped: int
+    counted_amount: int
+    noise: int
+    estimate: int
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the steps account for every conversion and every unit of amount."""
+        lost = sum(self.amounts[fate] for fate in LOSSES)
+        return (
+            sum(self.conversions.values()) == self.happened
+            and lost + self.clipped + self.counted_amount == self.happened_amount
+            and self.counted_amount + self.noise == self.estimate
+        )
+
+    @property
+    def counted(self) -> int:
+        """How many conversions a summary counts."""
+        return self.conversions[Fate.COUNTED]
+
+    @property
+    def steps(self) -> list[WaterfallStep]:
+        """Every loss, in order; clipping takes an amount but no conversion."""
+        steps = [WaterfallStep(fate.words, self.conversions[fate], self.amounts[fate]) for fate in LOSSES]
+        return [*steps, WaterfallStep("clipped", 0, self.clipped)]
+
+    def __add__(self, other: Waterfall) -> Waterfall:
+        """Add the waterfalls of two jobs of one query."""
+        return Waterfall(
+            measure=self.measure,
+            happened=self.happened + other.happened,
+            happened_amount=self.happened_amount + other.happened_amount,
+            conversions={fate: count + other.conversions[fate] for fate, count in self.conversions.items()},
+            amounts={fate: amount + other.amounts[fate] for fate, amount in self.amounts.items()},
+            clipped=self.clipped + other.clipped,
+            counted_amount=self.counted_amount + other.counted_amount,
+            noise=self.noise + other.noise,
+            estimate=self.estimate + other.estimate,
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "measure": self.measure,
+            "happened": {"conversions": self.happened, "amount": self.happened_amount},
+            "steps": [step._asdict() for step in self.steps],
+            "counted": {"conversions": self.counted, "amount": self.counted_amount},
+            "noise": self.noise,
+            "estimate": self.estimate,
+            "adds_up": self.adds_up,
+        }
+
+
+def waterfall_of(
+    truth: JobTruth, released: NDArray[np.bool_] | None, *, discovery: bool, place: int, measure: str, metric: Ints
+) -> Waterfall:
+    """Return the waterfall of one measure. ``released`` says which keys have a row, and is None for a job that was
+    refused; ``metric`` holds the released metrics by key, and 0 for other keys.
+    """
+    counts, amounts = truth.settled_count[place].copy(), truth.settled_asked[place].copy()
+    counted = np.zeros(len(truth), dtype=np.bool_) if released is None else released
+    left_out = Fate.OVER_BUDGET if released is None else Fate.BELOW_THRESHOLD if discovery else Fate.NOT_ASKED
+    for fate, chosen in ((Fate.COUNTED, counted), (left_out, ~counted)):
+        counts[fate] += truth.waiting_count[place][chosen].sum()
+        amounts[fate] += truth.waiting_asked[place][chosen].sum()
+    mine = counted & (truth.measure == place)
+    estimate = int(metric[mine].sum())
+    counted_amount = int(truth.waiting_amount[place][counted].sum())
+    return Waterfall(
+        measure=measure,
+        happened=int(counts.sum()),
+        happened_amount=int(amounts.sum()),
+        conversions={one: int(counts[one]) for one in Fate},
+        amounts={one: int(amounts[one]) for one in Fate},
+        clipped=int(amounts[Fate.COUNTED]) - counted_amount,
+        counted_amount=counted_amount,
+        noise=estimate - int(truth.sent[mine].sum()),
+        estimate=estimate,
+    )
+
+
 Floats = NDArray[np.float64]
 _LEVEL = Fraction(95, 100)
 
@@ -54,50 +158,6 @@ class Slice:
     def relative_error(self) -> float | None:
         """|estimate − truth| / truth; None if the truth is 0."""
         return abs(self.estimate - self.truth) / self.truth if self.truth else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasureErrors:
-    """The errors of one measure over the slices of a job.
-
-    ``rmse`` is the root mean square of estimate − truth, in natural units; ``rmsre`` that of
-    (estimate − truth) / max(truth, ``tau``), where τ is the standard deviation of the noise unless the query sets it.
-    ``bias`` is the sum that was sent minus the truth, in natural units: repeating the query does not average it away.
-    ``half_width`` is that of one key's stated interval, in natural units; None for event-level reports.
-    """
-
-    measure: str
-    slices: int
-    covered: int
-    above_noise: int
-    rmse: float
-    rmsre: float
-    tau: float
-    median_relative_error: float | None
-    truth: float
-    estimate: float
-    bias: float
-    half_width: float | None = None
-
-    @classmethod
-    def over(cls, truth: Floats, estimate: Floats, *, tau: float, total: float, **given: Any) -> MeasureErrors:
-        """Compute the errors over slices from their truths and estimates; ``total`` is the truth of all of them."""
-        off, positive = estimate - truth, truth > 0
-        relative = np.abs(off)[positive] / truth[positive]
-        return cls(
-            slices=truth.size,
-            rmse=_root_mean_square(off),
-            rmsre=_root_mean_square(off / np.maximum(truth, tau)),
-            tau=tau,
-            median_relative_error=float(np.median(relative)) if relative.size else None,
-            truth=total,
-            estimate=float(estimate.sum()),
-            **given,
-        )
-
-
-def _root_mean_square(values: Floats) -> float:
-    return float(np.sqrt(np.mean(values**2))) if values.size else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,15 +195,17 @@ class Assessment:
         """Return plain values for JSON."""
         return {
             **asdict(self),
+            "figures": [one.to_plain() for one in self.figures],
             "waterfalls": [one.to_plain() for one in self.waterfalls],
             "slices": [{**asdict(one), "relative_error": one.relative_error} for one in self.slices],
         }
 
 
-def noise_of(answer: JobResult, measure: int = 0) -> DiscreteLaplace:
+def noise_of(answer: QueryAnswer, measure: int = 0) -> NoiseLaw:
     """Return the distribution of the noise on a declared key; a discovered key has the same, truncated at ±τ."""
     statement = answer.statement_of(measure)
-    return DiscreteLaplace(epsilon_micro=int(Fraction(statement.epsilon) * 10**6), sensitivity=statement.l1)
+    paid = answer.job.query.mechanism.parse(epsilon=statement.epsilon)
+    return paid.noise(Sensitivity(l1=statement.l1, l0=statement.l0))
 
 
 def _refusal(problem: ClientError) -> str:
@@ -151,7 +213,7 @@ def _refusal(problem: ClientError) -> str:
     return f"{problem.count:,} units could not pay: {problem.message.partition(';')[0]}"
 
 
-def assess(campaign: Campaign, answer: JobResult, truth: JobTruth) -> Assessment:
+def assess(campaign: Campaign, answer: QueryAnswer, truth: JobTruth) -> Assessment:
     """Compare the summary of one job with the truth of its batches."""
     compared = Comparison(campaign, answer, truth)
     waterfalls = [
@@ -193,7 +255,7 @@ def slice_names(campaign: Campaign, by: tuple[str, ...], high: Words, low: Words
 class Comparison:
     """One released job beside its truth: errors over slices, and their rows."""
 
-    def __init__(self, campaign: Campaign, answer: JobResult, truth: JobTruth) -> None:
+    def __init__(self, campaign: Campaign, answer: QueryAnswer, truth: JobTruth) -> None:
         self.campaign, self.answer, self.truth = campaign, answer, truth
         size, slices = len(truth), truth.slice_truth.size
         self.released = np.zeros(size, dtype=np.bool_)
@@ -233,15 +295,21 @@ class Comparison:
         for place, one in enumerate(self.campaign.measures):
             mine, scale = self.shown(place), float(one.scale)
             happened = float(truth.truth[truth.measure == place].sum())
+            slices = SliceColumns(
+                truth=truth.slice_truth[mine].astype(np.float64),
+                sent=self.sent[mine] / scale,
+                estimate=self.estimate[mine] / scale,
+                width=self.width[mine] / scale,
+                covered=self.covered[mine],
+                above_noise=self.above_noise[mine],
+                tau=query.tau or self.deviations[place] / scale,
+            )
             found.append(
                 MeasureErrors.over(
-                    truth.slice_truth[mine].astype(np.float64),
-                    self.estimate[mine] / scale,
+                    slices,
+                    self.campaign.metrics,
                     measure=one.name,
-                    covered=int(self.covered[mine].sum()),
-                    above_noise=int(self.above_noise[mine].sum()),
-                    tau=query.tau or self.deviations[place] / scale,
-                    total=happened,
+                    truth=happened,
                     bias=float(self.sent[mine].sum() / scale) - happened,
                     half_width=self.answer.statement_of(place).interval_half_width / scale,
                 )

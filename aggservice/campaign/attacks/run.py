@@ -7,26 +7,226 @@ bucket before filters, f after them, and b the scale of the service's noise over
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.attacks.adversaries import Attack
-from aggservice.campaign.attacks.visits import Visits, simulate_visits
+from aggservice.campaign.attacks.settings import (
+    AdversaryKind,
+    AdversarySettings,
+    AttackScenario,
+    QuerySettings,
+    VisitPopulation,
+)
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.settings.attacks import AdversaryKind, AttackScenario, QuerySettings
+from aggservice.campaign.settings.campaign import DAY_MS
+from aggservice.campaign.settings.distributions import coins, weighted_indexes
 from aggservice.campaign.stages import Progress, no_progress
-from aggservice.mechanisms import ManualClock, SeededBits, uniform_below
-from w3c_client import DEFAULT_SERVICE, Browser, Conversion, ConversionOptions, Filter, ImpressionOptions, Page
+from aggservice.mechanisms import Bits, ManualClock, SeededBits, uniform_below
+from w3c_client import (
+    DEFAULT_SERVICE,
+    DESIGNS,
+    Browser,
+    CallError,
+    Conversion,
+    ConversionOptions,
+    ImpressionOptions,
+    Page,
+    design_config,
+)
+from w3c_client.rules import GlobalBudget, ScopeColumn, rules_in_order
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visits:
+    """Visits by device and time. An ad has an impression site and a bucket; a purchase has −1 for both.
+
+    ``touched`` is the bucket of the last ad of the same conversion site within the lookback, −1 if there is none: what
+    a conversion reports if no filter refuses.
+    """
+
+    device: Ints
+    time_ms: Ints
+    conversion_site: Ints
+    impression_site: Ints
+    bucket: Ints
+    touched: Ints
+
+    def __len__(self) -> int:
+        return self.device.size
+
+
+def simulate_visits(population: VisitPopulation, queries: QuerySettings, bits: Bits) -> Visits:
+    """Return the visits of a population within its days: each ad may lead to one purchase on its conversion site."""
+    shown = population.ads.counts(bits.child("ads"), population.devices)
+    device = np.repeat(np.arange(population.devices), shown)
+    count = device.size
+    day = bits.child("times").words(count) % np.uint64(population.days * DAY_MS)
+    seen_ms = population.start_ms + day.astype(np.int64)
+    shop = weighted_indexes(bits.child("conversion sites"), _zipf(population, population.conversion_sites), count)
+    site = weighted_indexes(bits.child("impression sites"), _zipf(population, population.impression_sites), count)
+    bucket = weighted_indexes(bits.child("buckets"), np.ones(queries.buckets), count)
+    leads = np.flatnonzero(coins(bits.child("purchases"), population.conversion_rate, count))
+    delay = np.clip(population.delay_days.draw(bits.child("delays"), leads.size), 0, population.days)
+    bought_ms = seen_ms[leads] + 1 + (delay * DAY_MS).astype(np.int64)
+    kept = bought_ms < population.start_ms + population.days * DAY_MS
+    leads, bought_ms = leads[kept], bought_ms[kept]
+    none = np.full(leads.size, -1, dtype=np.int64)
+    columns = [
+        np.concatenate(pair)
+        for pair in (
+            (device, device[leads]),
+            (seen_ms, bought_ms),
+            (shop, shop[leads]),
+            (site, none),
+            (bucket, none),
+        )
+    ]
+    order = np.lexsort((columns[3] < 0, columns[1], columns[0]))
+    device, time_ms, shop, site, bucket = (column[order] for column in columns)
+    return Visits(
+        device=device,
+        time_ms=time_ms,
+        conversion_site=shop,
+        impression_site=site,
+        bucket=bucket,
+        touched=_last_touch(device, time_ms, shop, bucket, queries.lookback_days * DAY_MS),
+    )
+
+
+def _zipf(population: VisitPopulation, sites: int) -> NDArray[np.float64]:
+    """Return the weights of sites by rank."""
+    return np.asarray((1.0 + np.arange(sites)) ** -population.exponent, dtype=np.float64)
+
+
+def _last_touch(device: Ints, time_ms: Ints, shop: Ints, bucket: Ints, lookback_ms: int) -> Ints:
+    """Return the bucket of the last ad of the same device and conversion site that is within the lookback."""
+    order = np.lexsort((np.arange(device.size), shop, device))
+    group = np.ones(device.size, dtype=np.bool_)
+    group[1:] = (device[order][1:] != device[order][:-1]) | (shop[order][1:] != shop[order][:-1])
+    is_ad = bucket[order] >= 0
+    place = np.arange(device.size)
+    last = np.maximum.accumulate(np.where(is_ad, place, -1))
+    start = np.maximum.accumulate(np.where(group, place, 0))
+    found = (last >= start) & ~is_ad
+    found &= time_ms[order] <= time_ms[order][np.maximum(last, 0)] + lookback_ms
+    touched = np.full(device.size, -1, dtype=np.int64)
+    touched[order] = np.where(found, bucket[order][np.maximum(last, 0)], -1)
+    return touched
+
+
+CALLER = "sybil-ads.example"
+TAB = "sybil"
+
+
+def sybil(number: int) -> str:
+    """Return the name of one of the adversary's sites."""
+    return f"sybil-{number}.example"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """An adversary in one browser. With ``tabs`` each visit has one activation, as in the W3C draft."""
+
+    adversary: AdversarySettings
+    browser: Browser
+    bits: Bits
+    tabs: bool = False
+
+    def visit(self, action: int) -> Iterator[Conversion]:
+        """Use a visit that the user made; yield the conversions that were measured."""
+        if self.tabs:
+            self.browser.activate(TAB)
+        kind = self.adversary.kind
+        if kind is AdversaryKind.NONE:
+            return
+        if kind is AdversaryKind.RANDOM:
+            plan = self._random()
+        elif kind is AdversaryKind.OMNISCIENT:
+            plan = self._omniscient()
+        else:
+            plan = ((0, (0,)) for _ in range(self.adversary.redirections))
+        for step, (site, targets) in enumerate(plan):
+            frame = sybil(step + 1) if kind is AdversaryKind.INTERMEDIARIES else CALLER
+            if self.tabs:
+                self.browser.navigate(TAB)
+            page = Page(top_level=sybil(site), frame=frame, tab=TAB if self.tabs else None, action=action)
+            try:
+                self.browser.save_impression(page, ImpressionOptions(histogram_index=0, conversion_callers=(frame,)))
+                if targets:
+                    yield self.browser.measure_conversion(page, self._options(targets))
+            except CallError:
+                continue  # not activated here
+            if kind is AdversaryKind.CLEARING:
+                self.browser.clear_impressions_for_site(CALLER)
+
+    def _options(self, targets: Sequence[int]) -> ConversionOptions:
+        config = self.browser.config
+        return ConversionOptions(
+            aggregation_service=DEFAULT_SERVICE,
+            histogram_size=1,
+            epsilon=config.site_budget_micro / 1_000_000,
+            impression_sites=tuple(map(sybil, targets[: config.max_impression_sites])),
+        )
+
+    def _random(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Choose sites at random; every conversion names a share of the sites that this visit does not use."""
+        every = range(self.adversary.sybils)
+        used = self._sample(every, self.adversary.redirections)
+        others = [site for site in every if site not in used] or list(every)
+        size = max(1, ceil(self.adversary.sybils * self.adversary.share - 0.5))
+        fresh: list[int] = []
+        for site in used:
+            targets: list[int] = []
+            while len(targets) < min(size, len(others)):
+                if not fresh:
+                    fresh = self._sample([one for one in others if one not in targets], len(others))
+                targets.append(fresh.pop())
+            yield site, targets
+
+    def _omniscient(self) -> Iterator[tuple[int, Sequence[int]]]:
+        """Choose sites that have no impression yet, and convert on the one impression site that can still pay."""
+        browser, config = self.browser, self.browser.config
+        saved = browser.sites_saved()
+        fresh = [site for site in range(self.adversary.sybils) if sybil(site) not in saved]
+        old = [site for site in range(self.adversary.sybils) if sybil(site) in saved]
+        quotas = [rule for rule in config.rules if rule.scope == (ScopeColumn.IMPRESSION_SITE,)]
+        rich = iter(
+            [
+                site
+                for site in old
+                if all(browser.left(quota, sybil(site)) >= config.site_budget_micro for quota in quotas)
+            ]
+        )
+        for site in [*fresh, *old][: self.adversary.redirections]:
+            target = next(rich, None)
+            yield site, () if target is None else (target,)
+
+    def _sample(self, sites: Sequence[int], count: int) -> list[int]:
+        """Return ``count`` of the sites in random order."""
+        pool = list(sites)
+        for place in range(min(count, len(pool))):
+            other = place + uniform_below(self.bits, len(pool) - place)
+            pool[place], pool[other] = pool[other], pool[place]
+        return pool[:count]
+
 
 Floats = NDArray[np.float64]
 
 _MICRO = 1_000_000
 _SISTER = 1 << 40
 """The adversary's visits are user actions of their own."""
+_KNOWN = tuple(
+    rule.name for rule in rules_in_order({rule.name for design in DESIGNS for rule in design_config(design).rules})
+)
+_OWNED = (ScopeColumn.CONVERSION_SITE, ScopeColumn.IMPRESSION_SITE)
+"""Scopes that cost an adversary a domain each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +234,7 @@ class AttackResult:
     """What an attack did to everybody else.
 
     ``errors`` is RMSRE_τ per conversion site. ``refused`` counts attributable conversions of which some epoch was
-    refused, by the first filter that refused one. ``drained_micro`` is the most that the adversary took from the
+    refused, by the first rule that refused one. ``drained_micro`` is the most that the adversary took from the
     global budget of one device and epoch. ``bound_micro`` is the most that the quotas of its domains allow; None
     without quotas.
     """
@@ -60,14 +260,19 @@ class AttackResult:
         """The error that 95 % of the conversion sites do not exceed."""
         return float(np.quantile(self.errors, 0.95, method="higher"))
 
-    def refused_share(self, name: Filter | None = None) -> float:
-        """Return the share of attributable conversions that a filter refused, or any filter."""
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The names of the rules of the published designs, and of others that refused something."""
+        return (*_KNOWN, *sorted(self.refused.keys() - set(_KNOWN)))
+
+    def refused_share(self, name: str | None = None) -> float:
+        """Return the share of attributable conversions that a rule refused, or any rule."""
         count = sum(self.refused.values()) if name is None else self.refused.get(name, 0)
         return count / self.attributable if self.attributable else 0.0
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        shares = {str(name): self.refused_share(name) for name in Filter}
+        shares = {name: self.refused_share(name) for name in self.rules}
         return {
             **asdict(self),
             "median_error": self.median_error,
@@ -198,7 +403,7 @@ class _Tally:
             self.attacks += 1
             for outcome in conversion.epochs:
                 if outcome.refused_by is None:
-                    self.drained[outcome.epoch] += outcome.charge.shared
+                    self.drained[outcome.epoch] += outcome.prices.of(GlobalBudget())
 
     def close_device(self) -> None:
         """Add the epochs of one device to the rest."""
@@ -234,11 +439,8 @@ def depletion_bound(scenario: AttackScenario) -> int | None:
     """
     config, domains = scenario.config, scenario.adversary.domains
     quotas = [
-        quota
-        for name, quota in (
-            (Filter.CONVERSION_QUOTA, config.conversion_quota_micro),
-            (Filter.IMPRESSION_QUOTA, config.impression_quota_micro),
-        )
-        if name in config.filters
+        rule.capacity(config)
+        for rule in config.rules
+        if rule.refusal == "quota" and not rule.counts_sites and len(rule.scope) == 1 and rule.scope[0] in _OWNED
     ]
     return domains * min(quotas) if quotas else None

@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
+from fractions import Fraction
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from aggservice.campaign.errors import CampaignFileError
-from aggservice.campaign.file.client import parse_client
-from aggservice.campaign.file.keys import parse_filters, parse_keys, parse_measures
-from aggservice.campaign.file.population import distribution, parse_population
-from aggservice.campaign.file.queries import parse_hierarchies, parse_queries
+from aggservice.campaign.errors import CampaignError, CampaignFileError
 from aggservice.campaign.settings.campaign import (
     Campaign,
     CollectionSettings,
+    FilterSettings,
+    Hierarchy,
+    LogSettings,
+    Measure,
     PlotSettings,
     Population,
+    Query,
     ServiceSettings,
 )
-from aggservice.campaign.settings.distributions import Distribution
-from aggservice.campaign.world.logs import NAMES
+from aggservice.campaign.settings.device import DeviceApi, read_device
+from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Origin, merged_values
+from aggservice.campaign.world.log_events import Extent, extent_of
+from aggservice.campaign.world.logs import NAMES, load_tables, log_files, read_column
 from aggservice.files.below import Below
+from aggservice.files.settings import REQUIRED, Known, choice, flag, number, read_settings, setting, text, texts, whole
 from aggservice.files.toml import Section, read_text, read_toml
-from aggservice.wire import is_reporting_origin
-from paa_client import Config as PaaConfig
-from w3c_client.sites import parse_site
 
 #: The deployed service refuses older reports.
 MAX_REPORT_AGE_DAYS = 90
 
-PLOTS = ("slices", "waterfall", "error", "time", "budget", "hierarchy")
+_MAX_WEIGHT = 1e100
+_KEY_BITS = 128
+_MAX_MEASURES = 20
 
 
 def load_campaign(path: Path | str) -> Campaign:
@@ -63,31 +68,30 @@ def campaign_of(
 
 
 def _campaign(top: Section) -> Campaign:
-    origin = top.text("reporting_origin", "https://ad-tech.example")
-    if not is_reporting_origin(origin):
-        top.refuse("reporting_origin", f"is {origin!r}", "Write an https origin, such as https://ad-tech.example")
-    seed = top.take("seed")
-    if seed is not None and not isinstance(seed, (str, int)):
-        top.refuse("seed", f"is {seed!r}", "Write a string or a whole number")
-    client = parse_client(top.section("client"))
-    population = parse_population(top.section("population"))
-    measures = parse_measures(top, client)
-    keys = parse_keys(top.section("keys"), population, measures, client)
-    campaign = Campaign(
-        name=top.text("name", example="My campaign"),
-        description=top.text("description", ""),
-        reporting_origin=origin,
-        seed=None if seed is None else str(seed),
-        population=population,
-        keys=keys,
-        filters=parse_filters(top, keys),
-        measures=measures,
+    known = Known(read_column=read_column, client=(client := read_device(top.section("client"))))
+    known.population = _population(top.section("population"), known)
+    known.measures = _measures(top, client, known)
+    known.keys = _keys(top.section("keys"), client, known)
+    known.queries = tuple(read_settings(one, Query, known) for one in top.sections("queries"))
+    _check_queries(top, client, known.queries)
+    hierarchies = tuple(read_settings(one, Hierarchy, known) for one in top.sections("hierarchies"))
+    if len({one.name for one in hierarchies}) != len(hierarchies):
+        top.refuse("hierarchies", "has two of the same name", "Give each hierarchy its own name")
+    filters = top.section("filters")
+    campaign = read_settings(
+        top,
+        Campaign,
+        done=False,
+        population=known.population,
+        keys=known.keys,
+        filters=read_settings(filters, FilterSettings, known) if "filters" in top else None,
+        measures=known.measures,
         client=client,
-        collection=_collection(top.section("collection"), population),
-        service=_service(top.section("service")),
-        queries=(queries := parse_queries(top, keys, client)),
-        hierarchies=parse_hierarchies(top, queries, client),
-        drawing=_drawing(top.section("draw")),
+        collection=read_settings(top.section("collection"), CollectionSettings, known),
+        service=read_settings(top.section("service"), ServiceSettings),
+        queries=known.queries,
+        hierarchies=hierarchies,
+        drawing=read_settings(top.section("draw"), PlotSettings),
         document=top.values,
         folder=top.folder,
         files=top.files,
@@ -98,37 +102,271 @@ def _campaign(top: Section) -> Campaign:
     return campaign
 
 
-def _collection(section: Section, population: Population) -> CollectionSettings:
-    collection = CollectionSettings(
-        lost=section.number("lost", 0.0, least=0, most=1),
-        retried=section.number("retried", 0.0, least=0, most=1),
-        late=section.number("late", 0.0, least=0, most=1),
-        late_days=distribution(section, "late_days", Distribution(name="exponential", parameters={"mean": 2.0})),
-        batch_hours=section.whole("batch_hours", population.days * 24, least=1, most=population.days * 24),
-        close_after_hours=section.number("close_after_hours", 1.0, least=0, most=24 * 30),
-        late_reports=section.choice("late_reports", ("drop", "next"), "drop"),  # type: ignore[arg-type]
-        through=section.choice("through", ("columns", "json"), "columns"),  # type: ignore[arg-type]
+def _log_path(section: Section, key: str, known: Known) -> Path:
+    """Return a file, or a folder of measurement-simulation's JSON that has some of this kind."""
+    path = section.path_to(key)
+    if path is None or not path.is_dir():
+        return section.existing_file(key, example=f"{key}.csv")
+    if not log_files(path, key.removesuffix("s")):
+        problem = "is a folder without such files"
+        section.refuse(key, problem, f"Put files named *{key.removesuffix('s')}*.json below it")
+    return path
+
+
+def _log_columns(section: Section, key: str, known: Known) -> dict[str, str]:
+    inner = section.section(key)
+    return {name: inner.text(name) for name in inner.values}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFiles:
+    """The files of a log, and their names for its columns."""
+
+    sources: Path = setting(
+        "`.csv`, `.parquet`, or `.json` as measurement-simulation reads it; or a folder of its `*source*.json`, by "
+        "year/month/day if you like",
+        read=_log_path,
+        allowed="path",
     )
-    section.done()
-    return collection
-
-
-def _service(section: Section) -> ServiceSettings:
-    settings = ServiceSettings(
-        epsilon=section.amount("epsilon", "64"),
-        delta=section.amount("delta", "0.00001", zero=True),
-        unit=section.choice("unit", ("report", "shared-id"), "report"),  # type: ignore[arg-type]
+    triggers: Path = setting("the same for triggers", read=_log_path, allowed="path")
+    columns: Mapping[str, str] = setting(
+        "your names for `time`, `device`, `destination`, `value`, `click`, `dedup_key`; see below",
+        read=_log_columns,
+        default=lambda known: {},
+        shown="the same",
+        allowed="table of texts",
     )
-    section.done()
-    return settings
 
 
-def _drawing(section: Section) -> PlotSettings:
-    drawing = PlotSettings(
-        plots=section.choices("plots", PLOTS, PLOTS), rows=section.whole("rows", 20, least=1, most=10_000)
+def _population(section: Section, known: Known) -> Population:
+    """Read the population, or the log that replaces it."""
+    section.take("log")
+    log: LogSettings | None = None
+    extent: Extent | None = None
+    if "log" in section:
+        inner = section.section("log")
+        files = read_settings(inner, LogFiles)
+        try:
+            log = LogSettings(
+                tables=load_tables(files.sources, files.triggers, files.columns, inner.opened), columns=files.columns
+            )
+        except CampaignError as problem:
+            remedy = 'Say which column is which: [population.log.columns] time = "when"'
+            inner.refuse("", f"cannot be used: {problem}", remedy)
+        try:
+            extent = extent_of(log.tables)
+        except CampaignError as problem:
+            section.refuse("log", f"cannot be used: {problem}", "Correct the log, or name another column")
+    return read_settings(section, Population, known, log=log, extent=extent)
+
+
+def _measures(top: Section, client: DeviceApi, known: Known) -> tuple[Measure, ...]:
+    """Read what each conversion contributes; by default, conversions are counted."""
+    if (own := client.own_measures(top)) is not None:
+        return own
+    measures = tuple(read_settings(one, Measure, known) for one in top.sections("measures"))
+    if len({measure.name for measure in measures}) != len(measures):
+        top.refuse("measures", "has two of the same name", "Give each measure its own name")
+    if len(measures) > _MAX_MEASURES:
+        top.refuse("measures", f"has {len(measures)}", f"A report has room for {_MAX_MEASURES}: write fewer")
+    return measures or (Measure(name="count", of="count", scale=Fraction(min(client.l1, 4096)), most=1),)
+
+
+def _is_drawn(known: Known) -> bool:
+    return known.origin in ("impression", "conversion")
+
+
+def _natural_values(known: Known) -> Any:
+    """Return the values of a field that does not list them; ``REQUIRED`` if it must."""
+    section, log = known.section, known.population.log
+    if known.origin == "measure":
+        return tuple(measure.name for measure in known.measures)
+    if known.origin == "interaction":
+        return ("view", "click")
+    if known.origin == "site":
+        return known.population.sites
+    if known.count is not None:
+        return tuple(f"{known.name} {number}" for number in range(known.count))
+    if log is None:
+        return REQUIRED
+    try:
+        rows = (log.tables.sources if known.origin == "impression" else log.tables.triggers).column(known.column)
+    except CampaignError as problem:
+        section.refuse("column" if "column" in section else "name", f"is unknown: {problem}", "Name one of these")
+    if not rows:
+        section.refuse("", "has a column without rows", "Give the log at least one row")
+    return tuple(sorted({str(row) for row in rows}))
+
+
+def _weights(section: Section, key: str, known: Known) -> tuple[float, ...]:
+    given, size = section.take(key), len(known.values)
+    good = isinstance(given, list) and len(given) == size and all(isinstance(one, (int, float)) for one in given)
+    if not good or not all(0 <= one <= _MAX_WEIGHT for one in given) or not sum(given) > 0:
+        section.refuse(key, f"is {given!r}", f"Write {size} finite numbers, none negative and not all 0")
+    return tuple(float(one) for one in given)
+
+
+def _groups(section: Section, key: str, known: Known) -> dict[str, tuple[str, ...]]:
+    """Read which values share a code, by the name of their group."""
+    inner, values = section.section(key), known.values
+    if inner.values and known.origin in ("interaction", "measure"):
+        section.refuse(key, f"cannot merge values from the {known.origin}", "Leave it out")
+    groups = {name: inner.choices(name, values) for name in inner.values}
+    taken: dict[str, str] = {}
+    for name, members in groups.items():
+        for value in members:
+            if value in taken:
+                inner.refuse(name, f"has {value!r}, which is in group {taken[value]!r} too", "Write it in one group")
+            taken[value] = name
+    for name in groups:
+        if not name:
+            inner.refuse(name, "has no name", "Give the group a name")
+        if name in values and name not in taken:
+            inner.refuse(name, "has the name of a value that is in no group", "Give the group another name")
+    return groups
+
+
+def _bits_of(values: Any) -> int:
+    return max(1, (len(values) - 1).bit_length())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldSettings:
+    """A field of the keys as a file describes it: where its values come from, and where it lies."""
+
+    name: str = text("as it prints in every output", example="campaign")
+    origin: Origin = choice(
+        "where its value comes from; `interaction` is view or click",
+        ("impression", "conversion", "interaction", "site", "measure"),
+        key="from",
+        default="impression",
     )
+    count: int | None = whole(
+        "how many values there are, instead of their names", default=None, least=1, most=2_000_000, when=_is_drawn
+    )
+    column: str = text(
+        "the log's column",
+        default=lambda known: known.name if known.population.log else "",
+        shown="the field's name",
+        when=lambda known: known.population.log is not None,
+    )
+    values: tuple[str, ...] = texts(
+        "the names of the codes 0, 1, …; from a log: the values of its column",
+        default=_natural_values,
+        when=lambda known: _is_drawn(known) and known.count is None,
+    )
+    zipf: float = number(
+        "the exponent of Zipf's law by which values occur in a simulated population",
+        default=0.0,
+        least=0,
+        most=10,
+        when=_is_drawn,
+    )
+    weights: tuple[float, ...] = setting(
+        "how often each value occurs, instead of `zipf`",
+        read=_weights,
+        default=lambda known: tuple((rank + 1) ** -known.zipf for rank in range(len(known.values))),
+        shown="by `zipf`",
+        allowed="list of numbers",
+        when=_is_drawn,
+    )
+    groups: Mapping[str, tuple[str, ...]] = setting(
+        '`NAME = ["value", …]`: these values share one code, which `rows`, `accepts` and every output call NAME',
+        read=_groups,
+        default=lambda known: {},
+        shown="none",
+        allowed="table of lists",
+    )
+    bits: int = whole(
+        "how many bits the field has",
+        default=lambda known: _bits_of(merged_values(known.values, known.groups)[0]),
+        shown="as few as needed",
+        least=1,
+        most=63,
+    )
+    offset: int = whole(
+        "where the field begins; bit 0 is the lowest",
+        default=lambda known: known.free,
+        shown="after the field before",
+        least=0,
+        most=_KEY_BITS - 1,
+    )
+    per_person: bool = flag("one value per person instead of one per event")
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a field with too few bits for its values, or that overlaps one before it."""
+        size = len(merged_values(self.values, self.groups)[0])
+        if size > 1 << self.bits:
+            section.refuse(
+                "bits",
+                f"is {self.bits}, enough for {1 << self.bits} values, but there are {size}",
+                f"Write bits = {(size - 1).bit_length()} or more",
+            )
+        end = self.offset + self.bits
+        if end > _KEY_BITS:
+            problem = f"is {self.offset}: the field would end at bit {end}"
+            section.refuse("offset", problem, f"A key has {_KEY_BITS} bits")
+        for other in known.fields:
+            if self.offset < other.offset + other.bits and other.offset < end:
+                section.refuse(
+                    "offset" if "offset" in section else "",
+                    f"overlaps field {other.name!r}, which has bits {other.offset} to {other.offset + other.bits - 1}",
+                    f"Write offset = {known.free}, or leave offset out",
+                )
+            if other.name == self.name:
+                section.refuse("name", f"{self.name!r} is taken", "Give each field its own name")
+
+    def placed(self) -> KeyField:
+        """Return the field of the layout."""
+        values, codes = merged_values(self.values, self.groups)
+        return KeyField(
+            name=self.name,
+            origin=self.origin,
+            offset=self.offset,
+            bits=self.bits,
+            values=values,
+            weights=self.weights,
+            per_person=self.per_person,
+            column=self.column,
+            originals=self.values if self.groups else (),
+            codes=codes if self.groups else (),
+        )
+
+
+def _keys(section: Section, client: DeviceApi, known: Known) -> KeyLayout:
+    """Read the named bit fields; the measure and the number of views get fields of their own if they need them."""
+    fields: list[KeyField] = []
+    free = 0
+    for inner in section.sections("fields"):
+        fields.append(read_settings(inner, FieldSettings, known, fields=fields, free=free).placed())
+        free = max(one.offset + one.bits for one in fields)
     section.done()
-    return drawing
+    if len(known.measures) > 1 and not any(field.origin == "measure" for field in fields):
+        names = tuple(measure.name for measure in known.measures)
+        fields.append(_own_field(section, "measure", "measure", names, free, "the measure"))
+    for name, origin, values, what in client.own_fields():
+        fields.append(_own_field(section, name, cast(Origin, origin), values, free, what))
+    if not fields:
+        section.refuse("", "has no fields", 'Write [[keys.fields]] with name = "campaign" and values = ["a", "b"]')
+    client.check_keys(section, fields)
+    return KeyLayout(fields=tuple(fields))
+
+
+def _own_field(
+    section: Section, name: str, origin: Origin, values: tuple[str, ...], offset: int, what: str
+) -> KeyField:
+    bits = _bits_of(values)
+    if offset + bits > _KEY_BITS:
+        section.refuse("fields", f"leave no bits for {what}", "Give the fields fewer bits")
+    return KeyField(name=name, origin=origin, offset=offset, bits=bits, values=values, weights=(1.0,) * len(values))
+
+
+def _check_queries(top: Section, client: DeviceApi, queries: tuple[Query, ...]) -> None:
+    # A space becomes a dash in the names of jobs and files.
+    if len({query.label for query in queries}) != len(queries):
+        top.refuse("queries", "has two of the same name (a space counts as a dash)", "Give each query its own name")
+    if not queries and client.aggregatable:
+        top.refuse("queries", "is missing", 'Write [[queries]] with epsilon = "10"')
 
 
 def _check_together(top: Section, campaign: Campaign) -> None:
@@ -141,57 +379,19 @@ def _check_together(top: Section, campaign: Campaign) -> None:
             similar = get_close_matches(name, known, 1)
             hint = f"Did you mean {similar[0]!r}? " if similar else ""
             columns.refuse(name, "is not a column of a log", f"{hint}Columns: {', '.join(dict.fromkeys(known))}")
-    if client.kind in ("reach", "frequency"):
-        limit = PaaConfig().storage_lifetime_ms // 86_400_000
-        if population.days > limit:
-            top.section("population").refuse(
-                "days", f"is {population.days}", f"Shared Storage forgets after {limit} days: write at most {limit}"
-            )
-    if client.api == "w3c":
-        _check_w3c(top, campaign)
+    client.check_campaign(top, campaign)
     age_hours = population.days * 24 + campaign.collection.close_after_hours
     oldest = any(query.over == "all" for query in campaign.queries)
-    if client.kind != "event-level" and oldest and age_hours > 24 * MAX_REPORT_AGE_DAYS:
+    if client.aggregatable and oldest and age_hours > 24 * MAX_REPORT_AGE_DAYS:
         top.section("population").refuse(
             "days",
             f"is {population.days}: at the query over all of them, the first reports are {age_hours / 24:.0f} days old",
             f'The service refuses reports older than {MAX_REPORT_AGE_DAYS} days: write fewer days, or over = "rolling"',
         )
-    if client.event_level is not None:
-        names = [field.name for field in campaign.keys.fields if field.origin == "conversion"]
-        if client.event_level.field not in names:
-            top.section("client").refuse("field", f"is {client.event_level.field!r}", f"Conversion fields: {names}")
-        known = campaign.keys.field(client.event_level.field).values
-        for kind in client.event_level.windows_days:
-            if kind not in known:
-                windows = top.section("client").section("windows_days")
-                windows.refuse(kind, "is not a value", f"Values: {', '.join(known)}")
     for index, query in enumerate(campaign.queries):
-        if query.name == "event-level" and client.event_level is not None:
-            top.sections("queries")[index].refuse(
-                "name", "is 'event-level', as the counts of event-level reports are called", "Write another name"
-            )
         if query.over == "rolling" and query.window > campaign.batches:
             top.sections("queries")[index].refuse(
                 "window", f"is {query.window} batches and there are {campaign.batches}", "Write fewer, or more days"
             )
         if query.over == "all" and campaign.batches > 10_000:
             top.sections("queries")[index].refuse("over", "has too many batches", "Write a larger batch_hours")
-
-
-def _check_w3c(top: Section, campaign: Campaign) -> None:
-    """Check what W3C browsers cannot do: origins that are not sites, discovery, and histograms without bounds."""
-    for key, origin in (
-        ("reporting_origin", campaign.reporting_origin),
-        *(("destinations", one) for one in campaign.population.destinations),
-    ):
-        if origin != f"https://{parse_site(origin.removeprefix('https://'))}":
-            section = top if key == "reporting_origin" else top.section("population")
-            section.refuse(
-                key, f"has {origin!r}", "W3C Attribution measures sites: write https:// and a registrable domain"
-            )
-    for index, query in enumerate(campaign.queries):
-        for key in ("discovery", "others_epsilon"):
-            if getattr(query, key) not in (False, "0"):
-                remedy = "A W3C histogram releases exactly its own indexes: leave it out"
-                top.sections("queries")[index].refuse(key, f"is {getattr(query, key)!r}", remedy)

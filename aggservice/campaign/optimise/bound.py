@@ -23,16 +23,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.expected import noise_of_query
+from aggservice.campaign.assess.expected import laplace_of_query
 from aggservice.campaign.assess.job_truth import job_truth, sums_at
+from aggservice.campaign.columns import Fate, MeasuredConversions
 from aggservice.campaign.optimise.choices import MOST_EPSILON, Choice, jobs_per_batch, round_scale, windows_from_batches
 from aggservice.campaign.optimise.errors import ErrorTarget, chance_within, payable_windows
-from aggservice.campaign.service.jobs import Job
+from aggservice.campaign.service.jobs import QueryJob
 from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.campaign.settings.key_layout import KeyTable
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.attribution import MeasuredConversions
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.mechanisms import DiscreteLaplace
 
@@ -42,10 +41,10 @@ _GRID, _PARTS = 96, 400
 _PARTS_OF_SHARES = 48
 
 
-def noise_lab(campaign: Campaign, chain: Chain) -> Choice:
+def noise_lab(campaign: Campaign, chain: RunChain) -> Choice:
     """Return the choice of Noise Lab's rule: each measure gets an equal part of Λ₁, all of it for its largest value."""
     now, l1 = Choice.of(campaign), campaign.client.l1
-    if campaign.client.kind in ("reach", "frequency"):
+    if not campaign.client.sums_conversions:
         return replace(now, cap=1)
     items = simulate_reports(campaign, chain).items
     share = Fraction(l1, len(campaign.measures))
@@ -59,7 +58,7 @@ def largest_value(campaign: Campaign, items: MeasuredConversions, place: int) ->
 
 
 def lower_bound(
-    campaign: Campaign, chains: Sequence[Chain], target: ErrorTarget, queries: Sequence[Query]
+    campaign: Campaign, chains: Sequence[RunChain], target: ErrorTarget, queries: Sequence[Query]
 ) -> float | None:
     """Return an error that no choice can beat, apart from rounding; None with key discovery and in the paper's form.
 
@@ -67,9 +66,9 @@ def lower_bound(
     away. Reports are lost or late as they are on these chains with the campaign's own scales. ``queries`` have the
     total ε that may be divided.
     """
-    if any(query.discovery for query in campaign.queries) or campaign.client.kind != "attribution":
+    if any(query.discovery for query in campaign.queries) or not campaign.client.sums_conversions:
         return None
-    if campaign.client.form == "paper":
+    if campaign.client.caps_move:
         return None
     campaign = replace(campaign, queries=tuple(queries))
     truths = [simulate_reports(campaign, chain) for chain in chains]
@@ -103,7 +102,7 @@ def _grid(largest: int) -> Ints:
     return np.unique(np.rint(np.geomspace(1, largest, _GRID)).astype(np.int64))
 
 
-def _jobs(campaign: Campaign, truth: Truth) -> tuple[list[Job], Fraction]:
+def _jobs(campaign: Campaign, truth: Truth) -> tuple[list[QueryJob], Fraction]:
     """Return the windows that can be paid for, and the total ε per report of their queries."""
     jobs = payable_windows(campaign, truth.collected.closes_ms)
     asked = {job.query.name: job.query for job in jobs}
@@ -111,7 +110,7 @@ def _jobs(campaign: Campaign, truth: Truth) -> tuple[list[Job], Fraction]:
 
 
 def _least_missed(
-    campaign: Campaign, chains: Sequence[Chain], truths: Sequence[Truth], grids: Sequence[Ints], target: ErrorTarget
+    campaign: Campaign, chains: Sequence[RunChain], truths: Sequence[Truth], grids: Sequence[Ints], target: ErrorTarget
 ) -> float:
     """Return a share of slices that miss which no choice can beat: each query has all of ε."""
     shared = len(grids) > 1 and _together(campaign)
@@ -126,7 +125,7 @@ def _least_missed(
                 allowed = target.allowed(clipped[0], job.query.name, campaign.measures[place].name)
                 scales = parts * campaign.client.l1 / grid[:, None]
                 ways = [
-                    (noise_of_query(campaign, one), len(job.batches) if one.job_per == "batch" else 1)
+                    (laplace_of_query(campaign, one), len(job.batches) if one.job_per == "batch" else 1)
                     for one in _ways_to_ask(campaign, job.query, total)
                 ]
                 within[place] += _most_slices(clipped, allowed, scales, ways)
@@ -176,7 +175,7 @@ def most_within(most: Floats, off: Floats, limit: Floats, keys: Ints, rate: floa
 
 def _together(campaign: Campaign) -> bool:
     """Whether all measures of a conversion go into one report, so that they share Λ₁."""
-    return campaign.client.api == "ara"
+    return campaign.client.shares_l1
 
 
 def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, together: bool) -> Floats:
@@ -204,14 +203,14 @@ def _divided(curves: Sequence[Floats]) -> float:
     return float(best[-1])
 
 
-def _least_variance(campaign: Campaign, window: Job, total: Fraction) -> tuple[float, bool]:
+def _least_variance(campaign: Campaign, window: QueryJob, total: Fraction) -> tuple[float, bool]:
     """Return the least variance of a key of a window at a total ε per report, and whether that needs all of the ε.
 
     The window may have its own job, or be added up from batches. A job uses at most ε = 64.
     """
     queries = _ways_to_ask(campaign, window.query, total)
     found = [
-        float(noise_of_query(campaign, query).variance()) * (len(window.batches) if query.job_per == "batch" else 1)
+        float(laplace_of_query(campaign, query).variance()) * (len(window.batches) if query.job_per == "batch" else 1)
         for query in queries
     ]
     return min(found), all(total / jobs_per_batch(query) <= MOST_EPSILON for query in queries)
@@ -225,7 +224,7 @@ def _ways_to_ask(campaign: Campaign, query: Query, total: Fraction) -> list[Quer
 
 
 def _clipped(
-    campaign: Campaign, chain: Chain, truth: Truth, job: Job, place: int, grid: Ints
+    campaign: Campaign, chain: RunChain, truth: Truth, job: QueryJob, place: int, grid: Ints
 ) -> tuple[Floats, Ints, Floats]:
     """Return truth and number of keys of a job's slices, and what each slice misses per clipping bound (first axis).
 

@@ -69,7 +69,7 @@ class Choice:
     def changes(self, campaign: Campaign) -> dict[tuple[str, ...], Any]:
         """Return the fields of the campaign file that differ from it, by their path; arrays by index."""
         now, found = Choice.of(campaign), dict[tuple[str, ...], Any]()
-        if campaign.client.kind in ("reach", "frequency"):
+        if not campaign.client.sums_conversions:
             if self.cap != now.cap:
                 found["client", "cap"] = self.cap
         else:
@@ -112,12 +112,12 @@ class Choice:
 
     def apply(self, campaign: Campaign) -> Campaign:
         """Return the campaign with these choices; its document stays as it is."""
-        client = replace(campaign.client, cap=self.cap)
+        client = campaign.client.with_cap(self.cap)
         measures = tuple(
             replace(one, scale=scale, most=most)
             for one, scale, most in zip(campaign.measures, self.scales, self.most, strict=True)
         )
-        if client.kind in ("reach", "frequency"):
+        if not client.sums_conversions:
             measures = (replace(campaign.measures[0], scale=Fraction(client.l1 // self.cap)),)
         queries = tuple(
             replace(query, epsilon=epsilon, job_per=job_per, window=window)
@@ -203,7 +203,7 @@ def windows_from_batches(campaign: Campaign, query: Query) -> Query | None:
 
     A window of w batches then has the noise of w jobs, each at w times the ε: its variance is a w-th of what it was.
     """
-    if query.over != "rolling" or query.job_per == "batch" or query.discovery or campaign.client.api == "w3c":
+    if query.over != "rolling" or query.job_per == "batch" or query.discovery or campaign.client.task_jobs:
         return None
     made = replace(query, job_per="batch")
     total = Fraction(query.epsilon) * jobs_per_batch(query) / jobs_per_batch(made)

@@ -15,14 +15,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.expected import SliceSums, expected_errors, noise_of_query, slice_sums
+from aggservice.campaign.assess.expected import SliceSums, expected_errors, laplace_of_query, slice_sums
 from aggservice.campaign.assess.job_truth import JobTruth, job_truth
 from aggservice.campaign.assess.slices import Comparison
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.estimates.noise_sums import chance_between
-from aggservice.campaign.service.jobs import Job, JobResult, jobs_of, windows_of
+from aggservice.campaign.metrics import RMSRE
+from aggservice.campaign.service.jobs import QueryAnswer, QueryJob, jobs_of, windows_of
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.sweep.draws import releases_of
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import DiscreteLaplace
@@ -109,7 +110,7 @@ def total_of(parts: Iterable[Errors], count: int = 1) -> Errors:
     )
 
 
-def payable_windows(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
+def payable_windows(campaign: Campaign, closes_ms: Sequence[int]) -> list[QueryJob]:
     """Return the windows that the ledger will pay: every batch of their jobs has ε left when its turn comes."""
     left = [Fraction(campaign.service.epsilon)] * campaign.batches
     paid = set()
@@ -126,7 +127,7 @@ def default_taus(campaign: Campaign) -> dict[tuple[str, str], float]:
     """Return τ of each query and measure: the file's, or the standard deviation of the noise on one key."""
     return {
         (query.name, measure.name): query.tau
-        or float(noise_of_query(campaign, query).variance()) ** 0.5 / float(measure.scale)
+        or float(laplace_of_query(campaign, query).variance()) ** 0.5 / float(measure.scale)
         for query in campaign.queries
         for measure in campaign.measures
     }
@@ -144,11 +145,11 @@ def target_of(campaign: Campaign, rule: Campaign, within: Fraction | None) -> Er
     return ErrorTarget(taus=taus, within=within)
 
 
-def expected(campaign: Campaign, chain: Chain, target: ErrorTarget) -> Errors:
+def expected(campaign: Campaign, chain: RunChain, target: ErrorTarget) -> Errors:
     """Return the error to expect on the reports of a chain: exact for declared keys (noise, clipping, rounding, caps
     and losses), by a few releases where keys are discovered.
     """
-    if campaign.client.kind == "event-level":
+    if not campaign.client.aggregatable:
         raise CampaignError("event-level reports carry their noise already: there is no budget to divide")
     truth = simulate_reports(campaign, chain)
     windows = payable_windows(campaign, truth.collected.closes_ms)
@@ -156,7 +157,7 @@ def expected(campaign: Campaign, chain: Chain, target: ErrorTarget) -> Errors:
     for window in windows:
         if window.query.discovery:
             continue
-        noise = noise_of_query(campaign, window.query)
+        noise = laplace_of_query(campaign, window.query)
         for sums in slice_sums(campaign, chain, truth, window):
             found.add(_expected_of(sums, noise, window.query.name, target))
     discovering = [window for window in windows if window.query.discovery]
@@ -173,7 +174,7 @@ def _expected_of(sums: SliceSums, noise: DiscreteLaplace, query: str, target: Er
         missed = float((1 - chance).sum())
         return Errors(slices=sums.truth.size, missed=missed, empty=empty, noise={query: missed})
     errors = expected_errors(sums, noise, target.taus[query, sums.measure])
-    squares = errors.rmsre**2 * errors.slices
+    squares = (RMSRE.expected(errors.laws) or 0.0) ** 2 * errors.slices
     return Errors(squares=squares, slices=errors.slices, empty=empty, noise={query: squares * errors.noise_share})
 
 
@@ -191,18 +192,18 @@ def chance_within(
     found = np.empty(truth.size)
     for terms in np.unique(keys).tolist():
         mine = keys == terms
-        found[mine] = chance_between(float(noise.rate), terms, low[mine], high[mine])
+        found[mine] = chance_between(noise, terms, low[mine], high[mine])
     return found
 
 
-def judge(campaign: Campaign, chain: Chain, target: ErrorTarget, repetitions: int) -> Errors:
+def judge(campaign: Campaign, chain: RunChain, target: ErrorTarget, repetitions: int) -> Errors:
     """Return the errors of ``repetitions`` releases from the reports of a chain, averaged per release."""
     truth = simulate_reports(campaign, chain)
     return _by_releases(campaign, chain, target, windows_of(campaign, truth.collected.closes_ms), repetitions)
 
 
 def _by_releases(
-    campaign: Campaign, chain: Chain, target: ErrorTarget, chosen: Sequence[Job], repetitions: int
+    campaign: Campaign, chain: RunChain, target: ErrorTarget, chosen: Sequence[QueryJob], repetitions: int
 ) -> Errors:
     truth = simulate_reports(campaign, chain)
     truths = {window.name: job_truth(campaign, chain, truth, window) for window in chosen}
@@ -217,7 +218,7 @@ def _by_releases(
     )
 
 
-def _released(campaign: Campaign, answer: JobResult, truth: JobTruth, target: ErrorTarget) -> Errors:
+def _released(campaign: Campaign, answer: QueryAnswer, truth: JobTruth, target: ErrorTarget) -> Errors:
     compared = Comparison(campaign, answer, truth)
     query, found = answer.job.query, Errors()
     for place, measure in enumerate(campaign.measures):

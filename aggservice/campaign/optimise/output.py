@@ -84,7 +84,7 @@ def write_page(proposal: Proposal, folder: Path) -> Path:
 def named_values(proposal: Proposal, choice: Choice) -> dict[str, str]:
     """Return the values of a choice by the names of measures and queries."""
     campaign, found = proposal.campaign, dict[str, str]()
-    if campaign.client.kind in ("reach", "frequency"):
+    if not campaign.client.sums_conversions:
         found["client.cap"] = str(choice.cap)
     else:
         for measure, scale, most in zip(campaign.measures, choice.scales, choice.most, strict=True):

@@ -20,8 +20,7 @@ from aggservice.campaign.optimise.errors import Errors, ErrorTarget, expected, j
 from aggservice.campaign.optimise.question import fields_to_merge, finest, questions
 from aggservice.campaign.optimise.search import Search
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.stages.store import StageStore
+from aggservice.campaign.stages import RunChain, StageStore
 
 _PEOPLE, _MOST_DRAWS = 60_000, 12
 """Populations are drawn until they have this many people, but at most this often; as many again judge the choice."""
@@ -112,10 +111,12 @@ def optimise(
     batches and ``merge`` names key fields whose values may be merged; of these, the finest question is chosen whose
     error or share reaches ``reach``.
     """
-    if campaign.client.kind == "event-level":
+    if not campaign.client.aggregatable:
         raise CampaignError("event-level reports carry their noise already: there is no budget to divide")
-    if campaign.client.api == "w3c":
-        raise CampaignError("W3C browsers divide their own budgets: optimise the campaign with another API")
+    if campaign.client.task_jobs:
+        raise CampaignError(
+            f"{campaign.client.short} browsers divide their own budgets: optimise the campaign with another API"
+        )
     limit = _limit(within, reach, bool(hours or merge))
     fields = fields_to_merge(campaign, merge)
     store = store or StageStore()
@@ -123,7 +124,7 @@ def optimise(
     # A log has one half to choose on and one to judge; simulated people can be drawn again.
     draws = 1 if campaign.population.log is not None else min(_MOST_DRAWS, max(2, _PEOPLE // campaign.population.size))
     learn, test = (
-        [Chain.seeded(f"{seed} {what} {number}", store=store) for number in range(draws)]
+        [RunChain.seeded(f"{seed} {what} {number}", store=store) for number in range(draws)]
         for what in ("choose", "judge")
     )
     now, rule = Choice.of(campaign), noise_lab(choosing, learn[0])

@@ -23,7 +23,7 @@ from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.optimise.choices import Choice, Groups, with_batch_hours, with_value
 from aggservice.campaign.optimise.search import Search
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
 
 Floats = NDArray[np.float64]
@@ -66,7 +66,7 @@ def fields_to_merge(campaign: Campaign, names: Sequence[str]) -> tuple[str, ...]
     return tuple(dict.fromkeys(names))
 
 
-def value_sizes(campaign: Campaign, chains: Sequence[Chain], name: str) -> Floats:
+def value_sizes(campaign: Campaign, chains: Sequence[RunChain], name: str) -> Floats:
     """Return how much of the truth each value of a field has: the mean of its shares of the measures."""
     field = campaign.keys.field(name)
     sizes = np.zeros((len(campaign.measures), len(field.values)))
@@ -101,7 +101,7 @@ def smallest_merged(sizes: Floats, left: int) -> Groups:
 
 
 def questions(
-    search: Search, starts: Sequence[Choice], hours: Sequence[int], fields: Sequence[str], chains: Sequence[Chain],
+    search: Search, starts: Sequence[Choice], hours: Sequence[int], fields: Sequence[str], chains: Sequence[RunChain],
     limit: float,
 ) -> list[Choice]:  # fmt: skip
     """Return the best choice for each length of batches, the shortest first, with values merged if that needs it.
@@ -135,7 +135,7 @@ def _is_hidden(campaign: Campaign, name: str) -> bool:
 
     Reach and frequency are not sums over values: a device counts once per value.
     """
-    return campaign.client.kind == "attribution" and all(name not in query.by for query in campaign.queries)
+    return campaign.client.sums_conversions and all(name not in query.by for query in campaign.queries)
 
 
 def _merged(campaign: Campaign, choice: Choice, sizes: dict[str, Floats], left: dict[str, int]) -> Choice:

@@ -22,7 +22,7 @@ from aggservice.campaign.optimise.choices import (
 )
 from aggservice.campaign.optimise.errors import Errors, ErrorTarget, expected, total_of
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 
 _COARSE_STEPS = (4.0, 2.0)
 _FINE_STEPS = (2**0.5, 2**0.25, 2**0.125, 2**0.0625)
@@ -42,7 +42,7 @@ class Search:
     def __init__(
         self,
         campaign: Campaign,
-        chains: list[Chain],
+        chains: list[RunChain],
         target: ErrorTarget,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -114,7 +114,7 @@ class Search:
 
     def _neighbours(self, step: float) -> Iterator[Choice]:
         """Yield choices around the best one; each starts from the best that was found until then."""
-        if self.campaign.client.kind in ("reach", "frequency"):
+        if not self.campaign.client.sums_conversions:
             for cap in (self._best.cap + max(1, round(step) - 1), self._best.cap - max(1, round(step) - 1)):
                 yield replace(self._best, cap=cap)
             return

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from aggservice.campaign.assess.hierarchies import HierarchyErrors
-from aggservice.campaign.assess.slices import Assessment, MeasureErrors
-from aggservice.campaign.assess.waterfall import Waterfall
+from aggservice.campaign.assess.slices import Assessment, Waterfall
+from aggservice.campaign.columns import Events
+from aggservice.campaign.metrics import RMSRE, MeasureErrors, Metric
 from aggservice.campaign.settings.campaign import Campaign, Query
-from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.truth import Truth
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class EventCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportCounts:
+class CollectedCounts:
     """Reports by what happened to them; None for a count that this kind of report does not have."""
 
     made: int
@@ -56,26 +55,23 @@ class ReportCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureMetrics:
-    """The errors of one measure over the paid jobs of a query; None if no slice was released.
+    """The errors of one measure over the paid jobs of a query; ``values`` are those of metrics, by name.
 
     ``truth``, ``estimate``, ``bias`` and ``waterfall`` are totals: sums over the jobs of the query, or, if these share
-    batches, those of one job (``QueryMetrics.totals_of``). Event-level reports have no waterfall. ``typical_error`` is
-    the median over jobs of their slices' median relative error.
+    batches, those of one job (``QueryMetrics.totals_of``). Event-level reports have no waterfall.
     """
 
     measure: str
     scale: str
     slices: int
-    coverage: float | None
-    above_noise: float | None
-    rmsre: float | None
     tau: float | None
     truth: float
     estimate: float
     bias: float
-    typical_error: float | None
     half_width: float | None
     waterfall: Waterfall | None
+    jobs: tuple[MeasureErrors, ...] = ()
+    values: Mapping[str, float | None] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -83,29 +79,36 @@ class MeasureMetrics:
         measure: str,
         scale: str,
         errors: Sequence[MeasureErrors],
+        metrics: Iterable[Metric],
         waterfall: Waterfall | None,
         *,
         totals: Sequence[MeasureErrors] | None = None,
     ) -> MeasureMetrics:
-        """Add up the errors of several jobs; truth, estimate and bias only over ``totals`` if that is given."""
-        slices = sum(one.slices for one in errors)
+        """Put the errors of several jobs together; truth, estimate and bias only over ``totals`` if that is given."""
         added = errors if totals is None else totals
-        typical = [one.median_relative_error for one in errors if one.median_relative_error is not None]
         return cls(
             measure=measure,
             scale=scale,
-            slices=slices,
-            coverage=sum(one.covered for one in errors) / slices if slices else None,
-            above_noise=sum(one.above_noise for one in errors) / slices if slices else None,
-            rmsre=(sum(one.rmsre**2 * one.slices for one in errors) / slices) ** 0.5 if slices else None,
+            slices=sum(one.slices for one in errors),
             tau=errors[0].tau if errors else None,
             truth=sum(one.truth for one in added),
             estimate=sum(one.estimate for one in added),
             bias=sum(one.bias for one in added),
-            typical_error=median(typical) if typical else None,
             half_width=errors[-1].half_width if errors else None,
             waterfall=waterfall,
+            jobs=tuple(errors),
+            values={one.in_query: one.over(errors) for one in metrics if one.in_query},
         )
+
+    def __getitem__(self, metric: Metric) -> float | None:
+        """Return the value of any metric that jobs have, also of one that ``metrics.json`` does not keep per query."""
+        return self.values[metric.in_query] if metric.in_query in self.values else metric.over(self.jobs)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values for ``metrics.json``."""
+        facts = ("measure", "scale", "slices", "tau", "truth", "estimate", "bias", "half_width")
+        waterfall = None if self.waterfall is None else self.waterfall.to_plain()
+        return {**{name: getattr(self, name) for name in facts}, "waterfall": waterfall, **self.values}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +168,7 @@ class SourceLosses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class RunMetrics:
     """Everything that is known about a run except its timings."""
 
     campaign: str
@@ -175,7 +178,7 @@ class Metrics:
     client: ClientMetrics
     start_ms: int
     events: EventCounts
-    reports: ReportCounts
+    reports: CollectedCounts
     batches: tuple[int, ...]
     queries: tuple[QueryMetrics, ...]
     jobs: tuple[Assessment, ...]
@@ -190,7 +193,7 @@ class Metrics:
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values for ``metrics.json``; counts that do not apply are left out."""
-        plain = {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        plain = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
         for name in ("model", "losses", "hierarchies"):
             if not getattr(self, name):
                 del plain[name]
@@ -200,29 +203,29 @@ class Metrics:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (Assessment, Waterfall, HierarchyErrors)):
+    if isinstance(value, (Assessment, HierarchyErrors, MeasureMetrics)):
         return value.to_plain()
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
-    if isinstance(value, (MeasureMetrics, QueryMetrics)):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, QueryMetrics):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
     return asdict(value) if hasattr(value, "__dataclass_fields__") else value
 
 
 def metrics_of(
     campaign: Campaign, seed: str | None, private: bool, truth: Truth, found: Sequence[Assessment]
-) -> Metrics:
+) -> RunMetrics:
     """Return the metrics of a campaign of aggregatable reports."""
-    client, collected, reports = campaign.client, truth.collected, truth.reports
-    return Metrics(
+    collected, reports = truth.collected, truth.reports
+    return RunMetrics(
         campaign=campaign.name,
         description=campaign.description,
         private=private,
         seed=seed,
-        client=ClientMetrics(kind=client.kind, api=client.api, form=client.form, l1=client.l1, l0=client.l0),
+        client=ClientMetrics(**campaign.client.identity()),
         start_ms=campaign.population.start_ms,
         events=_event_counts(campaign, truth.events),
-        reports=ReportCounts(
+        reports=CollectedCounts(
             made=len(reports),
             null=int(reports.null.sum()),
             lost=collected.lost,
@@ -251,18 +254,18 @@ def event_metrics(
     reports: EventReports,
     found: Assessment,
     model: ConversionModel,
-) -> Metrics:
+) -> RunMetrics:
     """Return the metrics of an event-level campaign."""
     sent = int(reports.sent.sum())
-    return Metrics(
+    return RunMetrics(
         campaign=campaign.name,
         description=campaign.description,
         private=private,
         seed=seed,
-        client=ClientMetrics(kind=campaign.client.kind, api=campaign.client.api, form="paper"),
+        client=ClientMetrics(**campaign.client.identity()),
         start_ms=campaign.population.start_ms,
         events=_event_counts(campaign, events),
-        reports=ReportCounts(
+        reports=CollectedCounts(
             made=sent,
             in_batches=sent,
             attributed=reports.attributed,
@@ -276,14 +279,12 @@ def event_metrics(
     )
 
 
-def with_event_level(metrics: Metrics, campaign: Campaign, reports: EventReports, found: Assessment) -> Metrics:
+def with_event_level(metrics: RunMetrics, campaign: Campaign, reports: EventReports, found: Assessment) -> RunMetrics:
     """Return the metrics of a campaign whose sources send event-level reports too."""
     return replace(
         metrics,
         reports=replace(
-            metrics.reports,
-            event_level=int(reports.sent.sum()),
-            ads_with_random_reports=int((~reports.truthful).sum()),
+            metrics.reports, event_level=int(reports.sent.sum()), ads_with_random_reports=int((~reports.truthful).sum())
         ),
         queries=(*metrics.queries, _event_query(campaign, found)),
         jobs=(*metrics.jobs, found),
@@ -293,7 +294,9 @@ def with_event_level(metrics: Metrics, campaign: Campaign, reports: EventReports
 def _event_query(campaign: Campaign, found: Assessment) -> QueryMetrics:
     errors, settings = found.figures[0], campaign.client.event_level
     assert settings is not None
-    measure = replace(MeasureMetrics.of(errors.measure, "1", [errors], None), rmsre=errors.rmsre)
+    measure = MeasureMetrics.of(errors.measure, "1", [errors], campaign.metrics, None)
+    # One job: its own value, and not the root of its square.
+    measure = replace(measure, values={**measure.values, RMSRE.in_query: errors[RMSRE]})
     return QueryMetrics(
         name=found.query,
         epsilon=f"{float(settings.epsilon):g}",
@@ -330,6 +333,7 @@ def _query(campaign: Campaign, query: Query, found: Sequence[Assessment]) -> Que
                 measure.name,
                 str(measure.scale),
                 [one.figures[index] for one in paid],
+                campaign.metrics,
                 total,
                 totals=[one.figures[index] for one in added if one.paid],
             )

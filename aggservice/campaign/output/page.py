@@ -3,18 +3,129 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 from aggservice import __version__
 from aggservice.campaign.assess.hierarchies import HierarchyErrors
-from aggservice.campaign.assess.slices import Assessment
-from aggservice.campaign.assess.waterfall import Waterfall
-from aggservice.campaign.output.metrics import MeasureMetrics, Metrics, QueryMetrics
-from aggservice.campaign.output.verdict import Verdict, verdicts_of
+from aggservice.campaign.assess.slices import Assessment, Waterfall, WaterfallStep
+from aggservice.campaign.columns import Fate
+from aggservice.campaign.metrics import TYPICAL_ERROR, Metric, shown_in
+from aggservice.campaign.output.metrics import MeasureMetrics, QueryMetrics, RunMetrics
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
+from budget.amounts import EPSILON_MAX_MICRO, MICRO
+
+GOOD, USABLE = 0.05, 0.20
+"""Relative errors (of half of the slices, or the bias of a total) up to which a query is good, or usable with care."""
+
+_REMEDIES = {
+    Fate.NO_VALUE.words: "give the measure a larger scale",
+    Fate.CAPPED_L1.words: "give the measures smaller scales, or clip them lower (most)",
+    Fate.CAPPED_L0.words: "let a source make fewer contributions, or raise l0 in [client]",
+    Fate.RATE_LIMITED.words: "raise max_reports in [client]",
+    Fate.SITE_BUDGET.words: "ask for less ε per conversion, or for fewer conversions",
+    Fate.GLOBAL_BUDGET.words: "ask for less ε per conversion, or for fewer conversions",
+    Fate.QUOTA.words: "ask for less ε per conversion, or on fewer sites",
+    Fate.OUTSIDE.words: "raise histogram_size",
+    Fate.LOST.words: "this is the network's ([collection] lost); correct estimates for the rate if it is known",
+    Fate.LATE.words: 'close batches later (close_after_hours), or let the next take them (late_reports = "next")',
+    Fate.OVER_BUDGET.words: "ask fewer times or with a smaller epsilon, or raise epsilon in [service]",
+    Fate.NOT_ASKED.words: "add the keys to the query (rows)",
+    Fate.BELOW_THRESHOLD.words: "declare the keys, or discover them with a larger epsilon or delta",
+    "clipped": "raise the measure's bound (most); its scale must then become smaller",
+}
+"""What to change for a step of the waterfall. Other steps leave the truth as it is, or are the users' choice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One query in words. ``level`` is that of its worst measure; ``hints`` say what to change, if anything."""
+
+    query: str
+    level: Literal["good", "usable with care", "mostly error", "no answer"]
+    text: str
+    hints: tuple[str, ...]
+
+
+def verdicts_of(metrics: RunMetrics, file: str) -> list[Verdict]:
+    """Return the verdict of each query; ``file`` names the campaign file in hints."""
+    return [_verdict(metrics, query, file) for query in metrics.queries]
+
+
+def _verdict(metrics: RunMetrics, query: QueryMetrics, file: str) -> Verdict:
+    refused = query.jobs - query.paid
+    hints = []
+    if refused:
+        hints.append(f"{refused} of {query.jobs} jobs were refused, budget spent: {_REMEDIES[Fate.OVER_BUDGET.words]}.")
+    typical = {one.measure: error for one in query.measures if (error := one[TYPICAL_ERROR]) is not None}
+    if not query.paid:
+        return Verdict(query=query.name, level="no answer", text="No job could be paid for.", hints=tuple(hints))
+    if not typical:
+        return Verdict(
+            query=query.name,
+            level="no answer",
+            text="No slice that the summaries show had any conversions.",
+            hints=(*hints, "Ask for other keys (rows), or make the population larger."),
+        )
+    biases = {one.measure: one.bias / one.truth for one in query.measures if one.truth > 0}
+    worst = max(*typical.values(), *map(abs, biases.values()))
+    within = ", ".join(f"{max(error, 0.001):.1%} ({measure})" for measure, error in typical.items())
+    missing = ", ".join(f"{share:+.1%} ({measure})" for measure, share in biases.items() if abs(share) > GOOD)
+    for one in query.measures:
+        hints += _noise_hint(metrics, query, one, file) + _bias_hint(one)
+    if worst > GOOD and not hints:
+        hints.append("Slices are small beside their noise: use a larger epsilon, fewer slices, or more people.")
+    return Verdict(
+        query=query.name,
+        level="good" if worst <= GOOD else "usable with care" if worst <= USABLE else "mostly error",
+        text=f"In half of the slices shown the estimate is within {within} of the truth."
+        + (f" The bias of the total is {missing}." if missing else ""),
+        hints=tuple(hints) if worst > GOOD or refused else (),
+    )
+
+
+def _noise_hint(metrics: RunMetrics, query: QueryMetrics, measure: MeasureMetrics, file: str) -> list[str]:
+    """Say which ε would bring the interval of an average slice to ±5 %: the noise is in proportion to 1/ε."""
+    if measure.half_width is None or not measure.slices or not measure.truth > 0:
+        return []
+    jobs = 1 if query.totals_of else query.paid
+    mean = measure.truth / (measure.slices / query.paid * jobs)
+    share = measure.half_width / mean
+    if not share > GOOD:
+        return []
+    needed = float(query.epsilon) * share / GOOD
+    most = min(float(metrics.ledger.epsilon), EPSILON_MAX_MICRO / MICRO)
+    remedies = "fewer and larger slices, longer batches, or more people"
+    return [
+        f"Noise of {measure.measure}: ±{_short(measure.half_width)} per key at ε = {query.epsilon}, where an average "
+        f"slice has {_short(mean)} ({share:.0%}). ±{GOOD:.0%} needs ε = {_short(needed)}"
+        + (f", or {remedies}." if needed <= most else f", more than the {most:g} that a job can have: use {remedies}.")
+        + f" “aggservice optimise {file}” searches for better scales and clipping."
+    ]
+
+
+def _bias_hint(measure: MeasureMetrics) -> list[str]:
+    """Name the step that took most of the truth, if more than 5 % of it was not sent."""
+    if measure.waterfall is None or not measure.truth > 0 or not abs(measure.bias) > GOOD * measure.truth:
+        return []
+    steps = [step for step in measure.waterfall.steps if step.step in _REMEDIES and step.amount > 0]
+    if not steps:
+        return []
+    most: WaterfallStep = max(steps, key=lambda step: step.amount)
+    return [
+        f"Bias of {measure.measure}: {measure.bias / measure.truth:+.1%} of the truth, most of it “{most.step}”: "
+        f"{_REMEDIES[most.step]}."
+    ]
+
+
+def _short(value: float) -> str:
+    """Return a number with about three digits and no exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1a202c; --soft: #4a5568; --line: #d5dbe4; --panel: #f7fafc;
@@ -52,7 +163,7 @@ def number(value: float | None, digits: int = 0) -> str:
 
 def write_report(
     campaign: Campaign,
-    metrics: Metrics,
+    metrics: RunMetrics,
     plots: Sequence[tuple[str, Path]],
     path: Path,
     *,
@@ -66,13 +177,13 @@ def write_report(
     parts = [
         f"<h1>{escaped(campaign.name)}</h1>",
         f'<p class="lead">{escaped(campaign.description)}</p>',
-        *map(_verdict, verdicts),
+        *map(_verdict_box, verdicts),
     ]
     if not metrics.private:
         parts.append(not_private("whoever knows the seed can remove the noise."))
     parts += [_facts(campaign, metrics, made_ms), _tiles(metrics)]
     for query in metrics.queries:
-        parts.append(_query(metrics, query))
+        parts.append(_query(metrics, query, campaign.metrics))
     parts += [_hierarchy(one) for one in metrics.hierarchies]
     parts.append("<h2>Pictures</h2>")
     for caption, svg in plots:
@@ -109,20 +220,13 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:z.1%}"
 
 
-ERROR_HEADS = (
-    "truth",
-    "sent",
-    "estimate",
-    "bias (sent − truth)",
-    "intervals that hold what was sent",
-    "slices above the noise",
-)
+TOTAL_HEADS = ("truth", "sent", "estimate", "bias (sent − truth)")
 
 
-def error_cells(one: MeasureMetrics) -> list[str]:
-    """Return the cells of a measure below ``ERROR_HEADS``."""
+def error_cells(one: MeasureMetrics, metrics: Iterable[Metric]) -> list[str]:
+    """Return the cells of a measure: its totals below ``TOTAL_HEADS``, then its metrics."""
     amounts = (one.truth, one.truth + one.bias, one.estimate, one.bias)
-    return [*map(number, amounts), percent(one.coverage), percent(one.above_noise)]
+    return [*map(number, amounts), *(metric.text(one[metric]) for metric in metrics)]
 
 
 def scrolling(inner: str, label: str) -> str:
@@ -158,7 +262,7 @@ def inline_svg(svg: Path) -> str:
     return body
 
 
-def _verdict(found: Verdict) -> str:
+def _verdict_box(found: Verdict) -> str:
     hints = "".join(f"<li>{escaped(hint)}</li>" for hint in found.hints)
     change = f"<br>What to change:</p><ul>{hints}</ul>" if hints else "</p>"
     return (
@@ -167,7 +271,7 @@ def _verdict(found: Verdict) -> str:
     )
 
 
-def _facts(campaign: Campaign, metrics: Metrics, made_ms: int | None) -> str:
+def _facts(campaign: Campaign, metrics: RunMetrics, made_ms: int | None) -> str:
     """Return where the page comes from: file, times, version and privacy parameters."""
     start = metrics.start_ms
     ledger, unit = metrics.ledger, escaped(metrics.ledger.unit)
@@ -190,7 +294,7 @@ def _day(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, tz=UTC).strftime("%Y-%m-%d")
 
 
-def _tiles(metrics: Metrics) -> str:
+def _tiles(metrics: RunMetrics) -> str:
     events, reports = metrics.events, metrics.reports
     tiles = [
         (number(events.people), "people"),
@@ -203,7 +307,7 @@ def _tiles(metrics: Metrics) -> str:
     return f'<div class="tiles">{inner}</div>'
 
 
-def _query(metrics: Metrics, query: QueryMetrics) -> str:
+def _query(metrics: RunMetrics, query: QueryMetrics, chosen: Sequence[Metric]) -> str:
     jobs = metrics.jobs_of(query.name)
     paid = [job for job in jobs if job.paid]
     parts = [f"<h2>{escaped(query.name)}</h2>"]
@@ -232,19 +336,10 @@ def _query(metrics: Metrics, query: QueryMetrics) -> str:
             f"<p>The {query.jobs} jobs share batches, so that their totals do not add up: truth, sent, estimate, bias "
             f"and the steps below are those of job {escaped(query.totals_of)}. The other columns cover all jobs.</p>"
         )
-    rows = [
-        [
-            escaped(one.measure),
-            *error_cells(one),
-            number(one.rmsre, 3),
-        ]
-        for one in query.measures
-    ]
-    heads = [
-        f"Job {query.totals_of}" if query.totals_of else "In all",
-        *ERROR_HEADS,
-        "RMSRE",
-    ]
+    shown = shown_in("report", chosen)
+    rows = [[escaped(one.measure), *error_cells(one, shown)] for one in query.measures]
+    first = f"Job {query.totals_of}" if query.totals_of else "In all"
+    heads = [first, *TOTAL_HEADS, *(metric.title for metric in shown)]
     parts.append(table(heads, rows, f"Totals of {query.name}"))
     parts += [_path(query, one, one.waterfall) for one in query.measures if one.waterfall is not None]
     return "".join(parts)
@@ -330,7 +425,7 @@ def _path(query: QueryMetrics, measure: MeasureMetrics, found: Waterfall) -> str
     return table(["From truth to estimate", "count", measure.measure], rows, label)
 
 
-def _ledger(metrics: Metrics) -> str:
+def _ledger(metrics: RunMetrics) -> str:
     ledger = metrics.ledger
     if not ledger.left:
         return ""
@@ -344,7 +439,7 @@ def _ledger(metrics: Metrics) -> str:
     )
 
 
-def _losses(metrics: Metrics) -> str:
+def _losses(metrics: RunMetrics) -> str:
     """Return what a source loses by both kinds of reports; empty if the sources send one kind."""
     most = metrics.losses
     if most is None:

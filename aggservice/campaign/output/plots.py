@@ -10,7 +10,7 @@ from typing import Any
 
 from aggservice.campaign.assess.slices import Assessment
 from aggservice.campaign.errors import MissingExtraError
-from aggservice.campaign.output.metrics import Metrics
+from aggservice.campaign.output.metrics import RunMetrics
 from aggservice.campaign.settings.campaign import Campaign
 
 BLUE, ORANGE, GREY, RED, GREEN = "#2b6cb0", "#dd6b20", "#718096", "#c53030", "#2f855a"
@@ -42,10 +42,10 @@ def pyplot() -> Any:
     return plt
 
 
-def draw_plots(campaign: Campaign, metrics: Metrics, folder: Path) -> list[tuple[str, Path]]:
+def draw_plots(campaign: Campaign, metrics: RunMetrics, folder: Path) -> list[tuple[str, Path]]:
     """Draw the plots that the campaign asks for and that have data; return (caption, SVG) in order."""
     plt = pyplot()
-    drawers: dict[str, Callable[[Any, Campaign, Metrics], list[tuple[str, str, Any]]]] = {
+    drawers: dict[str, Callable[[Any, Campaign, RunMetrics], list[tuple[str, str, Any]]]] = {
         "slices": _slices,
         "waterfall": _waterfall,
         "time": _time,
@@ -103,12 +103,12 @@ def _safe(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
 
-def _last_paid(metrics: Metrics, query: str) -> Assessment | None:
+def _last_paid(metrics: RunMetrics, query: str) -> Assessment | None:
     jobs = [job for job in metrics.jobs_of(query) if job.paid]
     return jobs[-1] if jobs else None
 
 
-def _slices(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+def _slices(plt: Any, campaign: Campaign, metrics: RunMetrics) -> list[tuple[str, str, Any]]:
     """Truth and estimate with its interval, for the largest slices of the last job of each query and measure."""
     drawn = []
     for query in metrics.queries:
@@ -140,7 +140,7 @@ def _slices(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, s
     return drawn
 
 
-def _waterfall(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+def _waterfall(plt: Any, campaign: Campaign, metrics: RunMetrics) -> list[tuple[str, str, Any]]:
     """From the conversions that happened to those counted, one step per loss."""
     drawn = []
     for query in metrics.queries:
@@ -165,7 +165,7 @@ def _waterfall(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str
         axes.set_yticks(range(len(names)), names)
         axes.invert_yaxis()
         axes.set_xlim(0, max(happened, 1) * 1.2)
-        axes.set_xlabel("devices" if campaign.client.kind in ("reach", "frequency") else "conversions")
+        axes.set_xlabel(campaign.client.counts)
         axes.set_title(f"{query.name}: where they went")
         caption = "Each loss is counted where it happens; the steps add up exactly to what happened."
         if query.totals_of:
@@ -176,7 +176,7 @@ def _waterfall(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str
     return drawn
 
 
-def _time(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+def _time(plt: Any, campaign: Campaign, metrics: RunMetrics) -> list[tuple[str, str, Any]]:
     """Totals by job, for queries with several jobs."""
     drawn = []
     for query in metrics.queries:
@@ -204,7 +204,7 @@ def _time(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str
     return drawn
 
 
-def _error(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+def _error(plt: Any, campaign: Campaign, metrics: RunMetrics) -> list[tuple[str, str, Any]]:
     """Relative error against the size of a slice, both on logarithmic axes."""
     points: dict[str, list[tuple[float, float]]] = {}
     widths: dict[str, list[float]] = {}
@@ -235,7 +235,7 @@ def _error(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, st
     return [("error", caption, figure)]
 
 
-def _budget(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+def _budget(plt: Any, campaign: Campaign, metrics: RunMetrics) -> list[tuple[str, str, Any]]:
     """ε left in the poorest unit of each job."""
     left = metrics.ledger.left
     if len(left) < 2:
@@ -251,7 +251,7 @@ def _budget(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, s
     return [("budget", caption, figure)]
 
 
-def _hierarchy(plt: Any, campaign: Campaign, metrics: Metrics) -> list[tuple[str, str, Any]]:
+def _hierarchy(plt: Any, campaign: Campaign, metrics: RunMetrics) -> list[tuple[str, str, Any]]:
     """The mean half-width of intervals of each level, before and after least squares, for each measure."""
     drawn = []
     for found in metrics.hierarchies:

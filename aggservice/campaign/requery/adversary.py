@@ -1,7 +1,7 @@
 """The interactive adversary: it sees every answer and chooses the next events and the next query from them.
 
 Definition 3.5 and Algorithm 5 of the Privacy Sandbox paper. A researcher writes an ``Adversary``; ``play`` is Algorithm
-5; the opponent is a ``Mechanism``, of which ``aggservice.campaign.requery.interactive`` has the real one.
+5; the opponent is a ``PlayedMechanism``, of which ``aggservice.campaign.requery.interactive`` has the real one.
 """
 
 from __future__ import annotations
@@ -138,14 +138,14 @@ class Adversary(Protocol):
         """Return (D_t, q_t), or None."""
 
 
-class Mechanism(Protocol):
+class PlayedMechanism(Protocol):
     """ℳ: keeps its own state and answers one move at a time (Definition 3.4)."""
 
     def respond(self, move: Move) -> MechanismAnswer:
         """Process the events, then answer the query."""
 
 
-def play(mechanism: Mechanism, adversary: Adversary, *, rounds: int = 1000) -> list[MechanismAnswer]:
+def play(mechanism: PlayedMechanism, adversary: Adversary, *, rounds: int = 1000) -> list[MechanismAnswer]:
     """Return the transcript Π of Algorithm 5, with at most ``rounds`` rounds."""
     seen: list[MechanismAnswer] = []
     while len(seen) < rounds and (move := adversary.next_move(tuple(seen))) is not None:

@@ -1,25 +1,38 @@
-"""Reads scenario files: steps of requerying and their expected outcomes. docs/requerying.md lists every field.
+"""RequeryScenario files: steps of requerying and their expected outcomes. docs/requerying.md lists every field.
 
-Names are resolved here, so that a run never meets an unknown one.
+Names are resolved here, so that a run never meets an unknown one: while a file is read, ``known.names`` has those that
+exist so far.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
 from aggservice.campaign.errors import CampaignFileError
+from aggservice.files.settings import (
+    REQUIRED,
+    Known,
+    amount,
+    choice,
+    choices,
+    number,
+    read_settings,
+    setting,
+    table,
+    text,
+    whole,
+)
 from aggservice.files.toml import Section, read_text, read_toml
 from budget import AmountError, Delta, Epsilon
 
 RELEASED = "released"
 REPEATED = "repeated"
 REFUSED = "refused"
-STEPS = ("query", "query again", "look", "choose", "late reports", "events", "retry", "at once", "crash")
 RETURN_CODES = ("PRIVACY_BUDGET_EXHAUSTED", "INVALID_JOB", "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD", "PERMISSION_ERROR")
 _EXPECTED = (RELEASED, REPEATED, REFUSED, *RETURN_CODES)
 _MAX_REPORTS = 100_000
@@ -29,20 +42,115 @@ _ANALYST = "analyst"
 _CALLER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 
+@dataclass(slots=True, kw_only=True)
+class _Names:
+    """The keys, groups of reports, queries, choices and analysts of a file that exist so far, and its bounds."""
+
+    keys: Mapping[str, int]
+    l1: int
+    l0: int
+    groups: dict[str, ReportGroup] = field(default_factory=dict)
+    queries: dict[str, QueryStep] = field(default_factory=dict)
+    choices: set[str] = field(default_factory=set)
+    analysts: list[str] = field(default_factory=list)
+
+
+def _counts(section: Section, key: str, known: Known) -> dict[str, int]:
+    inner = section.section(key)
+    for name in inner.values:
+        if name not in known.names.keys:
+            section.refuse(key, f"names the key {name!r}", f"Write keys of [keys]: {', '.join(known.names.keys)}")
+    return {name: inner.whole(name, None, least=0, most=_MAX_REPORTS) for name in inner.values}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportGroup:
     """Reports that clients send: the number per key, the value of each, and the number per source."""
 
-    name: str
-    counts: Mapping[str, int]
-    value: int
-    per_source: int
-    nulls: int
+    name: str = text("the group's name", example="monday")
+    counts: Mapping[str, int] = setting(
+        "how many reports each key has, such as `{ shoes = 150 }`",
+        read=_counts,
+        default=lambda known: {},
+        allowed="table of numbers",
+    )
+    value: int = whole("the value of each report", least=1, most=lambda known: known.names.l1)
+    per_source: int = whole("reports a source makes, at most Λ₀", default=1, least=1, most=_MAX_REPORTS)
+    nulls: int = whole("null reports", default=0, least=0, most=_MAX_REPORTS)
 
     @property
     def size(self) -> int:
         """How many reports there are."""
         return sum(self.counts.values()) + self.nulls
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a group that no client sends, or that is too large."""
+        if self.value * self.per_source > known.names.l1:
+            section.refuse(
+                "per_source" if "per_source" in section else "value",
+                f"gives a source {self.per_source} reports of {self.value}, more than Λ₁ = {known.names.l1}",
+                f"Write a value of at most {known.names.l1 // self.per_source}: a client sends no more",
+            )
+        if self.per_source > known.names.l0:
+            section.refuse(
+                "per_source",
+                f"gives a source {self.per_source} contributions, more than Λ₀ = {known.names.l0}",
+                f"Write at most {known.names.l0}: a client sends no more",
+            )
+        if not 1 <= self.size <= _MAX_REPORTS:
+            section.refuse("counts", f"makes {self.size} reports", f"Write 1 to {_MAX_REPORTS:,} reports in all")
+
+
+def _add_group(section: Section, group: ReportGroup, known: Known) -> None:
+    if group.name in known.names.groups:
+        section.refuse("name", f"is {group.name!r} again", "Give each group of reports a name of its own")
+    known.names.groups[group.name] = group
+
+
+def _job_amount(says: str, of: type[Epsilon] | type[Delta], **more: Any) -> Any:
+    """Declare an amount that a job may ask for, in whole steps and in range."""
+
+    def read(section: Section, key: str, known: Known) -> str:
+        given = section.amount(key)
+        try:
+            of.parse(given)
+        except AmountError as problem:
+            section.refuse(key, f"is {given!r}: {problem}", f'Write {key} as whole steps of its grid, such as "0.5"')
+        return given
+
+    return setting(says, read=read, allowed="decimal text", **more)
+
+
+def _query_name(section: Section, key: str, known: Known) -> str:
+    name = section.text(key, example="first")
+    if name not in known.names.queries:
+        named = ", ".join(map(repr, known.names.queries)) or "nothing yet: ask first"
+        section.refuse(key, f"names the query {name!r}", f"Queries so far: {named}")
+    return name
+
+
+def _query(says: str, **more: Any) -> Any:
+    return setting(says, read=_query_name, allowed="name of a query", **more)
+
+
+def _groups(says: str, **more: Any) -> Any:
+    return choices(says, lambda known: list(known.names.groups), allowed="names of groups", **more)
+
+
+def _expect(says: str = "the outcome, else the step fails") -> Any:
+    return choice(says, _EXPECTED, default=None, shown="any")
+
+
+def _like(name: str, otherwise: Any) -> Any:
+    """Return the default of a query's field: what the earlier query has that this one is like."""
+    return lambda known: getattr(known.like, name) if known.like else otherwise
+
+
+def _caller(section: Section, key: str, known: Known) -> str:
+    by = section.text(key)
+    if _CALLER.fullmatch(by) is None or by == "auditor":
+        section.refuse(key, f"is {by!r}", 'Write a name of lower-case letters and digits, such as "ada"')
+    return by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +158,38 @@ class QueryStep:
     """A job: its caller, groups of reports, keys (or names of earlier choices) and price."""
 
     line: int
-    name: str
-    by: str
-    reports: tuple[str, ...]
-    keys: tuple[str, ...]
-    epsilon: str
-    delta: str
-    others_epsilon: str
-    expect: str | None
-    left: Fraction | None
+    name: str = text("the job id", example="first")
+    by: str = setting(
+        "who asks", read=_caller, allowed="a caller's name", default=_like("by", _ANALYST), shown=f"`{_ANALYST}`"
+    )
+    reports: tuple[str, ...] = _groups("the groups it is over", default=_like("reports", REQUIRED))
+    keys: tuple[str, ...] = choices(
+        "the keys it declares, or names of choices",
+        lambda known: [*known.names.keys, *sorted(known.names.choices)],
+        default=_like("keys", ()),
+        shown="none",
+        allowed="names of keys",
+    )
+    epsilon: str = _job_amount("ε of the job", Epsilon, default=_like("epsilon", REQUIRED))
+    delta: str = _job_amount("δ of key discovery", Delta, default=_like("delta", ""), shown="none")
+    others_epsilon: str = _job_amount("ε of the others total", Epsilon, default="", shown="none")
+    expect: str | None = _expect()
+    left: Fraction | None = amount("the ε that must be left", default=None, shown="any", zero=True, convert=Fraction)
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a query without keys, or with the name of another; later steps know it by its name."""
+        if self.name in known.names.queries:
+            remedy = "Give each query a name, its job id; to ask it again, retry"
+            section.refuse("name", f"is {self.name!r} again", remedy)
+        if not self.keys and not self.delta:
+            section.refuse("", "declares no keys and discovers none", 'Write keys = ["shoes"], or a delta to discover')
+        known.names.queries[self.name] = self
+        if self.by not in known.names.analysts:
+            known.names.analysts.append(self.by)
+
+
+def _read_query(section: Section, known: Known) -> QueryStep:
+    return read_settings(section, QueryStep, known, line=section.line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +197,19 @@ class LookStep:
     """Check that an answer is within some standard deviations of the truth, or check what reports have spent."""
 
     line: int
-    at: str | None
-    deviations: float
-    reports: tuple[str, ...]
-    spent: Fraction | None
+    at: str | None = _query("the answer to look at", default=None)
+    deviations: float = number(
+        "how many standard deviations of noise it may be off", default=20.0, least=0, most=1000, above=True
+    )
+    reports: tuple[str, ...] = _groups("or groups of reports, to look at the ledger", default=())
+    spent: Fraction | None = amount(
+        "the ε that each of them must have spent", default=None, shown="any", zero=True, convert=Fraction
+    )
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a step that looks at nothing, or at both."""
+        if (self.at is None) == (not self.reports):
+            section.refuse("", "needs exactly one of at and reports", 'Write at = "a query", or reports = ["a group"]')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +217,38 @@ class ChooseStep:
     """Choose keys of an answer by their noisy values and give the choice a name."""
 
     line: int
-    name: str
-    at: str
-    take: Literal["largest", "smallest", "above"]
-    count: int
-    above: int
-    expect: tuple[str, ...] | None
+    name: str = text("the choice's name, for `keys` of later queries", example="favourites")
+    at: str = _query("the answer to choose from")
+    take: Literal["largest", "smallest", "above"] = choice(
+        "which keys", ("largest", "smallest", "above"), default="largest"
+    )
+    count: int = whole("how many", default=1, least=1, most=lambda known: len(known.names.keys))
+    above: int = whole("the noisy value from which a key is chosen", default=0, least=-_MAX_KEY, most=_MAX_KEY)
+    expect: tuple[str, ...] | None = choices(
+        "the keys, else the step fails",
+        lambda known: list(known.names.keys),
+        default=None,
+        shown="any",
+        allowed="names of keys",
+    )
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a name that is taken, and a limit that is missing."""
+        if self.name in known.names.keys or self.name in known.names.choices:
+            section.refuse("name", f"is {self.name!r}, which is taken", "Give the choice a name that no key has")
+        if self.take == "above" and "above" not in section:
+            section.refuse("above", "is missing", "Write above = 10000, the noisy value from which a key is chosen")
+        known.names.choices.add(self.name)
+
+
+def _earlier_group(says: str) -> Any:
+    return choice(
+        says,
+        lambda known: ["", *known.names.groups],
+        default=None,
+        convert=lambda name: name or None,
+        allowed="name of a group",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,16 +257,41 @@ class LateStep:
 
     line: int
     group: ReportGroup
-    into: str | None
+    into: str | None = _earlier_group("an older group that they are added to as well")
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse the name of another group; later steps know this one."""
+        _add_group(section, self.group, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventCase:
     """A case of an ``EventsStep``: it happens if a noisy value exceeds ``above``; with None, in every other case."""
 
-    name: str
-    above: int | None
+    name: str = text("the case's name", key="case", example="a lower price")
+    above: int | None = whole(
+        "it happens if the noisy value is above this; the last case has none",
+        default=None,
+        least=-_MAX_KEY,
+        most=_MAX_KEY,
+    )
     group: ReportGroup
+
+
+def _cases(section: Section, key: str, known: Known) -> tuple[EventCase, ...]:
+    cases = []
+    for one in section.sections(key):
+        group = read_settings(one, ReportGroup, known, name=known.name, done=False)
+        cases.append(read_settings(one, EventCase, known, group=group))
+    limits = [one.above for one in cases]
+    good = len(cases) >= 2 and limits[-1] is None and None not in limits[:-1]
+    if not good or sorted(limits[:-1], key=lambda x: -(x or 0)) != limits[:-1]:
+        section.refuse(
+            key,
+            "are not two or more with descending values of above and a last one without it",
+            "Write [[steps.cases]] with case, above and counts, and a last one without above for all other values",
+        )
+    return tuple(cases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +302,27 @@ class EventsStep:
     """
 
     line: int
-    name: str
-    at: str
-    key: str
-    cases: tuple[EventCase, ...]
-    sources: str | None
-    expect: str | None
+    name: str = text("the name of the group that they make", example="tuesday")
+    at: str = _query("the answer they depend on")
+    key: str = choice("the key they depend on", lambda known: list(known.names.keys), allowed="name of a key")
+    cases: tuple[EventCase, ...] = setting(
+        "what may happen: `case`, `above`, and what `[[reports]]` has but a name",
+        read=_cases,
+        default=lambda known: _cases(known.section, "cases", known),
+        allowed="tables",
+    )
+    sources: str | None = _earlier_group("a group whose sources convert")
+    expect: str | None = choice(
+        "the case, else the step fails",
+        lambda known: [one.name for one in known.cases],
+        default=None,
+        shown="any",
+        allowed="name of a case",
+    )
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse the name of another group; later steps know this one."""
+        _add_group(section, self.cases[-1].group, known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +330,17 @@ class RetryStep:
     """The same job id again, with the same request or with another ε."""
 
     line: int
-    of: str
-    times: int
-    epsilon: str
-    expect: str | None
+    of: str = _query("the query")
+    times: int = whole("how often", default=1, least=1, most=1000)
+    epsilon: str = _job_amount("another ε, which makes it another request", Epsilon, default="", shown="the same")
+    expect: str | None = _expect()
+
+
+def _queries(section: Section, key: str, known: Known) -> tuple[QueryStep, ...]:
+    found = section.sections(key)
+    if len(found) < 2:
+        section.refuse(key, "are fewer than two", "Write [[steps.queries]] twice, with the fields of a query")
+    return tuple(_read_query(one, known) for one in found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +348,19 @@ class AtOnceStep:
     """Queries at the same time, of which ``released`` should get an answer."""
 
     line: int
-    queries: tuple[QueryStep, ...]
-    released: int | None
+    queries: tuple[QueryStep, ...] = setting(
+        "queries, at least two",
+        read=_queries,
+        default=lambda known: _queries(known.section, "queries", known),
+        allowed="tables",
+    )
+    released: int | None = whole(
+        "how many must be answered", default=None, shown="any", least=0, most=lambda known: len(known.queries)
+    )
+
+
+def _during(section: Section, key: str, known: Known) -> QueryStep:
+    return _read_query(section.section(key), known)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,27 +372,54 @@ class CrashStep:
     """
 
     line: int
-    during: QueryStep | None
-    when: Literal["sending", "working", "answered"] = "sending"
+    during: QueryStep | None = setting("a query that is running", read=_during, default=None, allowed="table")
+    when: Literal["sending", "working", "answered"] = choice(
+        "half of the reports sent; at the first progress; just after the answer",
+        ("sending", "working", "answered"),
+        default="sending",
+    )
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a moment without a query."""
+        if self.during is None and "when" in section:
+            section.refuse("when", "needs a query that is running", "Write [steps.during] with the fields of a query")
 
 
-Step = QueryStep | LookStep | ChooseStep | LateStep | EventsStep | RetryStep | AtOnceStep | CrashStep
+ScenarioStep = QueryStep | LookStep | ChooseStep | LateStep | EventsStep | RetryStep | AtOnceStep | CrashStep
+STEPS: Final[Mapping[str, type[ScenarioStep]]] = {
+    "query": QueryStep,
+    "query again": QueryStep,
+    "look": LookStep,
+    "choose": ChooseStep,
+    "late reports": LateStep,
+    "events": EventsStep,
+    "retry": RetryStep,
+    "at once": AtOnceStep,
+    "crash": CrashStep,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class LedgerSettings:
+    """``[service]`` of a scenario: the totals of its ledger, the privacy unit and the bounds."""
+
+    epsilon: str = amount("total ε of a privacy unit", default="64")
+    delta: str = amount("total δ of a privacy unit", default="0.00001", zero=True)
+    unit: Literal["report", "shared-id"] = choice("the privacy unit", ("report", "shared-id"), default="report")
+    l1: int = whole("Λ₁", default=65_536, least=1, most=_MAX_L1)
+    l0: int = whole("Λ₀", default=lambda known: known.l1, shown="`l1`", least=1, most=lambda known: known.l1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequeryScenario:
     """A whole scenario. ``analysts`` are the callers its steps name."""
 
-    title: str
-    about: str
-    epsilon: str
-    delta: str
-    unit: Literal["report", "shared-id"]
-    l1: int
-    l0: int
+    title: str = text("as it prints", example="Ask, look, ask again")
+    about: str = text("what it shows", default="")
+    service: LedgerSettings = table("", LedgerSettings)
     keys: Mapping[str, int]
     groups: tuple[ReportGroup, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ScenarioStep, ...]
     analysts: tuple[str, ...]
 
     @property
@@ -177,276 +428,38 @@ class Scenario:
         return any(isinstance(step, CrashStep) for step in self.steps)
 
 
-def load_scenario(path: Path) -> Scenario:
+def load_scenario(path: Path) -> RequeryScenario:
     """Read a scenario file; refuse a bad one with its line and what to write instead."""
     text = read_text(path, remedy="examples/requerying/ has some", error=CampaignFileError)
     return parse_scenario(text, file=str(path))
 
 
-def parse_scenario(text: str, *, file: str = "scenario") -> Scenario:
+def parse_scenario(text: str, *, file: str = "scenario") -> RequeryScenario:
     """Read a scenario from its text."""
-    return _Reader(read_toml(text, file=file, error=CampaignFileError)).scenario()
+    top = read_toml(text, file=file, error=CampaignFileError)
+    inner, reports, steps = top.section("keys"), top.sections("reports"), top.sections("steps")
+    empty = read_settings(top, RequeryScenario, keys={}, groups=(), steps=(), analysts=())
+    keys = {name: inner.whole(name, None, least=0, most=_MAX_KEY) for name in inner.values}
+    if not keys or len(set(keys.values())) != len(keys):
+        top.refuse("keys", "must give each name its own key", "Write [keys], then shoes = 1, hats = 2, …")
+    names = _Names(keys=keys, l1=empty.service.l1, l0=empty.service.l0)
+    known = Known(names=names, like=None)
+    for section in reports:
+        _add_group(section, read_settings(section, ReportGroup, known), known)
+    if not names.groups:
+        top.refuse("reports", "is missing", "Write [[reports]] with name, counts = { shoes = 9 } and value = 1000")
+    first = tuple(names.groups.values())
+    found = tuple(_step(section, known) for section in steps)
+    if not found:
+        top.refuse("steps", "is missing", 'Write [[steps]] with do = "query"')
+    return replace(empty, keys=keys, groups=first, steps=found, analysts=tuple(names.analysts) or (_ANALYST,))
 
 
-class _Reader:
-    """Reads one file step by step and keeps the names that exist so far."""
-
-    def __init__(self, top: Section) -> None:
-        self.top = top
-        self.keys: dict[str, int] = {}
-        self.groups: dict[str, ReportGroup] = {}
-        self.queries: dict[str, QueryStep] = {}
-        self.choices: set[str] = set()
-        self.analysts: list[str] = []
-        self.l1 = self.l0 = 0
-
-    def scenario(self) -> Scenario:
-        top = self.top
-        title, about = top.text("title", example="Ask, look, ask again"), top.text("about", "")
-        service = top.section("service")
-        epsilon, delta = service.amount("epsilon", "64"), service.amount("delta", "0.00001", zero=True)
-        unit = service.choice("unit", ("report", "shared-id"), "report")
-        self.l1 = service.whole("l1", 65_536, least=1, most=_MAX_L1)
-        self.l0 = service.whole("l0", self.l1, least=1, most=self.l1)
-        service.done()
-        names = top.section("keys")
-        self.keys = {name: names.whole(name, None, least=0, most=_MAX_KEY) for name in names.values}
-        if not self.keys or len(set(self.keys.values())) != len(self.keys):
-            top.refuse("keys", "must give each name its own key", "Write [keys], then shoes = 1, hats = 2, …")
-        for section in top.sections("reports"):
-            self._add_group(section, self._group(section, section.text("name", example="monday")))
-        if not self.groups:
-            top.refuse("reports", "is missing", "Write [[reports]] with name, counts = { shoes = 9 } and value = 1000")
-        found = [self._step(section) for section in top.sections("steps")]
-        if not found:
-            top.refuse("steps", "is missing", 'Write [[steps]] with do = "query"')
-        top.done()
-        return Scenario(
-            title=title,
-            about=about,
-            epsilon=epsilon,
-            delta=delta,
-            unit=unit,  # type: ignore[arg-type]
-            l1=self.l1,
-            l0=self.l0,
-            keys=self.keys,
-            groups=tuple(self.groups[name] for name in self._first_groups),
-            steps=tuple(found),
-            analysts=tuple(self.analysts) or (_ANALYST,),
-        )
-
-    @property
-    def _first_groups(self) -> list[str]:
-        return [str(section.values["name"]) for section in self.top.sections("reports")]
-
-    def _group(self, section: Section, name: str) -> ReportGroup:
-        table = section.section("counts")
-        for key in table.values:
-            if key not in self.keys:
-                section.refuse("counts", f"names the key {key!r}", f"Write keys of [keys]: {', '.join(self.keys)}")
-        group = ReportGroup(
-            name=name,
-            counts={key: table.whole(key, None, least=0, most=_MAX_REPORTS) for key in table.values},
-            value=section.whole("value", None, least=1, most=self.l1),
-            per_source=section.whole("per_source", 1, least=1, most=_MAX_REPORTS),
-            nulls=section.whole("nulls", 0, least=0, most=_MAX_REPORTS),
-        )
-        if group.value * group.per_source > self.l1:
-            section.refuse(
-                "per_source" if "per_source" in section else "value",
-                f"gives a source {group.per_source} reports of {group.value}, more than Λ₁ = {self.l1}",
-                f"Write a value of at most {self.l1 // group.per_source}: a client sends no more",
-            )
-        if group.per_source > self.l0:
-            section.refuse(
-                "per_source",
-                f"gives a source {group.per_source} contributions, more than Λ₀ = {self.l0}",
-                f"Write at most {self.l0}: a client sends no more",
-            )
-        if not 1 <= group.size <= _MAX_REPORTS:
-            section.refuse("counts", f"makes {group.size} reports", f"Write 1 to {_MAX_REPORTS:,} reports in all")
-        return group
-
-    def _add_group(self, section: Section, group: ReportGroup) -> None:
-        if group.name in self.groups:
-            section.refuse("name", f"is {group.name!r} again", "Give each group of reports a name of its own")
-        section.done()
-        self.groups[group.name] = group
-
-    def _step(self, section: Section) -> Step:
-        do = section.choice("do", STEPS)
-        line = section.line
-        readers: dict[str, Callable[[Section, int], Step]] = {
-            "query": self._query,
-            "query again": self._again,
-            "look": self._look,
-            "choose": self._choose,
-            "late reports": self._late,
-            "events": self._events,
-            "retry": self._retry,
-            "at once": self._at_once,
-            "crash": self._crash,
-        }
-        step = readers[do](section, line)
-        section.done()
-        return step
-
-    def _query(self, section: Section, line: int, like: QueryStep | None = None) -> QueryStep:
-        name = section.text("name", example="first")
-        if name in self.queries:
-            section.refuse("name", f"is {name!r} again", "Give each query a name, its job id; to ask it again, retry")
-        reports = section.choices("reports", list(self.groups), like.reports if like else None)
-        keys = section.choices("keys", [*self.keys, *sorted(self.choices)], like.keys if like else ())
-        delta = checked_amount(section, "delta", Delta, like.delta if like else "")
-        if not keys and not delta:
-            section.refuse("", "declares no keys and discovers none", 'Write keys = ["shoes"], or a delta to discover')
-        by = section.text("by", like.by if like else _ANALYST)
-        if _CALLER.fullmatch(by) is None or by == "auditor":
-            section.refuse("by", f"is {by!r}", 'Write a name of lower-case letters and digits, such as "ada"')
-        if by not in self.analysts:
-            self.analysts.append(by)
-        query = QueryStep(
-            line=line,
-            name=name,
-            by=by,
-            reports=reports,
-            keys=keys,
-            epsilon=checked_amount(section, "epsilon", Epsilon, like.epsilon if like else None),
-            delta=delta,
-            others_epsilon=checked_amount(section, "others_epsilon", Epsilon, ""),
-            expect=self._expect(section),
-            left=_exact(section, "left"),
-        )
-        self.queries[name] = query
-        return query
-
-    def _again(self, section: Section, line: int) -> QueryStep:
-        return self._query(section, line, self._known_query(section, "like"))
-
-    def _known_query(self, section: Section, key: str) -> QueryStep:
-        name = section.text(key, example="first")
-        if name not in self.queries:
-            known = ", ".join(map(repr, self.queries)) or "nothing yet: ask first"
-            section.refuse(key, f"names the query {name!r}", f"Queries so far: {known}")
-        return self.queries[name]
-
-    @staticmethod
-    def _expect(section: Section) -> str | None:
-        return None if section.take("expect") is None else section.choice("expect", _EXPECTED, RELEASED)
-
-    def _look(self, section: Section, line: int) -> LookStep:
-        at = None if section.take("at") is None else self._known_query(section, "at").name
-        reports = section.choices("reports", list(self.groups), ())
-        if (at is None) == (not reports):
-            section.refuse("", "needs exactly one of at and reports", 'Write at = "a query", or reports = ["a group"]')
-        return LookStep(
-            line=line,
-            at=at,
-            deviations=section.number("deviations", 20.0, least=0, most=1000, above=True),
-            reports=reports,
-            spent=_exact(section, "spent"),
-        )
-
-    def _choose(self, section: Section, line: int) -> ChooseStep:
-        name = section.text("name", example="favourites")
-        if name in self.keys or name in self.choices:
-            section.refuse("name", f"is {name!r}, which is taken", "Give the choice a name that no key has")
-        take = section.choice("take", ("largest", "smallest", "above"), "largest")
-        expect = None if section.take("expect") is None else section.choices("expect", list(self.keys))
-        if take == "above" and "above" not in section:
-            section.refuse("above", "is missing", "Write above = 10000, the noisy value from which a key is chosen")
-        step = ChooseStep(
-            line=line,
-            name=name,
-            at=self._known_query(section, "at").name,
-            take=take,  # type: ignore[arg-type]
-            count=section.whole("count", 1, least=1, most=len(self.keys)),
-            above=section.whole("above", 0, least=-_MAX_KEY, most=_MAX_KEY),
-            expect=expect,
-        )
-        self.choices.add(name)
-        return step
-
-    def _late(self, section: Section, line: int) -> LateStep:
-        into = section.choice("into", ["", *self.groups], "") or None
-        group = self._group(section, section.text("name", example="monday"))
-        self._add_group(section, group)
-        return LateStep(line=line, group=group, into=into)
-
-    def _events(self, section: Section, line: int) -> EventsStep:
-        name = section.text("name", example="tuesday")
-        at = self._known_query(section, "at")
-        key = section.choice("key", list(self.keys))
-        sources = section.choice("sources", ["", *self.groups], "") or None
-        cases = []
-        for one in section.sections("cases"):
-            above = one.whole("above", None, least=-_MAX_KEY, most=_MAX_KEY) if "above" in one else None
-            cases.append(
-                EventCase(name=one.text("case", example="a lower price"), above=above, group=self._group(one, name))
-            )
-            one.done()
-        limits = [one.above for one in cases]
-        good = len(cases) >= 2 and limits[-1] is None and None not in limits[:-1]
-        if not good or sorted(limits[:-1], key=lambda x: -(x or 0)) != limits[:-1]:
-            section.refuse(
-                "cases",
-                "are not two or more with descending values of above and a last one without it",
-                "Write [[steps.cases]] with case, above and counts, and a last one without above for all other values",
-            )
-        expect = None if section.take("expect") is None else section.choice("expect", [one.name for one in cases])
-        self._add_group(section, cases[-1].group)
-        return EventsStep(line=line, name=name, at=at.name, key=key, cases=tuple(cases), sources=sources, expect=expect)
-
-    def _retry(self, section: Section, line: int) -> RetryStep:
-        return RetryStep(
-            line=line,
-            of=self._known_query(section, "of").name,
-            times=section.whole("times", 1, least=1, most=1000),
-            epsilon=checked_amount(section, "epsilon", Epsilon, ""),
-            expect=self._expect(section),
-        )
-
-    def _at_once(self, section: Section, line: int) -> AtOnceStep:
-        found = section.sections("queries")
-        if len(found) < 2:
-            section.refuse("queries", "are fewer than two", "Write [[steps.queries]] twice, with the fields of a query")
-        queries = []
-        for one in found:
-            queries.append(self._query(one, one.line))
-            one.done()
-        released = None
-        if section.take("released") is not None:
-            released = section.whole("released", None, least=0, most=len(queries))
-        return AtOnceStep(line=line, queries=tuple(queries), released=released)
-
-    def _crash(self, section: Section, line: int) -> CrashStep:
-        when = section.choice("when", ("sending", "working", "answered"), "sending")
-        if section.take("during") is None:
-            if "when" in section:
-                section.refuse(
-                    "when", "needs a query that is running", "Write [steps.during] with the fields of a query"
-                )
-            return CrashStep(line=line, during=None)
-        query = section.section("during")
-        step = CrashStep(
-            line=line,
-            during=self._query(query, query.line),
-            when=when,  # type: ignore[arg-type]
-        )
-        query.done()
-        return step
-
-
-def checked_amount(section: Section, key: str, kind: type[Epsilon] | type[Delta], default: str | None = None) -> str:
-    """Return an amount that a job may ask for, in whole steps and in range; or the default, which may be empty."""
-    text = section.amount(key, default)
-    if text:
-        try:
-            kind.parse(text)
-        except AmountError as problem:
-            section.refuse(key, f"is {text!r}: {problem}", f'Write {key} as whole steps of its grid, such as "0.5"')
-    return text
-
-
-def _exact(section: Section, key: str) -> Fraction | None:
-    return None if section.take(key) is None else Fraction(section.amount(key, zero=True))
+def _step(section: Section, known: Known) -> ScenarioStep:
+    do = section.choice("do", tuple(STEPS))
+    given: dict[str, Any] = {"line": section.line}
+    if do == "query again":
+        given["like"] = known.names.queries[_query_name(section, "like", known)]
+    if do == "late reports":
+        given["group"] = read_settings(section, ReportGroup, known, done=False)
+    return read_settings(section, STEPS[do], known, **given)

@@ -8,18 +8,27 @@ for the experimenter; the adversary never sees it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from fractions import Fraction
+from operator import itemgetter
 from typing import Protocol
+from uuid import UUID
 
 import numpy as np
 
-from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, QueryPrice
-from aggservice.campaign.assess.transcript import TranscriptRecorder
+from aggservice.campaign.assess.losses import (
+    ContributionBounds,
+    PrivacyLoss,
+    QueryPrice,
+    ReportTruth,
+    TranscriptRecorder,
+)
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.requery.adversary import (
     AddSource,
+    AddTrigger,
     AdversaryQuery,
     Event,
     MeasureConversion,
@@ -28,8 +37,6 @@ from aggservice.campaign.requery.adversary import (
     RunOperation,
     SaveImpression,
 )
-from aggservice.campaign.requery.event_level import EventLevelReports, MakeResponse
-from aggservice.campaign.requery.sender import DESTINATION, ORIGIN, ReportSender
 from aggservice.client import AttributionTask, Client, ClientError, JobParameters
 from aggservice.engine import (
     InlineOpener,
@@ -45,11 +52,136 @@ from aggservice.engine import (
 )
 from aggservice.engine.request import Discovery
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, ReportBatch, SharedInfo
+from aggservice.wire import (
+    AggregatableReport,
+    Api,
+    Contribution,
+    KeySet,
+    PublicKeySet,
+    ReportBatch,
+    SharedInfo,
+    make_report,
+)
 from aggservice.wire.report.units import report_unit
-from ara_client.model import EventReport, InteractiveRandomizedResponse, Source, SummaryClient
-from budget import Ledger, Sensitivity, Spend, Terms
+from ara_client.model import (
+    EventClient,
+    EventReport,
+    EventSource,
+    InteractiveRandomizedResponse,
+    Source,
+    SummaryClient,
+    Trigger,
+    outputs_of,
+)
+from budget import LaplaceNoise, Ledger, Sensitivity, Spend, Terms
 from paa_client import PaaSrClient
+
+ORIGIN = "https://adtech.example"
+DESTINATION = "https://shop.example"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportSender:
+    """Seals reports of one API to the keys of a service; only ``recorder`` gets their truth."""
+
+    api: Api
+    keys: PublicKeySet
+    clock: Clock
+    bits: Bits
+    recorder: TranscriptRecorder
+
+    def send(self, unit: str, raw_id: bytes, contributions: Sequence[Contribution]) -> tuple[str, AggregatableReport]:
+        """Return the id and the sealed report of a privacy unit; without contributions it is a null report."""
+        report_id = str(UUID(bytes=raw_id, version=4))
+        report = make_report(
+            contributions,
+            shared_info=SharedInfo(
+                api=self.api,
+                report_id=report_id,
+                reporting_origin=ORIGIN,
+                scheduled_report_time_s=self.clock.now_ms() // 1000,
+                attribution_destination=DESTINATION if self.api.has_destination else None,
+            ),
+            keys=self.keys,
+            bits=self.bits,
+            maximum=1,
+        )
+        sent = tuple((one.filtering_id, one.value) for one in contributions)
+        self.recorder.add_report(ReportTruth(report_id=report_id, unit=unit, contributions=sent))
+        return report_id, report
+
+
+Sent = tuple[EventReport, ...]
+MICRO = 10**6
+
+
+class MakeResponse(Protocol):
+    """Makes the response of one source; tests replace it to try every draw."""
+
+    def __call__(
+        self, *, epsilon: Fraction, outputs: Sequence[Sequence[Sent]], bits: Bits
+    ) -> InteractiveRandomizedResponse[Sent]:
+        """Return a response that has answered nothing yet."""
+
+
+class EventLevelReports:
+    """The event-level clients of all devices. Conversions of the source ``moved`` go to a dummy, which sends nothing.
+
+    The response of that source is drawn all the same: the existence of a source is not hidden.
+    """
+
+    def __init__(
+        self, *, bits: Bits, moved: int | None = None, respond: MakeResponse = InteractiveRandomizedResponse
+    ) -> None:
+        self._bits = bits
+        self._moved = moved
+        self._respond = respond
+        self._clients: dict[int, EventClient] = {}
+        self._responses: list[tuple[EventClient, EventSource, InteractiveRandomizedResponse[Sent]]] = []
+
+    def register_source(self, event: AddSource, number: int, now: int) -> None:
+        """Register the source with this number, and draw its response at its first window."""
+        chosen = event.event_level
+        if chosen is None:
+            return
+        source = EventSource(
+            src_id=number,
+            dest=DESTINATION,
+            registered=now,
+            exp_date=now + event.rounds,
+            src_filt=event.filters,
+            max_rep=chosen.max_reports,
+            trig_spec=chosen.specs,
+        )
+        client = self._clients.setdefault(event.device, EventClient())
+        client.register_source(source)
+        response = self._respond(
+            epsilon=Fraction(chosen.epsilon.micro, MICRO), outputs=outputs_of(source), bits=self._bits
+        )
+        self._responses.append((client, source, response))
+
+    def register_trigger(self, event: AddTrigger, now: int) -> None:
+        """Add to the value of the newest source that matches; a source that moved gets nothing."""
+        client = self._clients.get(event.device)
+        if client is None:
+            return
+        before = dict(client.v)
+        client.register_trigger(Trigger(now, DESTINATION, event.filters, event.data, event.value))
+        for (source, data), value in before.items():
+            if source.src_id == self._moved:
+                client.v[source, data] = value
+
+    def due(self, now: int) -> Sent:
+        """Return what is sent at the end of this round, in order of sources and windows."""
+        sent: list[EventReport] = []
+        for client, source, response in self._responses:
+            for end, spec in sorted(source.window_ends(), key=itemgetter(0)):
+                if end == now:
+                    truth: Callable[[EventClient], Sent] = lambda held, s=source, at=spec: tuple(  # type: ignore[misc]  # noqa: E731
+                        held.pass_window(s, at)
+                    )
+                    sent += response.answer(client, truth)
+        return tuple(sent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +221,9 @@ class EngineBackend:
             attribution_report_to=None if query.task else ORIGIN,
             reporting_site=query.task.conversion_site if query.task else None,
             task=query.task,
-            noise=query.epsilon,
+            mechanism=LaplaceNoise(epsilon=query.epsilon),
             discovery=Discovery(delta=query.delta) if query.delta else None,
-            others=query.others,
+            others=None if query.others is None else LaplaceNoise(epsilon=query.others),
             filtering_ids=query.filtering_ids,
         )
         session = self._engine.begin(Scope(caller=query.caller), request)

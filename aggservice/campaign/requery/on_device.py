@@ -16,7 +16,7 @@ from aggservice.wire import AggregatableReport, KeySet
 from budget import Ledger
 from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, ImpressionOptions
 from w3c_client.config import DAY_MS
-from w3c_client.randomness import Draws, RandomDraws
+from w3c_client.randomness import RandomW3cChoices, W3cChoices
 
 
 class AttributionMechanism:
@@ -37,12 +37,12 @@ class AttributionMechanism:
         bits: Bits,
         backend: JobBackend | None = None,
         without: Without | None = None,
-        draws: Draws | None = None,
+        draws: W3cChoices | None = None,
     ) -> None:
         if without is not None and without.how is not Adjacency.REMOVED:
             raise CampaignError(f"neighbours of W3C Attribution are '{Adjacency.REMOVED}', not '{without.how}'")
         self._config, self._keys, self._bits = config, keys.public(clock), bits
-        self._draws = draws or RandomDraws(bits)
+        self._draws = draws or RandomW3cChoices(bits)
         self._clock = ManualClock(clock.now_ms())
         self._without = without
         self._backend = backend or EngineBackend(
@@ -78,7 +78,7 @@ class AttributionMechanism:
         browser = self._browser(event.device)
         self._clock.advance(event.days * DAY_MS)
         if isinstance(event, MeasureConversion):
-            report = browser.measure_conversion(event.site, event.options).report
+            report = browser.measure_conversion(event.site, event.options).sealed
             assert report is not None
             self._reports.append(report)
         elif not self._is_without(event, browser):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, TypeVar
 
-from aggservice.campaign.assess.losses import ContributionBounds
+from aggservice.campaign.assess.losses import RELEASED, ContributionBounds, PrivacyLoss
 from aggservice.campaign.requery.adversary import (
     AddSource,
     AddTrigger,
@@ -22,10 +23,13 @@ from aggservice.campaign.requery.adversary import (
     MechanismAnswer,
     Move,
     RunOperation,
+    play,
 )
-from aggservice.mechanisms import Bits, SeededBits, uniform_below
-from aggservice.wire import Api
-from budget import Delta, Epsilon
+from aggservice.campaign.requery.interactive import SummaryMechanism, bounds_terms
+from aggservice.campaign.service.config import memory_ledger
+from aggservice.mechanisms import Bits, Clock, SeededBits, uniform_below
+from aggservice.wire import Api, KeySet
+from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger
 
 T = TypeVar("T")
 _KEYS = 6
@@ -243,3 +247,73 @@ def visible_spend(
                 epsilon[place, filtering_id] += query.epsilon.micro + (query.others.micro if query.others else 0)
                 delta[place, filtering_id] += query.delta.atto if query.delta else 0
     return epsilon, delta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GameResult:
+    """The result of one game. ``share`` is the largest part of ε* that a unit lost; ``past`` counts units above ε*."""
+
+    number: int
+    api: Api
+    rounds: int
+    released: int
+    refused: int
+    units: int
+    share: Fraction
+    past: int
+    undercharged: int
+    disagreeing: int
+
+
+def play_games(
+    count: int, *, bits: Bits, clock: Clock, make_ledger: Callable[..., Ledger] = memory_ledger, first: int = 0
+) -> Iterator[GameResult]:
+    """Play ``count`` games, each with its own adversary, bounds and limits; yield each result."""
+    keys = KeySet.create(bits.child("keys"), clock)
+    for number in range(first, first + count):
+        yield _game(number, bits.child(f"game {number}"), keys, clock, make_ledger)
+
+
+def _game(number: int, bits: Bits, keys: KeySet, clock: Clock, make_ledger: Callable[..., Ledger]) -> GameResult:
+    draw = bits.child("setting")
+    api = (Api.ATTRIBUTION_REPORTING, Api.SHARED_STORAGE)[uniform_below(draw, 2)]
+    l1 = (1, 7, 100, 65_536)[uniform_below(draw, 4)]
+    l0 = min(l1, (1, 3, 20, l1)[uniform_below(draw, 4)])
+    limits = EpsilonDeltaFilter(
+        epsilon_micro=(1, 999_999, 3_000_000, 64_000_000)[uniform_below(draw, 4)],
+        delta_atto=(0, 10**8, 10**13)[uniform_below(draw, 3)],
+    )
+    bounds = ContributionBounds(l1=l1, l0=l0)
+    mechanism = SummaryMechanism(
+        api=api,
+        bounds=bounds,
+        ledger=make_ledger(limits, bounds_terms(api, bounds), clock=clock, bits=bits.child("ledger")),
+        keys=keys,
+        clock=clock,
+        bits=bits.child("mechanism"),
+    )
+    adversary = RandomAdversary(
+        api=api,
+        bounds=bounds,
+        limit_epsilon_micro=limits.epsilon_micro,
+        limit_delta_atto=limits.delta_atto,
+        bits=bits.child("adversary"),
+        rounds=6 + uniform_below(draw, 15),
+    )
+    answers = play(mechanism, adversary)
+    recorder = mechanism.recorder
+    totals = recorder.totals()
+    comparisons = recorder.compare(mechanism.balances())
+    limit = PrivacyLoss.of(limits.limit)
+    return GameResult(
+        number=number,
+        api=api,
+        rounds=len(answers),
+        released=sum(one.outcome == RELEASED for one in recorder.rounds),
+        refused=sum(answer.rows is None for answer in answers),
+        units=len({one.unit for one in recorder.sent.values() if one.contributions}),
+        share=max((loss.epsilon for loss in totals.values()), default=Fraction(0)) / limit.epsilon,
+        past=len(recorder.units_over_limit(limit)),
+        undercharged=sum(one.undercharged for one in comparisons),
+        disagreeing=sum(one.lost != one.charged for one in comparisons),
+    )

@@ -13,8 +13,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from aggservice.campaign.assess.losses import ContributionBounds, LossComparison, PrivacyLoss, QueryPrice
-from aggservice.campaign.assess.transcript import Round, TranscriptRecorder, transcript_to_plain
+from aggservice.campaign.assess.losses import (
+    ContributionBounds,
+    LossComparison,
+    PrivacyLoss,
+    QueryPrice,
+    Round,
+    TranscriptRecorder,
+    transcript_to_plain,
+)
 from aggservice.campaign.requery.file import (
     REFUSED,
     RELEASED,
@@ -27,11 +34,11 @@ from aggservice.campaign.requery.file import (
     LookStep,
     QueryStep,
     ReportGroup,
+    RequeryScenario,
     RetryStep,
-    Scenario,
-    Step,
+    ScenarioStep,
 )
-from aggservice.campaign.requery.sender import ORIGIN, ReportSender
+from aggservice.campaign.requery.interactive import ORIGIN, ReportSender
 from aggservice.campaign.requery.server import AUDITOR, ScenarioServer
 from aggservice.client import Client, ClientError, JobParameters, Summary
 from aggservice.mechanisms import Bits, Clock
@@ -57,7 +64,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioResult:
+class RequeryResult:
     """The result of a run: its steps, its rounds with their losses, and what the ledger charged."""
 
     title: str
@@ -111,13 +118,13 @@ class _Reply:
 
 
 def run_scenario(
-    scenario: Scenario,
+    scenario: RequeryScenario,
     folder: Path,
     *,
     bits: Bits,
     clock: Clock,
     on_step: Callable[[StepResult], None] | None = None,
-) -> ScenarioResult:
+) -> RequeryResult:
     """Run a scenario with its own service and ledger in ``folder``; ``on_step`` is called after each step."""
     with ScenarioServer(scenario, folder, bits=bits) as server:
         run = _Run(scenario, server, bits, clock)
@@ -131,7 +138,7 @@ def run_scenario(
             comparisons, problems = run.judge()
         finally:
             run.close()
-    return ScenarioResult(
+    return RequeryResult(
         title=scenario.title,
         steps=tuple(steps),
         rounds=tuple(run.recorder.rounds),
@@ -143,11 +150,11 @@ def run_scenario(
 
 
 class _Run:
-    def __init__(self, scenario: Scenario, server: ScenarioServer, bits: Bits, clock: Clock) -> None:
+    def __init__(self, scenario: RequeryScenario, server: ScenarioServer, bits: Bits, clock: Clock) -> None:
         self.scenario, self.server, self._bits = scenario, server, bits
         self.clients = {name: server.client(name) for name in (*scenario.analysts, AUDITOR)}
-        self.recorder = TranscriptRecorder(bounds=ContributionBounds(l1=scenario.l1, l0=scenario.l0))
-        limits = EpsilonDeltaFilter.parse(epsilon=scenario.epsilon, delta=scenario.delta)
+        self.recorder = TranscriptRecorder(bounds=ContributionBounds(l1=scenario.service.l1, l0=scenario.service.l0))
+        limits = EpsilonDeltaFilter.parse(epsilon=scenario.service.epsilon, delta=scenario.service.delta)
         self.limit = PrivacyLoss.of(limits.limit)
         self._lock = threading.Lock()
         self._names = {bucket: name for name, bucket in scenario.keys.items()}
@@ -174,9 +181,9 @@ class _Run:
         for client in self.clients.values():
             client.close()
 
-    def take(self, step: Step) -> tuple[str, list[str]]:
+    def take(self, step: ScenarioStep) -> tuple[str, list[str]]:
         """Run one step; return what it did and its problems."""
-        run: dict[type[Step], Callable[[Any], tuple[str, list[str]]]] = {
+        run: dict[type[ScenarioStep], Callable[[Any], tuple[str, list[str]]]] = {
             QueryStep: self._take_query,
             LookStep: self._look,
             ChooseStep: self._choose,
@@ -204,7 +211,7 @@ class _Run:
             at = number // group.per_source
             unit = units[at % len(units)] if units else f"{group.name}, source {at + 1}"
             l1, l0 = self._used.get(unit, (0, 0))
-            if l1 + group.value > self.scenario.l1 or l0 + 1 > self.scenario.l0:
+            if l1 + group.value > self.scenario.service.l1 or l0 + 1 > self.scenario.service.l0:
                 bucket = None
             contributions = [] if bucket is None else [Contribution(bucket=bucket, value=group.value)]
             report_id, self._reports[report_id] = self._sender.send(unit, self._bits.read(16), contributions)
@@ -472,7 +479,7 @@ class _Run:
             problems.append(f"{len(past)} units lost more than (ε*, δ*); the first is {next(iter(past))}")
         if under := [one.unit for one in comparisons if one.undercharged]:
             problems.append(f"{len(under)} units lost more than their reports paid; the first is {under[0]}")
-        if self.scenario.unit == "report" and any(one.lost != one.charged for one in comparisons):
+        if self.scenario.service.unit == "report" and any(one.lost != one.charged for one in comparisons):
             problems.append("the ledger charged other amounts than the truth gives")
         verified = self.clients[AUDITOR].verify_ledger()
         if not verified.ok:

@@ -19,8 +19,8 @@ from types import TracebackType
 import grpc
 
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.requery.file import Scenario
-from aggservice.campaign.requery.sender import ORIGIN
+from aggservice.campaign.requery.file import RequeryScenario
+from aggservice.campaign.requery.interactive import ORIGIN
 from aggservice.client import Client, Credentials
 from aggservice.mechanisms import Bits
 from aggservice.service import embedded, load_config, new_token, token_digest
@@ -30,19 +30,19 @@ _START_S = 120.0
 _ATTEMPTS = 9
 
 
-def configuration(scenario: Scenario, tokens: Mapping[str, str], port: int) -> str:
+def configuration(scenario: RequeryScenario, tokens: Mapping[str, str], port: int) -> str:
     """Return the service's configuration: the scenario's budget, one caller per analyst, and the auditor."""
     lines = [
         'state = "state"',
         f'listen = "127.0.0.1:{port}"',
-        f'privacy_unit = "{scenario.unit.replace("-", "_")}"',
+        f'privacy_unit = "{scenario.service.unit.replace("-", "_")}"',
         "[ledger]",
         'store = "sqlite"',
-        f'epsilon = "{scenario.epsilon}"',
-        f'delta = "{scenario.delta}"',
+        f'epsilon = "{scenario.service.epsilon}"',
+        f'delta = "{scenario.service.delta}"',
         "[sensitivity.attribution-reporting]",
-        f"l1 = {scenario.l1}",
-        f"l0 = {scenario.l0}",
+        f"l1 = {scenario.service.l1}",
+        f"l0 = {scenario.service.l0}",
         "[limits]",
         "processes = 0",
     ]
@@ -60,7 +60,7 @@ def configuration(scenario: Scenario, tokens: Mapping[str, str], port: int) -> s
 class ScenarioServer:
     """A running service, for use in a ``with`` statement. ``kill`` needs a service in its own process."""
 
-    def __init__(self, scenario: Scenario, folder: Path, *, bits: Bits) -> None:
+    def __init__(self, scenario: RequeryScenario, folder: Path, *, bits: Bits) -> None:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._own = scenario.needs_process

@@ -1,29 +1,21 @@
-"""The service of a campaign: its API, its ledger's terms and its configuration."""
+"""The service of a campaign: its privacy unit, its ledger and its configuration."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from aggservice.campaign.service.sealing import api_of
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.engine import InlineOpener, LocalEngine, PrivacyUnit
 from aggservice.mechanisms import Bits, Clock
 from aggservice.service import ServiceConfig
-from aggservice.wire import Api, KeySet
-from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Sensitivity, Signer, Terms
+from aggservice.wire import KeySet
+from budget import EpsilonDeltaFilter, Filter, Ledger, MemoryStore, Signer, Terms
 
 
 def unit_of(campaign: Campaign) -> PrivacyUnit:
     """Return what pays for the campaign's jobs."""
     return PrivacyUnit.REPORT if campaign.service.unit == "report" else PrivacyUnit.SHARED_ID
-
-
-def sensitivities_of(campaign: Campaign) -> dict[Api, Sensitivity]:
-    """Return the bounds Λ₁ and Λ₀ of the campaign's API; a W3C report brings its own."""
-    if campaign.client.api == "w3c":
-        return {}
-    return {api_of(campaign): Sensitivity(l1=campaign.client.l1, l0=campaign.client.l0)}
 
 
 def service_config(campaign: Campaign, out: Path, *, processes: int = 0, ledger: Path | None = None) -> ServiceConfig:
@@ -37,7 +29,7 @@ def service_config(campaign: Campaign, out: Path, *, processes: int = 0, ledger:
         ledger_path=ledger,
         filter=EpsilonDeltaFilter.parse(epsilon=limits.epsilon, delta=limits.delta),
         unit=unit_of(campaign),
-        sensitivities=sensitivities_of(campaign),
+        sensitivities=campaign.client.bounds,
         input_folder=out,
         output_folder=out,
     )

@@ -17,6 +17,7 @@ from aggservice.client.values import SummaryHeader
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import BucketRows, read_reports, read_summary, write_buckets
 from aggservice.wire.avro.shards import find_shards, shard_name
+from budget import LaplaceDiscovery, LaplaceNoise
 
 Words = NDArray[np.uint64]
 Columns = tuple[Words, Words, NDArray[np.int64]]
@@ -26,7 +27,7 @@ REFUSED = "PRIVACY_BUDGET_EXHAUSTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class QueryJob:
     """One job of a query over some batches, submitted when the last of them has closed.
 
     A window that is added up from ``parts`` has the names of their jobs there, and is not submitted itself.
@@ -45,7 +46,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class JobResult:
+class QueryAnswer:
     """What the service returned for a job: its rows with the header of its summary, or the error of a job that could
     not be paid for. It holds no true value.
 
@@ -53,7 +54,7 @@ class JobResult:
     of noise draws in each row; None means one each.
     """
 
-    job: Job
+    job: QueryJob
     high: Words
     low: Words
     metrics: NDArray[np.int64]
@@ -78,7 +79,7 @@ class JobResult:
         return statement
 
 
-def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
+def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[QueryJob]:
     """Return every job to submit in order of time; jobs at the same time keep the order of the file."""
     jobs = []
     for query in campaign.queries:
@@ -88,19 +89,19 @@ def jobs_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
         for again in range(query.repeat):
             names = [_part_name(query, batch, again) for batch in range(campaign.batches)]
             jobs += [
-                Job(name=name, query=query, batches=(batch,), time_ms=closes_ms[batch])
+                QueryJob(name=name, query=query, batches=(batch,), time_ms=closes_ms[batch])
                 for batch, name in enumerate(names)
             ]
     return sorted(jobs, key=lambda job: job.time_ms)
 
 
-def windows_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[Job]:
+def windows_of(campaign: Campaign, closes_ms: Sequence[int]) -> list[QueryJob]:
     """Return what the queries ask for, in order of time: a job of its own, or one that is added up from parts."""
     windows = [window for query in campaign.queries for window in _windows(campaign, query, closes_ms)]
     return sorted(windows, key=lambda job: job.time_ms)
 
 
-def add_up(windows: Sequence[Job], answers: Sequence[JobResult]) -> list[JobResult]:
+def add_up(windows: Sequence[QueryJob], answers: Sequence[QueryAnswer]) -> list[QueryAnswer]:
     """Return the answer of each window from the answers of the jobs; it is refused if one of its parts was.
 
     Summaries of the same domain have the same keys in the same order, so that their rows add up one by one.
@@ -123,11 +124,11 @@ def add_up(windows: Sequence[Job], answers: Sequence[JobResult]) -> list[JobResu
             reply = replace(reply, statement=replace(statement, text=text), error_counts=names)
             rows = np.sum([part.metrics for part in parts], axis=0, dtype=np.int64)
         draws = np.full(rows.size, len(parts), dtype=np.int64)
-        found.append(JobResult(job=window, high=last.high, low=last.low, metrics=rows, reply=reply, draws=draws))
+        found.append(QueryAnswer(job=window, high=last.high, low=last.low, metrics=rows, reply=reply, draws=draws))
     return found
 
 
-def _windows(campaign: Campaign, query: Query, closes_ms: Sequence[int]) -> list[Job]:
+def _windows(campaign: Campaign, query: Query, closes_ms: Sequence[int]) -> list[QueryJob]:
     if query.over == "all":
         windows = [tuple(range(campaign.batches))]
     elif query.over == "each":
@@ -141,7 +142,7 @@ def _windows(campaign: Campaign, query: Query, closes_ms: Sequence[int]) -> list
             span = "all" if query.over == "all" else f"{window[-1]:03d}"
             name = f"{query.label}-{span}" + (f"-again{again}" if again else "")
             parts = tuple(_part_name(query, batch, again) for batch in window) if query.job_per == "batch" else ()
-            found.append(Job(name=name, query=query, batches=window, time_ms=closes_ms[window[-1]], parts=parts))
+            found.append(QueryJob(name=name, query=query, batches=window, time_ms=closes_ms[window[-1]], parts=parts))
     return found
 
 
@@ -160,10 +161,14 @@ def write_domains(campaign: Campaign, folder: Path) -> None:
 
 def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
     """Return the job parameters of a query."""
+    laplace = query.mechanism is LaplaceNoise
     return JobParameters(
         attribution_report_to=campaign.reporting_origin,
-        epsilon=query.epsilon,
+        epsilon=query.epsilon if laplace else "",
+        mechanism="" if laplace else query.mechanism.name,
+        mechanism_parameters={} if laplace else {"epsilon": query.epsilon},
         discovery_delta=query.delta if query.discovery else "",
+        discovery_rule="" if query.rule is LaplaceDiscovery else query.rule.name,
         others_epsilon="" if query.others_epsilon == "0" else query.others_epsilon,
     )
 
@@ -175,7 +180,7 @@ class Jobs(ABC):
         self._campaign = campaign
         self._clock = clock
 
-    def run(self, job: Job) -> JobResult:
+    def run(self, job: QueryJob) -> QueryAnswer:
         """Run one job at its time. An exhausted budget is a result; every other failure raises ``RunError``."""
         if self._clock is not None and job.time_ms > self._clock.now_ms():
             self._clock.advance_to(job.time_ms)
@@ -187,10 +192,10 @@ class Jobs(ABC):
             if problem.return_code != REFUSED:
                 raise RunError(f"job {job.name}: {problem}. {problem.remedy}") from problem
             reply, high, low, metrics = problem, none, none, none.astype(np.int64)
-        return JobResult(job=job, high=high, low=low, metrics=metrics, reply=reply)
+        return QueryAnswer(job=job, high=high, low=low, metrics=metrics, reply=reply)
 
     @abstractmethod
-    def _ask(self, job: Job) -> tuple[SummaryHeader, Columns]:
+    def _ask(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         """Return the summary of a job; every failure is a ``ClientError``."""
 
 
@@ -213,10 +218,10 @@ class JobSubmitter(Jobs):
         self._files = files
         self._prefix = prefix
 
-    def _ask(self, job: Job) -> tuple[SummaryHeader, Columns]:
+    def _ask(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         return self._over_files(job) if self._files else self._streamed(job)
 
-    def _over_files(self, job: Job) -> tuple[SummaryHeader, Columns]:
+    def _over_files(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         query = job.query
         every = job.batches == tuple(range(self._campaign.batches))
         prefixes = ["batches/"] if every else [f"batches/{number:03d}/" for number in job.batches]
@@ -231,7 +236,7 @@ class JobSubmitter(Jobs):
         assert summary is not None  # watch_job raises when a job ends without one
         return summary, read_rows(summary_path(self._out, job))
 
-    def _streamed(self, job: Job) -> tuple[SummaryHeader, Columns]:
+    def _streamed(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         folder = self._out / "batches"
         shards = [path for number in job.batches for path in find_shards(folder, f"{number:03d}/")]
         batches = [batch for path in shards for batch in read_reports(path)]
@@ -245,7 +250,7 @@ class JobSubmitter(Jobs):
         return summary, (summary.high, summary.low, summary.metrics)
 
 
-def summary_path(out: Path, job: Job) -> Path:
+def summary_path(out: Path, job: QueryJob) -> Path:
     """Return the prefix of the summary files of a job."""
     return out / "summaries" / job.name / "summary.avro"
 

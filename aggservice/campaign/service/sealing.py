@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.columns import ReportColumns
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.engine.opening import pool
 from aggservice.mechanisms import Bits, SecureBits, SeededBits, uniform_below_batch
 from aggservice.wire import (
@@ -50,7 +50,7 @@ _MARK = 0x7F7E7D7C
 class SealingSettings:
     """What all reports of a campaign have in common: the fields of ``shared_info`` and the service's keys.
 
-    ``w3c`` holds the three numbers of W3C reports by their names in ``SharedInfo``.
+    ``numbers`` are further public numbers of every report by their names in ``SharedInfo``.
     """
 
     api: Api
@@ -59,21 +59,13 @@ class SealingSettings:
     slots: int
     public_keys: str
     through_json: bool = False
-    w3c: Mapping[str, int] = field(default_factory=dict)
-
-
-_APIS = {"ara": Api.ATTRIBUTION_REPORTING, "paa": Api.SHARED_STORAGE, "w3c": Api.W3C_ATTRIBUTION}
-
-
-def api_of(campaign: Campaign) -> Api:
-    """Return the API whose reports the campaign sends."""
-    return _APIS[campaign.client.api]
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 def sealing_settings(campaign: Campaign, public_keys: str) -> SealingSettings:
     """Return what all reports of the campaign have in common."""
     return SealingSettings(
-        api=api_of(campaign),
+        api=campaign.client.wire_api,
         reporting_origin=campaign.reporting_origin,
         destinations=campaign.population.destinations,
         slots=ARA_SLOTS,
@@ -231,9 +223,7 @@ def _shared_info_parts(addressee: SealingSettings) -> tuple[list[tuple[str, str]
             reporting_origin=addressee.reporting_origin,
             scheduled_report_time_s=_MARK,
             attribution_destination=destination if addressee.api.has_destination else None,
-            histogram_size=addressee.w3c.get("histogram_size"),
-            max_value=addressee.w3c.get("max_value"),
-            epsilon_micro=addressee.w3c.get("epsilon_micro"),
+            **addressee.numbers,  # type: ignore[arg-type]
         ).serialise()
         before, _, rest = text.partition(nothing)
         middle, _, tail = rest.partition(str(_MARK))

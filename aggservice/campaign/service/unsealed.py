@@ -1,44 +1,46 @@
 """Unsealed runs: reports skip encryption and Avro, and go through the engine's own counting, charge and release.
 
-A seeded unsealed run releases the same rows, to the byte, as the same run with sealed reports.
+A seeded unsealed run releases the same rows, to the byte, as the same run with sealed reports. A study charges one
+privacy unit per class: a ledger treats units with the same past in the same way, so its decisions and balances over one
+unit per class are those over all units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from aggservice.campaign.service.config import local_engine, memory_ledger, sensitivities_of, unit_of
-from aggservice.campaign.service.jobs import Columns, Job, Jobs, read_rows, summary_path
-from aggservice.campaign.service.payers import Payers
-from aggservice.campaign.service.sealing import api_of
+from aggservice.campaign.columns import ReportColumns
+from aggservice.campaign.service.config import local_engine, memory_ledger, unit_of
+from aggservice.campaign.service.jobs import Columns, Jobs, QueryJob, read_rows, summary_path
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain, Stage
-from aggservice.campaign.world.attribution import ReportColumns
+from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.truth import COLLECT, Truth
 from aggservice.client.errors import error_from_detail
 from aggservice.client.messages import summary_header
 from aggservice.client.values import SummaryHeader
 from aggservice.engine import AvroShards, JobRequest, LocalEngine, PrivacyUnit, UnpaidError, ledger_terms
-from aggservice.engine.jobs.histogram import HistogramSession
-from aggservice.engine.jobs.tally import Tally
+from aggservice.engine.jobs.histogram import HistogramSession, Tally
 from aggservice.engine.opening.judging import judge_columns
-from aggservice.engine.request import parse_discovery, parse_epsilon, parse_noise
+from aggservice.engine.request import parse_discovery, parse_laplace
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.service.config.callers import local_caller
-from aggservice.service.jobs.runner import scope_of
+from aggservice.service.jobs.dispatch import scope_of
 from aggservice.service.messages import outcome_header
 from aggservice.service.status import KNOWN_ERRORS, detail_of, message_of
-from aggservice.wire import Api
+from aggservice.wire import UNIT_BYTES
 from aggservice.wire.batch.payloads import ContributionColumns
 from aggservice.wire.batch.shared_infos import ABSENT, APIS, SharedInfoColumns
 from aggservice.wire.report.shared_info import LATEST_VERSION
-from budget import EpsilonDeltaFilter
+from budget import BudgetExhaustedError, EpsilonDeltaFilter
 
-SUMS = Stage(name="sums", reads=("population", "collection", "keys", "client", "reporting_origin"), after=(COLLECT,))
+Units = NDArray[np.uint8]
+
+SUMS = RunStage(name="sums", reads=("population", "collection", "keys", "client", "reporting_origin"), after=(COLLECT,))
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -53,7 +55,7 @@ class JobShape:
     unit: PrivacyUnit
 
     @classmethod
-    def of(cls, campaign: Campaign, job: Job) -> JobShape:
+    def of(cls, campaign: Campaign, job: QueryJob) -> JobShape:
         """Return the shape of a job."""
         query = job.query
         return cls(
@@ -65,7 +67,7 @@ class JobShape:
         )
 
 
-def tally_job(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> Tally:
+def tally_job(campaign: Campaign, chain: RunChain, truth: Truth, job: QueryJob) -> Tally:
     """Return the true sums of a job, counted once for all jobs and campaigns that differ in price only."""
     shape = JobShape.of(campaign, job)
     return chain.run(SUMS, campaign, lambda seen: _tally(seen, truth, shape), given=shape)
@@ -73,7 +75,7 @@ def tally_job(campaign: Campaign, chain: Chain, truth: Truth, job: Job) -> Tally
 
 def _tally(campaign: Campaign, truth: Truth, shape: JobShape) -> Tally:
     clock, bits = ManualClock(shape.time_ms), SeededBits("nothing random is kept")
-    terms = ledger_terms(shape.unit, sensitivities_of(campaign))
+    terms = ledger_terms(shape.unit, campaign.client.bounds)
     ledger = memory_ledger(EpsilonDeltaFilter.parse(epsilon="64", delta="0.5"), terms, clock=clock, bits=bits)
     engine = local_engine(ledger, clock=clock, bits=bits)
     request = JobRequest(
@@ -106,8 +108,7 @@ def _parts(campaign: Campaign, truth: Truth, batches: tuple[int, ...]) -> Iterat
 
 def _public(campaign: Campaign, reports: ReportColumns) -> SharedInfoColumns:
     """Return the columns that a service reads from the ``shared_info`` of these reports."""
-    count, api = len(reports), api_of(campaign)
-    has_destination = api == Api.ATTRIBUTION_REPORTING
+    count, api = len(reports), campaign.client.wire_api
     absent = np.full(count, ABSENT, dtype=np.int64)
     return SharedInfoColumns(
         status=np.zeros(count, dtype=np.uint8),
@@ -115,7 +116,7 @@ def _public(campaign: Campaign, reports: ReportColumns) -> SharedInfoColumns:
         version=np.zeros(count, dtype=np.int32),
         report_id=reports.report_id,
         origin=np.zeros(count, dtype=np.int32),
-        destination=reports.destination.astype(np.int32) if has_destination else absent.astype(np.int32),
+        destination=reports.destination.astype(np.int32) if api.has_destination else absent.astype(np.int32),
         scheduled_report_time_s=reports.scheduled_ms // 1000,
         source_registration_time_s=absent,
         debug_mode=np.zeros(count, dtype=np.bool_),
@@ -138,6 +139,66 @@ def _contributions(reports: ReportColumns) -> ContributionColumns:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Payers:
+    """Per job, by name: one unit of each class in it, ascending, and the number of units of each class."""
+
+    units: dict[str, Units]
+    counts: dict[str, NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, jobs: Sequence[QueryJob], tallies: Sequence[Tally]) -> Payers:
+        """Find the classes: two units are in one class if the same jobs contain both."""
+        distinct = {id(tally.units): tally.units for tally in tallies}
+        keys = [_sortable(units) for units in distinct.values()]
+        every = np.unique(np.concatenate([np.empty(0, dtype=f"S{UNIT_BYTES}"), *keys])) if len(keys) != 1 else keys[0]
+        of_unit = np.zeros(every.size, dtype=np.int64)
+        members = []
+        for one in keys:
+            inside = np.zeros(every.size, dtype=np.int64)
+            place = np.searchsorted(every, one) if len(keys) != 1 else np.arange(every.size)
+            inside[place] = 1
+            members.append(place)
+            of_unit = np.unique(2 * of_unit + inside, return_inverse=True)[1].reshape(-1)
+        _, first, counts = np.unique(of_unit, return_index=True, return_counts=True)
+        made = {}
+        for name, units, place in zip(distinct, distinct.values(), members, strict=True):
+            classes = np.unique(of_unit[place])
+            order = np.argsort(first[classes])  # in ascending order of the units themselves
+            rows = np.searchsorted(place, first[classes][order])
+            made[name] = units[rows], counts[classes][order]
+        names = [job.name for job in jobs]
+        return cls(
+            units={name: made[id(tally.units)][0] for name, tally in zip(names, tallies, strict=True)},
+            counts={name: made[id(tally.units)][1] for name, tally in zip(names, tallies, strict=True)},
+        )
+
+    def reduced(self, job: QueryJob, tally: Tally) -> Tally:
+        """Return a tally in which one unit per class pays."""
+        return replace(tally, units=self.units[job.name])
+
+    def unpaid(self, job: QueryJob, problem: UnpaidError) -> UnpaidError:
+        """Return the error of a job whose units could not pay, with the numbers of all units and not of classes."""
+        cause = problem.__cause__
+        assert isinstance(cause, BudgetExhaustedError)
+        units, counts = self.units[job.name], self.counts[job.name]
+        poor = np.isin(_sortable(units), _sortable(cause.units))
+        whole = BudgetExhaustedError(
+            count=int(counts[poor].sum()),
+            total=int(counts.sum()),
+            asked=cause.asked,
+            first=cause.first,
+            units=cause.units,
+            text=str(cause),
+        )
+        return UnpaidError(whole, problem.release)
+
+
+def _sortable(units: Units) -> NDArray[np.bytes_]:
+    """Return units as one sortable column; they all have the same length, so zero bytes at the end change nothing."""
+    return np.ascontiguousarray(units).view(f"S{UNIT_BYTES}").reshape(-1)
+
+
 class UnsealedJobs(Jobs):
     """Runs jobs over tallies at an engine in this process.
 
@@ -151,7 +212,7 @@ class UnsealedJobs(Jobs):
         engine: LocalEngine,
         *,
         clock: ManualClock | None,
-        tally: Callable[[Job], Tally],
+        tally: Callable[[QueryJob], Tally],
         out: Path | None = None,
         payers: Payers | None = None,
         prefix: str = "",
@@ -163,7 +224,7 @@ class UnsealedJobs(Jobs):
         self._payers = payers
         self._prefix = prefix
 
-    def _ask(self, job: Job) -> tuple[SummaryHeader, Columns]:
+    def _ask(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         try:
             return self._released(job)
         except KNOWN_ERRORS as problem:
@@ -173,14 +234,14 @@ class UnsealedJobs(Jobs):
             # The error that a client of the service would get.
             raise error_from_detail(message_of(told), detail_of(told, job.name)) from problem
 
-    def _released(self, job: Job) -> tuple[SummaryHeader, Columns]:
+    def _released(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         query = job.query
         request = JobRequest(
             job_request_id=self._prefix + job.name,
             attribution_report_to=self._campaign.reporting_origin,
-            noise=parse_noise(epsilon=query.epsilon),
-            discovery=parse_discovery(delta=query.delta) if query.discovery else None,
-            others=None if query.others_epsilon == "0" else parse_epsilon(query.others_epsilon),
+            mechanism=query.noise,
+            discovery=parse_discovery(delta=query.delta, rule=query.rule.name) if query.discovery else None,
+            others=None if query.others_epsilon == "0" else parse_laplace(query.others_epsilon),
         )
         path = None if self._out is None else summary_path(self._out, job)
         session = _session(self._engine, request, None if path is None else AvroShards(prefix=path))

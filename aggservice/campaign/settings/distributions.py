@@ -1,4 +1,4 @@
-"""Named distributions of a simulated population, drawn in columns from ``Bits``.
+"""Named distributions of a simulated population: how files write them, and draws in columns from ``Bits``.
 
 Draws are floats and approximate; privacy noise never comes from here.
 """
@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import CampaignError, RunError
+from aggservice.files.settings import Known, setting
+from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits
 
 Floats = NDArray[np.float64]
@@ -111,6 +113,45 @@ class Distribution:
         if not (largest := float(drawn.max(initial=0))) <= _LARGEST_COUNT:
             raise RunError(f"{self.name} with {dict(self.parameters)} drew {largest:.3g}: choose a lighter tail")
         return drawn.astype(np.int64)
+
+
+def constant(value: float) -> Distribution:
+    """Return the distribution of one value."""
+    return Distribution(name="constant", parameters={"value": value})
+
+
+def distribution(says: str, *, default: Any, shown: str = "") -> Any:
+    """Declare a setting that is a distribution. ``known.read_column`` reads a column of a log."""
+    if isinstance(default, Distribution) and not shown:
+        words = [f"{name} {value:g}" for name, value in default.parameters.items()]
+        shown = f"{default.parameters['value']:g}" if default.name == "constant" else ", ".join([default.name, *words])
+    return setting(says, read=read_distribution, default=default, shown=shown, allowed="distribution")
+
+
+def read_distribution(section: Section, key: str, known: Known) -> Distribution:
+    """Read a distribution: a number (a constant), a table ``{ name = "poisson", mean = 2 }``, or a column of a log."""
+    value = section.take(key)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return constant(float(value))
+    if not isinstance(value, dict):
+        section.refuse(key, f"is {value!r}", 'Write a number, or a table such as { name = "poisson", mean = 2 }')
+    inner = section.section(key)
+    name = inner.choice("name", (*PARAMETERS, "column"), "constant")
+    if name == "column":
+        path = inner.existing_file("file", example="log.csv")
+        column = inner.text("column", example="price")
+        inner.done()
+        try:
+            return Distribution(name="column", rows=tuple(known.read_column(path, column, inner.opened)))
+        except CampaignError as problem:
+            inner.refuse("column", f"cannot be drawn from: {problem}", "Name a column of numbers that the file has")
+    given = {parameter: inner.number(parameter, None, least=-1e15, most=1e15) for parameter in PARAMETERS[name]}
+    inner.done()
+    try:
+        return Distribution(name=name, parameters=given)
+    except CampaignError as problem:
+        example = ", ".join(f"{one} = {value:g}" for one, value in PARAMETERS[name].items())
+        inner.refuse("", f"is not possible: {problem}", f'Write for example {{ name = "{name}", {example} }}')
 
 
 def normal_quantiles(unit: Floats) -> Floats:

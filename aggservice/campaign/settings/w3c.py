@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from w3c_client import Config, Design, Filter, design_config
+from w3c_client import Config, design_config
 
 MICRO = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSettings:
-    """A design and its values; budgets are in micro-epsilon per epoch, and ``without`` names filters left out."""
+    """A design, the names of its rules as the file changes them, and their capacities by field of ``Config``."""
 
-    design: Design
-    without: tuple[Filter, ...]
-    site_budget_micro: int
-    global_budget_micro: int
-    conversion_quota_micro: int
-    impression_quota_micro: int
-    sites_per_action: int
+    design: str
+    rules: tuple[str, ...]
+    capacities: Mapping[str, int]
     epoch_days: int
 
     def config(self, **changes: object) -> Config:
         """Return the browser's configuration; ``changes`` are further fields of it."""
-        values: dict[str, object] = {
-            "filters": design_config(self.design).filters - frozenset(self.without),
-            "site_budget_micro": self.site_budget_micro,
-            "global_budget_micro": self.global_budget_micro,
-            "conversion_quota_micro": self.conversion_quota_micro,
-            "impression_quota_micro": self.impression_quota_micro,
-            "sites_per_action": self.sites_per_action,
-            "epoch_days": self.epoch_days,
-        }
+        values: dict[str, object] = {"rules": self.rules, **self.capacities, "epoch_days": self.epoch_days}
         return design_config(self.design, **{**values, **changes})
 
 

@@ -10,22 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import JobTruth, job_truth
-from aggservice.campaign.assess.slices import Assessment, Comparison, DiscoveryScore, MeasureErrors, assess
+from aggservice.campaign.assess.slices import Assessment, Comparison, DiscoveryScore, assess
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.event_run import release_events
-from aggservice.campaign.output.metrics import Metrics, metrics_of
+from aggservice.campaign.metrics import MeasureErrors
+from aggservice.campaign.output.metrics import RunMetrics, metrics_of
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
-from aggservice.campaign.service.jobs import JobResult, add_up, jobs_of, windows_of
-from aggservice.campaign.service.payers import Payers
-from aggservice.campaign.service.unsealed import UnsealedJobs, tally_job
+from aggservice.campaign.service.jobs import QueryAnswer, add_up, jobs_of, windows_of
+from aggservice.campaign.service.unsealed import Payers, UnsealedJobs, tally_job
 from aggservice.campaign.settings.campaign import Campaign, Measure
-from aggservice.campaign.stages.chain import Chain, Stage
+from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.truth import COLLECT, SIMULATE, Truth, simulate_events, simulate_reports
 from aggservice.mechanisms import Bits, ManualClock
 
 _READS = ("name", "description", "population", "keys", "filters", "measures", "client", "collection")
-RELEASE = Stage(name="release", reads=(*_READS, "service", "queries", "drawing", "reporting_origin"), after=(COLLECT,))
-EVENT_RELEASE = Stage(name="release", reads=(*_READS, "drawing"), after=(SIMULATE,))
+RELEASE = RunStage(
+    name="release", reads=(*_READS, "service", "queries", "drawing", "reporting_origin"), after=(COLLECT,)
+)
+EVENT_RELEASE = RunStage(name="release", reads=(*_READS, "drawing"), after=(SIMULATE,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,39 +69,39 @@ class SliceLaw:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draws:
+class NoiseDraws:
     """All releases of one campaign from one population: the metrics of the first, and the errors of each."""
 
-    metrics: Metrics
+    metrics: RunMetrics
     releases: tuple[tuple[JobFigures, ...], ...]
     slices: tuple[SliceLaw, ...] = ()
 
     @classmethod
-    def of_run(cls, metrics: Metrics) -> Draws:
+    def of_run(cls, metrics: RunMetrics) -> NoiseDraws:
         """Return the only release of a whole run."""
         return cls(metrics=metrics, releases=(tuple(map(JobFigures.of, metrics.jobs)),))
 
 
-def draw_releases(campaign: Campaign, chain: Chain, seed: str, repetitions: int) -> Draws:
+def draw_releases(campaign: Campaign, chain: RunChain, seed: str, repetitions: int) -> NoiseDraws:
     """Release a campaign ``repetitions`` times; the first release is that of a whole run with the same seed."""
-    if campaign.client.kind == "event-level":
+    if not campaign.client.aggregatable:
         return chain.run(
             EVENT_RELEASE, campaign, lambda seen: _event_draws(seen, chain, seed, repetitions), given=repetitions
         )
     return chain.run(RELEASE, campaign, lambda seen: _draws(seen, chain, seed, repetitions), given=repetitions)
 
 
-def _bits(chain: Chain, repetition: int) -> Bits:
+def _bits(chain: RunChain, repetition: int) -> Bits:
     return chain.bits if repetition == 0 else chain.bits.child(f"repetition {repetition}")
 
 
-def _event_draws(campaign: Campaign, chain: Chain, seed: str, repetitions: int) -> Draws:
+def _event_draws(campaign: Campaign, chain: RunChain, seed: str, repetitions: int) -> NoiseDraws:
     events = simulate_events(campaign, chain)
     first, *others = (release_events(campaign, seed, events, _bits(chain, number))[1] for number in range(repetitions))
-    return Draws(metrics=first, releases=tuple(tuple(map(JobFigures.of, one.jobs)) for one in (first, *others)))
+    return NoiseDraws(metrics=first, releases=tuple(tuple(map(JobFigures.of, one.jobs)) for one in (first, *others)))
 
 
-def _draws(campaign: Campaign, chain: Chain, seed: str, repetitions: int) -> Draws:
+def _draws(campaign: Campaign, chain: RunChain, seed: str, repetitions: int) -> NoiseDraws:
     truth = simulate_reports(campaign, chain)
     truths = [job_truth(campaign, chain, truth, job) for job in windows_of(campaign, truth.collected.closes_ms)]
     released = releases_of(campaign, chain, truth, repetitions)
@@ -114,7 +116,7 @@ def _draws(campaign: Campaign, chain: Chain, seed: str, repetitions: int) -> Dra
         for law, one in zip(laws, compared, strict=True):
             law.add(one)
         releases.append(tuple(map(_figures, compared)))
-    return Draws(
+    return NoiseDraws(
         metrics=metrics_of(campaign, seed, chain.bits.private, truth, found),
         releases=tuple(releases),
         slices=tuple(slice_law for law in laws for slice_law in law.slices()) if repetitions > 1 else (),
@@ -130,10 +132,11 @@ def _figures(compared: Comparison) -> JobFigures:
     )
 
 
-def releases_of(campaign: Campaign, chain: Chain, truth: Truth, repetitions: int) -> Iterator[list[JobResult]]:
+def releases_of(campaign: Campaign, chain: RunChain, truth: Truth, repetitions: int) -> Iterator[list[QueryAnswer]]:
     """Yield the answers of all windows, release by release; each release has a ledger and noise of its own."""
-    if campaign.client.api == "w3c":
-        raise CampaignError("every run with W3C reports seals them: sweep it with --sealed, without repetitions")
+    if campaign.client.task_jobs:
+        short = campaign.client.short
+        raise CampaignError(f"every run with {short} reports seals them: sweep it with --sealed, without repetitions")
     jobs, windows = (of(campaign, truth.collected.closes_ms) for of in (jobs_of, windows_of))
     tallies = [tally_job(campaign, chain, truth, job) for job in jobs]
     by_name = {job.name: tally for job, tally in zip(jobs, tallies, strict=True)}
@@ -150,7 +153,7 @@ def releases_of(campaign: Campaign, chain: Chain, truth: Truth, repetitions: int
 class _Law:
     """Means and deviations of the largest slices of a job; by Welford's method, for any number of releases."""
 
-    def __init__(self, campaign: Campaign, answer: JobResult, truth: JobTruth) -> None:
+    def __init__(self, campaign: Campaign, answer: QueryAnswer, truth: JobTruth) -> None:
         compared = Comparison(campaign, answer, truth)
         self._campaign, self._first = campaign, compared
         self._chosen = [] if not answer.paid else [compared.largest(place) for place in range(len(campaign.measures))]

@@ -1,6 +1,6 @@
-"""The grid of a sweep: paths into a campaign file, their values, and the campaign at each point.
+"""The grid of a sweep: paths into a campaign or attack file, their values, and the campaign at each point.
 
-``queries.sales.epsilon=1,4,16`` names a field of the campaign file by its path; an element of an array of tables is
+``queries.sales.epsilon=1,4,16`` names a field of the file by its path; an element of an array of tables is
 named by its name, its index, or ``*`` for all. Every point is checked before the first is run.
 """
 
@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError
@@ -26,7 +27,7 @@ class SweepError(CampaignError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepField:
-    """A field of a campaign file and the values it takes."""
+    """A field of a file and the values it takes."""
 
     path: str
     values: tuple[Any, ...]
@@ -123,28 +124,37 @@ def _elements(tables: list[Any], part: str, where: str, path: str) -> list[Any]:
     raise SweepError(f"{path}: {where} has no element {part!r}. Write one of {', '.join(names)}, or *")
 
 
-def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[SweepPoint]:
-    """Return every point of the grid, each read and checked like a campaign file; without fields, the campaign."""
+def grid_of(fields: Sequence[SweepField]) -> list[dict[str, Any]]:
+    """Return the values of the fields at every point of their grid, by path; without fields, one point."""
     if len({field.path for field in fields}) != len(fields):
         raise SweepError("a sweep needs different fields, each named once")
-    size = 1
-    for field in fields:
-        size *= len(field.values)
+    size = prod(len(field.values) for field in fields)
     if size > MAX_POINTS:
         raise SweepError(f"the grid has {size:,} points. Write fewer values: at most {MAX_POINTS:,} points")
-    points = []
-    for number, values in enumerate(product(*(field.values for field in fields))):
-        chosen = dict(zip((field.path for field in fields), values, strict=True))
-        points.append(SweepPoint(number=number, values=chosen, campaign=changed(campaign, chosen)))
-    return points
+    paths = [field.path for field in fields]
+    return [dict(zip(paths, values, strict=True)) for values in product(*(field.values for field in fields))]
+
+
+def changed_document(document: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's document with other values of some fields, given by their paths."""
+    found: dict[str, Any] = copy.deepcopy(dict(document))
+    for path, value in values.items():
+        for table, key in _holders(found, path):
+            table[key] = value
+    return found
+
+
+def points_of(campaign: Campaign, fields: Sequence[SweepField]) -> list[SweepPoint]:
+    """Return every point of the grid, each read and checked like a campaign file; without fields, the campaign."""
+    return [
+        SweepPoint(number=number, values=values, campaign=changed(campaign, values))
+        for number, values in enumerate(grid_of(fields))
+    ]
 
 
 def changed(campaign: Campaign, values: Mapping[str, Any]) -> Campaign:
     """Return the campaign with other values of some fields, given by their paths, read and checked like a file."""
-    document: dict[str, Any] = copy.deepcopy(dict(campaign.document))
-    for path, value in values.items():
-        for table, key in _holders(document, path):
-            table[key] = value
+    document = changed_document(campaign.document, values)
     label = ", ".join(f"{path} = {value}" for path, value in values.items())
     try:
         return campaign_of(document, folder=campaign.folder, files=campaign.files, file=f"the campaign with {label}")

@@ -8,21 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from aggservice.campaign.metrics import STANDARD, Metric, shown_in
 from aggservice.campaign.output.plots import literal, pyplot, save
 from aggservice.campaign.sweep.grid import SweepField
-from aggservice.campaign.sweep.run import FIGURES, SweepResult, SweepRow
+from aggservice.campaign.sweep.run import SweepResult, SweepRow
 
 _LOG_FROM_RATIO = 8
-_SHOWN = ("relative_rmse", "coverage", "above_noise", "precision", "recall", "left_out_share")
-_PLOTTED = {
-    "relative_rmse": "error (RMSE over the mean truth of a slice)",
-    "median_relative_error": "median relative error",
-    "recall": "recall of discovery",
-}
 
 
 def write_rows(rows: Sequence[SweepRow], fields: Sequence[SweepField], out: Path, *, sealed: bool = False) -> None:
     """Write ``sweep.json`` and ``sweep.csv``; the first says whether reports were sealed."""
+    figures = list(rows[0].figures) if rows else [one.in_sweep for one in STANDARD]
     out.mkdir(parents=True, exist_ok=True)
     plain = {
         "sealed": sealed,
@@ -31,7 +27,7 @@ def write_rows(rows: Sequence[SweepRow], fields: Sequence[SweepField], out: Path
     }
     (out / "sweep.json").write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     with (out / "sweep.csv").open("w", newline="", encoding="utf-8") as stream:
-        names = ["point", *(field.path for field in fields), "query", "measure", "runs", "jobs", "paid", *FIGURES]
+        names = ["point", *(field.path for field in fields), "query", "measure", "runs", "jobs", "paid", *figures]
         writer = csv.DictWriter(stream, fieldnames=names, lineterminator="\n")
         writer.writeheader()
         writer.writerows({name: _cell(value) for name, value in row.to_plain().items()} for row in rows)
@@ -56,12 +52,13 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def table_of(rows: Sequence[SweepRow], fields: Sequence[SweepField]) -> Any:
+def table_of(rows: Sequence[SweepRow], fields: Sequence[SweepField], metrics: Sequence[Metric] = STANDARD) -> Any:
     """Return the rows as a table for a terminal, without empty columns."""
     from rich.markup import escape
     from rich.table import Table
 
-    shown = [name for name in _SHOWN if any(getattr(row, name) is not None for row in rows)]
+    names = [one.in_sweep for one in shown_in("sweep", metrics) if one.in_sweep]
+    shown = [name for name in names if any(row[name] is not None for row in rows)]
     shorts = [field.short for field in fields]
     table = Table(title=f"{len({row.point for row in rows})} points", title_justify="left")
     for field in fields:
@@ -71,7 +68,7 @@ def table_of(rows: Sequence[SweepRow], fields: Sequence[SweepField]) -> Any:
     for name in ("paid", *shown):
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:
-        figures = [_figure(getattr(row, name)) for name in shown]
+        figures = [_figure(row[name]) for name in shown]
         values = [escape(str(row.values[field.path])) for field in fields]
         table.add_row(*values, row.query, escape(row.measure), f"{row.paid}/{row.jobs}", *figures)
     return table
@@ -81,15 +78,17 @@ def _figure(value: float | None) -> str:
     return "" if value is None else f"{value:,.4g}"
 
 
-def draw_sweep(rows: Sequence[SweepRow], fields: Sequence[SweepField], folder: Path) -> list[Path]:
-    """Plot the error, and the recall of discovery, against each field: one line per query, measure and other field."""
+def draw_sweep(
+    rows: Sequence[SweepRow], fields: Sequence[SweepField], folder: Path, metrics: Sequence[Metric] = STANDARD
+) -> list[Path]:
+    """Plot each metric that has a plot against each field: one line per query, measure and other field."""
     plt = pyplot()
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     settings = {"font.size": 11, "svg.hashsalt": "aggservice", "figure.constrained_layout.use": True}
     with plt.rc_context(settings):
         for field in fields:
-            for name, title in _PLOTTED.items():
+            for name, title in ((one.in_sweep, one.plot) for one in metrics if one.plot):
                 lines = _lines(rows, field, fields, name)
                 if not any(len(points) > 1 for points in lines.values()):
                     continue
@@ -107,7 +106,7 @@ def _lines(
     places = {repr(value): place for place, value in enumerate(field.values)}
     several = len({(row.query, row.measure) for row in rows}) > 1
     for row in sorted(rows, key=lambda row: places[repr(row.values[field.path])]):
-        value = getattr(row, name)
+        value = row[name]
         if value is None:
             continue
         parts = [f"{row.query}, {row.measure}"] if several or len(fields) == 1 else []

@@ -6,22 +6,20 @@ populations. With a cache folder, a sweep that was stopped continues where it wa
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, RunError
 from aggservice.campaign.run import run_campaign, write_json
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.stages.store import StageStore
-from aggservice.campaign.sweep.draws import Draws, JobFigures, SliceLaw, draw_releases
+from aggservice.campaign.stages import RunChain, StageStore
+from aggservice.campaign.sweep.draws import NoiseDraws, SliceLaw, draw_releases
 from aggservice.campaign.sweep.grid import SweepError, SweepField, SweepPoint, points_of
 from aggservice.campaign.world.truth import ATTRIBUTE, COLLECT, SIMULATE
 from aggservice.client import ClientError
@@ -39,12 +37,8 @@ _KEPT = ("metrics.json", "timings.json", "transcript.json")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRow:
-    """The errors of one query and measure over the runs of one point.
-
-    ``rmse`` is over all slices of all runs, in natural units; for queries that declare their keys, ``relative_rmse``
-    divides it by the mean truth of a slice. Both can be compared between points, unlike RMSRE_τ (``rmsre``) if its τ
-    differs from point to point. ``runs`` counts releases. ``estimate`` is the mean over them of the total estimate of a
-    job, and ``standard_error`` the standard error of that mean. The others are means over jobs or runs.
+    """The metrics of one query and measure over the runs of one point, by their names in sweeps; ``runs`` counts
+    releases. RMSE and relative RMSE can be compared between points, unlike RMSRE_τ if its τ differs between them.
     """
 
     point: int
@@ -54,28 +48,15 @@ class SweepRow:
     runs: int
     jobs: int
     paid: int
-    rmse: float | None
-    relative_rmse: float | None
-    median_relative_error: float | None
-    coverage: float | None
-    above_noise: float | None
-    bias: float | None
-    truth: float | None
-    precision: float | None
-    recall: float | None
-    left_out_share: float | None
-    rmsre: float | None = None
-    estimate: float | None = None
-    standard_error: float | None = None
+    figures: Mapping[str, float | None]
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.figures[name]
 
     def to_plain(self) -> dict[str, Any]:
         """Return plain values; the swept fields come first."""
-        figures = {name: getattr(self, name) for name in FIGURES}
         plain = {"point": self.point, **self.values, "query": self.query, "measure": self.measure}
-        return {**plain, "runs": self.runs, "jobs": self.jobs, "paid": self.paid, **figures}
-
-
-FIGURES = tuple(field.name for field in fields(SweepRow) if field.type == "float | None")
+        return {**plain, "runs": self.runs, "jobs": self.jobs, "paid": self.paid, **self.figures}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +123,7 @@ def run_sweep(
         for point in points
         for number in range(populations)
     ]
-    found: dict[int, Draws] = {}
+    found: dict[int, NoiseDraws] = {}
     stages: tuple[list[tuple[str, str]], list[tuple[str, str]]] = ([], [])
     try:
         for place, draws in _run_all(tasks, workers, cache, stages):
@@ -170,7 +151,7 @@ class SweepStopped(KeyboardInterrupt):
 
 
 def _result(
-    points: Sequence[SweepPoint], found: Mapping[int, Draws], populations: int, stages: tuple[list[Any], list[Any]]
+    points: Sequence[SweepPoint], found: Mapping[int, NoiseDraws], populations: int, stages: tuple[list[Any], list[Any]]
 ) -> SweepResult:
     """Return the result of the points for which every population has finished."""
     whole = []
@@ -205,7 +186,7 @@ def _drawn_seed(cache: Path | None) -> str:
 
 def _run_all(
     tasks: Sequence[_Task], workers: int, cache: Path | None, stages: tuple[list[Any], list[Any]]
-) -> Iterator[tuple[int, Draws]]:
+) -> Iterator[tuple[int, NoiseDraws]]:
     """Yield the draws of each task as it ends; a failure ends the sweep and names the point.
 
     Tasks with the same population stay together, in one process, so that it is drawn once.
@@ -245,22 +226,22 @@ def _order(task: _Task) -> tuple[str, ...]:
     """Return what tasks are ordered by, so that those that share stages follow each other."""
     if task.seed is None or task.sealed:
         return (str(task.folder),)
-    chain = Chain.seeded(task.seed)
+    chain = RunChain.seeded(task.seed)
     return tuple(chain.digest(stage, task.point.campaign) for stage in (SIMULATE, ATTRIBUTE, COLLECT))
 
 
-def _run_group(tasks: dict[int, _Task], cache: Path | None) -> tuple[dict[int, Draws], Any, Any]:
+def _run_group(tasks: dict[int, _Task], cache: Path | None) -> tuple[dict[int, NoiseDraws], Any, Any]:
     store = StageStore(cache)
     draws = {place: _run_one(tasks[place], store) for place in sorted(tasks, key=lambda one: _order(tasks[one]))}
     return draws, store.computed, store.read
 
 
-def _run_one(task: _Task, store: StageStore) -> Draws:
+def _run_one(task: _Task, store: StageStore) -> NoiseDraws:
     """Run one point; keep its metrics."""
     try:
         if task.sealed or task.seed is None:
             return _run_sealed(task)
-        chain = Chain.seeded(task.seed, store=store)
+        chain = RunChain.seeded(task.seed, store=store)
         draws = draw_releases(task.point.campaign, chain, task.seed, task.repetitions)
         store.forget_unused()
     except (CampaignError, ClientError, ConfigError, BudgetError, EngineError) as problem:
@@ -270,32 +251,25 @@ def _run_one(task: _Task, store: StageStore) -> Draws:
     return draws
 
 
-def _run_sealed(task: _Task) -> Draws:
+def _run_sealed(task: _Task) -> NoiseDraws:
     """Run one point through encryption and a service; delete its reports."""
     metrics = run_campaign(task.point.campaign, task.folder, seed=task.seed, workers=1, draw=False).metrics
     for path in task.folder.iterdir():
         if path.name not in _KEPT:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return Draws.of_run(metrics)
+    return NoiseDraws.of_run(metrics)
 
 
-def summarise(point: SweepPoint, runs: Sequence[Draws]) -> list[SweepRow]:
+def summarise(point: SweepPoint, runs: Sequence[NoiseDraws]) -> list[SweepRow]:
     """Return the rows of a point, one per query and measure, over all its populations and releases."""
     rows = []
     releases = [release for run in runs for release in run.releases]
     for query in runs[0].metrics.queries:
         by_release = [[job for job in release if job.query == query.name] for release in releases]
-        jobs = [job for release in by_release for job in release if job.paid]
-        found = [job.discovery for job in jobs if job.discovery]
+        paid = [[job for job in release if job.paid] for release in by_release]
+        found = [job.discovery for release in paid for job in release if job.discovery]
         for inner, measure in enumerate(query.measures):
-            of_jobs = [job.figures[inner] for job in jobs]
-            slices = sum(one.slices for one in of_jobs)
-            rmse, rmsre = (
-                math.sqrt(sum(getattr(one, name) ** 2 * one.slices for one in of_jobs) / slices) if slices else None
-                for name in ("rmse", "rmsre")
-            )
-            truth = sum(one.truth for one in of_jobs) / slices if slices and not found else None
-            estimates = [one.estimate for one in of_jobs]
+            errors = [[job.figures[inner] for job in release] for release in paid]
             rows.append(
                 SweepRow(
                     point=point.number,
@@ -304,43 +278,10 @@ def summarise(point: SweepPoint, runs: Sequence[Draws]) -> list[SweepRow]:
                     measure=measure.measure,
                     runs=len(releases),
                     jobs=sum(map(len, by_release)),
-                    paid=len(jobs),
-                    rmse=rmse,
-                    relative_rmse=rmse / truth if rmse is not None and truth else None,
-                    median_relative_error=_mean(one.median_relative_error for one in of_jobs),
-                    coverage=_mean(_share(release, inner, "covered") for release in by_release),
-                    above_noise=_mean(_share(release, inner, "above_noise") for release in by_release),
-                    bias=_mean(_total(release, inner, "bias") for release in by_release),
-                    truth=_mean(_total(release, inner, "truth") for release in by_release),
-                    precision=_mean(one.precision for one in found),
-                    recall=_mean(one.recall for one in found),
-                    left_out_share=_mean(one.left_out_share for one in found),
-                    rmsre=rmsre,
-                    estimate=_mean(estimates),
-                    standard_error=_standard_error(estimates),
+                    paid=sum(map(len, paid)),
+                    figures={
+                        one.in_sweep: one.over_releases(errors, found) for one in point.campaign.metrics if one.in_sweep
+                    },
                 )
             )
     return rows
-
-
-def _share(jobs: Sequence[JobFigures], inner: int, name: str) -> float | None:
-    """Return the share of the slices of one release that are covered, or above the noise."""
-    figures = [job.figures[inner] for job in jobs if job.paid]
-    slices = sum(one.slices for one in figures)
-    return sum(getattr(one, name) for one in figures) / slices if slices else None
-
-
-def _total(jobs: Sequence[JobFigures], inner: int, name: str) -> float:
-    return float(sum(getattr(job.figures[inner], name) for job in jobs if job.paid))
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [float(value) for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    mean, count = _mean(values), len(values)
-    if mean is None or count < 2:
-        return None
-    return math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Fate, MeasuredConversions, ReportColumns
 from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS, Campaign
 from aggservice.campaign.settings.distributions import coins
-from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns
-from aggservice.campaign.world.fates import Fate
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]

@@ -9,10 +9,9 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Conversions, Events, Impressions
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.settings.campaign import DAY_MS, Campaign
-from aggservice.campaign.settings.log_tables import LogTable, LogTables
-from aggservice.campaign.world.events import Conversions, Events, Impressions
+from aggservice.campaign.settings.campaign import DAY_MS, Campaign, LogTable, LogTables
 from aggservice.campaign.world.logs import dedup_keys_of, names_of, numbers_of, times_of
 
 Ints = NDArray[np.int64]

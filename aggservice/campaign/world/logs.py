@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError, MissingExtraError
-from aggservice.campaign.settings.log_tables import LogTable, LogTables
-from aggservice.campaign.stages.digest import digest_of
+from aggservice.campaign.settings.campaign import LogTable, LogTables
+from aggservice.campaign.stages import digest_of
 from aggservice.files.below import Opener, open_any
 from aggservice.files.toml import read_text
 

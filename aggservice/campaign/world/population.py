@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Conversions, Events, Impressions
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.settings.distributions import coins, uniform, weighted_indexes
-from aggservice.campaign.world.events import Conversions, Events, Impressions
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]

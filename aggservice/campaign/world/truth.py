@@ -6,22 +6,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aggservice.campaign.columns import Events, MeasuredConversions, ReportColumns
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain, Stage
-from aggservice.campaign.world.attribution import MeasuredConversions, ReportColumns, attribute
+from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.collection import CollectedReports, collect
-from aggservice.campaign.world.events import Events
 from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.population import simulate
-from aggservice.mechanisms import Bits
 
-SIMULATE = Stage(name="simulate", reads=("population", "keys"))
-ATTRIBUTE = Stage(
+SIMULATE = RunStage(name="simulate", reads=("population", "keys"))
+ATTRIBUTE = RunStage(
     name="attribute",
     reads=("population", "keys", "filters", "measures", "client", "reporting_origin"),
     after=(SIMULATE,),
 )
-COLLECT = Stage(name="collect", reads=("population", "collection"), after=(ATTRIBUTE,))
+COLLECT = RunStage(name="collect", reads=("population", "collection"), after=(ATTRIBUTE,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class Truth:
     collected: CollectedReports
 
 
-def simulate_events(campaign: Campaign, chain: Chain) -> Events:
+def simulate_events(campaign: Campaign, chain: RunChain) -> Events:
     """Return the events of the campaign's log, or of a simulated population if it has no log."""
 
     def compute(seen: Campaign) -> Events:
@@ -44,30 +42,11 @@ def simulate_events(campaign: Campaign, chain: Chain) -> Events:
     return chain.run(SIMULATE, campaign, compute)
 
 
-def make_reports(campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
-    """Run the events through every browser of the campaign's kind; return the reports and the ground truth."""
-    # Imported here because a campaign has one kind of browsers, and each is large.
-    client = campaign.client
-    if client.kind != "attribution":
-        from aggservice.campaign.world.private_aggregation import aggregate_privately
-
-        return aggregate_privately(campaign, events, bits)
-    if client.api == "paa":
-        from aggservice.campaign.world.private_conversions import convert_privately
-
-        return convert_privately(campaign, events, bits)
-    if client.api == "w3c":
-        from aggservice.campaign.world.w3c_attribution import attribute_on_device
-
-        return attribute_on_device(campaign, events, bits)
-    return attribute(campaign, events, bits)
-
-
-def simulate_reports(campaign: Campaign, chain: Chain) -> Truth:
+def simulate_reports(campaign: Campaign, chain: RunChain) -> Truth:
     """Simulate events, attribution and collection; nothing is sealed yet."""
     events, bits = simulate_events(campaign, chain), chain.bits
     reports, items = chain.run(
-        ATTRIBUTE, campaign, lambda seen: make_reports(seen, events, bits.child("browsers")), total=len(events)
+        ATTRIBUTE, campaign, lambda seen: seen.client.reports(seen, events, bits.child("browsers")), total=len(events)
     )
     collected = chain.run(
         COLLECT,

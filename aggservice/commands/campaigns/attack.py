@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from aggservice.campaign.attacks.figures import FIGURES, make_figure
-from aggservice.campaign.attacks.file import load_attack, parse_sweep, with_fields
 from aggservice.campaign.attacks.run import AttackResult, run_attack
+from aggservice.campaign.attacks.settings import load_attack, with_fields
+from aggservice.campaign.sweep.grid import grid_of, parse_field
 from aggservice.commands.console import Json, progress_bar, refuse, require_plots
-from w3c_client import Filter
 
 
 def attack(
@@ -36,8 +35,7 @@ def attack(
     a device's global budget the adversary took, beside the bound that the design gives.
     """
     scenario = load_attack(file)
-    grid = [parse_sweep(text) for text in sweep or []]
-    points = [dict(zip((path for path, _ in grid), values, strict=True)) for values in product(*(v for _, v in grid))]
+    points = grid_of([parse_field(text, scenario.document) for text in sweep or []])
     scenarios = [with_fields(scenario, point) for point in points]
     results = []
     with progress_bar(shown=not as_json) as report:
@@ -57,9 +55,10 @@ def _advance(report: Callable[[str, int, int | None], None], what: str, _: str, 
 
 def _table(name: str, points: list[dict[str, Any]], results: list[AttackResult]) -> Table:
     table = Table(title=escape(name), title_justify="left")
+    rules = list(dict.fromkeys(rule for found in results for rule in found.rules))
     for path in points[0]:
         table.add_column(escape(path))
-    for heading in ("median error", "95 % error", *(f"refused: {one}" for one in Filter), "drained at most", "bound"):
+    for heading in ("median error", "95 % error", *(f"refused: {one}" for one in rules), "drained at most", "bound"):
         table.add_column(heading, justify="right")
     for point, found in zip(points, results, strict=True):
         bound = "none" if found.bound_micro is None else f"{found.bound_micro / 1e6:g}"
@@ -67,7 +66,7 @@ def _table(name: str, points: list[dict[str, Any]], results: list[AttackResult])
             *(escape(str(value)) for value in point.values()),
             f"{found.median_error:.3f}",
             f"{found.p95_error:.3f}",
-            *(f"{found.refused_share(one):.1%}" for one in Filter),
+            *(f"{found.refused_share(one):.1%}" for one in rules),
             f"{found.drained_micro / 1e6:g}",
             bound,
         )

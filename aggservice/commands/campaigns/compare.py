@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from aggservice.campaign.compare.page import NAMES, measures_of, write_comparison
-from aggservice.campaign.compare.run import ApiComparison, parse_apis, run_comparison
+from aggservice.campaign.compare import ApiComparison, measures_of, parse_apis, run_comparison, write_comparison
+from aggservice.campaign.metrics import shown_in
 from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.settings.device import DEVICES
 from aggservice.commands.console import progress_bar
 
 
@@ -37,26 +38,26 @@ def show_comparison(compared: ApiComparison, *, plots: bool) -> None:
     console = Console()
     for query, measure, found in measures_of(compared):
         table = Table(title=escape(f"{query}: {measure}"), title_justify="left")
-        for name in ("API", "jobs paid", "truth", "estimate", "bias", "intervals that hold", "error of a slice"):
+        shown = shown_in("terminal", compared.campaign.metrics)
+        heads = ("API", "jobs paid", "truth", "estimate", "bias", *(one.short or one.title for one in shown))
+        for name in heads:
             table.add_column(name, justify="left" if name == "API" else "right")
-        for api, (one, figures, error) in found.items():
-            held = "–" if figures.coverage is None else f"{figures.coverage:.1%}"
+        for api, (one, figures) in found.items():
             table.add_row(
-                NAMES[api],
+                DEVICES[api].title,
                 f"{one.paid} of {one.jobs}",
                 f"{figures.truth:,.0f}",
                 f"{figures.estimate:,.0f}",
                 f"{figures.bias:+z,.0f}",
-                held,
-                "–" if error is None else f"{error:,.1f}",
+                *(metric.text(figures[metric]) for metric in shown),
             )
         console.print(table)
-        for api, (_, figures, _) in found.items():
+        for api, (_, figures) in found.items():
             fall = figures.waterfall
             assert fall is not None
             steps = "".join(f" + {step.conversions:,} {step.step}" for step in fall.steps if step.conversions)
             console.print(
-                f"{NAMES[api]}: {fall.happened:,} happened = {fall.counted:,} counted{steps}", highlight=False
+                f"{DEVICES[api].title}: {fall.happened:,} happened = {fall.counted:,} counted{steps}", highlight=False
             )
     if not all(run.metrics.private for run in compared.runs.values()):
         console.print("Not private: this run came from a seed.", style="yellow")

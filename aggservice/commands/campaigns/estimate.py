@@ -10,9 +10,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from aggservice.campaign.estimates.quantiles import quantile as quantile_of
 from aggservice.campaign.estimates.ratios import Interval, NoisySum, people_needed
 from aggservice.campaign.estimates.ratios import lift as lift_of
+from aggservice.campaign.estimates.ratios import quantile as quantile_of
 from aggservice.campaign.estimates.ratios import ratio as ratio_of
 from aggservice.commands.console import Json, print_json, refuse
 from aggservice.mechanisms import DiscreteLaplace

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from aggservice.campaign import CampaignError, ScenarioResult, load_plan, load_scenario, make_plan, run_scenario
-from aggservice.campaign.plan.file import feasibility_text, plan_to_plain
+from aggservice.campaign import CampaignError, RequeryResult, load_plan, load_scenario, make_plan, run_scenario
+from aggservice.campaign.plan import feasibility_text, plan_to_plain
 from aggservice.campaign.requery.run import StepResult
 from aggservice.commands.console import NO, Json
 from aggservice.mechanisms import SecureBits, SystemClock
@@ -55,7 +55,7 @@ def requery(
         raise typer.Exit(NO)
 
 
-def _show(result: ScenarioResult) -> None:
+def _show(result: RequeryResult) -> None:
     """Print the five units with the largest loss, beside what the ledger charged them."""
     console = Console()
     worst = sorted(result.comparisons, key=lambda one: (-one.lost.epsilon, one.unit))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -240,3 +241,25 @@ def _losses(console: Any, query: QueryMetrics) -> None:
                 highlight=False,
                 markup=False,
             )
+
+
+new = typer.Typer(help="Write a commented file to start from.", no_args_is_help=True)
+
+
+@new.callback()
+def _group() -> None:
+    pass
+
+
+@new.command()
+def campaign(
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")] = Path("campaign.toml"),
+) -> None:
+    """Write an explained campaign file that runs as it is."""
+    text = (files("aggservice.campaign.file") / "template.toml").read_text(encoding="utf-8")
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        refuse(f"{file} exists: name another file")
+    typer.echo(f"{file}: edit it, then run 'aggservice run {file}'")

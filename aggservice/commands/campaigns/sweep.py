@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -11,9 +10,9 @@ from rich.console import Console
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.sweep.grid import SweepField, parse_field
+from aggservice.campaign.sweep.grid import parse_field
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows, write_slices
-from aggservice.campaign.sweep.run import SweepResult, SweepStopped, is_sweep_folder, run_sweep
+from aggservice.campaign.sweep.run import SweepStopped, is_sweep_folder, run_sweep
 from aggservice.commands.console import progress_bar
 
 
@@ -56,11 +55,17 @@ def sweep_file(
     write_rows(rows, grid, out, sealed=sealed)
     write_slices(result, out)
     if plots and stopped is None:
-        draw_sweep(rows, grid, out / "plots")
+        draw_sweep(rows, grid, out / "plots", campaign.metrics)
     if as_json:
         typer.echo((out / "sweep.json").read_text(encoding="utf-8"), nl=False)
     else:
-        _show_sweep(result, grid, out, sealed=sealed)
+        console = Console()
+        console.print(table_of(rows, grid, campaign.metrics))
+        if not sealed:
+            console.print(
+                "Unsealed: reports skipped encryption; with the same seed, sealed runs release the same rows."
+            )
+        console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)
     if stopped is not None:
         again = "Run the same command again to compute all points"
         if cache is not None:
@@ -69,11 +74,3 @@ def sweep_file(
             again += "; with --cache FOLDER, a sweep that was stopped can go on"
         typer.echo(f"aggservice: {stopped}, and their table is in {out}. {again}.", err=True)
         raise typer.Exit(130)
-
-
-def _show_sweep(result: SweepResult, grid: Sequence[SweepField], out: Path, *, sealed: bool) -> None:
-    console = Console()
-    console.print(table_of(result.rows, grid))
-    if not sealed:
-        console.print("Unsealed: reports skipped encryption; with the same seed, sealed runs release the same rows.")
-    console.print(f"Sweep: {out.resolve()}", highlight=False, soft_wrap=True, markup=False)

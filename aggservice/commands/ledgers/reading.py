@@ -34,16 +34,16 @@ from budget import (
     LaplaceDiscovery,
     LaplaceNoise,
     Ledger,
+    Mechanism,
     Release,
     Rho,
     Spend,
     Store,
     open_store,
 )
-from budget.explain import Shortfall
+from budget.answers import Shortfall
 from budget.filters import filter_to_plain, spend_to_plain
 from budget.log.history import EntryQuery, ListedEntry, find_entries
-from budget.release import Mechanism
 from budget.stores.balances import balance_totals
 from budget.stores.locations import open_ledger_or_log
 

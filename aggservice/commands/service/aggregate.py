@@ -17,7 +17,7 @@ from aggservice.engine.opening.counts import DESCRIPTIONS
 from aggservice.engine.release.debug import debug_avro_rows
 from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.release.output import summary_rows
-from aggservice.engine.request import parse_epsilon, parse_filtering_ids, parse_percentage
+from aggservice.engine.request import parse_filtering_ids, parse_laplace, parse_percentage
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import Api, KeySet, read_domain, read_reports, write_buckets
@@ -149,7 +149,7 @@ def local_outcome(
     request = JobRequest(
         job_request_id="local",
         attribution_report_to="any",
-        noise=parse_epsilon(epsilon),
+        mechanism=parse_laplace(epsilon),
         error_threshold_percent=parse_percentage(threshold_percentage),
         filtering_ids=parse_filtering_ids(filtering_ids),
         debug_run=True,

@@ -12,8 +12,8 @@ from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import KeySet, read_key_set, write_key_set
 from aggservice.wire.errors import KeySetError
-from aggservice.wire.hpke.key_files import sole_writer
-from aggservice.wire.report.registry_keys import RegistryKeyPair
+from aggservice.wire.hpke.key_sets import sole_writer
+from aggservice.wire.report.registry import RegistryKeyPair
 
 keys = typer.Typer(
     help="Make, list and rotate the keys that reports are sealed to.\n\nAlso: the key pair of a device registry.",

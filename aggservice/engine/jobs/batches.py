@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
 from concurrent.futures import Future
 
 import numpy as np
@@ -17,14 +16,12 @@ from aggservice.engine.errors import EngineError
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
 from aggservice.engine.opening.coverage import PrivacyUnit
 from aggservice.engine.opening.pool import Columns
-from aggservice.engine.release.charging import Charge, Result
-from aggservice.engine.release.output import Destination, ResultBound
-from aggservice.engine.release.result import ResultHeader
+from aggservice.engine.release.output import Destination
 from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.report_ids import ReportIds
 from aggservice.engine.tables.units import UnitList
 from aggservice.wire import UNIT_BYTES, Randomizer, ReportBatch
-from aggservice.wire.report.device_tokens import TokenCheck
+from aggservice.wire.report.registry import TokenCheck
 
 MAX_BATCH_REPORTS = 1024
 MAX_BATCH_BYTES = 2 << 20
@@ -108,13 +105,11 @@ class BatchSession(Session):
     def _release(self, content: bytes) -> Outcome:
         """Decide what is charged and released, and commit it."""
 
-    def _charge_and_keep(
-        self, charge: Charge, make: Callable[[], Result], *, failed: ResultHeader, bound: ResultBound
-    ) -> Outcome:
-        """Charge the units of the reports taken in, and keep what ``make`` returns."""
+    def _take_units(self) -> NDArray[np.uint8]:
+        """Return the units of the reports taken in, distinct and ascending; refuse more than the operator allows."""
         units = self._units.take()
         self._check_units(len(units))
-        return self._commit(charge, make, units=units, failed=failed, bound=bound)
+        return units
 
 
 def pieces(batch: ReportBatch, units_per_report: int = 1) -> list[ReportBatch]:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError
+from aggservice.engine.errors import DomainError, EngineError, InvalidJobError
 from aggservice.engine.jobs.batches import BatchSession
-from aggservice.engine.jobs.histogram_checks import (
-    check_batch_size,
-    check_declarable,
-    check_declared,
-    check_discoverable,
-    check_priced,
-    check_releasable,
-)
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
-from aggservice.engine.jobs.tally import Tally
 from aggservice.engine.opening.coverage import Coverage
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import OpeningSpec
@@ -29,9 +21,73 @@ from aggservice.engine.release.noise import NoiseSource, ReleasePlan, release
 from aggservice.engine.release.output import Destination, ResultBound
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.request import JobRequest
-from aggservice.engine.tables.sums import KeySums, SumColumns
-from aggservice.wire import ReportBatch
+from aggservice.engine.tables.sums import MOST_KEYS, KeySums, SumColumns
+from aggservice.wire import Api, ReportBatch
 from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
+from budget import Ledger, Release
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tally:
+    """True sums of a job: for simulations that release the same reports many times, never for a caller.
+
+    ``by_status`` counts reports per status, ``repeated`` those with an id seen before; ``units`` are the distinct units
+    that pay, ascending; ``covers`` says how often the bounds of each API count.
+    """
+
+    by_status: NDArray[np.int64]
+    repeated: int
+    units: NDArray[np.uint8]
+    covers: Mapping[Api, int]
+    sums: SumColumns
+
+
+def check_priced(request: JobRequest, ledger: Ledger) -> None:
+    """Refuse a mechanism that the ledger has no price for, before any report arrives."""
+    ledger.filter.cost(Release(mechanisms=ReleasePlan.of(request, ledger.terms, {}).mechanisms()))
+
+
+def check_declarable(request: JobRequest, *, reading: bool) -> None:
+    """Refuse keys declared after the first reports, or in a job with an attribution task, which has its own keys."""
+    if request.task is not None:
+        raise DomainError("the keys of a W3C job are the indexes of its histogram: send no domain")
+    if reading:
+        raise DomainError("keys were declared after the first reports: send all domain parts first")
+
+
+def check_declared(keys: int, most: int) -> None:
+    """Refuse more declared keys than the operator allows."""
+    if keys > most:
+        raise DomainError(f"the job declares more than {most:,} keys, the most that this service accepts")
+
+
+def check_discoverable(declared: int, payload_bytes: int) -> None:
+    """Refuse reports that may hold more keys than a job can discover, by the size of all payloads so far.
+
+    ``declared`` must not count discovered keys: a caller could fill up to the limit and learn their number for free.
+    """
+    if declared + payload_bytes // SMALLEST_CONTRIBUTION_BYTES > MOST_KEYS:
+        raise InvalidJobError(
+            "these reports may contain more keys than a job can discover: divide them over several jobs"
+        )
+
+
+def check_batch_size(request: JobRequest, used: int, least: int) -> None:
+    """Refuse a W3C job with fewer usable reports than the operator's minimum (specification, "aggregation")."""
+    if request.task is not None and used < least:
+        raise InvalidJobError(
+            f"the job has {used} usable reports, and a job over W3C Attribution needs at least {least}; nothing was "
+            "charged: send more reports"
+        )
+
+
+def check_releasable(declared: int, *, discovers: bool) -> None:
+    """Refuse a job that declares no key and does not discover keys."""
+    if not declared and not discovers:
+        raise InvalidJobError(
+            "the job declares no key and does not ask for discovery, so there is nothing to release: "
+            "send a domain or set key discovery"
+        )
 
 
 class HistogramSession(BatchSession):
@@ -154,7 +210,7 @@ class HistogramSession(BatchSession):
             named = replace(header, row_count=len(rows), others=summary.others, undeclared=summary.undeclared)
             return named, rows
 
-        return self._charge_and_keep(charge, make, failed=header, bound=self._bound())
+        return self._keep(charge, make, units=self._take_units(), failed=header, bound=self._bound())
 
     def _bound(self) -> ResultBound:
         """Return the most rows that the summary can have, from declared keys and sizes of payloads.

@@ -10,14 +10,14 @@ from __future__ import annotations
 import base64
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import CancelledError, InvalidJobError, PaidFailureError, ReturnCode
-from aggservice.engine.jobs.files import InputFile, read_domain_file, read_report_file
+from aggservice.engine.errors import CancelledError, InputReadError, InvalidJobError, PaidFailureError, ReturnCode
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.opening.coverage import APIS, PrivacyUnit
 from aggservice.engine.opening.judging import OpeningSpec
@@ -29,14 +29,48 @@ from aggservice.engine.release.output import AvroShards, Destination, ResultBoun
 from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.release.statement import Statement, statement_of
 from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle.plan import ShufflePlan, ShuffleSettings
-from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.engine.shuffle import ShuffledRows, ShufflePlan, ShuffleSettings
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import Api, Randomizer, ReportBatch
+from aggservice.wire import Api, BucketRows, Randomizer, ReportBatch, read_domain, read_reports
+from aggservice.wire.errors import AvroError
 from aggservice.wire.hpke.summaries import SummarySealer
-from aggservice.wire.report.device_tokens import TokenCheck
+from aggservice.wire.report.registry import TokenCheck
 from budget import Ledger, Sensitivity
 from budget.files.staging import Attempt
+
+
+class InputFile(Protocol):
+    """A file of reports or of keys. It pickles, so that another process can open it."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file in error messages."""
+
+    @property
+    def size(self) -> int:
+        """The size of the file in bytes."""
+
+    def open(self) -> BinaryIO:
+        """Open the file for reading; InputReadError if that fails."""
+
+
+def read_domain_file(file: InputFile) -> Iterator[BucketRows]:
+    """Yield the keys of a domain file; InputReadError if it cannot be read."""
+    try:
+        with file.open() as stream:
+            yield from read_domain(stream)
+    except AvroError as problem:
+        raise InputReadError(str(problem)) from problem
+
+
+def read_report_file(file: InputFile) -> Iterator[ReportBatch]:
+    """Yield the reports of a file in batches; InputReadError if it cannot be read."""
+    try:
+        with file.open() as stream:
+            yield from read_reports(stream)
+    except AvroError as problem:
+        raise InputReadError(str(problem)) from problem
+
 
 MOST_REPORTS = (1 << 31) - 1
 """Reports per job. Each contributes at most 2³², so sums fit into 63 bits."""
@@ -167,7 +201,7 @@ class Session(ABC):
             randomizer=randomizer,
             evidence=evidence,
             task=task,
-            least_micro=request.noise.micro if task is not None else 0,
+            least_micro=request.mechanism.pure_micro if task is not None else 0,
         )
         self._cancelled = threading.Event()
 
@@ -260,7 +294,7 @@ class Session(ABC):
             plan=plan,
         )
 
-    def _commit(
+    def _keep(
         self,
         charge: Charge,
         make: Callable[[], Result],
@@ -271,7 +305,7 @@ class Session(ABC):
         staged: Attempt | None = None,
         make_room: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Charge the units and keep what ``make`` returns; if that is lost, commit ``failed`` instead."""
+        """Charge the units and keep what ``make`` returns; if that is lost, keep ``failed`` instead."""
         try:
             self._check_cancelled()
         except CancelledError:

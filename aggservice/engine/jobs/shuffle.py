@@ -14,15 +14,14 @@ from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, 
 from aggservice.engine.jobs.batches import BatchSession
 from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
 from aggservice.engine.opening.coverage import APIS
-from aggservice.engine.opening.ldp_columns import LdpBatch
+from aggservice.engine.opening.judging import LdpBatch
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.output import AvroShards, Destination, ResultBound
 from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.release.statement import shuffle_statement_of
 from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle.plan import ShufflePlan, ShuffleRequest
-from aggservice.engine.shuffle.rows import ShuffledRows, random_order
-from aggservice.wire.avro.numbers import LONG_BYTES
+from aggservice.engine.shuffle import ShuffledRows, ShufflePlan, ShuffleRequest, random_order
+from aggservice.wire.avro.schemas import LONG_BYTES
 
 MOST_BYTES_IN_LEDGER = 240 << 20
 """The largest shuffle that the ledger keeps beside an entry. Larger ones are written to files."""
@@ -112,6 +111,5 @@ class ShuffleSession(BatchSession):
             return header, ShuffledRows(reports=reports[order])
 
         bound = ResultBound(rows=len(reports), row_bytes=reports.shape[1] + LONG_BYTES)
-        return self._charge_and_keep(
-            self._charge(plan, content), make, failed=replace(header, row_count=0), bound=bound
-        )
+        charge, failed = self._charge(plan, content), replace(header, row_count=0)
+        return self._keep(charge, make, units=self._take_units(), failed=failed, bound=bound)

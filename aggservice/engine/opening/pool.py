@@ -23,8 +23,7 @@ from typing import Any, Protocol
 
 from aggservice.engine.errors import EngineError, WorkerLostError
 from aggservice.engine.opening.histogram_columns import JudgedBatch
-from aggservice.engine.opening.judging import Opener, OpeningSpec
-from aggservice.engine.opening.ldp_columns import LdpBatch
+from aggservice.engine.opening.judging import LdpBatch, Opener, OpeningSpec
 from aggservice.engine.opening.shared_memory import Parcel, Slot, batch_from_arrays, batch_to_arrays
 from aggservice.wire import KeySet, ReportBatch
 

@@ -29,12 +29,11 @@ from aggservice.engine.release.result import (
     seal_totals,
 )
 from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle.plan import ShufflePlan
-from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.engine.shuffle import ShuffledRows, ShufflePlan
 from budget import BudgetError, BudgetExhaustedError, Check, Committed, JobKey, Ledger, Release, UnitSet
+from budget.answers import Remaining
 from budget.errors import JobConflictError, StagingError, StoreError
 from budget.files.staging import Attempt
-from budget.jobs import Remaining
 from budget.ledger import RESULT_MAX_BYTES
 from budget.release import REPORT_UNIT
 
@@ -168,7 +167,7 @@ class Charge:
                 return self._fail(problem, failed, paying)
             attempt = None
             try:
-                committed = self._commit(result, paying)
+                committed = self._write(result, paying)
             except StoreError as problem:
                 lost = problem
                 continue
@@ -213,7 +212,8 @@ class Charge:
             raise
         return attempt
 
-    def _commit(self, result: bytes | Attempt, paying: UnitSet) -> Committed:
+    def _write(self, result: bytes | Attempt, paying: UnitSet) -> Committed:
+        """Write the charge, its entry and its result into the ledger; the errors are the engine's."""
         release = self.release
         try:
             return self.ledger.commit(
@@ -228,16 +228,16 @@ class Charge:
         """Charge for a result that was lost. Returns only if the same request was already committed."""
         lost = isinstance(problem, OSError | ResultWriteError | BudgetError)
         code = ReturnCode.RESULT_WRITE_ERROR if lost else ReturnCode.INTERNAL_ERROR
-        committed = self._commit_failure(encode_failure(replace(failed, return_code=code)), paying)
+        result = encode_failure(replace(failed, return_code=code))
+        for _ in range(_TRIES - 1):
+            with suppress(StoreError):
+                committed = self._write(result, paying)
+                break
+        else:
+            committed = self._write(result, paying)
         if not committed.repeated:
             raise PaidFailureError(code) from problem
         return _receipted(self.ledger, committed, self.ledger.remaining(paying))
-
-    def _commit_failure(self, result: bytes, paying: UnitSet) -> Committed:
-        for _ in range(_TRIES - 1):
-            with suppress(StoreError):
-                return self._commit(result, paying)
-        return self._commit(result, paying)
 
     @staticmethod
     def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:

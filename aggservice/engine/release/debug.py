@@ -21,7 +21,7 @@ from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.tables.sums import SumColumns
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
-from budget.files.folders import move_new, new_file, open_below, opened_folder
+from budget.files.staging import move_new, new_file, open_below, opened_folder
 
 
 def debug_rows(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Rows:
@@ -35,7 +35,7 @@ def debug_rows(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Rows:
     annotations = np.where(unnoised > 0, IN_REPORTS, 0).astype(np.uint8)
     annotations[: sums.declared] |= IN_DOMAIN
     at = sums.declared
-    undeclared_noise = plan.discovered_noise if plan.discover else plan.declared_noise
+    undeclared_noise = plan.declared_noise if plan.discovery is None else plan.discovered_noise
     drawn = np.concatenate(
         (draws(noise, plan.declared_noise, high[:at], low[:at]), draws(noise, undeclared_noise, high[at:], low[at:]))
     )
@@ -46,7 +46,7 @@ def regular_rows(rows: Rows, plan: ReleasePlan) -> Rows:
     """Return the rows that a real run would have released with the same noise."""
     assert rows.annotations is not None
     declared = (rows.annotations & IN_DOMAIN) != 0
-    kept = declared | (rows.metrics > plan.threshold) if plan.discover else declared
+    kept = declared if plan.discovery is None else declared | (rows.metrics > plan.threshold)
     return Rows(high=rows.high[kept], low=rows.low[kept], metrics=rows.metrics[kept])
 
 

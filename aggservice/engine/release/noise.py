@@ -17,18 +17,10 @@ from aggservice.engine.errors import InvalidJobError
 from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.sums import SumColumns
-from aggservice.mechanisms import (
-    Bits,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    ParameterError,
-    TruncatedDiscreteLaplace,
-    discovery_threshold,
-)
+from aggservice.mechanisms import Bits, NoiseLaw, ParameterError
 from aggservice.wire import Api
-from budget import Delta, Epsilon, GaussianNoise, LaplaceDiscovery, LaplaceNoise, Rho, Sensitivity, Terms
+from budget import DiscoveryRule, LaplaceNoise, Mechanism, Sensitivity, Terms
 from budget.errors import TermsError
-from budget.release import Mechanism, OneUseNoise
 
 _LARGEST, _SMALLEST = (1 << 63) - 1, -(1 << 63)
 _CHUNK = 1 << 20
@@ -37,7 +29,7 @@ _CHUNK = 1 << 20
 class NoiseSource(Protocol):
     """Where noise comes from."""
 
-    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+    def draw(self, noise: NoiseLaw, size: int) -> NDArray[np.int64]:
         """Return ``size`` independent draws of ``noise``."""
 
 
@@ -45,11 +37,8 @@ class NoiseSource(Protocol):
 class KeyedNoise(Protocol):
     """Noise that depends on the key, so that engines that divide keys differently draw the same noise. For tests."""
 
-    def draw_for(self, noise: Noise, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
+    def draw_for(self, noise: NoiseLaw, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Return one draw of ``noise`` per key."""
-
-
-Noise = DiscreteLaplace | TruncatedDiscreteLaplace | DiscreteGaussian
 
 
 class ExactNoise:
@@ -58,85 +47,67 @@ class ExactNoise:
     def __init__(self, bits: Bits) -> None:
         self._bits = bits
 
-    def draw(self, noise: Noise, size: int) -> NDArray[np.int64]:
+    def draw(self, noise: NoiseLaw, size: int) -> NDArray[np.int64]:
         return noise.sample(self._bits, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasePlan:
-    """How a job's sums become a summary, what that costs each unit, and the APIs it covers (``coverage``)."""
+    """How a job's sums become a summary, what that costs each unit, and the APIs it covers (``coverage``).
 
-    noise: Epsilon | Rho
-    delta: Delta
-    others: Epsilon | None
+    ``mechanism`` makes the noise of all sums; ``others`` that of the total over keys that are left out, if the job asks
+    for that total.
+    """
+
+    mechanism: Mechanism
     sensitivity: Sensitivity
-    discover: bool
+    others: LaplaceNoise | None = None
     covers: Mapping[Api, int] = field(default_factory=dict)
     task: AttributionTask | None = None
 
     @classmethod
     def of(cls, request: JobRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
         """Return the plan of a request over these APIs, with the bounds of the request's task or else of the ledger."""
-        if request.task is not None:
-            moves = request.task.sensitivity
-            return cls(
-                noise=request.noise,
-                delta=Delta(atto=0),
-                others=None,
-                sensitivity=Sensitivity(l1=moves, l0=moves),
-                discover=False,
-                covers={Api.W3C_ATTRIBUTION: 1},
-                task=request.task,
-            )
+        task = request.task
+        if task is not None:
+            bounds = Sensitivity(l1=task.sensitivity, l0=task.sensitivity)
+            return cls(mechanism=request.released, sensitivity=bounds, covers={Api.W3C_ATTRIBUTION: 1}, task=task)
         try:
             sensitivity = terms.sensitivity({api.value: times for api, times in covers.items()})
         except TermsError as problem:
             raise InvalidJobError(str(problem)) from problem
-        return cls(
-            noise=request.noise,
-            delta=request.discovery.delta if request.discovery else Delta(atto=0),
-            others=request.others,
-            sensitivity=sensitivity,
-            discover=request.discovery is not None,
-            covers=covers,
-        )
+        return cls(mechanism=request.released, sensitivity=sensitivity, others=request.others, covers=covers)
+
+    @property
+    def discovery(self) -> DiscoveryRule | None:
+        """The mechanism, if it discovers keys."""
+        return self.mechanism if isinstance(self.mechanism, DiscoveryRule) else None
 
     @property
     def threshold(self) -> int:
         """The threshold τ of key discovery; 0 if the job does not discover keys."""
-        if not self.discover or isinstance(self.noise, Rho):
-            return 0
-        bounds = self.sensitivity
-        return discovery_threshold(
-            epsilon_micro=self.noise.micro, delta_atto=self.delta.atto, l0=bounds.l0, l1=bounds.l1
-        )
+        return 0 if self.discovery is None else self.discovery.threshold(self.sensitivity)
 
     @property
-    def declared_noise(self) -> Noise:
+    def declared_noise(self) -> NoiseLaw:
         """The noise of declared keys. It is never truncated, even if the job also discovers keys."""
-        if isinstance(self.noise, Rho):
-            try:
-                return DiscreteGaussian.for_zcdp(rho_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
-            except ParameterError as problem:
-                text = f"rho {self.noise} cannot be used with Λ₁ = {self.sensitivity.l1}: {problem}"
-                raise InvalidJobError(text) from problem
-        return DiscreteLaplace(epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1)
+        try:
+            return self.mechanism.noise(self.sensitivity)
+        except ParameterError as problem:
+            amount = " ".join(f"{name} {text}" for name, text in self.mechanism.to_plain().items() if name != "name")
+            raise InvalidJobError(f"{amount} cannot be used with Λ₁ = {self.sensitivity.l1}: {problem}") from problem
 
     @property
-    def discovered_noise(self) -> TruncatedDiscreteLaplace:
-        """The noise of discovered keys, truncated at τ."""
-        if isinstance(self.noise, Rho) or not self.discover:
+    def discovered_noise(self) -> NoiseLaw:
+        """The noise of discovered keys."""
+        if self.discovery is None:
             raise InvalidJobError("the job does not ask for key discovery: set key_discovery")
-        return TruncatedDiscreteLaplace(
-            epsilon_micro=self.noise.micro, sensitivity=self.sensitivity.l1, tau=self.threshold
-        )
+        return self.discovery.discovered_noise(self.sensitivity)
 
     @property
-    def others_noise(self) -> DiscreteLaplace | None:
+    def others_noise(self) -> NoiseLaw | None:
         """The noise of the total over keys that are left out; None if the job does not ask for that total."""
-        if self.others is None:
-            return None
-        return DiscreteLaplace(epsilon_micro=self.others.micro, sensitivity=self.sensitivity.l1)
+        return None if self.others is None else self.others.noise(self.sensitivity)
 
     def parameters(self) -> dict[str, str]:
         """Return the parameters that are logged for auditors besides the mechanisms."""
@@ -145,16 +116,7 @@ class ReleasePlan:
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Return the mechanisms that the ledger charges for."""
-        first: Mechanism
-        if isinstance(self.noise, Rho):
-            first = GaussianNoise(rho=self.noise)
-        elif self.task is not None:
-            first = OneUseNoise(epsilon=self.noise, max_value=self.task.max_value)
-        elif self.discover:
-            first = LaplaceDiscovery(epsilon=self.noise, delta=self.delta)
-        else:
-            first = LaplaceNoise(epsilon=self.noise)
-        return (first,) if self.others is None else (first, LaplaceNoise(epsilon=self.others))
+        return (self.mechanism,) if self.others is None else (self.mechanism, self.others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +147,7 @@ def release(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Summary:
     declared, found = sums.split()
     undeclared = noisy_total(sums.outside + int(found.sums.sum()), plan, noise)
     add_declared_noise(declared, plan, noise)
-    if not plan.discover:
+    if plan.discovery is None:
         high, low, metrics = declared.high, declared.low, declared.sums
         return Summary(high=high, low=low, metrics=metrics, others=undeclared, undeclared=undeclared)
     kept = discovered(found, plan, noise)
@@ -220,7 +182,7 @@ def discovered(found: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> NDAr
     return kept[np.lexsort((found.low[kept], found.high[kept]))]
 
 
-def draws(source: NoiseSource, noise: Noise, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
+def draws(source: NoiseSource, noise: NoiseLaw, high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return one draw per key."""
     return source.draw_for(noise, high, low) if isinstance(source, KeyedNoise) else source.draw(noise, high.size)
 
@@ -230,7 +192,7 @@ def _clamped(value: int) -> int:
     return min(max(value, _SMALLEST), _LARGEST)
 
 
-def _add_noise(keys: SumColumns, noise: Noise, source: NoiseSource) -> None:
+def _add_noise(keys: SumColumns, noise: NoiseLaw, source: NoiseSource) -> None:
     """Add a draw to each sum, piece by piece; a noisy sum above 2⁶³ - 1 becomes 2⁶³ - 1, without an error."""
     for start in range(0, keys.sums.size, _CHUNK):
         chosen = slice(start, start + _CHUNK)

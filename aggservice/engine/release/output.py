@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 
 from aggservice.engine.errors import ResultWriteError
 from aggservice.engine.release.result import ResultHeader, Rows, sealed_rows
-from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.engine.shuffle import ShuffledRows
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.shards import shard_name
 from aggservice.wire.avro.shuffled import write_shuffled

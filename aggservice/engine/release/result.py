@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from aggservice.engine.errors import EngineError, ReturnCode
 from aggservice.engine.release.statement import Statement
-from aggservice.engine.shuffle.rows import SHUFFLED_MAGIC, ShuffledRows
+from aggservice.engine.shuffle import SHUFFLED_MAGIC, ShuffledRows
 from aggservice.wire.hpke.summaries import STREAM_NAME, SealedKind, SummarySealer, histogram_columns
 
 _MAGIC, _FAILED_MAGIC = b"aggr1\n", b"aggf1\n"

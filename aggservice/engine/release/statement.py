@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import Decimal
 from typing import Any
 
 from aggservice.engine.opening.coverage import PROTECTED, PrivacyUnit
-from aggservice.engine.release.noise import Noise, ReleasePlan
-from aggservice.engine.shuffle.plan import ShufflePlan
-from aggservice.engine.shuffle.statement import ShuffleStatement, shuffle_part, shuffle_words
-from budget import Filter, Rho
+from aggservice.engine.release.noise import ReleasePlan
+from aggservice.engine.shuffle import ShufflePlan, ShuffleStatement, shuffle_part, shuffle_words
+from aggservice.mechanisms import NoiseLaw
+from budget import Delta, Filter
 from budget.filters import spend_to_plain
 
 
@@ -60,16 +60,13 @@ def statement_of(
     The interval is that of a declared key; a discovered key's noise is truncated and its interval no wider.
     """
     deviation = standard_deviation(plan.declared_noise)
-    gaussian = isinstance(plan.noise, Rho)
-    mechanism = "discrete_gaussian" if gaussian else "discrete_laplace"
-    if plan.discover:
-        mechanism = "truncated_discrete_laplace"
+    plain = plan.mechanism.to_plain()
     statement = Statement(
-        mechanism=mechanism,
-        epsilon="" if gaussian else str(plan.noise),
-        rho=str(plan.noise) if gaussian else "",
-        delta=str(plan.delta),
-        others_epsilon="" if plan.others is None else str(plan.others),
+        mechanism=plan.mechanism.noise_name or plan.mechanism.name,
+        epsilon=plain.get("epsilon", ""),
+        rho=plain.get("rho", ""),
+        delta=str(Delta(atto=plan.mechanism.delta_atto)),
+        others_epsilon="" if plan.others is None else str(plan.others.epsilon),
         l1=plan.sensitivity.l1,
         l0=plan.sensitivity.l0,
         threshold=plan.threshold,
@@ -80,12 +77,10 @@ def statement_of(
         private=private and not debug_run,
         text="",
     )
-    plain = statement.to_plain()
-    words = _words(statement, debug_run=debug_run, private=private, one_use=plan.task is not None)
+    words = _words(plan, statement, debug_run=debug_run, private=private)
     protects = [] if debug_run else [PROTECTED[api].sentence(api) for api in plan.covers]
     holds = [] if debug_run or not private else [_promise(chosen, one_use=plan.task is not None)]
-    plain["text"] = " ".join([words, *protects, *holds])
-    return Statement.from_plain(plain)
+    return replace(statement, text=" ".join([words, *protects, *holds]))
 
 
 def shuffle_statement_of(plan: ShufflePlan, *, private: bool) -> Statement:
@@ -110,7 +105,7 @@ def shuffle_statement_of(plan: ShufflePlan, *, private: bool) -> Statement:
     )
 
 
-def standard_deviation(noise: Noise) -> str:
+def standard_deviation(noise: NoiseLaw) -> str:
     """Return the standard deviation of the noise, rounded to six digits."""
     variance = noise.variance()
     value = Decimal(float(variance)).sqrt()
@@ -126,31 +121,28 @@ def _promise(chosen: Filter, *, one_use: bool) -> str:
     if one_use:
         return f"Assumed: devices keep their budgets, {assumed}. A person with several browsers has several budgets."
     limits = spend_to_plain(chosen.limit, chosen.loss_name)
-    total = "ε*" if chosen.loss_name == "epsilon" else "ρ*"
     return (
         "All that this ledger ever releases about such a unit, to callers who choose each query by earlier answers, "
-        f"is private within {total} = {limits[chosen.loss_name]}, δ* = {limits['delta']}. Assumed: clients keep the "
-        f"stated bounds, {assumed}. A person who is several such units is protected for each, not for all together."
+        f"is private within {chosen.sign}* = {limits[chosen.loss_name]}, δ* = {limits['delta']}. Assumed: clients keep "
+        f"the stated bounds, {assumed}. A person who is several such units is protected for each, not for all together."
     )
 
 
-def _words(statement: Statement, *, debug_run: bool, private: bool, one_use: bool) -> str:
+def _words(plan: ReleasePlan, statement: Statement, *, debug_run: bool, private: bool) -> str:
     if debug_run:
         return (
             "Debug run: true values stand beside noisy ones, and nothing was charged. This protects nobody; only "
             "reports that browsers marked for debugging were read."
         )
-    amount = f"ε = {statement.epsilon}" if statement.epsilon else f"ρ = {statement.rho} (zCDP)"
     unit = "report" if statement.privacy_unit == PrivacyUnit.REPORT else "shared ID and hour"
     parts = [
-        f"Each {unit} paid {amount}"
-        + (f", δ = {statement.delta}" if statement.threshold else "")
+        f"Each {unit} paid {plan.mechanism.words}"
         + (f" and ε = {statement.others_epsilon} for the others total" if statement.others_epsilon else "")
         + ".",
         f"Noise: {statement.mechanism.replace('_', ' ')}, "
         + (
             f"for reports that move the sums by at most 2 · maxValue = {statement.l1} and can be used once; "
-            if one_use
+            if plan.task is not None
             else f"for clients that contribute at most Λ₁ = {statement.l1} in at most Λ₀ = {statement.l0} "
             "contributions; "
         )

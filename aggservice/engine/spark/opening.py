@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aggservice.engine.errors import EngineError
 from aggservice.engine.jobs.batches import pieces
-from aggservice.engine.jobs.files import read_domain_file, read_report_file
+from aggservice.engine.jobs.session import read_domain_file, read_report_file
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import Opener
 from aggservice.engine.spark.blobs import (

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.engine.jobs.files import InputFile
+from aggservice.engine.jobs.session import InputFile
 from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan

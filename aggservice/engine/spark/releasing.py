@@ -41,7 +41,7 @@ def release_part(plan: SummingPlan, partition: int, blobs: Iterable[tuple[int, B
     declared_keys, others = sums.split()
     undeclared = sums.outside + int(others.sums.sum()) if plan.release.others is not None else 0
     add_declared_noise(declared_keys, plan.release, noise)
-    kept = discovered(others, plan.release, noise) if plan.release.discover else np.empty(0, dtype=np.int64)
+    kept = np.empty(0, dtype=np.int64) if plan.release.discovery is None else discovered(others, plan.release, noise)
     metrics = others.sums[kept]
     yield PartReceipt(
         partition=partition,

@@ -7,24 +7,24 @@ only output is receipts; the files that they name are charged for, and no other 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.errors import CancelledError, EngineError, InputReadError, ResultWriteError
-from aggservice.engine.jobs.files import InputFile
-from aggservice.engine.jobs.histogram_checks import (
+from aggservice.engine.jobs.histogram import (
     check_batch_size,
     check_declarable,
     check_declared,
     check_priced,
     check_releasable,
 )
-from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
+from aggservice.engine.jobs.session import EngineParts, InputFile, Outcome, Scope, Session
 from aggservice.engine.opening.coverage import Coverage, PrivacyUnit
 from aggservice.engine.release.charging import Charge, stage_for
 from aggservice.engine.release.noise import noisy_total, others_of
@@ -32,9 +32,8 @@ from aggservice.engine.release.output import AvroShards, ResultBound
 from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.request import JobRequest
 from aggservice.engine.spark.blobs import IdReceipt, PartReceipt, joint_fingerprint
-from aggservice.engine.spark.cluster import Cluster
+from aggservice.engine.spark.cluster import Cluster, guarded
 from aggservice.engine.spark.comparing import SortedRun, compare_ids, join_runs, mapped_units, merge_range, ranges_of
-from aggservice.engine.spark.exchange import Exchange
 from aggservice.engine.spark.opening import domain_split, open_split, repeated_split
 from aggservice.engine.spark.parts import PART_ROW_BYTES, SHARD, PartRows
 from aggservice.engine.spark.plan import DOMAIN_ROW_BYTES, OpeningPlan, Partitions, Split, SummingPlan, TaskKeys, splits
@@ -48,6 +47,51 @@ from aggservice.wire.errors import KeySetError
 from budget import JobKey, UnitSet
 from budget.errors import StagingError
 from budget.files.staging import Attempt
+
+T = TypeVar("T")
+
+
+def same_partition(target: int) -> int:
+    """Return ``target``, the number of a partition. Spark compares divisions by this function, so all must use it."""
+    return target
+
+
+class Exchange:
+    """Runs the tasks of one job, which can be cancelled without those of other jobs."""
+
+    def __init__(self, cluster: Cluster, group: str, partitions: int) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._partitions = partitions
+        self._context = cluster.context()
+        self._sources: list[Any] = []
+
+    def add(self, work: Callable[[Any], Iterable[Any]], items: Sequence[Any]) -> None:
+        """Add what ``work`` yields for each item, as (partition, blob); tasks run when the blobs are first read."""
+        rdd = self._context.parallelize(items, max(1, len(items)))
+        blobs = rdd.mapPartitionsWithIndex(guarded(lambda _, mine: (blob for item in mine for blob in work(item))))
+        self._sources.append(blobs.partitionBy(self._partitions, same_partition))
+
+    def read(self, work: Callable[[int, Iterable[Any]], Iterator[T]], partitions: range) -> list[T]:
+        """Run ``work`` over the blobs of each of some partitions, in the order in which their sources were added."""
+        blobs = self._sources[0]
+        for source in self._sources[1:]:
+            blobs = blobs.union(source)
+        assert blobs.getNumPartitions() == self._partitions
+        return self._cluster.run(self._group, blobs, work, partitions)
+
+    def each(self, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
+        """Run ``work`` for each item, in one task per item; return the results in order."""
+        rdd = self._context.parallelize(items, len(items))
+        return self._cluster.run(self._group, rdd, lambda _, mine: (work(item) for item in mine), range(len(items)))
+
+    def forget(self) -> None:
+        """Remove the blobs of this job, which are cleartext."""
+        from py4j.protocol import Py4JError
+
+        for source in self._sources:
+            with suppress(Py4JError, OSError):  # a context that stopped has removed it
+                source._jrdd.rdd().cleanShuffleDependencies(False)
 
 
 class ClusterSession(Session):
@@ -222,7 +266,7 @@ class ClusterSession(Session):
             return replace(header, row_count=len(rows), others=others, undeclared=undeclared), rows
 
         make_room = partial(remove_written, plan.scratch, PART, SHARD)
-        return self._commit(charge, make, units=units, failed=header, bound=bound, staged=staged, make_room=make_room)
+        return self._keep(charge, make, units=units, failed=header, bound=bound, staged=staged, make_room=make_room)
 
     def _stage(self, charge: Charge, bound: ResultBound, units: int) -> Attempt:
         """Begin the attempt that is charged for, with room for parts and shards of all rows that there can be.

@@ -6,12 +6,26 @@ doubled, it is sorted and repetitions are removed, so that it grows with the num
 
 from __future__ import annotations
 
+import math
+import mmap
+
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from aggservice.engine.tables.mapped import mapped_zeros
 from aggservice.wire import UNIT_BYTES
+
+
+def mapped_zeros(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
+    """Return an array of zeros over pages that are taken when first written to and freed with the array."""
+    sizes = (shape,) if isinstance(shape, int) else shape
+    kind = np.dtype(dtype)
+    count = math.prod(sizes)
+    if count == 0:
+        return np.zeros(sizes, dtype=kind)
+    memory = mmap.mmap(-1, count * kind.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(memory, dtype=kind, count=count).reshape(sizes)
+
 
 _CHUNK_UNITS = 1 << 15
 _SMALL = 24

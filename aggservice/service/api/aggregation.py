@@ -20,7 +20,7 @@ from aggservice.engine import (
 )
 from aggservice.engine.release.charging import find_result
 from aggservice.engine.request import check_job_id
-from aggservice.engine.shuffle.rows import ShuffledRows
+from aggservice.engine.shuffle import ShuffledRows
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.rpc.v1 import common_pb2
@@ -31,8 +31,8 @@ from aggservice.service.config.settings import Limits
 from aggservice.service.errors import ProtocolError, StalledError
 from aggservice.service.jobs.book import JobRecord
 from aggservice.service.jobs.desk import JobDesk
+from aggservice.service.jobs.dispatch import JobRunner, scope_of
 from aggservice.service.jobs.ends import IN_PROGRESS
-from aggservice.service.jobs.runner import JobRunner, scope_of
 from aggservice.service.messages import (
     ROWS_PER_MESSAGE,
     ContentDigest,

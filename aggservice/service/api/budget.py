@@ -10,20 +10,20 @@ from aggservice.engine import Engine, InvalidJobError, JobRequest, ReleasePlan
 from aggservice.engine.opening.coverage import privacy_units
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.request import parse_filtering_ids
-from aggservice.engine.shuffle.plan import ShufflePlan
+from aggservice.engine.shuffle import ShufflePlan
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.api.gate import current_caller
 from aggservice.service.config.callers import Caller, Role
 from aggservice.service.errors import ForbiddenError
-from aggservice.service.jobs.runner import JobRunner
+from aggservice.service.jobs.dispatch import JobRunner
 from aggservice.service.messages import amount, page_size, request_of, shared_info_batch, timestamp
 from aggservice.wire import UNIT_BYTES, ReportStatus, parse_shared_info_batch, report_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from budget import Check, Receipt, Spend, verify_store
+from budget.answers import Shortfall
 from budget.errors import FormatError
-from budget.explain import Shortfall
 from budget.log.entries import Genesis, RecoveryEntry, ReleaseEntry
 from budget.log.history import EntryQuery, ListedEntry, find_page
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from aggservice.files.settings import Known, choices, setting, text, texts
+from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits, Clock
 from aggservice.service.errors import ConfigError, ForbiddenError, UnauthenticatedError
+from aggservice.wire import is_reporting_origin
 from aggservice.wire.origins import site_of
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
@@ -48,19 +51,82 @@ class Token:
             raise ConfigError("a token is not 64 hex digits of SHA-256: make one with 'aggservice serve --new-token'")
 
 
+def check_origin(section: Section, key: str, origin: str) -> None:
+    """Refuse what no report can carry as its origin, because a right to it would have no effect."""
+    if not is_reporting_origin(origin):
+        section.refuse(key, f"has {origin!r}, which is not an origin", "Write an origin such as https://adtech.example")
+
+
+def check_site(section: Section, key: str, site: str) -> None:
+    """Refuse what ``site_of`` returns for no origin."""
+    if site_of(site) != site:
+        section.refuse(key, f"has {site!r}, which is not a site", "Write a site such as https://adtech.example")
+
+
+def _checked(check: Callable[[Section, str, str], None]) -> Callable[[Section, str, Known], frozenset[str]]:
+    def read(section: Section, key: str, known: Known) -> frozenset[str]:
+        found = section.texts(key, any_list=True)
+        for one in found:
+            check(section, key, one)
+        return frozenset(found)
+
+    return read
+
+
+def _tokens(section: Section, key: str, known: Known) -> tuple[Token, ...]:
+    tokens = []
+    for one in section.sections(key):
+        tokens.append(Token(digest=one.text("sha256"), expires_ms=one.time_ms("expires")))
+        one.done()
+    return tuple(tokens)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
     """A caller and their rights. ``origins`` and ``sites`` are those whose reports they own; None for both means every
     origin, which only an embedded or loopback service without callers grants.
     """
 
-    name: str
-    roles: frozenset[Role]
-    origins: frozenset[str] | None = frozenset()
-    sites: frozenset[str] | None = frozenset()
-    tokens: tuple[Token, ...] = ()
-    certificates: frozenset[str] = frozenset()
-    folder: str = ""
+    name: str = text("1 to 64 lower-case letters, digits, `.`, `_` and `-`", example="adtech")
+    roles: frozenset[Role] = choices(
+        "what the caller may do, at least one",
+        tuple(Role),
+        any_list=True,
+        convert=lambda names: frozenset(map(Role, names)),
+        default=lambda known: frozenset(),
+    )
+    origins: frozenset[str] | None = setting(
+        "origins whose reports the caller owns",
+        read=_checked(check_origin),
+        allowed="list of https origins",
+        key="reporting_origins",
+        default=frozenset(),
+        shown="none",
+    )
+    sites: frozenset[str] | None = setting(
+        "sites whose reports the caller owns",
+        read=_checked(check_site),
+        allowed="list of sites",
+        key="reporting_sites",
+        default=frozenset(),
+        shown="none",
+    )
+    tokens: tuple[Token, ...] = setting(
+        "bearer tokens: `sha256` from `aggservice serve --new-token`, and `expires`, a date and time",
+        read=_tokens,
+        allowed="tables",
+        default=(),
+    )
+    certificates: frozenset[str] = texts(
+        "names in client certificates, for `listen_mtls`",
+        any_list=True,
+        convert=frozenset,
+        default=frozenset(),
+        shown="none",
+    )
+    folder: str = text(
+        "the caller's folder below each root of files", default=lambda known: known.name, shown="`name`", factory=str
+    )
 
     def __post_init__(self) -> None:
         if _NAME.fullmatch(self.name) is None:

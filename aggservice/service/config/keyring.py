@@ -12,8 +12,7 @@ from aggservice.mechanisms import Bits, Clock
 from aggservice.service.errors import NoKeysError
 from aggservice.wire import KeySet, PublicKeySet, read_key_set, write_key_set
 from aggservice.wire.errors import KeySetError
-from aggservice.wire.hpke.key_files import sole_writer
-from aggservice.wire.hpke.key_sets import KeyAccount
+from aggservice.wire.hpke.key_sets import KeyAccount, sole_writer
 from budget import Store
 from budget.errors import LedgerRewoundError
 from budget.witness import SeenLog, check_same, check_seen, seen_in

@@ -6,20 +6,32 @@ import ipaddress
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
 from aggservice.engine.opening.coverage import BOUNDED_APIS
 from aggservice.engine.spark.settings import SparkSettings
+from aggservice.files.settings import (
+    REQUIRED,
+    Known,
+    choice,
+    flag,
+    path,
+    read_settings,
+    setting,
+    table,
+    tables,
+    text,
+    whole,
+)
 from aggservice.files.toml import FileError, Section, read_text, read_toml
-from aggservice.service.config.callers import Caller, Role, Token
+from aggservice.service.config.callers import Caller, check_origin, check_site
 from aggservice.service.errors import ConfigError
-from aggservice.wire import Api, is_reporting_origin
+from aggservice.wire import Api
 from aggservice.wire.errors import KeySetError
-from aggservice.wire.origins import site_of
-from aggservice.wire.report.registry_keys import RegistryKey
-from budget import BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms, ZcdpFilter
+from aggservice.wire.report.registry import RegistryKey
+from budget import FILTERS, BudgetError, EpsilonDeltaFilter, Filter, Sensitivity, Terms
 from budget.files.staging import CALLER_BYTES
 
 DAY_MS = 86_400_000
@@ -40,29 +52,58 @@ class ConfigFileError(FileError, ConfigError):
 class TlsFiles:
     """The files of the certificate, its private key, and the authority of client certificates."""
 
-    certificate: Path
-    private_key: Path
-    client_authority: Path | None = None
+    certificate: Path = path("the service's certificate, in PEM", needs="give certificate and private_key together")
+    private_key: Path = path(
+        "its key, which only its owner may read", needs="give certificate and private_key together"
+    )
+    client_authority: Path | None = path("who signs client certificates, for `listen_mtls`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Limits of a service: running and queued jobs, bytes per message, seconds that a stream may stall, and more."""
 
-    jobs: int = 4
-    jobs_per_caller: int | None = None
-    waiting: int = 1000
-    message_bytes: int = 4 << 20
-    stall_s: int = 60
-    finished_kept: int = 1_000
-    processes: int = 2
-    domain_keys: int = 200_000_000
-    units: int = 200_000_000
-    max_report_age_ms: int = 90 * DAY_MS
-    w3c_minimum_batch: int = 20
-    lease_s: int = 30
-    attempts: int = 5
-    staged_bytes_per_caller: int = CALLER_BYTES
+    jobs: int = whole("jobs that run at the same time", default=4, least=1, most=1000)
+    jobs_per_caller: int | None = whole(
+        "of those, for one caller; 0 is the default: all, or all but one if there are several callers",
+        default=None,
+        shown="0",
+        least=0,
+        most=1000,
+        convert=lambda count: count or None,
+    )
+    waiting: int = whole(
+        "jobs in the queue, and streams that wait; further ones are refused", default=1000, least=0, most=1_000_000
+    )
+    message_bytes: int = whole("bytes of a gRPC message", default=4 << 20, least=1 << 16, most=64 << 20)
+    stall_s: int = whole("seconds that a stream may neither send nor read", default=60, least=1, most=86_400)
+    finished_kept: int = whole(
+        "finished streams that GetJob remembers beside those in the ledger", default=1_000, least=1, most=10_000_000
+    )
+    processes: int = whole(
+        "worker processes that open reports; 0 uses the service's own threads", default=2, least=0, most=1024
+    )
+    domain_keys: int = whole("keys of a domain", default=200_000_000, least=1, most=2_000_000_000)
+    units: int = whole("privacy units of a job", default=200_000_000, least=1, most=2_000_000_000)
+    max_report_age_ms: int = whole(
+        "days after which a report is refused",
+        key="max_report_age_days",
+        default=90 * DAY_MS,
+        shown="90",
+        least=1,
+        most=36_500,
+        convert=lambda days: days * DAY_MS,
+    )
+    w3c_minimum_batch: int = whole("reports that a W3C job needs", default=20, least=1, most=1 << 31)
+    lease_s: int = whole(
+        "seconds without a sign of life until another service takes over a job", default=30, least=1, most=3600
+    )
+    attempts: int = whole(
+        "how often a job is taken up before it fails with RETRIES_EXHAUSTED", default=5, least=1, most=1000
+    )
+    staged_bytes_per_caller: int = whole(
+        "bytes of a caller's results that are not published yet", default=CALLER_BYTES, least=1 << 20, most=1 << 50
+    )
 
     @property
     def poll_s(self) -> float:
@@ -76,6 +117,142 @@ class Limits:
         return self.jobs if callers <= 1 else max(1, self.jobs - 1)
 
 
+def _root(section: Section, key: str, known: Known) -> Path | str:
+    """Read a root of jobs over files: a folder, by path or as file://, or the URL of a prefix in object storage."""
+    given = section.text(key)
+    if "://" not in given:
+        return section.path_to(key) or section.folder
+    if given.startswith("file:///"):
+        return Path(given.removeprefix("file://"))
+    if not given.startswith(REMOTE_SCHEMES) or not given.partition("://")[2].strip("/"):
+        section.refuse(
+            key, f"is {given!r}, which is not a folder", "Write a folder, or a URL such as s3://bucket/folder"
+        )
+    return given.rstrip("/")
+
+
+def _hosts(section: Section, key: str, known: Known) -> tuple[str, ...]:
+    """Read names for the Host header, without scheme and port."""
+    found = section.texts(key, any_list=True)
+    for name in found:
+        if _HOST_NAME.fullmatch(name) is None:
+            section.refuse(key, f"has {name!r}, which is not a host name", "Write a name such as service.example")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerTable:
+    """``[ledger]`` of the file: where the ledger is, its filter and its totals."""
+
+    store: str = choice("`memory` forgets everything at the end", ("memory", "sqlite", "postgres"), default="sqlite")
+    file: Path | None = path("the file of a SQLite ledger", key="path", shown="`ledger.sqlite` in `state`")
+    dsn_file: Path | None = path("a file with the DSN of PostgreSQL that only its owner can read; `postgres` needs it")
+    filter: str = choice(
+        "how losses add up; fixed once the ledger exists",
+        lambda known: FILTERS.names,
+        default=EpsilonDeltaFilter.name,
+        allowed=", ".join(f"`{name}`" for name in FILTERS),
+    )
+    uses: int | None = whole(
+        "how many jobs a unit may be in; 0 sets no bound",
+        default=None,
+        shown="0",
+        least=0,
+        most=(1 << 32) - 2,
+        convert=lambda count: count or None,
+    )
+    delta: str = text("total δ of a privacy unit", default="0.00001", allowed="decimal text")
+    epsilon: str = text(
+        "total ε of a privacy unit, for `epsilon-delta`",
+        default="64",
+        allowed="decimal text",
+        when=lambda known: FILTERS[known.filter].loss_name == "epsilon",
+    )
+    rho: str = text(
+        "total ρ of a privacy unit, for `zcdp`, which needs it",
+        default=lambda known: REQUIRED if FILTERS[known.filter].loss_name == "rho" else "",
+        allowed="decimal text",
+        example="2",
+        when=lambda known: FILTERS[known.filter].loss_name == "rho",
+    )
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse PostgreSQL without its DSN."""
+        if self.store == "postgres" and self.dsn_file is None:
+            section.missing("dsn_file", 'Write dsn_file = "…": a file with the DSN that only its owner can read')
+
+    def built(self) -> Filter:
+        """Return the filter of a new ledger."""
+        chosen = FILTERS[self.filter]
+        return chosen.of_texts(getattr(self, chosen.loss_name), self.delta, self.uses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundsTable:
+    """``[sensitivity.API]`` of the file: what clients of this API enforce per privacy unit."""
+
+    l1: int = whole("Λ₁: the most that one unit contributes in all", default=65_536, least=1, most=1 << 32)
+    l0: int = whole(
+        "Λ₀: the most contributions of one unit, at most `l1`",
+        default=lambda known: known.l1,
+        shown="`l1`",
+        least=1,
+        most=lambda known: known.l1,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistryTable:
+    """``[[shuffle.registry_keys]]`` of the file: the public key of a device registry, for one origin or one site."""
+
+    origin: str | None = text("whose reports its tokens vouch for; give this or `site`", default=None)
+    site: str | None = text("the same for a whole site", default=None)
+    public_key: Path = path("a file with the registry's public key", needs="a file with the registry's public key")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldersTable:
+    """``[folders]`` of the file: the roots of jobs over files, each with a folder per caller."""
+
+    input: Path | str | None = setting(
+        "where reports are: a folder, or a URL such as `s3://bucket/reports`",
+        read=_root,
+        allowed="path or URL",
+        default=None,
+    )
+    output: Path | str | None = setting(
+        "where summaries go, in the same form", read=_root, allowed="path or URL", default=None
+    )
+
+
+def _spark_options(section: Section, key: str, known: Known) -> dict[str, str]:
+    options = section.section(key)
+    for name, value in options.values.items():
+        if not (name.startswith("spark.") and isinstance(value, str)):
+            options.refuse(name, f"is {value!r}", 'Write a setting of Spark, such as "spark.executor.memory" = "4g"')
+    return dict(options.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkTable:
+    """``[spark]`` of the file: the cluster that ``engine = "spark"`` uses."""
+
+    master: str = text("the cluster, such as `spark://host:7077`", example="spark://host:7077")
+    options: Mapping[str, str] = setting(
+        'any of Spark\'s own settings, such as `"spark.executor.memory" = "4g"`',
+        read=_spark_options,
+        allowed="table of texts",
+        key="settings",
+        default=lambda known: {},
+        shown="none",
+    )
+    least_input_bytes: int = whole("smaller jobs run on this machine", default=0, least=0, most=1 << 62)
+    partition_rows: int = whole("keys or units of a task", default=2_000_000, least=1000, most=1 << 28)
+    partition_bytes: int = whole(
+        "bytes of report files whose ids a task compares", default=512 << 20, least=1 << 20, most=1 << 40
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
     """Everything that a service needs to start. ``ledger`` is memory, sqlite or postgres (with a DSN file).
@@ -85,25 +262,39 @@ class ServiceConfig:
     ``http_hosts`` are names, besides those of loopback, that the Host header of an HTTP request may have.
     """
 
-    state: Path
-    listen: str = "127.0.0.1:50051"
-    listen_mtls: str | None = None
-    http_listen: str | None = None
-    http_hosts: tuple[str, ...] = ()
-    tls: TlsFiles | None = None
-    keys: Path | None = None
+    state: Path = path(
+        "a folder of the service's own: ledger, keys, signing key, staged results",
+        needs="a folder of the service's own, for its ledger, keys and staged results",
+    )
+    listen: str = text("the address of gRPC; any but loopback needs [tls] and [[callers]]", default="127.0.0.1:50051")
+    listen_mtls: str | None = text("gRPC that demands a client certificate", default=None)
+    http_listen: str | None = text("HTTP for public keys, metrics, createJob and getJob", default=None)
+    http_hosts: tuple[str, ...] = setting(
+        "names in the Host header to answer under, besides those of loopback",
+        read=_hosts,
+        allowed="list of host names",
+        default=(),
+    )
+    tls: TlsFiles | None = table("", TlsFiles, default=None)
+    keys: Path | None = path("private HPKE keys, from `aggservice keys new`", shown="`keys.json` in `state`")
     ledger: str = "sqlite"
     ledger_path: Path | None = None
     ledger_dsn_file: Path | None = None
     filter: Filter = field(default_factory=EpsilonDeltaFilter)
-    unit: PrivacyUnit = PrivacyUnit.REPORT
+    unit: PrivacyUnit = choice(
+        "what has a budget",
+        [unit.value for unit in PrivacyUnit],
+        key="privacy_unit",
+        default=PrivacyUnit.REPORT,
+        convert=PrivacyUnit,
+    )
     sensitivities: Mapping[Api, Sensitivity] = field(default_factory=dict)
     input_folder: Path | str | None = None
     output_folder: Path | str | None = None
     buckets: Mapping[str, Path | str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
-    callers: tuple[Caller, ...] = ()
-    reflection: bool = True
+    limits: Limits = table("", Limits, factory=Limits)
+    callers: tuple[Caller, ...] = tables("", Caller)
+    reflection: bool = flag("gRPC reflection, for operators", default=True)
     shuffle: ShuffleSettings = field(default_factory=ShuffleSettings)
     spark: SparkSettings | None = None
 
@@ -220,66 +411,22 @@ def parse_config(document: dict[str, object], folder: Path) -> ServiceConfig:
 
 
 def _config_of(top: Section) -> ServiceConfig:
-    ledger, folders, shuffle = top.section("ledger"), top.section("folders"), top.section("shuffle")
-    kind = ledger.choice("store", ("memory", "sqlite", "postgres"), "sqlite")
-    config = ServiceConfig(
-        state=_required_path(top, "state", "a folder of the service's own, for its ledger, keys and staged results"),
-        listen=top.text("listen", "127.0.0.1:50051"),
-        listen_mtls=top.optional_text("listen_mtls"),
-        http_listen=top.optional_text("http_listen"),
-        http_hosts=_hosts(top),
-        tls=_tls(top),
-        keys=top.path_to("keys"),
-        ledger=kind,
-        ledger_path=ledger.path_to("path"),
-        ledger_dsn_file=ledger.path_to("dsn_file"),
-        filter=_filter(ledger),
-        unit=PrivacyUnit(top.choice("privacy_unit", [unit.value for unit in PrivacyUnit], "report")),
+    ledger = read_settings(top.section("ledger"), LedgerTable)
+    folders = read_settings(top.section("folders"), FoldersTable)
+    return read_settings(
+        top,
+        ServiceConfig,
+        ledger=ledger.store,
+        ledger_path=ledger.file,
+        ledger_dsn_file=ledger.dsn_file,
+        filter=ledger.built(),
         sensitivities=_sensitivities(top.section("sensitivity")),
-        input_folder=_root(folders, "input"),
-        output_folder=_root(folders, "output"),
+        input_folder=folders.input,
+        output_folder=folders.output,
         buckets=_buckets(top.section("buckets")),
-        limits=_limits(top.section("limits")),
-        callers=tuple(_caller(one) for one in top.sections("callers")),
-        reflection=top.flag("reflection", True),
-        shuffle=_shuffle(shuffle),
+        shuffle=_shuffle(top.section("shuffle")),
         spark=_spark(top),
     )
-    for part in (ledger, folders, shuffle, top):
-        part.done()
-    if kind == "postgres":
-        _required_path(ledger, "dsn_file", "a file with the DSN that only its owner can read")
-    return config
-
-
-def _required_path(section: Section, key: str, what: str) -> Path:
-    path = section.path_to(key)
-    if path is None:
-        section.missing(key, f'Write {key} = "…": {what}')
-    return path
-
-
-def _root(section: Section, key: str) -> Path | str | None:
-    """Read a root of jobs over files: a folder, by path or as file://, or the URL of a prefix in object storage."""
-    given = section.optional_text(key)
-    if given is None or "://" not in given:
-        return section.path_to(key)
-    if given.startswith("file:///"):
-        return Path(given.removeprefix("file://"))
-    if not given.startswith(REMOTE_SCHEMES) or not given.partition("://")[2].strip("/"):
-        section.refuse(
-            key, f"is {given!r}, which is not a folder", "Write a folder, or a URL such as s3://bucket/folder"
-        )
-    return given.rstrip("/")
-
-
-def _hosts(top: Section) -> tuple[str, ...]:
-    """Read names for the Host header, without scheme and port."""
-    found = tuple(top.texts("http_hosts", (), any_list=True))
-    for name in found:
-        if _HOST_NAME.fullmatch(name) is None:
-            top.refuse("http_hosts", f"has {name!r}, which is not a host name", "Write a name such as service.example")
-    return found
 
 
 def _buckets(section: Section) -> dict[str, Path | str]:
@@ -287,35 +434,7 @@ def _buckets(section: Section) -> dict[str, Path | str]:
     for name in section.values:
         if BUCKET_NAME.fullmatch(name) is None:
             section.refuse(name, "is not the name of a bucket", "Use letters, digits, '.', '_' and '-'")
-    found = {name: root for name in section.values if (root := _root(section, name)) is not None}
-    section.done()
-    return found
-
-
-def _origins(section: Section, key: str) -> frozenset[str]:
-    """Read origins as a browser writes them; no report can carry any other, so a right to it would have no effect."""
-    found = section.texts(key, (), any_list=True)
-    for origin in found:
-        _check_origin(section, key, origin)
-    return frozenset(found)
-
-
-def _check_origin(section: Section, key: str, origin: str) -> None:
-    if not is_reporting_origin(origin):
-        section.refuse(key, f"has {origin!r}, which is not an origin", "Write an origin such as https://adtech.example")
-
-
-def _sites(section: Section, key: str) -> frozenset[str]:
-    """Read sites, in the form that ``site_of`` returns for an origin of the site."""
-    found = section.texts(key, (), any_list=True)
-    for site in found:
-        _check_site(section, key, site)
-    return frozenset(found)
-
-
-def _check_site(section: Section, key: str, site: str) -> None:
-    if site_of(site) != site:
-        section.refuse(key, f"has {site!r}, which is not a site", "Write a site such as https://adtech.example")
+    return {name: _root(section, name, Known()) for name in section.values}
 
 
 def _shuffle(section: Section) -> ShuffleSettings:
@@ -331,15 +450,13 @@ def _shuffle(section: Section) -> ShuffleSettings:
     origins: dict[str, RegistryKey] = {}
     sites: dict[str, RegistryKey] = {}
     for one in section.sections("registry_keys"):
-        origin, site = one.optional_text("origin"), one.optional_text("site")
-        path = _required_path(one, "public_key", "a file with the registry's public key")
-        one.done()
-        if origin is not None and site is None:
-            _check_origin(one, "origin", origin)
-            found, name = origins, origin
-        elif site is not None and origin is None:
-            _check_site(one, "site", site)
-            found, name = sites, site
+        given = read_settings(one, RegistryTable)
+        if given.origin is not None and given.site is None:
+            check_origin(one, "origin", given.origin)
+            found, name = origins, given.origin
+        elif given.site is not None and given.origin is None:
+            check_site(one, "site", given.site)
+            found, name = sites, given.site
         else:
             one.refuse("", "needs exactly one of origin and site", 'Write origin = "https://adtech.example"')
         if name in found:
@@ -347,9 +464,10 @@ def _shuffle(section: Section) -> ShuffleSettings:
                 "", f"repeats {name}, which has a key already", "Give one key: a client could get a token from each"
             )
         try:
-            found[name] = RegistryKey.read(path)
+            found[name] = RegistryKey.read(given.public_key)
         except KeySetError as problem:
             one.refuse("public_key", f"cannot be used: {problem}", "Name the file with the registry's public key")
+    section.done()
     return ShuffleSettings(origins=origins, sites=sites)
 
 
@@ -359,42 +477,8 @@ def _spark(top: Section) -> SparkSettings | None:
         if "spark" in top:
             top.refuse("spark", "is given, but engine is not spark", 'Write engine = "spark", or leave [spark] out')
         return None
-    spark = top.section("spark")
-    options = spark.section("settings")
-    for name, value in options.values.items():
-        if not (name.startswith("spark.") and isinstance(value, str)):
-            options.refuse(name, f"is {value!r}", 'Write a setting of Spark, such as "spark.executor.memory" = "4g"')
-    settings = SparkSettings(
-        master=spark.text("master", example="spark://host:7077"),
-        options={name: options.text(name) for name in options.values},
-        least_input_bytes=spark.whole("least_input_bytes", 0, least=0, most=1 << 62),
-        partition_rows=spark.whole("partition_rows", 2_000_000, least=1000, most=1 << 28),
-        partition_bytes=spark.whole("partition_bytes", 512 << 20, least=1 << 20, most=1 << 40),
-    )
-    spark.done()
-    return settings
-
-
-def _tls(top: Section) -> TlsFiles | None:
-    if "tls" not in top:
-        return None
-    tls = top.section("tls")
-    files = TlsFiles(
-        certificate=_required_path(tls, "certificate", "give certificate and private_key together"),
-        private_key=_required_path(tls, "private_key", "give certificate and private_key together"),
-        client_authority=tls.path_to("client_authority"),
-    )
-    tls.done()
-    return files
-
-
-def _filter(ledger: Section) -> Filter:
-    name = ledger.choice("filter", (EpsilonDeltaFilter.name, ZcdpFilter.name), EpsilonDeltaFilter.name)
-    uses = ledger.whole("uses", 0, least=0, most=(1 << 32) - 2) or None
-    delta = ledger.text("delta", "0.00001")
-    if name == ZcdpFilter.name:
-        return ZcdpFilter.parse(rho=ledger.text("rho", example="2"), delta=delta, uses=uses)
-    return EpsilonDeltaFilter.parse(epsilon=ledger.text("epsilon", "64"), delta=delta, uses=uses)
+    given = read_settings(top.section("spark"), SparkTable)
+    return SparkSettings(**{one.name: getattr(given, one.name) for one in fields(given)})
 
 
 def _sensitivities(section: Section) -> dict[Api, Sensitivity]:
@@ -402,52 +486,10 @@ def _sensitivities(section: Section) -> dict[Api, Sensitivity]:
     for api in BOUNDED_APIS:
         one = section.section(api.value)
         if api.value in section:
-            l1 = one.whole("l1", 65_536, least=1, most=1 << 32)
-            found[api] = Sensitivity(l1=l1, l0=one.whole("l0", l1, least=1, most=l1))
-            one.done()
+            bounds = read_settings(one, BoundsTable)
+            found[api] = Sensitivity(l1=bounds.l1, l0=bounds.l0)
     section.done()
     return found
-
-
-def _limits(section: Section) -> Limits:
-    limits = Limits(
-        jobs=section.whole("jobs", 4, least=1, most=1000),
-        jobs_per_caller=section.whole("jobs_per_caller", 0, least=0, most=1000) or None,
-        waiting=section.whole("waiting", 1000, least=0, most=1_000_000),
-        message_bytes=section.whole("message_bytes", 4 << 20, least=1 << 16, most=64 << 20),
-        stall_s=section.whole("stall_s", 60, least=1, most=86_400),
-        finished_kept=section.whole("finished_kept", 1_000, least=1, most=10_000_000),
-        processes=section.whole("processes", 2, least=0, most=1024),
-        domain_keys=section.whole("domain_keys", 200_000_000, least=1, most=2_000_000_000),
-        units=section.whole("units", 200_000_000, least=1, most=2_000_000_000),
-        max_report_age_ms=section.whole("max_report_age_days", 90, least=1, most=36_500) * DAY_MS,
-        w3c_minimum_batch=section.whole("w3c_minimum_batch", 20, least=1, most=1 << 31),
-        lease_s=section.whole("lease_s", 30, least=1, most=3600),
-        attempts=section.whole("attempts", 5, least=1, most=1000),
-        staged_bytes_per_caller=section.whole("staged_bytes_per_caller", CALLER_BYTES, least=1 << 20, most=1 << 50),
-    )
-    section.done()
-    return limits
-
-
-def _caller(section: Section) -> Caller:
-    name = section.text("name", example="adtech")
-    roles = section.choices("roles", [role.value for role in Role], (), any_list=True)
-    tokens = []
-    for one in section.sections("tokens"):
-        tokens.append(Token(digest=one.text("sha256"), expires_ms=one.time_ms("expires")))
-        one.done()
-    caller = Caller(
-        name=name,
-        roles=frozenset(map(Role, roles)),
-        origins=_origins(section, "reporting_origins"),
-        sites=_sites(section, "reporting_sites"),
-        tokens=tuple(tokens),
-        certificates=frozenset(section.texts("certificates", (), any_list=True)),
-        folder=section.text("folder", name),
-    )
-    section.done()
-    return caller
 
 
 def read_secret(path: Path, what: str) -> bytes:

@@ -23,7 +23,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from aggservice.mechanisms import Clock
-from aggservice.service.http.bodies import BodyError, read_body
+from aggservice.service.http.app import BodyError, read_body
 from aggservice.wire import AggregatableReport, Api, ReportBatch, ReportWriter, SharedInfo, WireError
 from aggservice.wire.avro.container import whole_bytes
 from aggservice.wire.avro.schemas import REPORT

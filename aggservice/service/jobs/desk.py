@@ -18,10 +18,9 @@ from aggservice.service.config.settings import Limits
 from aggservice.service.errors import NoSuchJobError
 from aggservice.service.jobs.asked import AskedJob, file_job
 from aggservice.service.jobs.book import JobRecord
-from aggservice.service.jobs.dispatch import Dispatcher
+from aggservice.service.jobs.dispatch import Dispatcher, JobRunner, scope_of
 from aggservice.service.jobs.ends import FINISHED, committed_message, failed_end, remembered, row_message
 from aggservice.service.jobs.places import Places
-from aggservice.service.jobs.runner import JobRunner, scope_of
 from aggservice.service.queue.queue import Room
 from aggservice.service.queue.rows import JobState, NewJob, QueuedJob
 

@@ -5,7 +5,6 @@ import { chart } from "/charts.js";
 import { el, field, more, number, plain, problem, select, table } from "/dom.js";
 
 const DESIGNS = [["w3c", "W3C Level 1: site, global, impression-site quota"], ["big-bird", "Big Bird: quotas and a cap per action"], ["cookie-monster", "Cookie Monster: site budgets alone"], ["global-only", "One global budget"]];
-const NAMES = { "site-budget": "per-site budget", "global-budget": "global budget", "conversion-site-quota": "conversion-site quota", "impression-site-quota": "impression-site quota", "action-cap": "cap per action" };
 
 export async function show(root) {
   const view = el("div"), journal = el("div", { "aria-live": "polite" });
@@ -57,7 +56,7 @@ export async function show(root) {
 }
 
 function budgets(state) {
-  const rows = state.budgets.map((one) => ({ name: `${NAMES[one.filter]} ${one.site}`, epoch: one.epoch, left: one.left / 1e6, limit: state.limits[one.filter] / 1e6 }));
+  const rows = state.budgets.map((one) => ({ name: `${state.titles[one.filter]} ${one.site}`, epoch: one.epoch, left: one.left / 1e6, limit: state.limits[one.filter] / 1e6 }));
   const parts = [el("h2", {}, `Budgets after ${number(state.time_days, 1)} days`), state.enabled ? "" : el("p", { class: "note" }, "The API is off: reports are all zeros, and no page can tell.")];
   if (!rows.length) parts.push(el("p", {}, "Nothing was charged yet: every budget of every epoch is whole."));
   else parts.push(chart("What is left of each budget, by epoch", {
@@ -76,7 +75,7 @@ function events(state) {
     if (event.site ?? event.fields?.site) what.push(` at ${event.site ?? event.fields.site}`);
     if (event.error) what.push(el("span", { class: "bad" }, ` refused: ${typeof event.error === "string" ? event.error : event.error.name}${event.text ? `: ${event.text}` : ""}`));
     if (event.result !== undefined && event.result !== null) what.push(" → ", el("code", {}, JSON.stringify(event.result)));
-    if (event.refused_by?.length) what.push(el("span", { class: "bad" }, ` refused by the ${event.refused_by.map((name) => NAMES[name]).join(" and the ")}`));
+    if (event.refused_by?.length) what.push(el("span", { class: "bad" }, ` refused by the ${event.refused_by.map((name) => state.titles[name]).join(" and the ")}`));
     if (event.agrees === false) what.push(el("span", { class: "bad" }, ` expected ${JSON.stringify(event.expected)}`));
     if (event.agrees === true) what.push(el("span", { class: "good" }, " as expected"));
     if (event.epochs?.length) what.push(more("what each epoch paid", plain(event.epochs)));

@@ -4,10 +4,8 @@ import { post } from "/api.js";
 import { line, chart } from "/charts.js";
 import { el, field, more, number, plain, problem, select, short, tiles } from "/dom.js";
 
-const METHODS = ["RAPPOR", "L-OSUE", "L-GRR", "1BitFlipPM", "bBitFlipPM", "BiLOLOHA", "OLOLOHA"];
-
 export async function show(root) {
-  const method = select(METHODS.map((name) => [name, name]), "RAPPOR");
+  const method = select([["RAPPOR", "RAPPOR"]], "RAPPOR"); // the first answer names the others
   const k = el("input", { type: "number", value: 16, min: 2, max: 256 }), value = el("input", { type: "number", value: 3, min: 0 });
   const epsilon = el("input", { type: "number", value: 2, min: 0.1, step: 0.1 }), first = el("input", { type: "number", value: 1, min: 0.05, step: 0.05 });
   const reports = el("input", { type: "number", value: 5, min: 1, max: 30 });
@@ -17,6 +15,7 @@ export async function show(root) {
     for (const [part, work] of [[device, one], [fleet, many], [track, tracked]]) part.replaceChildren(el("p", {}, "Working…"));
     try {
       const found = await post("local-dp", members());
+      if (method.options.length === 1) method.append(...Object.entries(found.methods).filter(([name]) => name !== "RAPPOR").map(([name, words]) => el("option", { value: name, title: words }, name)));
       device.replaceChildren(...one(found));
       fleet.replaceChildren(...many(found));
     } catch (error) { device.replaceChildren(problem(error)); fleet.replaceChildren(); track.replaceChildren(); return; }

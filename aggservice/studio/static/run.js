@@ -85,14 +85,14 @@ async function result(slot, run) {
   slot.replaceChildren();
   if (!run) return;
   try {
-    const { metrics, transcript, ledger } = await get("result", { run });
+    const { metrics, shown, transcript, ledger } = await get("result", { run });
     slot.append(el("h2", {}, metrics.campaign), el("p", { class: "lead" }, metrics.description));
     slot.append(tiles([
       ["people", number(metrics.events.people)], ["ads shown", number(metrics.events.impressions)],
       ["conversions", number(metrics.events.conversions)], ["reports in batches", number(metrics.reports.in_batches)],
     ]));
     if (!metrics.private) slot.append(el("p", { class: "note" }, "Not private: this run came from a seed, and whoever knows it can remove the noise."));
-    for (const query of metrics.queries) slot.append(...queryParts(metrics, query));
+    for (const query of metrics.queries) slot.append(...queryParts(metrics, query, shown));
     const left = metrics.ledger.left.at(-1);
     if (left) slot.append(el("p", {}, `After ${left.job}, the poorest ${metrics.ledger.unit} has ε = ${left.epsilon} left of ${metrics.ledger.epsilon}.`));
     if (metrics.ledger.refused.length) slot.append(el("p", { class: "note" }, `Refused, because units could not pay: ${metrics.ledger.refused.join(", ")}.`));
@@ -110,10 +110,10 @@ const COLUMNS = [
   { name: "error", get: (row) => row.relative_error ?? 0, show: (value, row) => percent(row.relative_error) },
 ];
 
-function queryParts(metrics, query) {
+function queryParts(metrics, query, shown) {
   const parts = [el("h3", {}, `Query: ${query.name}`)];
   parts.push(tiles(query.measures.flatMap((one) => [
-    [`${one.measure}: RMSRE (τ = ${short(one.tau)})`, percent(one.rmsre)], [`${one.measure}: slices above the noise`, percent(one.above_noise, 0)],
+    ...shown.filter((metric) => metric.key in one).map((metric) => [`${one.measure}: ${metric.title}`, metric.share ? percent(one[metric.key]) : short(one[metric.key])]),
   ])));
   const jobs = metrics.jobs.filter((job) => job.query === query.name && job.paid);
   const job = jobs.at(-1);

@@ -108,7 +108,7 @@ function expected(found) {
     parts.push(el("h3", {}, `${query.name}: ε = ${query.epsilon}, ${query.jobs} ${query.jobs === 1 ? "job" : "jobs"}`));
     for (const one of query.measures) {
       parts.push(tiles([
-        [`typical error of a slice, in ${one.measure} (RMSE)`, `± ${short(one.rmse)}`], [`relative to the slice, at least ${short(one.tau)} (RMSRE)`, percent(one.rmsre)], ["slices above the noise", percent(one.above_noise, 0)],
+        ...one.metrics.map((metric) => [metric.title, metric.text]),
         ["taken by caps", percent(one.capped)], ["taken by clipping", percent(one.clipped)], ["of the error is noise", percent(one.noise_share, 0)],
       ]));
       parts.push(more(`How ${one.measure} was computed`, ...explained(query, one)));

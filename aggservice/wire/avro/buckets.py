@@ -16,8 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.wire.avro.container import Block, Codec, ContainerWriter, read_blocks
-from aggservice.wire.avro.numbers import LONG_BYTES, read_long, write_long
-from aggservice.wire.avro.schemas import BUCKET, DEBUG_FACT, FACT, RecordSchema
+from aggservice.wire.avro.schemas import BUCKET, DEBUG_FACT, FACT, LONG_BYTES, RecordSchema, read_long, write_long
 from aggservice.wire.errors import EncodingError
 
 BLOCK_ROWS = 1 << 16

@@ -11,8 +11,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.wire.avro.container import Block, Codec, ContainerWriter, read_blocks
-from aggservice.wire.avro.numbers import LONG_BYTES, read_long, write_long
-from aggservice.wire.avro.schemas import REPORT
+from aggservice.wire.avro.schemas import LONG_BYTES, REPORT, read_long, write_long
 from aggservice.wire.batch.opening import ReportBatch
 from aggservice.wire.batch.spans import Spans
 

@@ -6,6 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numba import njit
+
 from aggservice.wire.errors import WireError
 
 _TAGS = {"type": "enum", "name": "bucket_tags", "symbols": ["in_domain", "in_reports"]}
@@ -66,3 +69,38 @@ DEBUG_FACT = RecordSchema(
         ("annotations", {"type": "array", "items": _TAGS}),
     ),
 )
+
+
+LONG_BYTES = 10
+"""The most bytes that a 64-bit number takes."""
+
+
+@njit(cache=True)
+def read_long(buffer, at, stop):  # type: ignore[no-untyped-def]
+    """Return (number, position after it), reading no further than ``stop``; the position is -1 on failure."""
+    zigzag = np.uint64(0)
+    for index in range(LONG_BYTES):
+        if at >= stop:
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(buffer[at])
+        at += 1
+        if index == LONG_BYTES - 1 and byte > np.uint64(1):
+            return np.int64(0), np.int64(-1)
+        zigzag |= (byte & np.uint64(0x7F)) << np.uint64(7 * index)
+        if byte < np.uint64(0x80):
+            half = np.int64(zigzag >> np.uint64(1))
+            return half ^ -np.int64(zigzag & np.uint64(1)), np.int64(at)
+    return np.int64(0), np.int64(-1)
+
+
+@njit(cache=True)
+def write_long(number, buffer, at):  # type: ignore[no-untyped-def]
+    """Write ``number`` at ``at`` and return the position after it; there must be room for ten bytes."""
+    wide = np.int64(number)
+    zigzag = np.uint64(wide << np.int64(1)) ^ np.uint64(wide >> np.int64(63))
+    while zigzag > np.uint64(0x7F):
+        buffer[at] = np.uint8(zigzag & np.uint64(0x7F)) | np.uint8(0x80)
+        zigzag >>= np.uint64(7)
+        at += 1
+    buffer[at] = np.uint8(zigzag)
+    return at + 1

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from aggservice.wire.avro.container import ContainerWriter, encode_long, read_blocks
-from aggservice.wire.avro.numbers import read_long
-from aggservice.wire.avro.schemas import RecordSchema
+from aggservice.wire.avro.schemas import RecordSchema, read_long
 
 SHUFFLED = RecordSchema("ShuffledReport", (("report", "bytes"),))
 _BLOCK_BYTES = 1 << 16

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from aggservice.wire.batch.opening import OpenedBatch
 from aggservice.wire.errors import WireError
-from aggservice.wire.report.device_tokens import TOKEN_BYTES
 from aggservice.wire.report.ldp_payload import (
     HEAD,
     HEAD_WITH_TOKEN,
@@ -19,6 +18,7 @@ from aggservice.wire.report.ldp_payload import (
     bytes_head,
     decode_ldp_payload,
 )
+from aggservice.wire.report.registry import TOKEN_BYTES
 from aggservice.wire.status import ReportStatus
 
 _OK = int(ReportStatus.OK)

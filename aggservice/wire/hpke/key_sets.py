@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fcntl
 import json
-from collections.abc import Mapping
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
+from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits, Clock, uniform_below
 from aggservice.wire.errors import KeyNotFoundError, KeySetError
-from aggservice.wire.hpke.sender import KEY_BYTES, derive_private_key
+from aggservice.wire.hpke.sealing import KEY_BYTES, derive_private_key
 from aggservice.wire.limits import MAX_TIME_S
 
 WELL_KNOWN_PATH = "/.well-known/aggregation-service/v1/public-keys"
@@ -27,7 +33,6 @@ DEFAULT_LIFETIME_MS = 7 * DAY_MS
 DEFAULT_OVERLAP_MS = DAY_MS
 RETENTION_MS = 90 * DAY_MS
 """How long after its expiry a key still opens reports: the oldest report that is accepted is 90 days old."""
-
 MAX_TIME_MS = 1000 * MAX_TIME_S
 MAX_KEYS = 10_000
 MAX_KEY_ID_CHARACTERS = 128
@@ -273,3 +278,51 @@ def _decode_key(text: Any, name: str) -> bytes:
 
 def _encode_key(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
+
+
+def write_key_set(path: Path, keys: KeySet, *, replace: bool = False) -> None:
+    """Write ``keys`` to ``path`` with permissions 0600; KeySetError if the file exists, unless ``replace``."""
+    try:
+        with whole_file(path, private=True, replace=replace) as staged:
+            staged.write_text(keys.serialise(), encoding="utf-8")
+    except FileExistsError:
+        raise KeySetError(
+            f"{path} exists already: rotate it with `aggservice keys rotate`, or name another file"
+        ) from None
+
+
+def read_private_file(path: Path, *, holds: str, remedy: str) -> bytes:
+    """Return the bytes of ``path``; KeySetError if others can read it, or if it cannot be read."""
+    try:
+        mode = path.stat().st_mode
+        document = path.read_bytes()
+    except OSError as error:
+        raise KeySetError(f"cannot read {path}: {error.strerror}; {remedy}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise KeySetError(f"{path} holds {holds} and others can read it: run `chmod 600 {path}`")
+    return document
+
+
+def read_key_set(path: Path) -> KeySet:
+    """Return the key set in ``path``; KeySetError if it is invalid or if others can read the file."""
+    document = read_private_file(path, holds="private keys", remedy="make one with `aggservice keys new`")
+    try:
+        return KeySet.parse(document)
+    except KeySetError as error:
+        raise KeySetError(f"{path}: {error}") from None
+
+
+@contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Wait until no other process rewrites ``path``, and keep others from it: two at once would lose keys."""
+    while True:
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise KeySetError(f"cannot read {path}: {error.strerror}; make one with `aggservice keys new`") from None
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if os.fstat(file.fileno()).st_ino != path.stat().st_ino:
+                continue  # another process has replaced it while this one waited
+            yield
+            return

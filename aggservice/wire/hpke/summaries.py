@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from aggservice.mechanisms import Bits
 from aggservice.wire.errors import KeySetError, SealedSummaryError
 from aggservice.wire.hpke.key_sets import KeySet
-from aggservice.wire.hpke.sealing import OVERHEAD_BYTES, SUITE, seal_bound
-from aggservice.wire.hpke.sender import KEY_BYTES
+from aggservice.wire.hpke.sealing import KEY_BYTES, OVERHEAD_BYTES, SUITE, seal_bound
 
 MAGIC: Final = b"aggsealed1\n"
 SEALED_SUFFIX: Final = ".sealed"

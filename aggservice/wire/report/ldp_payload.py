@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aggservice.wire.errors import EncodingError, PayloadError, PayloadFlaw, UnsupportedOperationError
-from aggservice.wire.report.device_tokens import TOKEN_BYTES
 from aggservice.wire.report.payload import decode_item
+from aggservice.wire.report.registry import TOKEN_BYTES
 
 LDP = "ldp"
 IDENTITY_BYTES = 16

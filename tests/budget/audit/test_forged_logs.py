@@ -24,7 +24,9 @@ from budget import (
     LaplaceNoise,
     Ledger,
     LocalReports,
+    Mechanism,
     MemoryStore,
+    OneUseNoise,
     Sensitivity,
     ShuffledReports,
     Signer,
@@ -36,11 +38,9 @@ from budget import (
 )
 from budget.audit import standalone
 from budget.filters import Spend
-from budget.log.canonical import decode, encode
+from budget.log.entries import decode, encode, extend, leaf_hash, root
 from budget.log.export import MAGIC, write_log
-from budget.log.merkle import extend, leaf_hash, root
 from budget.log.proofs import Checkpoint, issue
-from budget.release import Mechanism, OneUseNoise
 from budget.store import EntryRow, Head, JobRow, PartRow
 from budget.stores.balances import charge
 from budget.stores.balances import refund as give_back
@@ -89,7 +89,7 @@ def honest_log(path: Path) -> Log:
     spend(20, OneUseNoise(epsilon=one, max_value=7), "w3c")
     bound, delta = AmplificationBound.NUMERICAL, Delta.parse("0.000001")
     price = amplified_micro(bound, local_micro=one.micro, reports=100, delta_atto=delta.atto)
-    shuffled = ShuffledReports(epsilon=Epsilon(micro=price), delta=delta, local=one, reports=100, bound=bound)
+    shuffled = ShuffledReports(epsilon=Epsilon(micro=price), delta=delta, local_epsilon=one, reports=100, bound=bound)
     spend(100, shuffled, count=100, randomizer=RANDOMIZER)
     write_log(store, path)
     return [(decode(found.header), b"".join(found.parts)) for found in ExportedLog(path).entries()]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from aggservice.mechanisms import SecureBits, SeededBits
 from budget import BudgetError, Receipt, Signer
 from budget.errors import FormatError
-from budget.log.canonical import decode, encode
-from budget.log.merkle import extend, last_path, leaf_hash, root, root_from_path
+from budget.log.entries import decode, encode, extend, last_path, leaf_hash, root, root_from_path
 from budget.log.proofs import Checkpoint
 from twins.merkle import path, tree_root
 

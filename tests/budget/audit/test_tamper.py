@@ -268,7 +268,7 @@ def test_ten_thousand_changed_bytes_are_found(
 
 def frames(raw: bytes) -> tuple[list[bytes], bytes]:
     """Take an exported log apart: its entries with their units, and its tail."""
-    from budget.log.canonical import decode
+    from budget.log.entries import decode
 
     at, found = len(MAGIC), []
     while length := int.from_bytes(raw[at : at + 4], "big"):
@@ -365,7 +365,7 @@ def test_a_summary_whose_entry_is_missing_is_found(book: Book, tmp_path: Path) -
         ledger.commit(
             job=JobKey(caller="adtech-0", job_id=f"other-{job}"),
             request_digest=bytes(32),
-            release=release_of(LaplaceNoise(epsilon=Epsilon.parse("1"))),
+            release=release_of(LaplaceNoise.parse(epsilon="1")),
             units=keys_of(job, 5),
             result=b"",
         )
@@ -448,7 +448,7 @@ def test_a_service_that_overspends_with_its_own_key_is_found(tmp_path: Path) -> 
             ledger.commit(
                 job=JobKey(caller="a", job_id=str(job)),
                 request_digest=bytes(32),
-                release=release_of(LaplaceNoise(epsilon=Epsilon.parse("30"))),
+                release=release_of(LaplaceNoise.parse(epsilon="30")),
                 units=keys_of(0, 10),
                 result=b"",
             )

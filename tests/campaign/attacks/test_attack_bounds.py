@@ -19,6 +19,7 @@ from w3c_client import (
     Page,
     design_config,
 )
+from w3c_client.rules import GlobalBudget
 
 HOUR_MS = 3_600_000
 
@@ -71,7 +72,7 @@ def drained(made: list[tuple[int, Conversion]]) -> dict[int, int]:
     for _, conversion in made:
         for outcome in conversion.epochs:
             if outcome.refused_by is None:
-                paid[outcome.epoch] += outcome.charge.shared
+                paid[outcome.epoch] += outcome.prices.of(GlobalBudget())
     return paid
 
 

@@ -10,7 +10,7 @@ import pytest
 from aggservice.campaign import CampaignFileError, load_campaign, load_plan, load_scenario, parse_campaign
 from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.world.logs import read_table
-from aggservice.files.toml_lines import Lines
+from aggservice.files.toml import Lines
 
 GOOD = """name = "n"
 [population]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from aggservice.campaign import CampaignFileError, parse_campaign, run_campaign
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.columns import Fate
 from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.logs import read_table
 

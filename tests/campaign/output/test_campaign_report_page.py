@@ -13,8 +13,7 @@ import pytest
 
 from aggservice import __version__
 from aggservice.campaign import RunResult, parse_campaign, run_campaign
-from aggservice.campaign.output.page import number, percent, write_report
-from aggservice.campaign.output.verdict import GOOD, verdicts_of
+from aggservice.campaign.output.page import GOOD, number, percent, verdicts_of, write_report
 
 CAMPAIGN = """
 name = "page"

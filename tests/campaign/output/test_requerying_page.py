@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from aggservice.campaign import make_plan
-from aggservice.campaign.plan.file import TARGETS, parse_plan
+from aggservice.campaign.plan import TARGETS, parse_plan
 from aggservice.campaign.requery.file import RETURN_CODES, STEPS
 
 ROOT = Path(__file__).resolve().parents[3]

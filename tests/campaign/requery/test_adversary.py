@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss
-from aggservice.campaign.assess.transcript import transcript_to_plain
+from aggservice.campaign.assess.losses import ContributionBounds, PrivacyLoss, transcript_to_plain
 from aggservice.campaign.requery.adversary import (
     AddSource,
     AddTrigger,
@@ -23,9 +22,8 @@ from aggservice.campaign.requery.adversary import (
     RunOperation,
     play,
 )
-from aggservice.campaign.requery.games import GameResult, play_games
 from aggservice.campaign.requery.interactive import ServiceBackend, SummaryMechanism, bounds_terms
-from aggservice.campaign.requery.random_adversary import RandomAdversary, visible_spend
+from aggservice.campaign.requery.random_adversary import GameResult, RandomAdversary, play_games, visible_spend
 from aggservice.campaign.service.config import memory_ledger
 from aggservice.client import Client
 from aggservice.mechanisms import Bits, Clock, ManualClock, SecureBits, SeededBits

@@ -15,12 +15,13 @@ from aggservice.campaign.assess.losses import (
     PrivacyLoss,
     QueryPrice,
     ReportTruth,
+    TranscriptRecorder,
     compare_with_ledger,
     query_losses,
     total_losses,
+    transcript_to_plain,
     units_over_limit,
 )
-from aggservice.campaign.assess.transcript import TranscriptRecorder, transcript_to_plain
 from budget import Delta, Epsilon, Spend
 
 BOUNDS = ContributionBounds(l1=100, l0=4)

@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignFileError, load_plan
-from aggservice.campaign.plan.file import parse_plan
-from aggservice.campaign.plan.planner import TargetKind
+from aggservice.campaign.plan import TargetKind, parse_plan
 from aggservice.commands import app
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "requerying" / "plan" / "plan.toml"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggservice.campaign import CampaignError, Plan, make_plan
-from aggservice.campaign.plan.planner import BudgetLimits, QueryLine, Target, TargetKind, least_epsilon
+from aggservice.campaign import BudgetPlan, CampaignError, make_plan
+from aggservice.campaign.plan import BudgetLimits, PlanTarget, QueryLine, TargetKind, least_epsilon
 from aggservice.campaign.service.config import memory_ledger
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SeededBits
 from budget import (
@@ -38,15 +38,15 @@ def rolling(days: int, length: int, every: int = 1) -> tuple[tuple[int, int], ..
     return tuple((first, first + length) for first in range(0, days - length + 1, every))
 
 
-def everywhere(name: str, windows: tuple[tuple[int, int], ...], target: Target | None = None) -> QueryLine:
+def everywhere(name: str, windows: tuple[tuple[int, int], ...], target: PlanTarget | None = None) -> QueryLine:
     return QueryLine(name=name, windows=windows, batches=frozenset(BATCHES), target=target)
 
 
-def at_most(most: int | Fraction, measure: TargetKind = TargetKind.DEVIATION) -> Target:
-    return Target(measure=measure, most=Fraction(most))
+def at_most(most: int | Fraction, measure: TargetKind = TargetKind.DEVIATION) -> PlanTarget:
+    return PlanTarget(measure=measure, most=Fraction(most))
 
 
-def charge(plan: Plan) -> Ledger:
+def charge(plan: BudgetPlan) -> Ledger:
     """Charge a real ledger for every query of the plan over one report a day and batch; raises if any cannot pay."""
     ledger = memory_ledger(
         EpsilonDeltaFilter(epsilon_micro=plan.resources.epsilon_micro, delta_atto=plan.resources.delta_atto),
@@ -182,7 +182,7 @@ def tiny(draw: st.DrawFn) -> tuple[list[QueryLine], BudgetLimits]:
         windows = draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=3))
         target = None
         if draw(st.booleans()):
-            target = Target(measure=TargetKind.DEVIATION, most=Fraction(draw(st.integers(1, 60)), 4))
+            target = PlanTarget(measure=TargetKind.DEVIATION, most=Fraction(draw(st.integers(1, 60)), 4))
         lines.append(
             QueryLine(
                 name=str(place),
@@ -255,7 +255,7 @@ def test_plans_never_overspend_a_real_ledger(epsilon: int, lengths: list[tuple[i
 
 def test_nonsense_is_refused() -> None:
     for build in (
-        lambda: Target(measure=TargetKind.DEVIATION, most=Fraction(0)),
+        lambda: PlanTarget(measure=TargetKind.DEVIATION, most=Fraction(0)),
         lambda: everywhere("x", ()),
         lambda: everywhere("x", ((3, 3),)),
         lambda: everywhere("x", daily(1), at_most(5, TargetKind.THRESHOLD)),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from aggservice.campaign import CampaignFileError, RunError, ScenarioResult, load_scenario, run_scenario
+from aggservice.campaign import CampaignFileError, RequeryResult, RunError, load_scenario, run_scenario
 from aggservice.campaign.assess.losses import QueryPrice
 from aggservice.campaign.requery.file import STEPS, parse_scenario
 from aggservice.commands import app
@@ -33,11 +33,11 @@ value = 1000
 """
 
 
-def run(text: str, folder: Path) -> ScenarioResult:
+def run(text: str, folder: Path) -> RequeryResult:
     return run_scenario(parse_scenario(text), folder, bits=SecureBits(), clock=SystemClock())
 
 
-def assert_passed(result: ScenarioResult) -> None:
+def assert_passed(result: RequeryResult) -> None:
     """Raise ``RunError`` with every problem of a run that did not go as expected."""
     problems = [f"line {step.line}: {one}" for step in result.steps for one in step.problems] + list(result.problems)
     if problems:
@@ -312,7 +312,7 @@ QUERY = '\n[[steps]]\ndo = "query"\nname = "first"\nreports = ["monday"]\nkeys =
         (BASE.replace("[keys]", "l0 = 8\n[keys]").replace("= 1000", "= 9\nper_source = 9"), 12, "Write at most 8"),
         (BASE.replace("hats = 3", "boots = 3"), 9, "Write keys of [keys]: shoes, hats"),
         (BASE.replace("hats = 2", "hats = 1"), 4, "its own key"),
-        (BASE.replace("[keys]", "[keyz]"), 0, "Write [keys]"),
+        (BASE.replace("[keys]", "[keyz]"), 4, "Did you mean 'keys'?"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_line_and_a_remedy(text: str, line: int, words: str) -> None:

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.campaign import Campaign, parse_campaign, run_campaign
+from aggservice.campaign.columns import Events, Fate
 from aggservice.campaign.file.campaign import campaign_of
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.events import Events
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import SeededBits
 from ara_client.model import Source, SummaryClient
@@ -91,7 +90,7 @@ def test_columns_name_the_cap_that_algorithm_2_met(data: st.DataObject) -> None:
         "queries": [{"name": "q"}],
     }
     campaign = campaign_of(document, folder=Path())
-    truth = simulate_reports(campaign, Chain(SeededBits(data.draw(st.integers(0, 1 << 40)))))
+    truth = simulate_reports(campaign, RunChain(SeededBits(data.draw(st.integers(0, 1 << 40)))))
     assert [Fate(int(one)) for one in truth.items.fate] == by_algorithm_2(campaign, truth.events)
 
 
@@ -158,7 +157,7 @@ epsilon = "8"
     totals = []
     for scale in ("10", "0.1"):
         campaign = parse_campaign(text.replace("SCALE", scale), folder=Path())
-        items = simulate_reports(campaign, Chain.seeded("one")).items
+        items = simulate_reports(campaign, RunChain.seeded("one")).items
         totals.append(int(items.natural[items.attributable].sum()))
         rounded = (items.fate == Fate.NO_VALUE) & items.attributable
     assert totals[0] == totals[1] > 0 and rounded.any()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from aggservice.campaign import RunResult, load_campaign, run_campaign
-from aggservice.campaign.compare.run import run_comparison
+from aggservice.campaign.columns import Fate
+from aggservice.campaign.compare import run_comparison
 from aggservice.campaign.file.campaign import campaign_of
-from aggservice.campaign.world.fates import Fate
 from aggservice.wire import read_reports
 from small_examples import EXAMPLES, NAMES, smaller
 

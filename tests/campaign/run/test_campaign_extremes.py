@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignError, RunResult, parse_campaign, parse_field, run_campaign, run_sweep
-from aggservice.campaign.world.attribution import _scaled
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.columns import Fate
+from aggservice.campaign.devices.amounts import _scaled
 from aggservice.commands import app
 
 CAMPAIGN = """

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggservice.campaign import CampaignError
+from aggservice.campaign.columns import ReportColumns
 from aggservice.campaign.service.sealing import Payloads, SealingSettings, sealed_batches
 from aggservice.campaign.settings.distributions import Distribution, weighted_indexes
 from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, KeyTable
-from aggservice.campaign.world.attribution import ReportColumns
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire import Api, Contribution, KeySet, SharedInfo, encode_payload
 from aggservice.wire.hpke.sealing import open_sealed

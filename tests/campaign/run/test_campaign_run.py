@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from aggservice.campaign import RunResult, parse_campaign, run_campaign, thanksgiving
-from aggservice.campaign.world.fates import Fate
+from aggservice.campaign.columns import Fate
 from aggservice.wire import decode_payload, read_reports
 from aggservice.wire.hpke.sealing import open_sealed
 

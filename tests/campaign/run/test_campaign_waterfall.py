@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aggservice.campaign.columns import LOSSES, Fate
 from aggservice.campaign.file.campaign import campaign_of
-from aggservice.campaign.world.fates import LOSSES, Fate
 from aggservice.mechanisms import SeededBits
 from campaign_bench import Bench, bench
 

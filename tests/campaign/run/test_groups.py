@@ -10,7 +10,7 @@ import pytest
 from aggservice.campaign import Campaign, CampaignFileError, parse_campaign, run_campaign
 from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.service.jobs import windows_of
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.truth import simulate_reports
 
@@ -45,7 +45,7 @@ GROUPS = 'small = ["ad 5", "ad 2"]\nlarge = ["ad 0"]'
 
 def truths(campaign: Campaign) -> list[dict[tuple[str, ...], int]]:
     """Return the truth of each batch by the names of its slices."""
-    chain = Chain.seeded("groups")
+    chain = RunChain.seeded("groups")
     world = simulate_reports(campaign, chain)
     found = []
     for window in windows_of(campaign, world.collected.closes_ms):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from aggservice.campaign import parse_campaign, run_campaign
+from aggservice.campaign.columns import Fate
+from aggservice.campaign.devices.paa import WINDOW_MS
 from aggservice.campaign.errors import CampaignFileError
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.world.fates import Fate
-from aggservice.campaign.world.private_aggregation import WINDOW_MS
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.mechanisms import SeededBits
 from paa_client import PaaSrClient
@@ -65,7 +65,7 @@ def sent_by_algorithm_3(truth: Truth, kind: str, l1: int, l0: int, cap: int) -> 
 @pytest.mark.parametrize(("l1", "l0", "cap"), [(65_536, 2, 2), (65_536, 20, 3), (1_000, 1, 4), (7, 7, 7)])
 def test_every_report_is_algorithm_3s(kind: str, l1: int, l0: int, cap: int, tmp_path: Path) -> None:
     campaign = parse_campaign(text(kind, l1, l0, cap), folder=tmp_path)
-    truth = simulate_reports(campaign, Chain.seeded(f"{kind} {l0} {cap}"))
+    truth = simulate_reports(campaign, RunChain.seeded(f"{kind} {l0} {cap}"))
     model = sent_by_algorithm_3(truth, kind, l1, l0, cap)
     reports = truth.reports
     assert len(reports) == len(model) == len(truth.events.impressions) > 1_000

@@ -17,10 +17,7 @@ import pytest
 
 from aggservice.campaign import CampaignError, parse_campaign, parse_field, run_sweep
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.settings.view import view_of
-from aggservice.campaign.stages.chain import Chain
-from aggservice.campaign.stages.codec import read_stage, write_stage
-from aggservice.campaign.stages.digest import digest_of
+from aggservice.campaign.stages import RunChain, digest_of, read_stage, view_of, write_stage
 from aggservice.campaign.sweep.output import write_rows, write_slices
 from aggservice.campaign.world.truth import ATTRIBUTE, COLLECT, SIMULATE, simulate_reports
 from aggservice.mechanisms import SeededBits
@@ -99,13 +96,13 @@ def test_a_stage_cannot_read_what_it_does_not_declare(campaign: Campaign) -> Non
 
 
 def test_digests_tell_apart_what_differs(campaign: Campaign) -> None:
-    chain = Chain.seeded("1")
+    chain = RunChain.seeded("1")
     other = replace(campaign, collection=replace(campaign.collection, lost=0.2))
     assert chain.digest(ATTRIBUTE, campaign) == chain.digest(ATTRIBUTE, other)
     assert chain.digest(COLLECT, campaign) != chain.digest(COLLECT, other)
-    assert chain.digest(SIMULATE, campaign) == Chain.seeded("1").digest(SIMULATE, campaign)
-    assert chain.digest(SIMULATE, campaign) != Chain.seeded("2").digest(SIMULATE, campaign)
-    assert Chain.seeded(None).digest(SIMULATE, campaign) != Chain.seeded(None).digest(SIMULATE, campaign)
+    assert chain.digest(SIMULATE, campaign) == RunChain.seeded("1").digest(SIMULATE, campaign)
+    assert chain.digest(SIMULATE, campaign) != RunChain.seeded("2").digest(SIMULATE, campaign)
+    assert RunChain.seeded(None).digest(SIMULATE, campaign) != RunChain.seeded(None).digest(SIMULATE, campaign)
     values = [1, True, "1", 1.0, (1,), ((1,),), ("1",), None, b"1", np.array([1]), np.array([1.0]), {"a": 1}, {"b": 1}]
     assert len({digest_of(value) for value in values}) == len(values)
     assert digest_of("ab", "c") != digest_of("a", "bc")
@@ -114,7 +111,7 @@ def test_digests_tell_apart_what_differs(campaign: Campaign) -> None:
 
 
 def test_stages_survive_their_files(campaign: Campaign, tmp_path: Path) -> None:
-    truth = simulate_reports(campaign, Chain(SeededBits("file")))
+    truth = simulate_reports(campaign, RunChain(SeededBits("file")))
     for number, value in enumerate((truth.events, (truth.reports, truth.items), truth.collected)):
         write_stage(tmp_path / f"{number}.npz", value)
         assert digest_of(read_stage(tmp_path / f"{number}.npz")) == digest_of(value)
@@ -242,8 +239,8 @@ def test_repetitions_show_the_law_of_an_estimate(campaign: Campaign, tmp_path: P
         assert 0.55 * noise <= law.deviation <= 1.45 * noise
         assert law.coverage > 0.85
     row = next(row for row in result.rows if row.query == "all")
-    assert row.runs == row.jobs == row.paid == 400 and row.standard_error is not None and row.estimate is not None
-    assert row.coverage is not None and row.coverage > 0.9
+    assert row.runs == row.jobs == row.paid == 400 and row["standard_error"] is not None and row["estimate"] is not None
+    assert row["coverage"] is not None and row["coverage"] > 0.9
     write_rows(result.rows, [], tmp_path / "law")
     write_slices(result, tmp_path / "law")
     assert len((tmp_path / "law" / "slices.csv").read_text().splitlines()) == 1 + len(result.slices[0])

@@ -13,11 +13,10 @@ from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.optimise.proposal import optimise
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
 from aggservice.campaign.service.jobs import jobs_of
-from aggservice.campaign.service.payers import Payers
 from aggservice.campaign.service.sealing import plain_batches, sealing_settings
-from aggservice.campaign.service.unsealed import _contributions, _public, tally_job
+from aggservice.campaign.service.unsealed import Payers, _contributions, _public, tally_job
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.engine import InvalidJobError, JobRequest, LocalEngine, Scope
 from aggservice.engine.jobs.histogram import HistogramSession
@@ -147,7 +146,7 @@ def new_engine(campaign: Campaign) -> LocalEngine:
 def _mixed_reports() -> tuple[Campaign, ReportBatch, object]:
     """Return unsealed reports with several filtering IDs, nulls, old reports and ones beyond their bounds."""
     campaign = parse_campaign(DISCOVERY.replace("FORM", "").replace("UNIT", "report"), folder=Path())
-    reports = simulate_reports(campaign, Chain(SeededBits("mixed"))).reports
+    reports = simulate_reports(campaign, RunChain(SeededBits("mixed"))).reports
     draws = np.random.default_rng(5)
     value = reports.value.copy()
     value[draws.random(value.size) < 0.1] = 0
@@ -219,7 +218,7 @@ def test_filtering_ids_release_the_same_rows() -> None:
 
 def test_one_unit_of_a_class_pays_for_all() -> None:
     campaign = parse_campaign(DISCOVERY.replace("FORM", "").replace("UNIT", "report"), folder=Path())
-    chain = Chain(SeededBits("payers"))
+    chain = RunChain(SeededBits("payers"))
     truth = simulate_reports(campaign, chain)
     jobs = jobs_of(campaign, truth.collected.closes_ms)
     tallies = [tally_job(campaign, chain, truth, job) for job in jobs]

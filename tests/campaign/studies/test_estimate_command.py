@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from aggservice.campaign.estimates.quantiles import quantile
-from aggservice.campaign.estimates.ratios import NoisySum, lift, people_needed, ratio
+from aggservice.campaign.estimates.ratios import NoisySum, lift, people_needed, quantile, ratio
 from aggservice.commands import app
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire import BucketRows, write_buckets

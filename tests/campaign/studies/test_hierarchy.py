@@ -10,8 +10,15 @@ import pytest
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.estimates.hierarchy import Tree, least_squares, without_negatives
-from aggservice.campaign.estimates.levels import best_shares, level_variances, separate_shares, sums_of_leaves
+from aggservice.campaign.estimates.hierarchy import (
+    Tree,
+    best_shares,
+    least_squares,
+    level_variances,
+    separate_shares,
+    sums_of_leaves,
+    without_negatives,
+)
 from aggservice.mechanisms import DiscreteLaplace, SecureBits
 
 Floats = NDArray[np.float64]

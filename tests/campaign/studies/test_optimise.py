@@ -18,7 +18,7 @@ from aggservice.campaign.optimise.choices import Choice, jobs_per_batch, split_e
 from aggservice.campaign.optimise.errors import expected, target_of
 from aggservice.campaign.optimise.output import write_proposal
 from aggservice.campaign.optimise.proposal import Proposal, halves, optimise
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_events
 from aggservice.commands import app
 from small_examples import EXAMPLES, NAMES, smaller
@@ -90,7 +90,7 @@ def test_values_above_the_budget_get_a_scale_below_one(tmp_path: Path) -> None:
 
 def test_the_bound_knows_what_was_lost() -> None:
     """In a month with late reports most of the error is what came too late, which no choice brings back."""
-    campaign, chain = smaller("late_reports", 8000), Chain.seeded("late")
+    campaign, chain = smaller("late_reports", 8000), RunChain.seeded("late")
     target = target_of(campaign, noise_lab(campaign, chain).apply(campaign), None)
     bound = lower_bound(campaign, [chain], target, campaign.queries)
     assert bound is not None and bound <= expected(campaign, chain, target).rmsre <= 1.5 * bound
@@ -175,7 +175,7 @@ def log(tmp_path: Path) -> Campaign:
 
 
 def test_the_halves_of_a_log_share_no_device(log: Campaign) -> None:
-    chain = Chain.seeded("halves")
+    chain = RunChain.seeded("halves")
     whole, *both = (simulate_events(one, chain) for one in (log, *halves(log)))
     devices = [set(one.impressions.device.tolist()) | set(one.conversions.device.tolist()) for one in (whole, *both)]
     assert devices[1] | devices[2] == devices[0] and not devices[1] & devices[2]
@@ -185,7 +185,7 @@ def test_the_halves_of_a_log_share_no_device(log: Campaign) -> None:
 
 
 def test_the_bound_is_below_every_choice(log: Campaign) -> None:
-    chain = Chain.seeded("bound")
+    chain = RunChain.seeded("bound")
     target = target_of(log, noise_lab(log, chain).apply(log), None)
     bound = lower_bound(log, [chain], target, log.queries)
     assert bound is not None

@@ -19,7 +19,7 @@ from aggservice.campaign.optimise.output import write_proposal
 from aggservice.campaign.optimise.proposal import Proposal, optimise
 from aggservice.campaign.optimise.question import fields_to_merge, least_merged, smallest_merged, value_sizes
 from aggservice.campaign.optimise.search import Search
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.commands import app
 from small_examples import smaller
 
@@ -63,7 +63,7 @@ def written(found: Proposal, file: Path) -> Campaign:
     """Return the campaign file with the proposal; the error to expect of what it says is what the proposal says."""
     write_proposal(found, file, out := file.with_name("better.toml"))
     made = load_campaign(out)
-    chains = [Chain.seeded(f"optimise judge {number}") for number in range(12)]
+    chains = [RunChain.seeded(f"optimise judge {number}") for number in range(12)]
     again = total_of((expected(made, chain, found.target) for chain in chains), 12)
     assert found.target.error_of(again) == pytest.approx(found.proposed.expected, rel=1e-9)
     assert again.slices == found.proposed.slices
@@ -127,7 +127,7 @@ def partitions(codes: list[int]) -> Iterator[list[tuple[int, ...]]]:
 @pytest.mark.parametrize("reach", [0.4, 0.55, 0.7, 0.85])
 def test_merging_the_smallest_beside_every_partition(file: Path, reach: float) -> None:
     """All 203 partitions of six values at the same scale: the greedy order keeps at most one value fewer."""
-    campaign, chain = load_campaign(file), Chain.seeded("merge")
+    campaign, chain = load_campaign(file), RunChain.seeded("merge")
     search = Search(campaign, [chain], target_of(campaign, campaign, TENTH))
     choice = Choice.of(campaign)
     sizes = {"ad": value_sizes(campaign, [chain], "ad")}

@@ -15,7 +15,7 @@ from aggservice.campaign.optimise.bound import lower_bound, most_within, noise_l
 from aggservice.campaign.optimise.choices import Choice
 from aggservice.campaign.optimise.errors import ErrorTarget, chance_within, expected, judge, target_of
 from aggservice.campaign.optimise.proposal import optimise
-from aggservice.campaign.stages.chain import Chain
+from aggservice.campaign.stages import RunChain
 from aggservice.mechanisms import DiscreteLaplace
 from small_examples import EXAMPLES, NAMES
 from unseen_populations import TEXTS, unseen
@@ -71,7 +71,7 @@ def test_the_stated_share_is_that_of_releases(campaign: Campaign, part: str) -> 
     """300 releases of 70 slices, of one key and of three. Misses are independent given the reports, so the mean number
     has a variance of at most 70 / 4 / 300 and is 6 standard deviations off once in 10⁹ runs.
     """
-    target, chain = within(campaign, part), Chain.seeded("share")
+    target, chain = within(campaign, part), RunChain.seeded("share")
     stated, shown = expected(campaign, chain, target), judge(campaign, chain, target, 300)
     assert stated.slices == shown.slices == 70 and stated.empty == shown.empty
     assert abs(stated.missed - shown.missed) < 6 * (70 / 4 / 300) ** 0.5
@@ -91,15 +91,15 @@ def test_the_chance_of_a_slice_is_counted_exactly() -> None:
 
 def test_a_slice_without_truth_misses_unless_the_query_has_a_tau(tmp_path: Path) -> None:
     text = TEXT.replace("count = 5", "values = ['a', 'none']\nweights = [1, 0]").replace("zipf = 1.0\n", "")
-    empty = expected(one := parse_campaign(text, folder=tmp_path), Chain.seeded("empty"), within(one, "0.5"))
+    empty = expected(one := parse_campaign(text, folder=tmp_path), RunChain.seeded("empty"), within(one, "0.5"))
     assert empty.empty >= empty.slices / 2 and empty.missed > empty.empty * 0.99
     text = text.replace('epsilon = "10"', 'epsilon = "10"\ntau = 1e6').replace("over =", "tau = 1e6\nover =")
     one = parse_campaign(text, folder=tmp_path)
-    assert expected(one, Chain.seeded("empty"), within(one, "0.5")).missed < 1e-6
+    assert expected(one, RunChain.seeded("empty"), within(one, "0.5")).missed < 1e-6
 
 
 def test_no_choice_beats_the_bound_and_the_search_finds_the_best_of_a_grid(campaign: Campaign) -> None:
-    chain, target = Chain.seeded("optimise judge 0"), within(campaign, "0.1")
+    chain, target = RunChain.seeded("optimise judge 0"), within(campaign, "0.1")
     bound = lower_bound(campaign, [chain], target, campaign.queries)
     assert bound is not None
     errors = []
@@ -153,7 +153,7 @@ def test_noise_labs_rule_reaches_the_bounds_if_a_source_has_one_purchase(tmp_pat
     text = TEXT.replace('impressions = { name = "poisson", mean = 2 }\n', "")
     only = parse_campaign(text, folder=tmp_path)
     only = replace(only, measures=only.measures[:1], queries=only.queries[:1])
-    chain = Chain.seeded("reached")
+    chain = RunChain.seeded("reached")
     made = noise_lab(only, chain).apply(only)
     for part in (None, Fraction("0.1")):
         target = target_of(only, made, part)

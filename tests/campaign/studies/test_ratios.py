@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from aggservice.campaign.errors import CampaignError
-from aggservice.campaign.estimates.quantiles import quantile
-from aggservice.campaign.estimates.ratios import NoisySum, lift, people_needed, ratio
+from aggservice.campaign.estimates.ratios import NoisySum, lift, people_needed, quantile, ratio
 from aggservice.mechanisms import DiscreteLaplace, SecureBits
 
 LAW = DiscreteLaplace(epsilon_micro=1_000_000, sensitivity=10)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.campaign import Campaign, parse_campaign, parse_field, run_sweep
+from aggservice.campaign.metrics import METRICS
 from aggservice.campaign.sweep.grid import SweepError, SweepField, points_of
 from aggservice.campaign.sweep.output import draw_sweep, table_of, write_rows
 from aggservice.campaign.sweep.run import SweepRow
@@ -106,12 +107,12 @@ def test_more_epsilon_is_less_error_and_workers_change_nothing(campaign: Campaig
     rows = run_sweep(campaign, fields, tmp_path / "one", seed="s", populations=2).rows
     sales = [row for row in rows if row.query == "sales"]
     assert [row.values["queries.sales.epsilon"] for row in sales] == ["0.5", "32"]
-    low, high = (row.relative_rmse for row in sales)
+    low, high = (row["relative_rmse"] for row in sales)
     # 64 times the noise on the same people: the error falls many times over (a slice's two draws cannot hide it).
     assert low is not None and high is not None and low > 8 * high
     assert sales[0].runs == 2 and sales[0].jobs == sales[0].paid == 4
-    assert sales[0].truth == sales[1].truth and sales[0].recall is None
-    assert all(row.recall is not None for row in rows if row.query == "found")
+    assert sales[0]["truth"] == sales[1]["truth"] and sales[0]["recall"] is None
+    assert all(row["recall"] is not None for row in rows if row.query == "found")
     kept = {path.name for path in (tmp_path / "one" / "points" / "0000-000").iterdir()}
     assert kept == {"metrics.json"}
     assert run_sweep(campaign, fields, tmp_path / "two", seed="s", populations=2, workers=2).rows == rows
@@ -133,16 +134,14 @@ def test_rows_are_written_and_drawn(tmp_path: Path) -> None:
             runs=1,
             jobs=1,
             paid=1,
-            rmse=10 * l1 / float(epsilon),
-            relative_rmse=l1 / float(epsilon),
-            median_relative_error=None,
-            coverage=0.95,
-            above_noise=None,
-            bias=0.0,
-            truth=10.0,
-            precision=None,
-            recall=None,
-            left_out_share=None,
+            figures={
+                **dict.fromkeys(METRICS),
+                "rmse": 10 * l1 / float(epsilon),
+                "relative_rmse": l1 / float(epsilon),
+                "coverage": 0.95,
+                "bias": 0.0,
+                "truth": 10.0,
+            },
         )
         for place, (epsilon, l1) in enumerate((epsilon, l1) for epsilon in ("1", "16") for l1 in (1, 2))
     ]

@@ -39,11 +39,11 @@ from aggservice.wire import Api, BucketRows, Contribution, ReportBatch, write_bu
 from aggservice.wire.avro.reports import write_reports
 from budget import (
     Delta,
-    Epsilon,
     EpsilonDeltaFilter,
+    GaussianNoise,
+    LaplaceNoise,
     Ledger,
     MemoryStore,
-    Rho,
     Sensitivity,
     Signer,
     Staging,
@@ -245,7 +245,7 @@ def random_job(folder: Path, seed: int, *, reports: int = 60, kind: str | None =
     request = JobRequest(
         job_request_id=f"job-{seed}",
         attribution_report_to=ORIGIN,
-        noise=Rho.parse("0.5") if gaussian else Epsilon.parse("60"),
+        mechanism=GaussianNoise.parse(rho="0.5") if gaussian else LaplaceNoise.parse(epsilon="60"),
         error_threshold_percent=threshold_of(random),
         filtering_ids=(0, 2) if kind == "filtering" else (0,),
         debug_run=kind == "debug",
@@ -256,7 +256,7 @@ def random_job(folder: Path, seed: int, *, reports: int = 60, kind: str | None =
     if kind == "sealed":
         request = replace(request, output_key=maker.keys.pairs[0].public.key.public_bytes_raw())
     if kind in ("others", "mask", "sealed"):
-        request = replace(request, others=Epsilon.parse("3"))
+        request = replace(request, others=LaplaceNoise.parse(epsilon="3"))
     size = sum(path.stat().st_size for path in folder.glob("reports*"))
     domain = sum(path.stat().st_size for path in folder.glob("domain*")) // 17
     poor = random.integers(0, 12) == 0

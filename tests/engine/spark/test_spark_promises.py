@@ -23,7 +23,7 @@ from aggservice.engine.spark.releasing import PART
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.wire import ReportBatch, write_key_set
 from aggservice.wire.avro.reports import write_reports
-from budget import Delta, Epsilon, EpsilonDeltaFilter, MemoryStore, Store
+from budget import Delta, EpsilonDeltaFilter, LaplaceNoise, MemoryStore, Store
 from budget.errors import StoreError
 from budget.store import T, Transaction
 
@@ -103,7 +103,11 @@ def small_job(folder: Path, maker: Maker) -> Job:
     return Job(
         folder=folder,
         maker=maker,
-        request=request("job", noise=Epsilon.parse("40"), discovery=Discovery(delta=Delta.parse("0.00001"))),
+        request=request(
+            "job",
+            mechanism=LaplaceNoise.parse(epsilon="40"),
+            discovery=Discovery(delta=Delta.parse("0.00001")),
+        ),
         unit=PrivacyUnit.REPORT,
         filter=EpsilonDeltaFilter(),
         rows_per_shard=100,

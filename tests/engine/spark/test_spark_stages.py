@@ -37,7 +37,7 @@ from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.places import PlacedFile
 from aggservice.wire import AggregatableReport, Api, BucketRows, ReportBatch, write_buckets, write_key_set
 from aggservice.wire.avro.reports import write_reports
-from budget import Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging
+from budget import EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer, Staging
 
 from ..conftest import NOW_MS, ORIGIN, SCOPE, Maker
 
@@ -148,7 +148,7 @@ class Files:
 
 
 def request(name: str, **changes: Any) -> JobRequest:
-    given = {"attribution_report_to": ORIGIN, "noise": Epsilon.parse("1"), **changes}
+    given = {"attribution_report_to": ORIGIN, "mechanism": LaplaceNoise.parse(epsilon="1"), **changes}
     return JobRequest(job_request_id=name, **given)
 
 
@@ -163,15 +163,15 @@ def test_every_partition_draws_from_secret_bits_of_its_own(tmp_path: Path, maker
     files = Files(tmp_path, maker, noise_of)
     files.write([maker.report({at: 5}) for at in range(8)])
     for name in ("a", "b"):
-        files.run(request(name, others=Epsilon.parse("1")))
+        files.run(request(name, others=LaplaceNoise.parse(epsilon="1")))
     assert len(given) >= 2 * 3
     assert all(type(bits) is SecureBits for bits in given)
     assert len({bits.read(16) for bits in given}) == len(given)
 
 
-@pytest.mark.parametrize("others", [None, Epsilon.parse("1")])
+@pytest.mark.parametrize("others", [None, LaplaceNoise.parse(epsilon="1")])
 def test_a_task_tells_the_total_of_undeclared_keys_only_if_the_job_pays_for_it(
-    others: Epsilon | None, tmp_path: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
+    others: LaplaceNoise | None, tmp_path: Path, maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight keys are declared; two reports have 5 each for others."""
     receipts: list[PartReceipt] = []

@@ -13,15 +13,13 @@ from scipy.stats import binom, binomtest
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from ldp_client import bit_flip
-from ldp_client.errors import FigureError, ProtocolError
-from ldp_client.experiments.change_detection import caught_users, detection_chances, hits_law, two_sided
+from ldp_client.enumeration import distribution
+from ldp_client.errors import FigureError, LdpParameterError
 from ldp_client.experiments.datasets import Dataset, load_dataset
-from ldp_client.experiments.figures import find_figure
-from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.experiments.figures.loloha import EPSILONS_MICRO
-from ldp_client.experiments.figures.loloha_detection import one_bit, printed_hits
-from ldp_client.privacy.enumeration import distribution
-from ldp_client.sampling.draws import Draws
+from ldp_client.experiments.figures import FigureRequest, find_figure
+from ldp_client.experiments.loloha import EPSILONS_MICRO, one_bit, printed_hits
+from ldp_client.experiments.run import caught_users, detection_chances, hits_law, two_sided
+from ldp_client.sampling import ExactDraws
 
 EXACT_PERCENT = (".00476", ".00455", ".00422", ".00382", ".00337", ".00291", ".00247", ".00206", ".00170", ".00140")
 MEMOS: tuple[Any, ...] = ("pattern", "bucket")
@@ -49,7 +47,7 @@ def test_the_chances_are_those_of_the_client_itself(memo: Any, micro: int) -> No
             if len(set(row)) == 1:
                 continue
 
-            def shown(draws: Draws, row: tuple[int, ...] = row, protocol: Any = protocol) -> bool:
+            def shown(draws: ExactDraws, row: tuple[int, ...] = row, protocol: Any = protocol) -> bool:
                 client = protocol.client(draws)
                 sent = [client.report(value).bits for value in row]
                 return all(sent[i] != sent[i + 1] for i in range(4) if row[i] != row[i + 1])
@@ -133,9 +131,9 @@ def test_laws_of_hits_are_binomial_for_one_user() -> None:
 
 def test_what_has_no_exact_chances_is_refused() -> None:
     data = walks([(0, 1, 2)], 3)
-    with pytest.raises(ProtocolError, match="one sampled bit, d = 1, not d = 2"):
+    with pytest.raises(LdpParameterError, match="one sampled bit, d = 1, not d = 2"):
         detection_chances(data, bit_flip(k=3, buckets=3, sampled=2, epsilon_permanent_micro=1))
-    with pytest.raises(ProtocolError, match="runs must be"):
+    with pytest.raises(LdpParameterError, match="runs must be"):
         hits_law(np.ones(1), 0)
-    with pytest.raises(ProtocolError, match="hits must be"):
+    with pytest.raises(LdpParameterError, match="hits must be"):
         two_sided(np.ones(1), -1)

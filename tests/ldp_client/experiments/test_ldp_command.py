@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from aggservice.commands import app
-from aggservice.commands.local_dp.ldp import first_micro, micro
+from aggservice.commands.ldp import first_micro, micro
 
 
 def ldp(*arguments: str, code: int = 0) -> str:

@@ -15,7 +15,6 @@ import pytest
 from aggservice.mechanisms import Clock, ManualClock, SecureBits, SeededBits
 from ldp_client import build
 from ldp_client.errors import DataError, FigureError
-from ldp_client.experiments.change_detection import ChangeDetector
 from ldp_client.experiments.datasets import (
     ADULT_COLLECTIONS,
     Dataset,
@@ -25,11 +24,9 @@ from ldp_client.experiments.datasets import (
     load_dataset,
     synthetic_dataset,
 )
-from ldp_client.experiments.figures import all_figures, find_figure
-from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.experiments.figures.loloha_experiments import ExperimentPoint, MeanInterval, grid, run_experiments
-from ldp_client.experiments.run import run_method
-from ldp_client.protocols.methods import PAPER_METHODS
+from ldp_client.experiments.figures import FigureRequest, all_figures, find_figure
+from ldp_client.experiments.loloha_runs import PAPER_METHODS, ExperimentPoint, MeanInterval, grid, run_experiments
+from ldp_client.experiments.run import ChangeDetector, run_method
 
 
 @pytest.fixture(scope="session")
@@ -127,13 +124,9 @@ def test_losses_count_what_users_memoize() -> None:
 
 
 def test_a_change_shows_only_when_the_report_changes() -> None:
-    class Columns:
-        def __init__(self, rows: list[int]) -> None:
-            self.rows = np.array(rows, dtype=np.uint64)[:, None]
-
     watch = ChangeDetector(4)
     for cells, rows in [([0, 0, 0, 5], [1, 1, 1, 1]), ([1, 0, 1, 5], [2, 1, 1, 1]), ([1, 1, 0, 5], [2, 3, 3, 1])]:
-        watch.add_collection(np.array(cells), Columns(rows))  # type: ignore[arg-type]
+        watch.add_collection(np.array(cells), np.array(rows, dtype=np.uint64)[:, None])
     # The first two changed and showed it, the third hid one change, the fourth never changed.
     assert watch.detected() == pytest.approx(2 / 3)
     assert math.isnan(ChangeDetector(3).detected())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from ldp_client.experiments.figures.loloha import first_micro, variances
+from ldp_client.experiments.loloha import first_micro, variances
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "ldp_client.md"
 

@@ -9,8 +9,8 @@ import pytest
 
 from aggservice.mechanisms import SeededBits, SystemClock
 from ldp_client.experiments.datasets import load_dataset
-from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.experiments.figures.loloha_experiments import METHODS, run_experiments
+from ldp_client.experiments.figures import FigureRequest
+from ldp_client.experiments.loloha_runs import METHODS, run_experiments
 
 
 @pytest.mark.soak

@@ -9,10 +9,10 @@ import pytest
 from scipy.stats import norm
 
 from aggservice.mechanisms import ForbiddenBits, SecureBits, SeededBits
-from aggservice.mechanisms.chaining import tight_chain
+from aggservice.mechanisms.composition import tight_chain
 from ldp_client import BitwiseEverlasting
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.privacy.enumeration import distribution
+from ldp_client.enumeration import distribution
+from ldp_client.errors import LdpParameterError, ReportError, StateError
 from twins.ldp_kernels import privacy_loss
 
 PROTOCOL = BitwiseEverlasting(epsilon_permanent_micro=800_000, epsilon_report_micro=1_300_000)
@@ -118,7 +118,7 @@ def test_clients_and_columns_agree() -> None:
         PROTOCOL.estimate(np.array([], dtype=np.int64))
     with pytest.raises(ReportError):
         PROTOCOL.client(SeededBits("x")).report(2)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         BitwiseEverlasting(epsilon_permanent_micro=0, epsilon_report_micro=1)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         PROTOCOL.error_bound(10, 1.0)

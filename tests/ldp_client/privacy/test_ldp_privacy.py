@@ -26,9 +26,9 @@ from ldp_client import (
     randomized_response,
     sue,
 )
-from ldp_client.privacy.enumeration import distribution
-from ldp_client.sampling.draws import Draws
-from ldp_client.sampling.hashing import UniversalHash
+from ldp_client.enumeration import distribution
+from ldp_client.protocols.hashed import UniversalHash
+from ldp_client.sampling import ExactDraws
 from twins.ldp_kernels import privacy_loss
 
 MICRO = 1_000_000
@@ -55,7 +55,7 @@ def flattened(report: Any) -> Any:
 def reports(protocol: Any, given: Any, value: int, times: int = 1) -> dict[Any, Fraction]:
     """Return the distribution of ``times`` reports of one value."""
 
-    def program(draws: Draws) -> tuple[Any, ...]:
+    def program(draws: ExactDraws) -> tuple[Any, ...]:
         client = protocol.client(draws, *given)
         return tuple(flattened(client.report(value)) for _ in range(times))
 
@@ -67,7 +67,7 @@ def reports(protocol: Any, given: Any, value: int, times: int = 1) -> dict[Any, 
 def answers(protocol: Any, given: Any, value: int) -> dict[Any, Fraction]:
     """Return the distribution of the memoized answer to one value: what unlimited reports would show."""
 
-    def program(draws: Draws) -> Any:
+    def program(draws: ExactDraws) -> Any:
         client = protocol.client(draws, *given)
         client.report(value)
         (answer,) = client._memo.values()
@@ -207,7 +207,7 @@ def test_all_memoized_answers_together_leak_their_number_times_the_limit() -> No
 
 
 def two_reports(protocol: Any, given: Any, values: tuple[int, int]) -> dict[Any, Fraction]:
-    def program(draws: Draws) -> tuple[Any, Any]:
+    def program(draws: ExactDraws) -> tuple[Any, Any]:
         client = protocol.client(draws, *given)
         return flattened(client.report(values[0])), flattened(client.report(values[1]))
 

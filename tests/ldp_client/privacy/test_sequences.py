@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ldp_client import bit_flip, l_grr, loloha, randomized_response
-from ldp_client.errors import ProtocolError
-from ldp_client.privacy.sequences import compensating, sequence_loss, step_loss, stream_loss
-from ldp_client.sampling.hashing import UniversalHash
+from ldp_client.enumeration import compensating, sequence_loss, step_loss, stream_loss
+from ldp_client.errors import LdpParameterError
+from ldp_client.protocols.hashed import UniversalHash
 
 LENGTHS = [3, pytest.param(6, marks=pytest.mark.soak)]
 
@@ -88,8 +88,8 @@ def _values(client: Any) -> Any:
 
 def test_what_cannot_be_listed_is_refused() -> None:
     for values, length in ((1, 2), (2, 0), (2, 17), (2.0, 2), (10**9, 10**9)):
-        with pytest.raises(ProtocolError, match="cannot list"):
+        with pytest.raises(LdpParameterError, match="cannot list"):
             sequence_loss(compensating(Fraction(2), Fraction(1, 100)), values, length)  # type: ignore[arg-type]
     for odds, rare in ((1, Fraction(1, 100)), (2, Fraction(0)), (2, Fraction(1, 15))):
-        with pytest.raises(ProtocolError, match="odds"):
+        with pytest.raises(LdpParameterError, match="odds"):
             compensating(Fraction(odds), rare)

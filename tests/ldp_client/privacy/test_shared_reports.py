@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import Randomizer
 from aggservice.wire.errors import EncodingError
-from ldp_client import BitwiseEverlasting, Rappor, bit_flip, build, loloha, optimal_hashing, randomizer_of
-from ldp_client.privacy.enumeration import distribution
-from ldp_client.protocols.methods import METHODS
-from ldp_client.wire.reports import AnyProtocol, encode_report
+from ldp_client import PROTOCOLS as TABLE
+from ldp_client import (
+    BitwiseEverlasting,
+    InnerProduct,
+    LocalProtocol,
+    Rappor,
+    bit_flip,
+    build,
+    loloha,
+    optimal_hashing,
+    randomizer_of,
+)
+from ldp_client.enumeration import distribution
+from ldp_client.protocols import methods
+
+METHODS = tuple(methods())
 
 HALF = Fraction(1, 2)
 RAPPOR = {
@@ -31,22 +43,23 @@ PROTOCOLS: dict[str, Any] = {
     **RAPPOR,
     "RAPPOR as deployed": Rappor(),
     "BEP": BitwiseEverlasting(epsilon_permanent_micro=1_000_000, epsilon_report_micro=1_000_000),
+    "RNIP": InnerProduct(bits=2, stored=2, epsilon_pair_micro=1_000_000),
     "d = 2 of b = 3": bit_flip(k=3, buckets=3, sampled=2, epsilon_permanent_micro=1_000_000),
 }
-INDEPENDENT = {"GRR", "SUE", "OUE", "RAPPOR, one cohort, no permanent response"}
+INDEPENDENT = {"GRR", "SUE", "OUE", "SS", "RAPPOR, one cohort, no permanent response"}
 
 
-def values_of(protocol: AnyProtocol) -> tuple[Any, ...]:
+def values_of(protocol: LocalProtocol) -> tuple[Any, ...]:
     return ("a", "b") if isinstance(protocol, Rappor) else (0, 1)
 
 
 def sequence(protocol: Any, client: Any, values: tuple[Any, ...]) -> tuple[bytes, ...]:
     """Return one device's reports of these values, as they are sent."""
-    return tuple(encode_report(protocol, client.report(value)) for value in values)
+    return tuple(protocol.encode(client.report(value)) for value in values)
 
 
 def test_every_kind_of_protocol_is_here() -> None:
-    assert {type(one) for one in PROTOCOLS.values()} == set(get_args(AnyProtocol))
+    assert {type(one) for one in PROTOCOLS.values()} == {TABLE[name] for name in TABLE}
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import DyadicTree
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.privacy.enumeration import distribution
+from ldp_client.enumeration import distribution
+from ldp_client.errors import LdpParameterError, ReportError, StateError
 from ldp_client.protocols.dyadic import DyadicServer, NodeReport, cover, node_index, report_kernel
 from twins.ldp_kernels import privacy_loss, report_twin
 
@@ -193,7 +193,7 @@ def test_a_device_stops_and_goes_on_in_any_period() -> None:
 def test_nonsense_is_refused() -> None:
     tree = DyadicTree(periods=4, changes=2, epsilon_micro=1_000_000)
     for periods, changes in ((3, 1), (0, 1), (4, 0), (4, 5)):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(LdpParameterError):
             DyadicTree(periods=periods, changes=changes, epsilon_micro=1_000_000)
     server = DyadicServer(tree)
     for report in (

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import SecureBits, SeededBits
 from aggservice.mechanisms.composition import advanced_epsilon
-from ldp_client import InnerProduct, stream_law, trackability
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.privacy.enumeration import distribution, log_ratio
-from ldp_client.protocols.inner_product import for_accuracy, for_everlasting
-from ldp_client.sampling.hadamard import parity, signs_for, transform
-from ldp_client.tracking.stream_laws import StoredPairsLaw
+from ldp_client import InnerProduct, trackability
+from ldp_client.enumeration import distribution, log_ratio
+from ldp_client.errors import LdpParameterError, ReportError, StateError
+from ldp_client.protocols.inner_product import (
+    StoredPairsLaw,
+    for_accuracy,
+    for_everlasting,
+    parity,
+    signs_for,
+    transform,
+)
 from twins.ldp_kernels import privacy_loss, signs_for_twin, transform_twin
 
 ALARM = 1e-9
@@ -101,7 +106,7 @@ def test_what_is_returned_meets_the_guarantee_or_is_refused(stored: int, epsilon
     """δ near 1 is where the printed ε' composes to more than ε; at δ ≤ ½ nothing is refused."""
     try:
         protocol = for_everlasting(bits=8, stored=stored, epsilon_total=epsilon_total, delta=delta)
-    except ProtocolError:
+    except LdpParameterError:
         assert delta > 0.5
         return
     assert min(stored * protocol.epsilon_pair, advanced_epsilon(protocol.epsilon_pair, stored, delta)) <= epsilon_total
@@ -142,24 +147,24 @@ def test_the_parameter_choice_meets_its_three_demands(simple: bool) -> None:
 
 
 def test_impossible_demands_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="vectors alone have an error"):
+    with pytest.raises(LdpParameterError, match="vectors alone have an error"):
         for_accuracy(bits=16, users=100, epsilon_total=0.9, delta=1e-6, alpha=0.01, beta=0.1)
-    with pytest.raises(ProtocolError, match="allows no pair"):
+    with pytest.raises(LdpParameterError, match="allows no pair"):
         for_accuracy(bits=16, users=10_000, epsilon_total=0.9, delta=1e-6, alpha=0.1, beta=0.1)
-    with pytest.raises(ProtocolError, match="with simple"):
+    with pytest.raises(LdpParameterError, match="with simple"):
         for_accuracy(bits=16, users=1000, epsilon_total=0.9, delta=1e-6, alpha=0.2, beta=0.1, simple=True)
     for bad in (1.0, math.nan, 0.0):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(LdpParameterError):
             for_everlasting(bits=4, stored=2, epsilon_total=bad, delta=1e-6)
-    with pytest.raises(ProtocolError, match=r"4 ln\(1/δ\) = 0\.421"):
+    with pytest.raises(LdpParameterError, match=r"4 ln\(1/δ\) = 0\.421"):
         for_everlasting(bits=4, stored=2, epsilon_total=0.9, delta=0.9)
-    with pytest.raises(ProtocolError, match=r"4 ln\(1/δ\)"):
+    with pytest.raises(LdpParameterError, match=r"4 ln\(1/δ\)"):
         for_accuracy(bits=4, users=10**9, epsilon_total=0.9, delta=0.9, alpha=0.2, beta=0.1)
-    with pytest.raises(ProtocolError, match=r"compose to ε = 0\.948"):  # within 4 ln(1/δ) = 0.9003, and still too much
+    with pytest.raises(LdpParameterError, match=r"compose to ε = 0\.948"):  # within 4 ln(1/δ) = 0.9003, still too much
         for_everlasting(bits=4, stored=2, epsilon_total=0.9, delta=0.7984)
-    with pytest.raises(ProtocolError, match="millionth"):
+    with pytest.raises(LdpParameterError, match="millionth"):
         for_everlasting(bits=4, stored=10**9, epsilon_total=0.01, delta=1e-6)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         InnerProduct(bits=63, stored=1, epsilon_pair_micro=1)
     protocol = InnerProduct(bits=40, stored=1, epsilon_pair_micro=1)
     with pytest.raises(ReportError, match="give the candidates"):
@@ -263,7 +268,7 @@ def test_streams_are_weighed_in_logarithms(bits: int, stored: int, reports: int)
 @pytest.mark.parametrize(("bits", "stored", "reports"), [(62, 100, 18), (30, 100, 40), (62, 1, 5), (4, 3, 30)])
 def test_long_streams_of_long_vectors_have_a_trackability(bits: int, stored: int, reports: int) -> None:
     protocol = InnerProduct(bits=bits, stored=stored, epsilon_pair_micro=1_000_000)
-    found = trackability(stream_law(protocol, 1), reports, 20, SeededBits("long"))
+    found = trackability(protocol.stream_law(1), reports, 20, SeededBits("long"))
     assert not np.isnan(found.draws).any()
     assert (found.draws == math.inf).all() == (
         stored < 4

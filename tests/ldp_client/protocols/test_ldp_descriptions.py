@@ -26,6 +26,7 @@ METHODS = {
     "OUE": {"kind": "OUE", "k": 6, **ONCE},
     "BLH": {"kind": "LH", "k": 6, "g": 2, **ONCE, **PAPER},
     "OLH": {"kind": "LH", "k": 6, "g": 8, **ONCE, **PAPER},
+    "SS": {"kind": "SS", "k": 6, "chosen": 1, "epsilon_micro": 2_000_000},
 }
 
 

@@ -18,10 +18,8 @@ from aggservice.mechanisms import SeededBits
 from ldp_client import BitwiseEverlasting, DyadicTree, InnerProduct, LdpError, Rappor, bit_flip, l_grr, l_osue, loloha
 from ldp_client.protocols.bitflip import BitFlipReport
 from ldp_client.protocols.dyadic import DyadicServer, NodeReport
-from ldp_client.protocols.hashed import HashedReport
+from ldp_client.protocols.hashed import HashedReport, UniversalHash
 from ldp_client.protocols.rappor import RapporReport
-from ldp_client.sampling.hashing import UniversalHash
-from ldp_client.wire.reports import decode_report, encode_report, report_bytes
 
 PAIR = {"epsilon_permanent_micro": 2_000_000, "epsilon_first_micro": 1_000_000}
 TREE = DyadicTree(periods=4, changes=2, epsilon_micro=1_000_000)
@@ -132,9 +130,9 @@ def test_reports_of_any_kind_in_bytes(name: str, report: Any, data: Any) -> None
         return
     protocol = PROTOCOLS[name]
     with suppress(LdpError):
-        assert len(encode_report(protocol, report)) == report_bytes(protocol)
+        assert len(protocol.encode(report)) == protocol.report_bytes
     with suppress(LdpError):
-        assert encode_report(protocol, decode_report(protocol, data)) == data
+        assert protocol.encode(protocol.decode(data)) == data
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,7 +141,7 @@ def test_reports_of_any_kind_in_bytes(name: str, report: Any, data: Any) -> None
 def test_columns_of_any_kind(name: str, data: st.DataObject) -> None:
     """One column of a good collection, or all of it, is replaced by something else."""
     protocol = PROTOCOLS[name]
-    fleet = protocol.fleet(3, ["a", "b"], SeededBits(1)) if name == "rappor" else protocol.fleet(3, SeededBits(1))
+    fleet = protocol.fleet(3, SeededBits(1), ["a", "b"]) if name == "rappor" else protocol.fleet(3, SeededBits(1))
     good = fleet.report(np.array([0, 1, 1]))
     estimated(protocol, good)
     other = data.draw(st.one_of(ANYTHING, ARRAYS, SMALL))
@@ -159,7 +157,7 @@ def test_columns_of_any_kind(name: str, data: st.DataObject) -> None:
 @given(values=ANYTHING)
 def test_values_of_any_kind(name: str, values: Any) -> None:
     protocol = PROTOCOLS[name]
-    fleet = protocol.fleet(2, ["a", "b"], SeededBits(1)) if name == "rappor" else protocol.fleet(2, SeededBits(1))
+    fleet = protocol.fleet(2, SeededBits(1), ["a", "b"]) if name == "rappor" else protocol.fleet(2, SeededBits(1))
     with suppress(LdpError):
         estimated(protocol, fleet.report(values))
     client = protocol.client(SeededBits(1))

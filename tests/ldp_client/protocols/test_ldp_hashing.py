@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client.errors import ReportError
-from ldp_client.sampling.draws import Draws
-from ldp_client.sampling.hashing import (
+from ldp_client.protocols.hashed import (
     UniversalHash,
     bucket_starts,
     count_matches,
@@ -23,6 +22,7 @@ from ldp_client.sampling.hashing import (
     hash_twin,
     hash_values,
 )
+from ldp_client.sampling import ExactDraws
 from twins.ldp_kernels import collision_bound, collision_probability, count_matches_twin
 
 WORDS = st.integers(0, (1 << 64) - 1)
@@ -100,4 +100,4 @@ def test_hash_functions_are_checked() -> None:
     one = np.ones(1, np.uint64)
     with pytest.raises(ReportError, match="must lie in"):
         count_matches(one, one, np.array([3]), 3, 4)
-    assert draw_hash(Draws(SeededBits(1)), 5) == draw_hash(Draws(SeededBits(1)), 5)
+    assert draw_hash(ExactDraws(SeededBits(1)), 5) == draw_hash(ExactDraws(SeededBits(1)), 5)

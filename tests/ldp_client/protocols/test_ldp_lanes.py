@@ -14,10 +14,23 @@ from numpy.typing import NDArray
 from aggservice.mechanisms import Bits, Real, SecureBits, SeededBits, exp
 from aggservice.mechanisms.words import Tape
 from ldp_client.errors import ReportError
-from ldp_client.estimation.steps import Step
-from ldp_client.sampling.lanes import ROUNDS, LaneCoins, next_word
-from ldp_client.sampling.memo import MemoizedAnswers, MemoTable, RowStore
-from ldp_client.sampling.packed import bits_of, count_bits, live_mask, one_hot, pack, rows_from_bytes, unpack, words_of
+from ldp_client.estimation import ResponseStep
+from ldp_client.sampling import (
+    ROUNDS,
+    LaneCoins,
+    MemoizedAnswers,
+    MemoTable,
+    RowStore,
+    bits_of,
+    count_bits,
+    live_mask,
+    next_word,
+    one_hot,
+    pack,
+    rows_from_bytes,
+    unpack,
+    words_of,
+)
 from twins.ldp_kernels import count_bits_twin, lane_twin, row_bytes
 
 HALF_BITS = (1 << 32) - 1
@@ -92,7 +105,7 @@ def test_coins_in_lanes_equal_the_twin_even_through_ties(data: st.DataObject, si
     live = [int(word) for word in live_mask(size)]
     words, outcomes = script(data, p, q, base, live)
     bits = Script(words)
-    out = LaneCoins(Step(p=p, q=q)).flip(bits, np.array([base], dtype=np.uint64), size)
+    out = LaneCoins(ResponseStep(p=p, q=q)).flip(bits, np.array([base], dtype=np.uint64), size)
     assert bits.left == []
     assert bits_of(out, size)[0].tolist() == [bit for lanes in outcomes for bit in lanes][:size]
     assert (out & ~live_mask(size) == 0).all()
@@ -102,7 +115,7 @@ def test_coins_in_lanes_equal_the_twin_even_through_ties(data: st.DataObject, si
 def test_coins_in_lanes_come_up_at_their_rates(p: Fraction, q: Fraction) -> None:
     """Four two-sided tests at 1e-7 on 6.4 million coins: a false alarm in 2.5 million runs."""
     rows = np.full((50_000, 2), HALF_BITS, dtype=np.uint64)
-    out = LaneCoins(Step(p=Real.of(p), q=Real.of(q))).flip(SecureBits(), rows, 128)
+    out = LaneCoins(ResponseStep(p=Real.of(p), q=Real.of(q))).flip(SecureBits(), rows, 128)
     kept = int(np.bitwise_count(out & np.uint64(HALF_BITS)).sum())
     made = int(np.bitwise_count(out >> np.uint64(32)).sum())
     for seen, chance in ((kept, float(p)), (made, float(q))):

@@ -25,22 +25,19 @@ from ldp_client import (
     loloha,
     optimal_hashing,
     permanent_untrackable,
-    stream_law,
     trackability,
 )
-from ldp_client.errors import DataError, ProtocolError, ReportError, StateError
-from ldp_client.estimation.support import Support
+from ldp_client.errors import DataError, LdpParameterError, ReportError, StateError
+from ldp_client.estimation import Support
 from ldp_client.experiments.datasets import counters, synthetic_dataset
-from ldp_client.privacy.finite_state import FiniteState
-from ldp_client.privacy.tracking_bounds import several_untrackable
+from ldp_client.finite_state import FiniteState
 from ldp_client.protocols.bitflip import BitFlipColumns, BitFlipReport
 from ldp_client.protocols.dyadic import DyadicServer, NodeReport
-from ldp_client.protocols.hashed import HashedColumns, HashedReport
+from ldp_client.protocols.hashed import HashedColumns, HashedReport, UniversalHash
 from ldp_client.protocols.inner_product import PairColumns
 from ldp_client.protocols.rappor import RapporColumns, RapporCounts, RapporReport
 from ldp_client.protocols.rappor_decoding import decode
-from ldp_client.sampling.hashing import UniversalHash
-from ldp_client.wire.reports import decode_report, encode_report
+from ldp_client.tracking import several_untrackable
 
 PAIR = {"epsilon_permanent_micro": 2_000_000, "epsilon_first_micro": 1_000_000}
 GRR = l_grr(k=5, **PAIR)  # type: ignore[arg-type]
@@ -147,9 +144,9 @@ STRANGE: list[Callable[[], object]] = [
     lambda: FLIPS.client(SeededBits("x"), 3),  # type: ignore[arg-type]
     lambda: ALL_FLIPS.columns(flips(3, 2, 1, 0)),
     lambda: ALL_FLIPS.estimate(flip_columns([[3, 2, 1, 0]])),
-    lambda: encode_report(FLIPS, flips(1, 1)[0]),
-    lambda: encode_report(FLIPS, flips(2, 1)[0]),
-    lambda: decode_report(FLIPS, "text"),  # type: ignore[arg-type]
+    lambda: FLIPS.encode(flips(1, 1)[0]),
+    lambda: FLIPS.encode(flips(2, 1)[0]),
+    lambda: FLIPS.decode("text"),  # type: ignore[arg-type]
     lambda: PAIRS.columns([(1.7, 1)]),  # type: ignore[list-item]
     lambda: PAIRS.columns([(1, 1.0)]),  # type: ignore[list-item]
     lambda: PAIRS.columns([(0, 1)]),
@@ -179,9 +176,9 @@ STRANGE: list[Callable[[], object]] = [
     lambda: RAPPOR.client(SeededBits("x")).report(5),  # type: ignore[arg-type]
     lambda: RAPPOR.client(SeededBits("x")).report(["a"]),  # type: ignore[arg-type]
     lambda: RAPPOR.positions("a", 1.0),  # type: ignore[arg-type]
-    lambda: RAPPOR.fleet(2, [], SeededBits("x")),
+    lambda: RAPPOR.fleet(2, SeededBits("x")),
     lambda: RAPPOR.fleet(2, 5, SeededBits("x")),  # type: ignore[arg-type]
-    lambda: RAPPOR.fleet(2, [5], SeededBits("x")),  # type: ignore[list-item]
+    lambda: RAPPOR.fleet(2, SeededBits("x"), [5]),  # type: ignore[list-item]
     lambda: decode(RAPPOR, counted([5] * 4, 6), ["a", "b"]),
     lambda: decode(RAPPOR, counted([5] * 4, 1), [1, 2]),  # type: ignore[list-item]
     lambda: decode(RAPPOR, counted([5.0] * 4, 1), ["a"]),
@@ -197,11 +194,11 @@ STRANGE: list[Callable[[], object]] = [
     lambda: DyadicServer(TREE).estimate(1.5),  # type: ignore[arg-type]
     lambda: TREE.client(SeededBits("x")).report(2),  # type: ignore[arg-type]
     lambda: TREE.client(SeededBits("x")).report(np.zeros(2)),  # type: ignore[arg-type]
-    lambda: stream_law(UNARY, 12),
-    lambda: stream_law(GRR, 5),
-    lambda: stream_law(BIT, 2),
-    lambda: stream_law(PAIRS, 8),
-    lambda: stream_law(RAPPOR, 5),
+    lambda: UNARY.stream_law(12),
+    lambda: GRR.stream_law(5),
+    lambda: BIT.stream_law(2),
+    lambda: PAIRS.stream_law(8),
+    lambda: RAPPOR.stream_law(5),
 ]
 
 
@@ -247,8 +244,8 @@ PARAMETERS: list[Callable[[], object]] = [
     lambda: TREE.error_bound(1.5, 0.1),  # type: ignore[arg-type]
     lambda: permanent_untrackable(2.5, 1.0),  # type: ignore[arg-type]
     lambda: several_untrackable(2.5, 1.0),  # type: ignore[arg-type]
-    lambda: trackability(stream_law(BIT, 1), 2.5, 3, SeededBits("x")),  # type: ignore[arg-type]
-    lambda: trackability(stream_law(BIT, 1), 2, 1.5, SeededBits("x")),  # type: ignore[arg-type]
+    lambda: trackability(BIT.stream_law(1), 2.5, 3, SeededBits("x")),  # type: ignore[arg-type]
+    lambda: trackability(BIT.stream_law(1), 2, 1.5, SeededBits("x")),  # type: ignore[arg-type]
     lambda: FiniteState(states=[[1.0]], symbols=[[1.0]]),  # type: ignore[arg-type]
     lambda: BIT.finite_state().everlasting(1.5),  # type: ignore[arg-type]
 ]
@@ -256,7 +253,7 @@ PARAMETERS: list[Callable[[], object]] = [
 
 @pytest.mark.parametrize("number", range(len(PARAMETERS)))
 def test_parameters_that_mean_nothing_are_refused(number: int) -> None:
-    with pytest.raises(ProtocolError) as caught:
+    with pytest.raises(LdpParameterError) as caught:
         PARAMETERS[number]()
     assert isinstance(caught.value, ValueError)  # as they were before they had a name
     assert len(str(caught.value)) < 250
@@ -307,15 +304,15 @@ def test_no_error_holds_what_the_user_holds(tmp_path: Path) -> None:
     for attempt in (
         lambda: RAPPOR.client(SeededBits("x")).report("77123\ud800"),
         lambda: RAPPOR.client(SeededBits("x")).report(77123),  # type: ignore[arg-type]
-        lambda: RAPPOR.fleet(1, ["77123\ud800"], SeededBits("x")),
+        lambda: RAPPOR.fleet(1, SeededBits("x"), ["77123\ud800"]),
         lambda: GRR.client(SeededBits("x")).report(77123),
         lambda: GRR.fleet(2, SeededBits("x")).report([0, 77123]),
         lambda: GRR.fleet(2, SeededBits("x")).report([0, "77123"]),  # type: ignore[list-item]
         lambda: PAIRS.fleet(2, SeededBits("x")).report([0, 77123]),
         lambda: TREE.client(SeededBits("x")).report(77123),  # type: ignore[arg-type]
-        lambda: encode_report(GRR, 77123),
-        lambda: encode_report(RAPPOR, "77123"),
-        lambda: stream_law(GRR, 77123),
+        lambda: GRR.encode(77123),
+        lambda: RAPPOR.encode("77123"),
+        lambda: GRR.stream_law(77123),
         lambda: GRR.restore(state, SeededBits("x")),
         lambda: GRR.restore(state[:-1], SeededBits("x")),
         lambda: GRR.restore(state[:-1] + b"\xff", SeededBits("x")),

@@ -25,11 +25,10 @@ from ldp_client import (
     randomized_response,
     sue,
 )
-from ldp_client.errors import ProtocolError
-from ldp_client.estimation.hash_range import best_range, printed_range, variance_over_reports
-from ldp_client.estimation.steps import MICRO, Chain
-from ldp_client.experiments.figures.loloha import ALPHAS, EPSILONS_MICRO, first_micro, hash_ranges, variances
-from ldp_client.protocols.hashed import LocalHashing
+from ldp_client.errors import LdpParameterError
+from ldp_client.estimation import MICRO, ResponseChain
+from ldp_client.experiments.loloha import ALPHAS, EPSILONS_MICRO, first_micro, hash_ranges, variances
+from ldp_client.protocols.hashed import LocalHashing, best_range, printed_range, variance_over_reports
 from twins.ldp_kernels import printed_variance
 
 GRID = [(micro, first_micro(micro, alpha)) for micro in EPSILONS_MICRO for alpha in ALPHAS]
@@ -49,7 +48,7 @@ def e(micro: int) -> Fraction:
     return exact(exp(Fraction(micro, MICRO)))
 
 
-def unpacked(chain: Chain) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+def unpacked(chain: ResponseChain) -> tuple[Fraction, Fraction, Fraction, Fraction]:
     assert chain.instant is not None
     return exact(chain.permanent.p), exact(chain.permanent.q), exact(chain.instant.p), exact(chain.instant.q)
 
@@ -136,7 +135,7 @@ def test_g_is_defined_for_every_pair_of_epsilons(micro: int, share: int, calibra
     assert printed_range(*pair) >= 2
     try:
         g = best_range(*pair, calibration)  # type: ignore[arg-type]
-    except ProtocolError as error:
+    except LdpParameterError as error:
         assert "2^32" in str(error)
         return
     here = variance_over_reports(g, *pair, calibration)  # type: ignore[arg-type]
@@ -161,7 +160,7 @@ def test_eq_6_holds_where_floats_cancel(permanent: str, first: str, g: int) -> N
 def test_a_g_that_cannot_be_computed_is_refused(pair: tuple[str, str]) -> None:
     permanent, first = map(Fraction, pair)
     for search in (printed_range, lambda *given: best_range(*given, "exact")):
-        with pytest.raises(ProtocolError, match="ε∞ ≤ 64"):
+        with pytest.raises(LdpParameterError, match="ε∞ ≤ 64"):
             search(permanent, first)
 
 
@@ -278,20 +277,20 @@ def test_bit_flips_variance_needs_cosh() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, 65 * MICRO, 1.5, True, float("nan")])
 def test_epsilons_that_mean_nothing_are_refused(bad: int) -> None:
-    with pytest.raises(ProtocolError, match="millionths"):
+    with pytest.raises(LdpParameterError, match="millionths"):
         sue(k=3, epsilon_micro=bad)
-    with pytest.raises(ProtocolError, match="millionths"):
+    with pytest.raises(LdpParameterError, match="millionths"):
         l_grr(k=3, epsilon_permanent_micro=1_000_000, epsilon_first_micro=bad)
 
 
 def test_parameters_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ProtocolError, match="below the limit"):
+    with pytest.raises(LdpParameterError, match="below the limit"):
         l_osue(k=3, epsilon_permanent_micro=1_000_000, epsilon_first_micro=1_000_000)
-    with pytest.raises(ProtocolError, match="number of values k"):
+    with pytest.raises(LdpParameterError, match="number of values k"):
         l_osue(k=1, epsilon_permanent_micro=2, epsilon_first_micro=1)
-    with pytest.raises(ProtocolError, match="hash values g"):
+    with pytest.raises(LdpParameterError, match="hash values g"):
         LocalHashing(k=4, g=1, epsilon_permanent_micro=2)
-    with pytest.raises(ProtocolError, match="d ≤ b ≤ k"):
+    with pytest.raises(LdpParameterError, match="d ≤ b ≤ k"):
         bit_flip(k=4, buckets=2, sampled=3, epsilon_permanent_micro=1)
-    with pytest.raises(ProtocolError, match="'paper' or 'exact'"):
+    with pytest.raises(LdpParameterError, match="'paper' or 'exact'"):
         l_grr(k=3, epsilon_permanent_micro=2, epsilon_first_micro=1, calibration="other")  # type: ignore[arg-type]

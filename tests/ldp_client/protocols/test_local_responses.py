@@ -13,10 +13,9 @@ import pytest
 from aggservice.audit.finite import largest_loss, least_delta, mixture
 from aggservice.mechanisms import Real, SecureBits, closed_epsilon
 from aggservice.mechanisms.shuffling import step_epsilon
+from ldp_client.enumeration import distribution, local_responses, shuffled_responses, swapped_responses, with_first
 from ldp_client.errors import ReportError
-from ldp_client.privacy.enumeration import distribution
-from ldp_client.protocols.local_responses import local_responses, shuffled_responses, swapped_responses, with_first
-from ldp_client.sampling.draws import Draws
+from ldp_client.sampling import ExactDraws
 
 Answers = tuple[int, ...]
 
@@ -24,7 +23,7 @@ Answers = tuple[int, ...]
 def response(odds: int, *, adaptive: bool) -> Any:
     """Return binary response with these odds; adaptive, it answers for the inverse once an odd number of 1 was sent."""
 
-    def randomizer(before: Answers, value: int, draws: Draws) -> int:
+    def randomizer(before: Answers, value: int, draws: ExactDraws) -> int:
         turn = sum(before) % 2 if adaptive else 0
         return value ^ turn ^ (not draws.coin(Real.of(Fraction(odds, odds + 1))))
 
@@ -128,12 +127,12 @@ def test_theorem_7_bounds_the_exact_shuffle(odds: int, n: int, adaptive: bool) -
 
 
 def test_random_draws_and_refusals() -> None:
-    sent = shuffled_responses((0, 1, 1, 0), MIXED, Draws(SecureBits()))
+    sent = shuffled_responses((0, 1, 1, 0), MIXED, ExactDraws(SecureBits()))
     assert len(sent) == 4 and set(sent) <= {0, 1}
     for algorithm in (local_responses, shuffled_responses, swapped_responses):
         for data, randomizers in (((), []), ((0, 1), MIXED[:1]), ((), MIXED)):
             with pytest.raises(ReportError, match="one randomizer for each"):
-                algorithm(data, randomizers, Draws(SecureBits()))
+                algorithm(data, randomizers, ExactDraws(SecureBits()))
     for place in (-1, 2, 1.0, True):
         with pytest.raises(ReportError, match="place"):
             with_first((0, 1), place)  # type: ignore[arg-type]

@@ -12,12 +12,12 @@ from scipy.stats import chi2, norm
 
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import Rappor
-from ldp_client.errors import ProtocolError, ReportError, StateError
-from ldp_client.experiments.rappor_recovery import draw_population, recover, zipf_shares
-from ldp_client.privacy.enumeration import distribution
+from ldp_client.enumeration import distribution
+from ldp_client.errors import LdpParameterError, ReportError, StateError
+from ldp_client.experiments.rappor import draw_population, recover, zipf_shares
 from ldp_client.protocols.rappor import RapporCounts
 from ldp_client.protocols.rappor_decoding import decode, learning_limit
-from ldp_client.sampling.packed import bits_of
+from ldp_client.sampling import bits_of
 from twins.ldp_kernels import false_runs_limit, privacy_loss
 
 F = Fraction
@@ -78,7 +78,7 @@ def test_the_stated_parameters() -> None:
         {"cohorts": 0},
         {"f": 0.5},
     ):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(LdpParameterError):
             Rappor(**bad)  # type: ignore[arg-type]
 
 
@@ -100,7 +100,7 @@ def test_a_fleet_reports_what_clients_would() -> None:
     """Bits set by the string come up with q*, others with p*: 30,000 users, two strings, alarm 10⁻⁹ in all."""
     protocol = Rappor(size=64, hashes=2, cohorts=2)
     users = 30_000
-    fleet = protocol.fleet(users, ["one", "two"], SecureBits())
+    fleet = protocol.fleet(users, SecureBits(), ["one", "two"])
     columns = fleet.report((np.arange(users) % 2).astype(np.int64))
     bits = bits_of(columns.rows, 64)
     checks = 2 * 2 * 64
@@ -116,7 +116,7 @@ def test_a_fleet_reports_what_clients_would() -> None:
 def test_a_fleet_keeps_its_permanent_responses() -> None:
     """With p = 0 and q = 1 a report is the permanent response: the same each time, whatever was in between."""
     protocol = Rappor(size=70, hashes=2, cohorts=4, p=F(0), q=F(1))
-    fleet = protocol.fleet(50, ["one", "two", "three"], SecureBits())
+    fleet = protocol.fleet(50, SecureBits(), ["one", "two", "three"])
     ones, twos = np.zeros(50, dtype=np.int64), np.ones(50, dtype=np.int64)
     first, second, third = (fleet.report(values).rows for values in (ones, twos, ones))
     assert np.array_equal(first, third)
@@ -256,7 +256,7 @@ def test_many_candidates_are_screened_by_other_cohorts() -> None:
     protocol = Rappor(size=128, hashes=2, cohorts=32)
     names = [f"string {rank}" for rank in range(1, 4)]
     values = draw_population(np.array([0.5, 0.3, 0.2]), 200_000, SecureBits())
-    counts = protocol.count(protocol.fleet(200_000, names, SecureBits()).report(values))
+    counts = protocol.count(protocol.fleet(200_000, SecureBits(), names).report(values))
     decoded = decode(protocol, counts, [*(f"decoy {number}" for number in range(2997)), *names])
     assert set(names) <= set(decoded.detected())
     assert decoded.screened == 3000 - decoded.tests
@@ -308,7 +308,7 @@ def test_the_population_is_zipfs() -> None:
     seen = np.bincount(draw_population(shares, users, SecureBits()), minlength=100)
     assert (((seen - users * shares) ** 2) / (users * shares)).sum() < chi2.isf(1e-9, 99)
     assert false_runs_limit(200, 0.05) == 27
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         zipf_shares(0)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         recover(Rappor(), users=10, strings=2, decoys=-1, bits=SeededBits("x"))

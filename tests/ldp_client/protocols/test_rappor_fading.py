@@ -12,11 +12,9 @@ import pytest
 
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from ldp_client import Rappor
-from ldp_client.errors import ProtocolError, StateError
-from ldp_client.experiments.figures import find_figure
-from ldp_client.experiments.figures.kinds import FigureRequest
-from ldp_client.privacy.enumeration import distribution
-from ldp_client.privacy.sequences import stream_loss
+from ldp_client.enumeration import distribution, stream_loss
+from ldp_client.errors import LdpParameterError, StateError
+from ldp_client.experiments.figures import FigureRequest, find_figure
 from ldp_client.protocols.rappor_fading import FadingRappor
 from twins.ldp_kernels import privacy_loss
 
@@ -141,14 +139,14 @@ def test_a_saved_device_goes_on_at_its_collection() -> None:
 
 def test_what_cannot_fade_is_refused() -> None:
     for ratio in (F(0), F(1), F(3, 2), 0.5, 1):
-        with pytest.raises(ProtocolError, match="ratio"):
+        with pytest.raises(LdpParameterError, match="ratio"):
             FadingRappor(rappor=Rappor(), ratio=ratio)  # type: ignore[arg-type]
-    with pytest.raises(ProtocolError, match="needs an instantaneous response"):
+    with pytest.raises(LdpParameterError, match="needs an instantaneous response"):
         FadingRappor(rappor=Rappor(p=F(0), q=F(1)), ratio=F(1, 2))
     for bad in (-1, 1.0, 10**9):
-        with pytest.raises(ProtocolError, match="collection"):
+        with pytest.raises(LdpParameterError, match="collection"):
             TINY.at(bad)  # type: ignore[arg-type]
-    with pytest.raises(ProtocolError, match="collections must be"):
+    with pytest.raises(LdpParameterError, match="collections must be"):
         TINY.losses(0)
 
 

@@ -5,14 +5,21 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from aggservice.commands import app
 from aggservice.mechanisms import SystemClock
-from ldp_client.experiments.figures import find_figure
-from ldp_client.experiments.figures.kinds import FigureRequest
+from ldp_client import PROTOCOLS
+from ldp_client.experiments.figures import FigureRequest, find_figure
+from ldp_client.protocols import methods
+from ldp_client.protocols.base import SMALL
+
+
+def small(name: str) -> Any:
+    return PROTOCOLS[name].for_values(name, SMALL)
 
 
 def track(*arguments: str, code: int = 0) -> str:
@@ -64,7 +71,8 @@ def test_every_client_in_json(arguments: list[str], extra: str | None) -> None:
 
 
 def test_what_cannot_be_tracked_is_explained() -> None:
-    assert "choose RAPPOR" in track("OLOLOHA", code=2)
+    assert "choose one of RAPPOR" in track("HALOLOHA", code=2)
+    assert "without a second step" in track("SUE", code=2)
     assert "below 2" in track("BEP", "--value", "2", code=2)
     assert "holds a number" in track("L-GRR", "--value", "x", code=2)
     assert "0 ≤ p < q ≤ 1" in track("RAPPOR", "--p", "0.8", code=2)
@@ -74,7 +82,9 @@ def test_what_cannot_be_tracked_is_explained() -> None:
 
 def test_every_client_runs_with_its_defaults() -> None:
     """RNIP took RAPPOR's 128 bits, of which its values have at most 62."""
-    for method in ("RAPPOR", "L-SUE", "L-OSUE", "L-GRR", "LOLOHA", "dBitFlipPM", "BEP", "RNIP"):
+    once = {name for name in methods() if not small(name).memoizes}
+    assert once >= {"GRR", "SUE", "OUE", "BLH", "OLH"}
+    for method in sorted(set(PROTOCOLS) - once):
         track(method, "--draws", "10", "--reports", "2")
     found = json.loads(track("RNIP", "--draws", "10", "--reports", "3", "--json"))
     assert found["protocol"]["bits"] == 32

@@ -12,7 +12,6 @@ from scipy.stats import binom
 from aggservice.mechanisms import SecureBits, SeededBits
 from ldp_client import (
     BitwiseEverlasting,
-    DyadicTree,
     InnerProduct,
     Rappor,
     binary_hashing,
@@ -21,16 +20,14 @@ from ldp_client import (
     l_osue,
     l_sue,
     loloha,
-    stream_law,
     sue,
     trackability,
 )
-from ldp_client.errors import ProtocolError, ReportError
-from ldp_client.privacy.enumeration import distribution
-from ldp_client.sampling.hashing import UniversalHash
-from ldp_client.sampling.packed import unpack
-from ldp_client.tracking.stream_laws import BitsLaw, SymbolLaw
-from ldp_client.tracking.trackability import Trackability, gap
+from ldp_client.enumeration import distribution
+from ldp_client.errors import LdpParameterError, ReportError
+from ldp_client.protocols.hashed import UniversalHash
+from ldp_client.sampling import unpack
+from ldp_client.tracking import BitsLaw, SymbolLaw, Trackability, gap
 
 
 def test_figure_1_at_seven_reports() -> None:
@@ -38,7 +35,7 @@ def test_figure_1_at_seven_reports() -> None:
 
     The estimate from 4,000 draws has a standard deviation of about 0.045 around 5.16: the alarm is far below 10⁻⁹.
     """
-    found = trackability(stream_law(Rappor(), "http://example.com"), 7, 4000, SecureBits())
+    found = trackability(Rappor().stream_law("http://example.com"), 7, 4000, SecureBits())
     ninth = found.percentile(0.9)
     assert 4.7 <= ninth.value <= 5.5
     assert ninth.low < ninth.value < ninth.high
@@ -49,7 +46,7 @@ def test_figure_1_at_seven_reports() -> None:
 def test_tracking_grows_with_the_reports_and_stays_below_theorem_13() -> None:
     """BEP's τ never exceeds its exact worst case, and the worst case is met by rare streams only."""
     protocol = BitwiseEverlasting(epsilon_permanent_micro=500_000, epsilon_report_micro=1_500_000)
-    law = stream_law(protocol, 1)
+    law = protocol.stream_law(1)
     exact = protocol.finite_state()
     for reports in (2, 5, 8):
         found = trackability(law, reports, 3000, SecureBits())
@@ -59,7 +56,7 @@ def test_tracking_grows_with_the_reports_and_stays_below_theorem_13() -> None:
 
 def test_the_law_of_bits_is_the_clients() -> None:
     protocol = l_osue(k=2, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
-    law = stream_law(protocol, 1)
+    law = protocol.stream_law(1)
 
     def program(draws):  # type: ignore[no-untyped-def]
         client = protocol.client(draws)
@@ -76,7 +73,7 @@ def test_the_law_of_bits_is_the_clients() -> None:
 def test_the_law_of_cohorts_is_the_clients() -> None:
     """Cohort and bits together, on every branch; and parts of two cohorts cannot come from one user."""
     protocol = Rappor(size=2, hashes=1, cohorts=3)
-    law = stream_law(protocol, "word", cohort="sent")
+    law = protocol.stream_law("word", cohort="sent")
 
     def program(draws):  # type: ignore[no-untyped-def]
         client = protocol.client(draws)
@@ -99,7 +96,7 @@ def test_a_cohort_in_the_clear_tells_63_of_64_pairs_apart() -> None:
 
     The others, and one user's streams, have ln 64 more than bits alone tell.
     """
-    law = stream_law(Rappor(), "http://example.com", cohort="sent")
+    law = Rappor().stream_law("http://example.com", cohort="sent")
     assert law.told_apart == Fraction(63, 64)  # type: ignore[attr-defined]
     draws = 4000
     found = trackability(law, 2, draws, SecureBits()).draws
@@ -107,15 +104,15 @@ def test_a_cohort_in_the_clear_tells_63_of_64_pairs_apart() -> None:
     assert binom.ppf(1e-10, draws, 63 / 64) <= told <= binom.isf(1e-10, draws, 63 / 64)
     assert found[: draws - told].min() > math.log(64) - 3
     assert law.report_epsilon() == math.inf
-    with pytest.raises(ProtocolError, match='an integer or "sent"'):
-        stream_law(Rappor(), "word", cohort="known")  # type: ignore[arg-type]
-    without = trackability(stream_law(Rappor(), "http://example.com"), 2, 500, SecureBits()).draws
+    with pytest.raises(LdpParameterError, match='an integer or "sent"'):
+        Rappor().stream_law("word", cohort="known")  # type: ignore[arg-type]
+    without = trackability(Rappor().stream_law("http://example.com"), 2, 500, SecureBits()).draws
     assert np.isfinite(without).all()
 
 
 def test_the_law_of_symbols_is_the_clients() -> None:
     protocol = l_grr(k=3, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
-    law = stream_law(protocol, 2)
+    law = protocol.stream_law(2)
 
     def program(draws):  # type: ignore[no-untyped-def]
         client = protocol.client(draws)
@@ -132,7 +129,7 @@ def test_parts_have_the_law_they_are_drawn_from(same: bool) -> None:
     protocol = BitwiseEverlasting(epsilon_permanent_micro=700_000, epsilon_report_micro=900_000)
     exact = protocol.finite_state()
     users = 20_000
-    (first, _), (second, _) = stream_law(protocol, 0).parts(SecureBits(), 2, 1, users, same=same)
+    (first, _), (second, _) = protocol.stream_law(0).parts(SecureBits(), 2, 1, users, same=same)
     seen = np.bincount(first[:, 0].astype(int) * 2 + second[:, 0].astype(int), minlength=6)
     for ones in range(3):
         for last in range(2):
@@ -158,7 +155,7 @@ def test_parts_have_the_law_they_are_drawn_from(same: bool) -> None:
     ],
 )
 def test_every_kind_of_client_has_a_variable(protocol: object, value: object) -> None:
-    found = trackability(stream_law(protocol, value), 5, 300, SeededBits("any"))
+    found = trackability(protocol.stream_law(value), 5, 300, SeededBits("any"))
     assert np.isfinite(found.draws).all()
     assert (np.diff(found.draws) >= 0).all()
     assert found.draws[-1] > 0
@@ -168,7 +165,7 @@ def test_every_kind_of_client_has_a_variable(protocol: object, value: object) ->
 
 def test_one_user_shows_as_one_and_two_as_two() -> None:
     """Kullback and Leibler: on average the evidence points the right way, for RAPPOR by many standard deviations."""
-    law = stream_law(Rappor(), "word")
+    law = Rappor().stream_law("word")
     users = 2000
     for same in (True, False):
         one, two = law.parts(SecureBits(), 5, 5, users, same=same)
@@ -194,7 +191,7 @@ def test_intervals_cover_the_quantile() -> None:
 def test_the_law_of_hashed_reports_is_the_clients() -> None:
     """Given its function, which is one of 2^128, a client's symbols have the law of its own code."""
     protocol = loloha(k=7, g=3, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
-    law = stream_law(protocol, 4)
+    law = protocol.stream_law(4)
     function = UniversalHash(multiplier=0x9E3779B97F4A7C15, addend=12345, g=3)
     words = np.array([[function.multiplier], [function.addend]], dtype=np.uint64)
 
@@ -215,7 +212,7 @@ def test_the_law_of_hashed_reports_is_the_clients() -> None:
 
 def test_the_law_of_repeated_reports_is_the_clients() -> None:
     protocol = bit_flip(k=8, buckets=4, sampled=2, epsilon_permanent_micro=2_000_000)
-    law = stream_law(protocol, 5)
+    law = protocol.stream_law(5)
 
     def program(draws):  # type: ignore[no-untyped-def]
         client = protocol.client(draws)
@@ -236,35 +233,33 @@ def test_reports_that_identify_their_sender_are_infinitely_trackable() -> None:
     hashing = loloha(k=9, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000)
     flipping = bit_flip(k=64, buckets=64, sampled=8, epsilon_permanent_micro=1_000_000)
     for protocol in (hashing, flipping):
-        found = trackability(stream_law(protocol, 3), 4, 50, SeededBits("sender"))
+        found = trackability(protocol.stream_law(3), 4, 50, SeededBits("sender"))
         median = found.percentile(0.5)
         assert (median.low, median.value, median.high) == (math.inf, math.inf, math.inf)
-        one = gap(stream_law(protocol, 3), SeededBits("sender"), 2, 2, 50, same=True)
+        one = gap(protocol.stream_law(3), SeededBits("sender"), 2, 2, 50, same=True)
         assert np.isfinite(one).all() and one.min() > 20
     # Few buckets are shared by many: then the worst of a few comparisons is finite at times.
     coarse = trackability(
-        stream_law(bit_flip(k=2, buckets=2, sampled=1, epsilon_permanent_micro=1_000_000), 1), 2, 200, SeededBits("x")
+        bit_flip(k=2, buckets=2, sampled=1, epsilon_permanent_micro=1_000_000).stream_law(1), 2, 200, SeededBits("x")
     )
     assert np.isfinite(coarse.draws[0]) and np.isinf(coarse.draws[-1])
 
 
 def test_what_keeps_no_state_or_value_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="second step"):
-        stream_law(binary_hashing(k=5, epsilon_micro=1_000_000), 1)
-    with pytest.raises(ProtocolError, match="no permanent state"):
-        stream_law(DyadicTree(periods=4, changes=1, epsilon_micro=1_000_000), 1)
+    with pytest.raises(LdpParameterError, match="second step"):
+        binary_hashing(k=5, epsilon_micro=1_000_000).stream_law(1)
     with pytest.raises(ReportError):
-        stream_law(bit_flip(k=5, buckets=5, sampled=1, epsilon_permanent_micro=1_000_000), 5)
+        bit_flip(k=5, buckets=5, sampled=1, epsilon_permanent_micro=1_000_000).stream_law(5)
     with pytest.raises(ReportError):
-        stream_law(l_grr(k=4, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000), -1)
-    with pytest.raises(ProtocolError, match="second step"):
-        stream_law(sue(k=5, epsilon_micro=1_000_000), 1)
-    law = stream_law(Rappor(), "word")
+        l_grr(k=4, epsilon_permanent_micro=2_000_000, epsilon_first_micro=1_000_000).stream_law(-1)
+    with pytest.raises(LdpParameterError, match="second step"):
+        sue(k=5, epsilon_micro=1_000_000).stream_law(1)
+    law = Rappor().stream_law("word")
     assert isinstance(law, BitsLaw)
-    assert isinstance(stream_law(l_grr(k=3, epsilon_permanent_micro=2, epsilon_first_micro=1), 0), SymbolLaw)
-    with pytest.raises(ProtocolError):
+    assert isinstance(l_grr(k=3, epsilon_permanent_micro=2, epsilon_first_micro=1).stream_law(0), SymbolLaw)
+    with pytest.raises(LdpParameterError):
         trackability(law, 1, 10, SeededBits("x"))
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         trackability(law, 2, 0, SeededBits("x"))
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         Trackability(reports=2, draws=np.ones(3)).percentile(1.0)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ldp_client import BitwiseEverlasting, permanent_untrackable
-from ldp_client.errors import ProtocolError
-from ldp_client.privacy.finite_state import FiniteState
-from ldp_client.privacy.tracking_bounds import (
+from ldp_client.errors import LdpParameterError
+from ldp_client.finite_state import FiniteState
+from ldp_client.tracking import (
     Bound,
     composed_untrackable,
     several_permanent_untrackable,
@@ -141,24 +141,24 @@ def test_a_state_that_shows_is_tracked_for_certain() -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, -1.0])
 def test_nonsense_is_refused(bad: float) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         permanent_untrackable(4, bad)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         Bound(gamma=bad)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         Bound(gamma=1.0, delta=bad)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         permanent_untrackable(0, 1.0)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         several_untrackable(1, 1.0)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         composed_untrackable(3, Bound(gamma=1.0), 1.0)
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         FiniteState(states=np.array([[0.5, 0.6]]), symbols=np.eye(2))
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LdpParameterError):
         FiniteState(states=np.array([[0.5, 0.5]]), symbols=np.eye(3))
     wide = FiniteState(states=np.ones((1, 1)), symbols=np.full((1, 30), 1 / 30))
-    with pytest.raises(ProtocolError, match="too many"):
+    with pytest.raises(LdpParameterError, match="too many"):
         wide.untrackable(10)
 
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from aggservice.mechanisms import SeededBits
 from ldp_client import BitwiseEverlasting, Rappor, bit_flip, build, columns_of, randomizer_of
-from ldp_client.errors import ProtocolError, ReportError
+from ldp_client.errors import LdpParameterError, ReportError
+from ldp_client.protocols import methods
 from ldp_client.protocols.bitflip import BitFlipReport
-from ldp_client.protocols.methods import METHODS
-from ldp_client.wire.reports import decode_report, encode_report, randomizer_id, report_bytes
-from ldp_client.wire.sealed import _micro
+from ldp_client.wire import _micro
+
+METHODS = tuple(methods())
 
 
 def make(name: str, k: int = 21) -> Any:
@@ -28,63 +29,63 @@ def test_reports_survive_their_journey(name: str) -> None:
     client = protocol.client(SeededBits(name))
     for value in (0, 20, 3):
         report = client.report(value)
-        data = encode_report(protocol, report)
-        assert len(data) == report_bytes(protocol)
-        assert decode_report(protocol, data) == report
+        data = protocol.encode(report)
+        assert len(data) == protocol.report_bytes
+        assert protocol.decode(data) == report
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.sampled_from(METHODS), st.binary(max_size=60))
 def test_whatever_is_decoded_is_a_report(name: str, data: bytes) -> None:
     protocol = make(name)
-    for candidate in (data, data[: report_bytes(protocol)].ljust(report_bytes(protocol), b"\0")):
+    for candidate in (data, data[: protocol.report_bytes].ljust(protocol.report_bytes, b"\0")):
         try:
-            report = decode_report(protocol, candidate)
+            report = protocol.decode(candidate)
         except ReportError:
             continue
-        assert encode_report(protocol, report) == candidate
+        assert protocol.encode(report) == candidate
         protocol.estimate(protocol.columns([report]))
 
 
 def test_what_is_not_a_report_is_refused() -> None:
     for name in METHODS:
         with pytest.raises(ReportError):
-            encode_report(make(name), "no report")
+            make(name).encode("no report")
         with pytest.raises(ReportError, match="bytes, not 0"):
-            decode_report(make(name), b"")
+            make(name).decode(b"")
     with pytest.raises(ReportError, match=r"in \[0, 21\)"):
-        decode_report(make("GRR"), b"\0\0\0\x15")
+        make("GRR").decode(b"\0\0\0\x15")
     with pytest.raises(ReportError, match="not a report of LH"):
-        encode_report(make("BLH"), make("OLH").client(SeededBits(1)).report(3))
+        make("BLH").encode(make("OLH").client(SeededBits(1)).report(3))
     flips = bit_flip(k=10, buckets=10, sampled=2, epsilon_permanent_micro=1)
     for sampled in ((3, 3), (4, 3), (3, 10)):
         data = b"".join(bucket.to_bytes(4, "big") for bucket in sampled) + b"\1"
         with pytest.raises(ReportError, match="once each, in order"):
-            decode_report(flips, data)
+            flips.decode(data)
     with pytest.raises(ReportError, match="in \\[0, 10\\)"):
-        encode_report(flips, BitFlipReport(sampled=(3, 10), bits=b"\1"))
+        flips.encode(BitFlipReport(sampled=(3, 10), bits=b"\1"))
 
 
 def test_randomizers_have_one_name_each() -> None:
-    names = {randomizer_id(make(name)) for name in METHODS}
+    names = {make(name).randomizer_id for name in METHODS}
     assert len(names) == len(METHODS) - 1
-    assert randomizer_id(make("OLOLOHA")) == randomizer_id(make("BiLOLOHA"))  # Eq. 6 says g = 2 here: they are one
-    assert randomizer_id(make("OLOLOHA")) != randomizer_id(make("OLOLOHA", k=22))
+    assert make("OLOLOHA").randomizer_id == make("BiLOLOHA").randomizer_id  # Eq. 6 says g = 2 here: they are one
+    assert make("OLOLOHA").randomizer_id != make("OLOLOHA", k=22).randomizer_id
     assert all(len(name) == 32 and int(name, 16) >= 0 for name in names)
 
 
 def test_reports_of_rappor_and_bep_survive_theirs() -> None:
     rappor = Rappor(size=21, hashes=2, cohorts=7)
     report = rappor.client(SeededBits("rappor")).report("word")
-    data = encode_report(rappor, report)
-    assert len(data) == report_bytes(rappor) == 7
-    assert decode_report(rappor, data) == report
+    data = rappor.encode(report)
+    assert len(data) == rappor.report_bytes == 7
+    assert rappor.decode(data) == report
     bit = BitwiseEverlasting(epsilon_permanent_micro=1_000_000, epsilon_report_micro=500_000)
-    assert [decode_report(bit, encode_report(bit, value)) for value in (0, 1)] == [0, 1]
+    assert [bit.decode(bit.encode(value)) for value in (0, 1)] == [0, 1]
     for protocol, bad in ((rappor, b"\0\0\0\x07" + data[4:]), (rappor, data[:6] + b"\xff"), (bit, b"\2")):
         with pytest.raises(ReportError):
-            decode_report(protocol, bad)
-    assert randomizer_id(rappor) != randomizer_id(Rappor(size=21, hashes=2, cohorts=8))
+            protocol.decode(bad)
+    assert rappor.randomizer_id != Rappor(size=21, hashes=2, cohorts=8).randomizer_id
 
 
 def test_a_randomizer_names_what_it_leaks() -> None:
@@ -102,8 +103,8 @@ def test_a_randomizer_names_what_it_leaks() -> None:
     for method in METHODS:
         name = randomizer_of(make(method))
         assert name.epsilon_micro / 1e6 >= make(method).privacy.first - 1e-12
-        assert name.report_bytes == report_bytes(make(method))
-    with pytest.raises(ProtocolError, match="cannot be charged"):
+        assert name.report_bytes == make(method).report_bytes
+    with pytest.raises(LdpParameterError, match="cannot be charged"):
         randomizer_of(Rappor(f=Fraction(0), p=Fraction(0), q=Fraction(1)))
 
 
@@ -124,8 +125,8 @@ def test_a_randomizers_epsilon_is_never_below_what_it_leaks() -> None:
 def test_what_a_device_sends_instead_of_a_report_costs_only_itself(name: str) -> None:
     protocol = make(name)
     bits = SeededBits(name)
-    good = [encode_report(protocol, protocol.client(bits).report(3)) for _ in range(20)]
-    strange = [b"", b"\xff" * (report_bytes(protocol) + 1)]
+    good = [protocol.encode(protocol.client(bits).report(3)) for _ in range(20)]
+    strange = [b"", b"\xff" * (protocol.report_bytes + 1)]
     with pytest.raises(ReportError):
         columns_of(protocol, [*good, *strange])
     refused: list[bytes] = []

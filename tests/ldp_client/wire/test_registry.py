@@ -12,8 +12,7 @@ import pytest
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import Api, SharedInfo
 from aggservice.wire.errors import EncodingError
-from aggservice.wire.report.device_tokens import TokenCheck
-from aggservice.wire.report.registry_keys import RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKeyPair, TokenCheck
 from ldp_client import Registry
 from ldp_client.errors import RegistryError, StateError
 

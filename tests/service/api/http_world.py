@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from aggservice.mechanisms import Bits
 from aggservice.service import Caller, EmbeddedService, Limits, Role, ServiceConfig, embedded, token_digest
 from aggservice.service.config.callers import Token
 from aggservice.wire import BucketRows, ReportBatch, write_buckets, write_reports
@@ -70,7 +71,7 @@ class World:
 
 
 @contextmanager
-def http_world(maker: Any, tmp_path: Path, **changes: Any) -> Iterator[World]:
+def http_world(maker: Any, tmp_path: Path, *, bits: Bits | None = None, **changes: Any) -> Iterator[World]:
     """Run a service with HTTP, two ad-techs, an auditor and files; ``changes`` are of its configuration."""
     roots = tmp_path / "roots"
     for bucket in ("reports", "summaries"):
@@ -101,7 +102,7 @@ def http_world(maker: Any, tmp_path: Path, **changes: Any) -> Iterator[World]:
             caller("auditor", Role.AUDITOR, MINE),
         ),
     )
-    with embedded(replace(given, **changes), keys=maker.keys, clock=maker.clock) as service:
+    with embedded(replace(given, **changes), keys=maker.keys, clock=maker.clock, bits=bits) as service:
         world = World(service=service, roots=roots, maker=maker)
         mine = [maker.report({1: 100}) for _ in range(4)]
         theirs = [maker.report({1: 100}, reporting_origin=THEIRS) for _ in range(4)]

@@ -12,8 +12,7 @@ from aggservice.engine import ShuffleSettings
 from aggservice.mechanisms import AmplificationBound, SecureBits, amplified_micro
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import AggregatableReport, Api, SharedInfo
-from aggservice.wire.report.device_tokens import sign_token
-from aggservice.wire.report.registry_keys import RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKeyPair, sign_token
 from budget import EpsilonDeltaFilter
 from ldp_client import Registry, randomized_response, randomizer_of, seal_report
 

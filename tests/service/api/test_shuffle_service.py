@@ -17,7 +17,7 @@ from aggservice.mechanisms import AmplificationBound, SecureBits, amplified_micr
 from aggservice.service import ConfigError, ServiceConfig, embedded, load_config
 from aggservice.wire import AggregatableReport, Api, ReportBatch, write_reports
 from aggservice.wire.avro.shuffled import read_shuffled
-from aggservice.wire.report.registry_keys import RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKeyPair
 from budget import EpsilonDeltaFilter, Receipt
 from ldp_client import Registry, columns_of, l_osue, randomized_response, randomizer_of, seal_report
 

@@ -18,9 +18,19 @@ from aggservice.mechanisms import ManualClock, SecureBits
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import AggregatableReport, Api, Contribution, ReportBatch, SharedInfo, make_report, write_reports
 from aggservice.wire.report.units import report_unit
-from budget import Epsilon, EpsilonDeltaFilter, JobKey, Ledger, MemoryStore, Receipt, Release, Signer, UnitSet
+from budget import (
+    Epsilon,
+    EpsilonDeltaFilter,
+    JobKey,
+    Ledger,
+    MemoryStore,
+    OneUseNoise,
+    Receipt,
+    Release,
+    Signer,
+    UnitSet,
+)
 from budget.errors import RecoveryForbiddenError, TermsError
-from budget.release import OneUseNoise
 from budget.terms import Terms
 from stated import assert_frequencies
 from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, ImpressionOptions, Page
@@ -46,9 +56,9 @@ def measured(maker: Maker, devices: int, **options: object) -> tuple[list[tuple[
         clock.advance(DAY_MS)
         page = Page(top_level="www.shop.example", frame="tag.adtech.example")
         done = browser.measure_conversion(page, ConversionOptions(**{**wanted, **options}))  # type: ignore[arg-type]
-        assert done.report is not None
+        assert done.sealed is not None
         histograms.append(done.histogram)
-        reports.append(done.report)
+        reports.append(done.sealed)
     return histograms, reports
 
 

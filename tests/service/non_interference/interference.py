@@ -18,7 +18,7 @@ from typing import Any
 
 from aggservice.engine import InlineOpener, WorkerPool
 from aggservice.engine.opening.pool import BatchOpener
-from aggservice.mechanisms.symmetric import SymmetricNoise
+from aggservice.mechanisms import NoiseLaw
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import common_pb2
@@ -256,7 +256,9 @@ class _Pair:
         """The same question about a charged job has one answer, for as long as the service's disks are well."""
         if self._worlds[side].disk_is_full or seen.method not in ("Aggregate", "GetSummary", "GetJob"):
             return
-        if "has not finished" in seen.answer.text:  # it was charged while this was answered
+        if "has not finished" in seen.answer.text or "is under way" in seen.answer.text:
+            return  # it was charged while this was answered
+        if seen.answer.code == "CANCELLED":  # the caller hung up and got no answer
             return
         answer = _lasting(seen)
         before = self._kept[side].setdefault((seen.method, seen.requests), answer)
@@ -331,7 +333,7 @@ def running_machine() -> Iterator[Machine]:
     shared = Path("/dev/shm")
     scratch = Path(tempfile.mkdtemp(prefix="worlds-", dir=shared if shared.is_dir() else None))
     # The same few mechanisms come again and again, and the width of an interval depends on nothing else.
-    with changed(SymmetricNoise, "half_width", cache(SymmetricNoise.half_width)):
+    with changed(NoiseLaw, "half_width", cache(NoiseLaw.half_width)):
         machine = Machine(scratch)
         try:
             yield machine

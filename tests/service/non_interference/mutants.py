@@ -13,8 +13,7 @@ from typing import Any
 
 from aggservice.engine import AvroShards, CancelledError, InLedger, UnpaidError
 from aggservice.engine.errors import DomainError, ResultWriteError
-from aggservice.engine.jobs.histogram import HistogramSession
-from aggservice.engine.jobs.histogram_checks import check_discoverable
+from aggservice.engine.jobs.histogram import HistogramSession, check_discoverable
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging
 from aggservice.engine.release.charging import Charge

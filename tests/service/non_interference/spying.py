@@ -34,7 +34,7 @@ from aggservice.wire import (
     write_buckets,
     write_reports,
 )
-from budget import Epsilon
+from budget import LaplaceNoise
 from budget.errors import BudgetError
 
 from .in_process import Answer
@@ -155,7 +155,7 @@ class Spy:
         request = JobRequest(
             job_request_id=f"look{self._jobs}",
             attribution_report_to=SPY_ORIGIN,
-            noise=Epsilon.parse(_LEAST_EPSILON),
+            mechanism=LaplaceNoise.parse(epsilon=_LEAST_EPSILON),
         )
         output = AvroShards(prefix=self._outputs / SPY / f"look{self._jobs}")
         scope = Scope(caller=SPY, origins=frozenset({SPY_ORIGIN}), sites=frozenset())

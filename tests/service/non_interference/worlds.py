@@ -29,7 +29,7 @@ from aggservice.wire import write_key_set
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer, SqliteStore, Staging, Store, ZcdpFilter, write_log
 from budget.errors import FormatError, StoreError
 from budget.files.staging import CALLER_BYTES
-from budget.log.canonical import decode
+from budget.log.entries import decode
 from budget.store import EntryRow, JobRow, PartRow, T, Transaction
 
 from ...engine.spark.test_spark_promises import HereCluster, HereExchange
@@ -44,7 +44,7 @@ _KNOBS = {
     "rows_in_ledger": (("aggservice.engine.release.charging", "MOST_ROWS_IN_LEDGER"),),
     "result_bytes": (("budget.ledger", "RESULT_MAX_BYTES"), ("aggservice.engine.release.charging", "RESULT_MAX_BYTES")),
     "largest_sum": (("aggservice.engine.release.noise", "_LARGEST"),),
-    "most_keys": (("aggservice.engine.jobs.histogram_checks", "MOST_KEYS"),),
+    "most_keys": (("aggservice.engine.jobs.histogram", "MOST_KEYS"),),
 }
 """Limits of the code that a history makes small, by module and name."""
 _UNPAID_LATER = ("previous", "request", "result")

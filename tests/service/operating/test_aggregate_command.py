@@ -17,7 +17,7 @@ from aggservice.engine.tables.sums import KeySums
 from aggservice.mechanisms import DiscreteLaplace, SecureBits
 from aggservice.wire import ReportBatch, read_summary, write_reports
 from aggservice.wire.avro.buckets import read_debug_summary
-from budget import Delta, Epsilon, Sensitivity
+from budget import LaplaceNoise, Sensitivity
 
 from ...engine.conftest import Maker
 
@@ -112,7 +112,8 @@ def test_ten_thousand_repetitions_have_the_discrete_laplace_law(shared: Path) ->
     assert sorted(true.tolist()) == [4400, 32768]
     repetitions = 10_000
     plan = ReleasePlan(
-        noise=Epsilon.parse("10"), delta=Delta(atto=0), others=None, sensitivity=Sensitivity(), discover=False
+        mechanism=LaplaceNoise.parse(epsilon="10"),
+        sensitivity=Sensitivity(),
     )
     noise = ExactNoise(SecureBits())
     drawn = np.empty((repetitions, 2), dtype=np.int64)

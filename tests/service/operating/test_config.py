@@ -28,7 +28,7 @@ from aggservice.service.config.callers import Register, Token
 from aggservice.service.config.settings import TlsFiles, is_loopback, read_secret
 from aggservice.service.errors import UnauthenticatedError
 from aggservice.wire.errors import KeySetError
-from aggservice.wire.report.registry_keys import RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKeyPair
 from budget import BudgetError, EpsilonDeltaFilter, ZcdpFilter
 from budget.errors import LedgerMismatchError, StoreError
 

@@ -17,7 +17,7 @@ from aggservice.mechanisms import Bits, ManualClock, SecureBits
 from aggservice.service import embedded
 from aggservice.service.config.callers import new_token
 from aggservice.wire import Api, KeySet
-from aggservice.wire.report.registry_keys import RegistryKeyPair
+from aggservice.wire.report.registry import RegistryKeyPair
 from budget.log.proofs import Signer
 from ldp_client import randomized_response, randomizer_of, seal_report
 

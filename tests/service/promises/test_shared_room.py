@@ -24,7 +24,7 @@ from aggservice.service import Caller, EmbeddedService, Role, ServiceConfig, emb
 from aggservice.service.config.callers import Token
 from aggservice.service.errors import ConfigError
 from aggservice.wire import BucketRows, Contribution, ReportBatch, write_buckets, write_reports
-from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, MemoryStore, Signer, Staging
+from budget import Delta, EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer, Staging
 from budget.files.staging import Attempt
 from budget.store import T
 
@@ -200,7 +200,7 @@ def test_what_is_staged_before_the_charge_depends_on_public_numbers_alone(
         request = JobRequest(
             job_request_id="job",
             attribution_report_to=ORIGIN,
-            noise=Epsilon.parse("40"),
+            mechanism=LaplaceNoise.parse(epsilon="40"),
             discovery=Discovery(delta=Delta.parse("0.00001")),
             output_key=bytes([9, *bytes(31)]) if sealed else None,
         )

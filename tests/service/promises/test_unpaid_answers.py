@@ -22,7 +22,7 @@ from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, embedded
 from aggservice.wire import AggregatableReport, Contribution
 from budget import ledger as ledger_module
-from budget.log.canonical import decode
+from budget.log.entries import decode
 from budget.store import Transaction
 
 from ...engine.conftest import Maker

@@ -1,1 +1,0 @@
-"""One campaign on several APIs through one service, and one report about all of them."""

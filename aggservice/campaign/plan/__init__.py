@@ -1,1 +1,0 @@
-"""Planning: how to split ε over overlapping queries so that each meets its target."""

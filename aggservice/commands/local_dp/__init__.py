@@ -1,1 +1,0 @@
-"""Commands of longitudinal local DP: running protocols, and tracking."""

@@ -1,1 +1,0 @@
-"""What a shuffle of local reports costs, releases and guarantees."""

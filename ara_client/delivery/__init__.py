@@ -1,1 +1,0 @@
-"""From a pending report to the network: assembly, delays and retries."""

@@ -1,1 +1,0 @@
-"""Estimators, their variance and the steps they invert."""

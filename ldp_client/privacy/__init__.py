@@ -1,1 +1,0 @@
-"""The privacy loss of a protocol's reports: exact enumeration and bounds."""

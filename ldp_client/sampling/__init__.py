@@ -1,1 +1,0 @@
-"""Exact draws, hashes and packed bits for many clients at once."""

@@ -1,1 +1,0 @@
-"""How well an observer can follow one client over time."""

@@ -1,1 +1,0 @@
-"""Local reports as bytes, sealed reports and device tokens."""

@@ -1,1 +1,0 @@
-"""Shared Storage worklets: the API they call, and their isolation."""

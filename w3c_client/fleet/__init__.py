@@ -1,1 +1,0 @@
-"""Many devices at once, in columns."""

@@ -1,1 +1,0 @@
-"""What a browser keeps: impressions, the time line of epochs, and how clearing changes them."""
