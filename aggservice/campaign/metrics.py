@@ -407,6 +407,23 @@ class StandardError(Metric):
         return math.sqrt(sum((value - mean) ** 2 for value in values) / (count - 1) / count)
 
 
+class TruthCoverage(ShareOfSlices):
+    """The share of slices whose interval holds the truth, which bias keeps below that of what was sent."""
+
+    name = "truth_coverage"
+    title = "intervals that hold the truth"
+    columns = ("truth", "estimate", "width")
+
+    def value(self, slices: SliceColumns) -> float | None:
+        """Return the number of slices whose interval holds the truth."""
+        return int((np.abs(slices.estimate - slices.truth) <= slices.width * _ROUNDED_UP).sum())
+
+    def expected(self, laws: SliceLaws) -> float | None:
+        """Return the expected number of such slices."""
+        off = laws.truth - laws.sent
+        return float(laws.chance(off - laws.width, off + laws.width).sum())
+
+
 RMSE, RMSRE, TYPICAL_ERROR = Rmse(), Rmsre(), MedianRelativeError()
 STANDARD: tuple[Metric, ...] = (
     RMSE,
@@ -436,7 +453,7 @@ STANDARD: tuple[Metric, ...] = (
     StandardError(),
 )
 """The metrics of every run; ``[draw] metrics`` of a campaign file adds others."""
-METRICS: Kinds[Metric] = Kinds("metric", base=Metric, builtin={one.name: one for one in STANDARD})
+METRICS: Kinds[Metric] = Kinds("metric", base=Metric, builtin={one.name: one for one in (*STANDARD, TruthCoverage())})
 
 
 def shown_in(place: str, metrics: Iterable[Metric]) -> list[Metric]:

@@ -110,3 +110,15 @@ def test_the_table_has_every_standard_metric_once() -> None:
         assert set(one.columns) <= set(SliceColumns.__dataclass_fields__)
         assert bool(one.columns) == bool(one.in_job)
     assert [one.name for one in shown_in("report", STANDARD)] == ["coverage", "above_noise", "rmsre"]
+
+
+def test_intervals_that_hold_the_truth_are_counted_by_a_campaign_that_asks(tmp_path: Path) -> None:
+    text = TINY.replace("own_metric_of_test:LargestError", "truth_coverage")
+    result = run_campaign(
+        parse_campaign(text, folder=tmp_path), tmp_path / "run", seed="held", workers=1, unsealed=True
+    )
+    found = result.assessments[0]
+    held = sum(row.low <= row.truth <= row.high for row in found.slices)
+    assert found.slice_count == len(found.slices) and found.figures[0].values["truth_coverage"] == held
+    assert result.metrics.queries[0].measures[0].values["truth_coverage"] == held / found.slice_count
+    assert "intervals that hold the truth" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")

@@ -24,6 +24,7 @@ FORMULAS: dict[str, Callable[[Rows, float], float | None]] = {
     "median_relative_error": lambda rows, tau: median(found) if (found := relative_errors(rows)) else None,
     "coverage": lambda rows, tau: sum(abs(row["estimate"] - row["sent"]) <= row["width"] for row in rows),
     "above_noise": lambda rows, tau: sum(row["sent"] > row["width"] for row in rows),
+    "truth_coverage": lambda rows, tau: sum(abs(row["estimate"] - row["truth"]) <= row["width"] for row in rows),
 }
 
 
