@@ -33,6 +33,7 @@ PROTOCOLS: Kinds[type[LocalProtocol]] = Kinds(
         "OUE": "ldp_client.protocols.unary:UnaryEncoding",
         "BLH": "ldp_client.protocols.hashed:LocalHashing",
         "OLH": "ldp_client.protocols.hashed:LocalHashing",
+        "SS": "ldp_client.protocols.subset:SubsetSelection",
         "L-SUE": "ldp_client.protocols.unary:UnaryEncoding",
         "LOLOHA": "ldp_client.protocols.hashed:LocalHashing",
         "dBitFlipPM": "ldp_client.protocols.bitflip:BitFlip",
