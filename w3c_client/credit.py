@@ -62,8 +62,25 @@ class LastTouches(AttributionRule):
         return credit[:touches]
 
 
+class PositionBased(AttributionRule):
+    """40 % each to the touch ranked first and to the one ranked last, and the rest equally to those between.
+
+    Of more touches than a report has room for, those between with the highest ranks count. Credits are not used.
+    """
+
+    name = "position-based"
+    title = "40 % to the first touch, 40 % to the last, 20 % between"
+
+    def shares(self, touches: int, credit: Sequence[float], most: int) -> Sequence[Fraction]:
+        """Return halves for two touches, and everything for one."""
+        if min(touches, most) < 3:
+            return [Fraction(1, min(touches, most))] * min(touches, most)
+        end, between = Fraction(2, 5), min(touches, most) - 2
+        return [end, *[Fraction(1, 5 * between)] * between, *[Fraction(0)] * (touches - 2 - between), end]
+
+
 ATTRIBUTION_RULES: Final[Kinds[type[AttributionRule] | AttributionRule]] = Kinds(
-    "attribution rule", base=AttributionRule, builtin={rule.name: rule for rule in (LastTouches,)}
+    "attribution rule", base=AttributionRule, builtin={rule.name: rule for rule in (LastTouches, PositionBased)}
 )
 """Every attribution rule by its name."""
 

@@ -9,9 +9,10 @@ from math import inf
 import pytest
 
 from aggservice.kits.rules import paths
-from aggservice.mechanisms import ForbiddenBits
-from w3c_client import randomness
-from w3c_client.credit import LastTouches, allocate_exactly, allocate_in_doubles, credited
+from aggservice.mechanisms import ForbiddenBits, ManualClock
+from w3c_client import DEFAULT_SERVICE, Browser, Config, randomness
+from w3c_client.credit import LastTouches, PositionBased, allocate_exactly, allocate_in_doubles, credited
+from w3c_client.randomness import W3cWordChoices
 
 
 def weights(credit: tuple[float, ...]) -> tuple[int, ...]:
@@ -63,3 +64,30 @@ def test_a_coin_has_exactly_its_probability(total: int, monkeypatch: pytest.Monk
         monkeypatch.setattr(randomness, "uniform_below", lambda bits, below, left=left: left.pop(0))
         tossed = [randomness.RandomW3cChoices(ForbiddenBits()).coin(favourable, total) for _ in range(total)]
         assert sum(tossed) == favourable and not left
+
+
+@pytest.mark.parametrize(
+    ("touches", "most", "shares"),
+    [
+        (1, 20, "1"),
+        (2, 20, "1/2 1/2"),
+        (3, 20, "2/5 1/5 2/5"),
+        (5, 20, "2/5 1/15 1/15 1/15 2/5"),
+        (6, 4, "2/5 1/10 1/10 0 0 2/5"),
+        (5, 2, "1/2 1/2"),
+    ],
+)
+def test_position_based_shares(touches: int, most: int, shares: str) -> None:
+    assert PositionBased().shares(touches, (1,), most) == [Fraction(one) for one in shares.split()]
+
+
+def test_a_browser_divides_by_position() -> None:
+    """Value 10 over four touches: 4, 1, 1 and 4, without a coin; the credits of the call do not matter."""
+    clock = ManualClock(10**12)
+    config = Config(attribution="position-based")  # type: ignore[arg-type]
+    browser = Browser(clock=clock, bits=ForbiddenBits(), config=config, draws=W3cWordChoices(0))
+    for index in range(4):
+        browser.save_impression("news.example", {"histogramIndex": index})
+        clock.advance(1_000)
+    asked = {"aggregationService": DEFAULT_SERVICE, "histogramSize": 4, "value": 10, "maxValue": 10, "credit": [3]}
+    assert browser.measure_conversion("shop.example", asked).histogram == (4, 1, 1, 4)
