@@ -68,6 +68,7 @@ _BUDGETS: Final = (
     "global_budget_micro",
     "impression_quota_micro",
     "conversion_quota_micro",
+    "delegated_budget_micro",
 )
 
 
@@ -99,6 +100,7 @@ class Config:
     global_budget_micro: int = 8_000_000
     impression_quota_micro: int = 4_000_000
     conversion_quota_micro: int = 1_000_000
+    delegated_budget_micro: int = 500_000
     sites_per_action: int = 2
     shared_cost: SharedCost = SharedCost.WHOLE_VALUE
     attribution: AttributionRule = _LAST_TOUCHES

@@ -171,10 +171,28 @@ class ActionCap(OnDeviceRule):
     counts_sites = True
 
 
+class DelegatedBudget(SiteBudget):
+    """The part of a conversion site's budget that one caller may spend (w3c/attribution issue 41, Level 2).
+
+    A site that lets intermediaries measure can then lose no more than this to any one of them.
+    """
+
+    name = "delegated-budget"
+    title = "budget delegated to a caller"
+    scope = (ScopeColumn.CONVERSION_SITE, ScopeColumn.CALLER)
+    field = "delegated_budget_micro"
+    order = 60
+    refusal = "quota"
+    emptied = False
+
+
 RULES: Final[Kinds[type[OnDeviceRule] | OnDeviceRule]] = Kinds(
     "on-device rule",
     base=OnDeviceRule,
-    builtin={rule.name: rule for rule in (SiteBudget, GlobalBudget, ConversionQuota, ImpressionQuota, ActionCap)},
+    builtin={
+        rule.name: rule
+        for rule in (SiteBudget, GlobalBudget, ConversionQuota, ImpressionQuota, ActionCap, DelegatedBudget)
+    },
 )
 """Every on-device rule by its name."""
 

@@ -190,7 +190,7 @@ class Rejecting(AttributionMechanism):
 
 
 ROOMY = replace(
-    budgets(global_budget_micro=2_000_000, conversion_quota_micro=PLENTY),
+    budgets(global_budget_micro=2_000_000, conversion_quota_micro=PLENTY, delegated_budget_micro=PLENTY),
     rules=tuple(map(rule_of, RULES)),
     sites_per_action=100,
     activation_duration_ms=1 << 53,
@@ -210,6 +210,7 @@ SMALL: dict[str, Any] = {
     "global_budget_micro": 1_000_000,
     "impression_quota_micro": 1_000_000,
     "conversion_quota_micro": 1_000_000,
+    "delegated_budget_micro": 1_000_000,
     "sites_per_action": 1,
     "shared_cost": SharedCost.INDIVIDUAL,
     "activation_duration_ms": 0,

@@ -155,3 +155,24 @@ def test_the_cap_counts_sites_that_save_and_sites_that_measure() -> None:
     assert len(browser.impressions) == before  # dropped, and nothing tells
     browser.save_impression(Page(top_level="news.example", action=2), ImpressionOptions(histogram_index=0))
     assert len(browser.impressions) == before + 1
+
+
+def test_a_caller_spends_what_a_site_delegates_and_no_more() -> None:
+    """A budget of 1 and a part of 0.5 each: two callers at ε = 0.5 for the norm of one epoch, and a third gets nothing.
+
+    The cost is 2 · 0.25 · ‖h‖₁ / 2, that is 250,000, so a caller has two conversions.
+    """
+    browser, _ = _browser("w3c", rules=("site-budget", "delegated-budget"))
+
+    def convert(frame: str) -> list[str]:
+        page = Page(top_level="shop.example", frame=frame)
+        wanted = ConversionOptions(aggregation_service=DEFAULT_SERVICE, histogram_size=4, epsilon=0.5, lookback_days=1)
+        return sorted(browser.measure_conversion(page, wanted).refused_by)
+
+    assert [convert("tag.example") for _ in range(3)] == [[], [], ["delegated-budget"]]
+    assert [convert("other.example") for _ in range(3)] == [[], [], ["site-budget"]]
+    assert browser.left("delegated-budget", "shop.example", "tag.example") == 0
+    assert browser.left("delegated-budget", "shop.example", "third.example") == 500_000
+    browser.forget_visits(["tag.example"])
+    assert browser.left("delegated-budget", "shop.example", "tag.example") == 500_000
+    assert browser.left("delegated-budget", "shop.example", "other.example") == 0
