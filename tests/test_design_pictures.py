@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -21,20 +23,32 @@ def picture(title: str) -> str:
     return found[1]
 
 
-def imports() -> dict[str, set[str]]:
-    """Return which packages each package imports, by the names that the picture uses."""
+def packages() -> dict[str, str]:
+    """Return the packages by their full names, with the names that the picture uses."""
     folders = [path.parent for path in (ROOT / "aggservice").glob("*/__init__.py")]
     names = {f"aggservice.{path.name}": path.name for path in folders}
-    names |= {name: name for name in ("ara_client", "paa_client", "w3c_client", "ldp_client", "budget")}
-    found: dict[str, set[str]] = {name: set() for name in names.values()}
-    for module, name in names.items():
-        for path in (ROOT / module.replace(".", "/")).rglob("*.py"):
+    return names | {name: name for name in ("ara_client", "paa_client", "w3c_client", "ldp_client", "budget")}
+
+
+def imported_names() -> Iterator[tuple[str, str, str, int]]:
+    """Yield for each import across packages: who imports, from which package, which module, and how many names."""
+    names = packages()
+    for package in names:
+        for path in (ROOT / package.replace(".", "/")).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ImportFrom) and node.module:
                     parts = node.module.split(".")
-                    other = names.get(".".join(parts[:2])) or names.get(parts[0])
-                    if other is not None and other != name:
-                        found[name].add(other)
+                    other = ".".join(parts[:2]) if ".".join(parts[:2]) in names else parts[0]
+                    if other in names and other != package:
+                        yield package, other, node.module, len(node.names)
+
+
+def imports() -> dict[str, set[str]]:
+    """Return which packages each package imports, by the names that the picture uses."""
+    names = packages()
+    found: dict[str, set[str]] = {name: set() for name in names.values()}
+    for package, other, _, _ in imported_names():
+        found[names[package]].add(names[other])
     return {name: others - set(GROUND) for name, others in found.items() if name not in GROUND}
 
 
@@ -55,6 +69,20 @@ def reduced(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
 def test_the_picture_of_packages_is_the_imports() -> None:
     drawn = set(re.findall(r"^\s*(\w+) --> (\w+)$", picture("Packages"), re.MULTILINE))
     assert drawn == reduced(imports())
+
+
+def test_few_names_are_imported_past_a_front() -> None:
+    """A front is a package itself, or a module of it that the page lists; each listed one is used by others."""
+    rows = re.findall(
+        r"^\| `([\w.]+)` \| (`.*`) \|$", PAGE[PAGE.index("\n## Fronts\n") :].split("\n## ")[1], re.MULTILINE
+    )
+    fronts = {f"{package}.{module}" for package, listed in rows for module in re.findall(r"`([\w.]+)`", listed)}
+    names: Counter[str] = Counter()
+    for _, _, module, count in imported_names():
+        names[module] += count
+    assert len(rows) >= 10 and fronts <= set(names)
+    past = sum(count for module, count in names.items() if module not in fronts and module not in packages())
+    assert past < names.total() / 10, f"{past} of {names.total()} names"
 
 
 def test_the_picture_of_types_along_a_job_is_the_code() -> None:
