@@ -441,3 +441,7 @@ def test_a_job_gives_its_parameters_back(maker: Any, files: Any) -> None:
     assert done.job_status == JobStatus.FINISHED and done.result is not None and done.summary is not None
     assert done.result.return_code == done.summary.return_code == "SUCCESS"
     assert done.result.finished_ms == done.summary.finished_ms
+
+
+def test_a_key_mask_alone_asks_for_no_discovery() -> None:
+    assert not JobParameters(reporting_site="https://a.test", key_mask=5).message("a").HasField("key_discovery")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ from aggservice.engine import (
     Outcome,
     PrivacyUnit,
     ReturnCode,
+    ShuffleRequest,
     UnpaidError,
     ledger_terms,
 )
 from aggservice.engine.errors import ReportVersionError, TooManyBadReportsError
+from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.opening.coverage import PROTECTED
 from aggservice.engine.request import Discovery, parse_mechanism
+from aggservice.engine.tables.sums import KeyMask
 from aggservice.mechanisms import SeededBits
 from aggservice.wire import Api, Contribution, KeySet
 from budget import Delta, EpsilonDeltaFilter, GaussianNoise, LaplaceNoise, Sensitivity, ZcdpFilter
@@ -42,8 +46,8 @@ class NoNoise:
 
 
 def request(job: str = "job", **changes: Any) -> JobRequest:
-    fields: dict[str, Any] = {"job_request_id": job, "attribution_report_to": ORIGIN}
-    return JobRequest(**{**fields, **changes})
+    given: dict[str, Any] = {"job_request_id": job, "attribution_report_to": ORIGIN}
+    return JobRequest(**{**given, **changes})
 
 
 def run(
@@ -477,3 +481,38 @@ def test_jobs_with_different_noise_are_different_requests() -> None:
         ("discrete_gaussian", "rho=1,delta=0.1"),
     ]
     assert len({request(mechanism=one).digest() for one in asked}) == 4
+
+
+def test_every_parameter_is_part_of_what_a_repeated_job_is_recognised_by() -> None:
+    """The same job id with any other parameter, paths and filtering IDs included, is another request."""
+    discovery = Discovery(delta=Delta.parse("0.000001"))
+    others: dict[str, list[JobRequest]] = {
+        "job_request_id": [request("another")],
+        "attribution_report_to": [request(attribution_report_to="https://other.example")],
+        "reporting_site": [request(attribution_report_to=None, reporting_site=ORIGIN)],
+        "mechanism": [request(mechanism=LaplaceNoise.parse(epsilon="2"))],
+        "discovery": [
+            request(discovery=discovery),
+            request(discovery=replace(discovery, delta=Delta.parse("0.000002"))),
+            request(discovery=replace(discovery, mask=KeyMask.of(5))),
+        ],
+        "others": [request(others=LaplaceNoise.parse(epsilon="1")), request(others=LaplaceNoise.parse(epsilon="2"))],
+        "error_threshold_percent": [request(error_threshold_percent=Fraction(11))],
+        "input_report_count": [request(input_report_count=7)],
+        "filtering_ids": [request(filtering_ids=(0, 1)), request(filtering_ids=(1,))],
+        "debug_run": [request(debug_run=True)],
+        "source": [request(source=("a",)), request(source=("a", "b")), request(source=("ab",))],
+        "shuffle": [
+            request(shuffle=ShuffleRequest.parse(randomizer=f"{number:032x}000000040016e3600016e360"))
+            for number in (1, 2)
+        ],
+        "task": [
+            request(task=AttributionTask(conversion_site="https://shop.example", histogram_size=size, max_value=most))
+            for size, most in ((4, 7), (5, 7), (4, 8))
+        ],
+        "output_key": [request(output_key=bytes([9, *bytes(31)])), request(output_key=bytes([8, *bytes(31)]))],
+    }
+    assert others.keys() == {one.name for one in fields(JobRequest) if one.init}
+    asked = [request(), *(one for listed in others.values() for one in listed)]
+    digests = [one.digest() for one in asked]
+    assert len(set(digests)) == len(asked) and asked[0].digest(b"streamed") not in digests

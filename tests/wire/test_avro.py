@@ -365,3 +365,11 @@ def test_shards_that_cannot_be_there_are_said_at_once(tmp_path: Path) -> None:
         (folder / f"r-{shard}-of-99999999999999").write_bytes(b"")
     with pytest.raises(WireError, match="99999999999996 of 99999999999999 shards are missing, the first is number 3"):
         find_shards(folder, "r")
+
+
+def test_a_shard_that_is_there_twice_does_not_stand_for_another(tmp_path: Path) -> None:
+    """Numbers 1, 01 and 2 are three files and two shards."""
+    for name in ("a-1-of-3", "a-01-of-3", "a-2-of-3"):
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(WireError, match="1 of 3 shards are missing, the first is number 3"):
+        find_shards(tmp_path, "a")

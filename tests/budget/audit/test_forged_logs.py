@@ -283,6 +283,16 @@ DERIVED: dict[str, tuple[Callable[[Log], object], str]] = {
     ),
     "the amplified price's ε₀": (state(SHUFFLED, "local_epsilon", "2"), "states local_epsilon = 2"),
     "the number of shuffled reports": (state(SHUFFLED, "reports", "1000"), "states reports = 1000"),
+    "the number of shuffled reports and what it is priced for": (
+        both(edit(SHUFFLED, "release", "mechanisms", 0, "reports", to="1000"), state(SHUFFLED, "reports", "1000")),
+        "reports",
+    ),
+    "an amplified price above ε₀": (
+        both(
+            edit(SHUFFLED, "release", "mechanisms", 0, "epsilon", to="1.5"), edit(SHUFFLED, "cost", "epsilon", to="1.5")
+        ),
+        "epsilon",
+    ),
     "the stated bound": (state(SHUFFLED, "bound", "closed"), "states bound = closed"),
     "the number of local reports": (state(LOCAL, "reports", "1000"), "states reports = 1000"),
     "ε∞": (state(LOCAL, "permanent_epsilon", "2"), "states permanent_epsilon = 2"),
@@ -366,3 +376,18 @@ def test_every_verifier_computes_what_follows_from_an_entry_again(
     change(log)
     found = verifier(log, tmp_path)
     assert found is not None and words in found, found
+
+
+def test_receipts_are_evidence_for_the_verifier_in_one_file(honest: Log, tmp_path: Path) -> None:
+    """A receipt of an entry that the log has otherwise, or no longer, is found."""
+    store = forge_store(honest, MemoryStore())
+    rows = store.read("receipts", lambda transaction: list(transaction.entries(0)))
+    receipts = [standalone.receipt(row.receipt) for row in rows]
+    whole = str(forge(honest, tmp_path / "whole"))
+    assert standalone.replay(whole, [], receipts, None).count == len(honest)
+    changed = deepcopy(honest)
+    changed[LAST][0]["caller"] = "somebody"
+    with pytest.raises(standalone.Mismatch, match="a receipt holds another entry"):
+        standalone.replay(str(forge(changed, tmp_path / "changed")), [], [receipts[LAST]], None)
+    with pytest.raises(standalone.Mismatch, match=f"the log has {LAST} entries, but a checkpoint covers {LAST + 1}"):
+        standalone.replay(str(forge(honest[:LAST], tmp_path / "short")), [], [receipts[LAST]], None)

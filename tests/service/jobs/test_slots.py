@@ -113,3 +113,23 @@ def test_whoever_comes_and_goes_no_slot_is_lost_or_given_twice(jobs: int, share:
         assert slots._free == jobs and not slots._held and not slots._queue
 
     run(body())
+
+
+def test_a_slot_granted_to_a_call_that_ended_goes_to_the_next() -> None:
+    """The call is cancelled after the slot was granted and before it wakes up."""
+
+    async def body() -> None:
+        slots = JobSlots(jobs=1, per_caller=1, waiting=4, metrics=Metrics())
+        first, cancelled, last = (Job(slots, name) for name in ("first", "cancelled", "last"))
+        await settled()
+        first.end.set()
+        await asyncio.sleep(0)
+        assert first.task.done() and not cancelled.running and slots.free() == 0
+        cancelled.task.cancel()
+        await settled()
+        assert last.running
+        last.end.set()
+        await asyncio.gather(first.task, cancelled.task, last.task, return_exceptions=True)
+        assert slots.free() == 1
+
+    run(body())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
 import re
 import resource
 import signal
@@ -17,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 
 from aggservice.client import Client, JobParameters
-from aggservice.service import Collector
+from aggservice.service import Collector, collector_routes
 from aggservice.service.http import collector as collector_module
 from aggservice.service.http.collector import ENDPOINTS, accept
 from aggservice.wire import AggregatableReport, Api, SharedInfo, WireError, read_reports
@@ -260,3 +264,48 @@ def test_all_endpoints_are_there() -> None:
     assert len(ENDPOINTS) == 10
     with pytest.raises(WireError):
         accept(ARA, b"\xff")
+
+
+async def _posted_together(collector: Collector, bodies: list[str], seen: list[int]) -> None:
+    """Post bodies to the routes in one loop; append each status to ``seen`` when it is sent."""
+    app = Starlette(routes=collector_routes(collector))
+
+    async def post(body: str) -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": body.encode(), "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                seen.append(message["status"])
+
+        head = {"type": "http", "method": "POST", "path": ARA, "raw_path": ARA.encode(), "query_string": b""}
+        await app({**head, "headers": [], "http_version": "1.1", "scheme": "http", "root_path": ""}, receive, send)
+
+    await asyncio.gather(*map(post, bodies))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nobody_in_a_group_is_answered_before_the_disk_has_its_report(
+    fails: bool, maker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five reports share a flush. All are answered after it: 200 if it worked, 503 if not, and then none is kept."""
+    collector = Collector(tmp_path / "in", clock=maker.clock, origins=["https://adtech.example"])
+    answered: list[int] = []
+    before: list[int] = []
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        before.append(len(answered))
+        if fails and len(before) > 1:  # the first is that of the marker file
+            raise OSError(errno.ENOSPC, "no space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    asyncio.run(_posted_together(collector, [maker.report({1: 5}).to_json() for _ in range(5)], answered))
+    monkeypatch.undo()
+    assert before and not any(before)
+    assert answered == [503 if fails else 200] * 5
+    again: list[int] = []
+    asyncio.run(_posted_together(collector, [maker.report({1: 5}).to_json()], again))
+    collector.close()
+    assert again == [200] and len(avro_of(tmp_path / "in")) == (1 if fails else 6)
