@@ -313,24 +313,19 @@ class RowsOfBits(LocalProtocol):
 
     @property
     def report_bytes(self) -> int:
-        """The length of every report: k bits."""
         return -(-self.k // 8)
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return a report, which is packed."""
         return self.unpack_report(report) if isinstance(report, bytes) else None
 
     def unpack_report(self, data: bytes) -> bytes:
-        """Return a packed row of k bits."""
         unpack(data, self.k)
         return data
 
     def columns(self, reports: Sequence[bytes]) -> Words:
-        """Return clients' reports as rows of words."""
         return rows_from_bytes(as_list(reports, "reports"), self.k)
 
     def supports(self, columns: Words, cell: int) -> NDArray[np.bool_]:
-        """Return which rows have the bit of a value set."""
         return np.asarray(columns[:, cell // 64] >> np.uint64(cell % 64) & np.uint64(1) != 0)
 
     def estimate(self, columns: Words) -> FrequencyEstimate:
@@ -399,7 +394,6 @@ class MemoizingColumns(DeviceColumns[Owner]):
         self._memo = MemoizedAnswers(users, span, width)
 
     def memoized(self) -> NDArray[np.int64]:
-        """Return how many answers each user has memoized."""
         return self._memo.counts()
 
     def distinct_answers(self) -> NDArray[np.int64]:
