@@ -61,10 +61,7 @@ T = TypeVar("T", bound=Filtered)
 
 def first_match(subject: FilterSubject, candidates: Iterable[T]) -> T | None:
     """Return the first candidate whose filters match, or None."""
-    for candidate in candidates:
-        if subject.matches(candidate.filters):
-            return candidate
-    return None
+    return next((candidate for candidate in candidates if subject.matches(candidate.filters)), None)
 
 
 # The state of a source with ``trigger_specs``: sums by trigger data, crossed buckets, planned reports.
