@@ -324,9 +324,8 @@ class Browser:
     def _schedule(self, scope: BatchingScope, entries: list[CacheEntry], debug: DebugDetails) -> None:
         """Select the contributions, make the report and queue it (report creation and scheduling steps)."""
         config = self.config
-        origin = scope.reporting_origin
         # Whether other reports exist depends on what operations read, so they must not displace deterministic ones.
-        counts_as = (origin, scope.api, scope.parameters.deterministic)
+        counts_as = (scope.reporting_origin, scope.api, scope.parameters.deterministic)
         pending = self._pending[counts_as]
         limit = config.pending_report_limit
         if not config.private_aggregation_allowed or (limit is not None and pending >= limit):
@@ -342,32 +341,17 @@ class Browser:
         if scope.timed_out and scope.parameters.timeout_ms is not None:
             now = scope.parameters.timeout_ms
         selection = Selection(
-            all_or_nothing=config.all_or_nothing,
+            config=config,
+            scope=scope,
             budgeter=self._budgeter,
             record_loss=lambda cause, lost: self.record_loss(scope, cause, lost, now),
-            site=site_of(origin),
-            api=scope.api,
             now_ms=now,
-            max_contributions=scope.parameters.max_contributions,
-            deterministic=scope.parameters.deterministic,
-            timed_out=scope.timed_out,
             pending_limit_reached=limit is not None and pending + 1 >= limit,
-            merging=config.merging,
-            cuts_first=config.rules is Rules.SPECIFICATION,
         )
         contributions = selection.select(entries)
         if not contributions and not scope.parameters.deterministic:
             return
-        report = make_report(
-            config=config,
-            bits=self._bits,
-            api=scope.api,
-            reporting_origin=origin,
-            contributions=contributions,
-            parameters=scope.parameters,
-            debug=debug,
-            now_ms=now,
-        )
+        report = make_report(scope, contributions, debug, config=config, bits=self._bits, now_ms=now)
         self._pending[counts_as] += 1
         self._push(QueuedReport(time_ms=report.scheduled_report_time_ms, report=report, counts_as=counts_as))
         if debug.enabled:
