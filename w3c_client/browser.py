@@ -348,7 +348,7 @@ class Browser:
             if not self._budgets.admit(use):
                 return
         self._impressions.save(
-            Impression.saved(
+            Impression(
                 match_value=options.match_value,
                 impression_site=sites.top_level,
                 intermediary=sites.intermediary,
