@@ -367,6 +367,5 @@ class RepeatedLaw(StreamLaw):
         return state
 
 
-def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int, memo: Memo = "pattern") -> BitFlip:
-    """Return dBitFlipPM with b = ``buckets`` and d = ``sampled``; ``memo`` says what an answer is memoized for."""
-    return BitFlip(k=k, buckets=buckets, sampled=sampled, epsilon_permanent_micro=epsilon_permanent_micro, memo=memo)
+#: dBitFlipPM with b = ``buckets`` and d = ``sampled``; ``memo`` says what an answer is memoized for.
+bit_flip = BitFlip
