@@ -298,10 +298,7 @@ class Trackability:
 def trackability(
     law: StreamLaw, reports: int, draws: int, bits: Bits, each: Callable[[int], None] | None = None
 ) -> Trackability:
-    """Return ``draws`` independent draws of τ for ``reports`` reports; ``each`` is called with the number done.
-
-    The time grows with the square of the number of reports.
-    """
+    """Return ``draws`` draws of τ for k ``reports``, each in O(k²); ``each`` is called with the number done."""
     if not is_count(reports, 2):
         raise LdpParameterError(f"tracking needs at least two reports, not {short_text(reports)}")
     if not is_count(draws, 1):

@@ -172,10 +172,7 @@ class RateLimits:
         self._add(source, "event", source.registration.destinations, source.time_ms, None, source.time_ms)
 
     def allows_attribution(self, source: StoredSource, scope: AttributionScope, destination: str) -> bool:
-        """Return whether one more attribution of this kind stays within the limit for its sites.
-
-        The window ends at the time of the source, not at that of the trigger.
-        """
+        """Return whether one more attribution fits the limit for its sites; the window ends at the source's time."""
         key = (scope, source.site, destination, source.reporting_site)
         before = self._attributions.count_later_than(key, source.time_ms - self._config.rate_limit_window_ms)
         return before < self._config.max_attributions

@@ -132,10 +132,7 @@ class LocalProtocol(ABC):
 
     @classmethod
     def for_values(cls, name: str, request: ProtocolRequest) -> LocalProtocol:
-        """Return the protocol that the table names ``name``, over the values of a request.
-
-        A one-shot protocol uses ε∞ for its only report.
-        """
+        """Return the protocol that the table names ``name``; a one-shot protocol uses ε∞ for its only report."""
         raise LdpParameterError(f"{name} is not defined over {request.k} values: choose another protocol")
 
     @classmethod

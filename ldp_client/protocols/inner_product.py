@@ -164,10 +164,7 @@ class InnerProduct(LocalProtocol):
         return float(epsilon(self.epsilon_pair_micro))
 
     def everlasting(self, delta: float) -> Bound:
-        """Return the (ε, δ) of all L pairs, and so of any number of reports.
-
-        This is the smaller of advanced composition and the sum.
-        """
+        """Return the (ε, δ) of any number of reports: for all L pairs, advanced composition or the sum if smaller."""
         if not 0 <= delta < 1:
             raise LdpParameterError(f"δ must lie in [0, 1), not {delta!r}")
         total = self.stored * self.epsilon_pair

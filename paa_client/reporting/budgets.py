@@ -163,10 +163,7 @@ class Budgeter:
         return _used(self._usage.get((site, api)), now_ms // MINUTE_MS)
 
     def forget(self, site: str | None = None) -> None:
-        """Delete the history of ``site`` (None: of all sites), which begins a new privacy unit.
-
-        See ``Browser.forget_budgets``.
-        """
+        """Delete the history of ``site`` (None: all), a new privacy unit: see ``Browser.forget_budgets``."""
         if site is None:
             self._usage.clear()
             self._named.clear()

@@ -35,10 +35,7 @@ class Selection:
         return self._as_a_whole(entries) if self.config.all_or_nothing else self._one_by_one(entries)
 
     def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[HistogramContribution]:
-        """Return the contributions that the specification selects, each approved by itself.
-
-        Report creation and scheduling steps, from "compile all unmerged contributions" on.
-        """
+        """Return what the specification selects ("compile all unmerged contributions"), each approved by itself."""
         kept, _ = self._approved(self._keep_first_keys(self._compile(entries)), consume=True)
         contributions = [request.contribution for request in kept]
         return merge_contributions(contributions) if self.config.merging else contributions
