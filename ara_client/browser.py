@@ -66,9 +66,8 @@ class Browser:
         """
         exchange = self._registrar.start(request)
         for response in responses:
-            exchange.respond(response, self._clock.now_ms())
-        exchange.finish()
-        return self._delivery.flush()
+            self._registrar.process(exchange, response, self._clock.now_ms())
+        return self.finish(exchange)
 
     def start(self, request: Request) -> OpenRequest:
         """Start a request whose responses arrive one by one; see ``respond`` and ``finish``."""
@@ -76,12 +75,12 @@ class Browser:
 
     def respond(self, exchange: OpenRequest, response: Response) -> list[OutgoingReport]:
         """Process one response of an open request; return the reports sent immediately."""
-        exchange.respond(response, self._clock.now_ms())
+        self._registrar.process(exchange, response, self._clock.now_ms())
         return self._delivery.flush()
 
     def finish(self, exchange: OpenRequest) -> list[OutgoingReport]:
         """End a request; return the reports sent immediately."""
-        exchange.finish()
+        self._registrar.finish(exchange)
         return self._delivery.flush()
 
     def advance(self, until_ms: int | None = None) -> list[OutgoingReport]:

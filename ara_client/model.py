@@ -127,10 +127,7 @@ class EventClient:
             self.v[s, spec.trig_data] = self.u[s, spec.trig_data] = 0
 
     def register_trigger(self, t: Trigger) -> None:
-        """Add the trigger's value to the newest active source that matches.
-
-        Call ``pass_windows`` first, up to the time of the trigger.
-        """
+        """Add the value to the newest active source that matches. Call ``pass_windows`` up to that time first."""
         if t.value > 0:
             for s in reversed(self.sources):
                 if s.exp_date > t.time and t.dest == s.dest and t.filt & s.src_filt and (s, t.data) in self.v:

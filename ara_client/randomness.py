@@ -42,7 +42,7 @@ class RandomChoices(Protocol):
         """Reorder the list randomly."""
 
 
-class DrawnChoices:
+class DrawnChoices(RandomChoices):
     """The choices of a browser as shipped, drawn from ``bits``; no probability is rounded to a double."""
 
     def __init__(self, bits: Bits, config: Config) -> None:
@@ -61,21 +61,17 @@ class DrawnChoices:
         return None if rank is None else space.at(rank)
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
-        """Draw whether one null report is made."""
         return bernoulli(self._bits, self._null_rates[includes_source_time])
 
     def aggregatable_delay_ms(self) -> int:
-        """Draw a delay, uniform over the span."""
         span = self._config.aggregatable_delay_span_ms
         return self._config.aggregatable_min_delay_ms + (uniform_below(self._bits, span) if span else 0)
 
     def offline_delay_ms(self) -> int:
-        """Draw a delay, uniform between the least and the most."""
         least, most = self._config.offline_delay_ms
         return least + uniform_below(self._bits, most - least + 1)
 
     def report_id(self) -> str:
-        """Draw an id."""
         return str(UUID(bytes=self._bits.read(16), version=4))
 
     def shuffle(self, items: list[T]) -> None:
@@ -85,7 +81,7 @@ class DrawnChoices:
             items[last], items[other] = items[other], items[last]
 
 
-class FixedChoices:
+class FixedChoices(RandomChoices):
     """Fixed choices: true reports, no null reports and the longest delays, unless the attributes say otherwise.
 
     ``fake_reports`` (pairs of trigger data and window) and ``null_days`` apply until they are set again.
@@ -109,19 +105,15 @@ class FixedChoices:
         return chosen
 
     def null_report(self, lookback_day: int, *, includes_source_time: bool) -> bool:
-        """Return whether ``null_days`` has the day."""
         return lookback_day in self.null_days
 
     def aggregatable_delay_ms(self) -> int:
-        """Return the longest delay."""
         return self._config.aggregatable_min_delay_ms + self._config.aggregatable_delay_span_ms
 
     def offline_delay_ms(self) -> int:
-        """Return the longest delay."""
         return self._config.offline_delay_ms[1]
 
     def report_id(self) -> str:
-        """Return a UUID that counts up."""
         self._reports += 1
         return str(UUID(int=self._reports << 80 | 4 << 76 | 8 << 60))
 

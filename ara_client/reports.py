@@ -39,7 +39,6 @@ class OutgoingReport(SentReport, ABC):
         """Return the body as JSON values."""
 
     def to_json(self) -> str:
-        """Return the body as it is posted."""
         return write_json(self.to_dict())
 
 

@@ -78,24 +78,15 @@ class _Navigation:
     os_buffer: list[OsRegistration] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenRequest:
-    """An open request: call ``respond`` for each response in order, then ``finish``."""
+    """An open request; ``name`` is that of its navigation, if it has one."""
 
-    def __init__(self, registrar: Registrar, request: Request, context: Origin, eligibility: Eligibility) -> None:
-        self._registrar = registrar
-        self.context = context
-        self.eligibility = eligibility
-        self.fenced = request.fenced
-        self.navigation = registrar.enter(request, eligibility)
-        self._name = request.navigation
-
-    def respond(self, response: Response, now_ms: int) -> None:
-        """Process a response that arrives at ``now_ms``."""
-        self._registrar.process(self, response, now_ms)
-
-    def finish(self) -> None:
-        """End the request: no further response will come."""
-        self._registrar.leave(self, self._name)
+    context: Origin
+    eligibility: Eligibility
+    fenced: bool
+    navigation: _Navigation | None
+    name: str | None
 
 
 class Registrar:
@@ -114,9 +105,15 @@ class Registrar:
                 f"no browser sends Attribution-Reporting-Eligible: {request.eligible}; "
                 "use navigation-source, event-source, trigger, or the last two together"
             )
-        return OpenRequest(self, request, context, eligibility)
+        return OpenRequest(
+            context=context,
+            eligibility=eligibility,
+            fenced=request.fenced,
+            navigation=self._enter(request, eligibility),
+            name=request.navigation,
+        )
 
-    def enter(self, request: Request, eligibility: Eligibility) -> _Navigation | None:
+    def _enter(self, request: Request, eligibility: Eligibility) -> _Navigation | None:
         """Return the navigation of a request, or None if its sources are not navigation sources."""
         if eligibility.source_type != "navigation":
             return None
@@ -126,7 +123,7 @@ class Registrar:
         navigation.open_requests += 1
         return navigation
 
-    def leave(self, exchange: OpenRequest, name: str | None) -> None:
+    def finish(self, exchange: OpenRequest) -> None:
         """End a request; the last one of a navigation passes the buffered registrations to the operating system."""
         navigation = exchange.navigation
         if navigation is None:
@@ -135,8 +132,8 @@ class Registrar:
         if navigation.open_requests == 0:
             self._delegate(exchange, navigation.os_buffer, "os-source-delegated")
             navigation.os_buffer = []
-            if name is not None:
-                del self._navigations[name]
+            if exchange.name is not None:
+                del self._navigations[exchange.name]
 
     def process(self, exchange: OpenRequest, response: Response, now_ms: int) -> None:
         """Process one response (WICG, "process an attribution eligible response")."""

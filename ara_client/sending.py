@@ -88,10 +88,7 @@ class ReportPost:
         self.online = True
 
     def flush(self) -> list[OutgoingReport]:
-        """Send the immediate reports, then the due ones; return those that arrived.
-
-        Immediate reports are tried once; while offline they are lost.
-        """
+        """Send the immediate reports, once and only while online, then the due ones; return those that arrived."""
         now_ms = self._clock.now_ms()
         arrived = []
         outbox, self._state.outbox = self._state.outbox, []

@@ -206,11 +206,9 @@ class SymbolLaw(StreamLaw):
         self._symbol, self._size, self._chain, self._instant = symbol, size, chain, _instant(chain)
 
     def part(self, reports: Sequence[int]) -> NDArray[np.int64]:
-        """Return how often a device sent each symbol."""
         return np.bincount(np.asarray(reports), minlength=self._size)[None, :]
 
     def log_probability(self, *parts: Any) -> Floats:
-        """Return the log of the sum over states."""
         counts = sum(parts)
         return self.log_of_counts(counts, np.full(counts.shape[0], self._symbol))
 
@@ -223,7 +221,6 @@ class SymbolLaw(StreamLaw):
         return np.asarray(np.logaddexp.reduce(terms, axis=1))
 
     def report_epsilon(self) -> float:
-        """Return ln(p₂/q₂)."""
         return math.log(float(self._instant.p / self._instant.q))
 
     def _state(self, bits: Bits, users: int) -> NDArray[np.int64]:
@@ -301,10 +298,7 @@ class Trackability:
 def trackability(
     law: StreamLaw, reports: int, draws: int, bits: Bits, each: Callable[[int], None] | None = None
 ) -> Trackability:
-    """Return ``draws`` independent draws of τ for ``reports`` reports; ``each`` is called with the number done.
-
-    The time grows with the square of the number of reports.
-    """
+    """Return ``draws`` draws of τ for k ``reports``, each in O(k²); ``each`` is called with the number done."""
     if not is_count(reports, 2):
         raise LdpParameterError(f"tracking needs at least two reports, not {short_text(reports)}")
     if not is_count(draws, 1):

@@ -74,36 +74,13 @@ class Journal:
         self.losses: list[LostContribution] = []
         self.console: list[ConsoleLine] = []
 
-    def record_loss(
-        self,
-        time_ms: int,
-        reporting_origin: str,
-        site: str,
-        api: ContextType,
-        cause: Cause,
-        contribution: HistogramContribution,
-    ) -> None:
+    def record_loss(self, lost: LostContribution) -> None:
         """Count a contribution that enters no report."""
-        key = (site, api, cause)
+        key = (lost.site, lost.api, lost.cause)
         self._counts[key] += 1
-        self._values[key] += contribution.value
+        self._values[key] += lost.contribution.value
         if self._keep:
-            self.losses.append(
-                LostContribution(
-                    time_ms=time_ms,
-                    reporting_origin=reporting_origin,
-                    site=site,
-                    api=api,
-                    cause=cause,
-                    contribution=contribution,
-                )
-            )
-
-    def log(self, time_ms: int, reporting_origin: str, operation: str, message: str) -> None:
-        """Write a line to the console."""
-        self.console.append(
-            ConsoleLine(time_ms=time_ms, reporting_origin=reporting_origin, operation=operation, message=message)
-        )
+            self.losses.append(lost)
 
     def count(self, *, site: str | None = None, api: ContextType | None = None, cause: Cause | None = None) -> int:
         """Return how many contributions were lost; each argument, if given, selects by site, API or cause."""
@@ -322,21 +299,33 @@ class Browser:
         for debug, entries in made:
             self._schedule(scope, entries, debug)
 
-    def record_loss(self, scope: BatchingScope, cause: Cause, contribution: HistogramContribution) -> None:
-        """Count a contribution that enters no report."""
-        origin = scope.reporting_origin
-        self.journal.record_loss(self._clock.now_ms(), origin, site_of(origin), scope.api, cause, contribution)
+    def record_loss(
+        self, scope: BatchingScope, cause: Cause, contribution: HistogramContribution, time_ms: int | None = None
+    ) -> None:
+        """Count a contribution that enters no report: now, or at ``time_ms``."""
+        self.journal.record_loss(
+            LostContribution(
+                time_ms=self._clock.now_ms() if time_ms is None else time_ms,
+                reporting_origin=scope.reporting_origin,
+                site=site_of(scope.reporting_origin),
+                api=scope.api,
+                cause=cause,
+                contribution=contribution,
+            )
+        )
 
     def log(self, origin: str, operation: str, message: str) -> None:
         """Write a line to the console, which only the simulator reads."""
-        self.journal.log(self._clock.now_ms(), origin, operation, message)
+        time_ms = self._clock.now_ms()
+        self.journal.console.append(
+            ConsoleLine(time_ms=time_ms, reporting_origin=origin, operation=operation, message=message)
+        )
 
     def _schedule(self, scope: BatchingScope, entries: list[CacheEntry], debug: DebugDetails) -> None:
         """Select the contributions, make the report and queue it (report creation and scheduling steps)."""
         config = self.config
-        origin = scope.reporting_origin
         # Whether other reports exist depends on what operations read, so they must not displace deterministic ones.
-        counts_as = (origin, scope.api, scope.parameters.deterministic)
+        counts_as = (scope.reporting_origin, scope.api, scope.parameters.deterministic)
         pending = self._pending[counts_as]
         limit = config.pending_report_limit
         if not config.private_aggregation_allowed or (limit is not None and pending >= limit):
@@ -351,34 +340,18 @@ class Browser:
         now = self._clock.now_ms()
         if scope.timed_out and scope.parameters.timeout_ms is not None:
             now = scope.parameters.timeout_ms
-        site = site_of(origin)
         selection = Selection(
-            all_or_nothing=config.all_or_nothing,
+            config=config,
+            scope=scope,
             budgeter=self._budgeter,
-            record_loss=lambda cause, lost: self.journal.record_loss(now, origin, site, scope.api, cause, lost),
-            site=site,
-            api=scope.api,
+            record_loss=lambda cause, lost: self.record_loss(scope, cause, lost, now),
             now_ms=now,
-            max_contributions=scope.parameters.max_contributions,
-            deterministic=scope.parameters.deterministic,
-            timed_out=scope.timed_out,
             pending_limit_reached=limit is not None and pending + 1 >= limit,
-            merging=config.merging,
-            cuts_first=config.rules is Rules.SPECIFICATION,
         )
         contributions = selection.select(entries)
         if not contributions and not scope.parameters.deterministic:
             return
-        report = make_report(
-            config=config,
-            bits=self._bits,
-            api=scope.api,
-            reporting_origin=origin,
-            contributions=contributions,
-            parameters=scope.parameters,
-            debug=debug,
-            now_ms=now,
-        )
+        report = make_report(scope, contributions, debug, config=config, bits=self._bits, now_ms=now)
         self._pending[counts_as] += 1
         self._push(QueuedReport(time_ms=report.scheduled_report_time_ms, report=report, counts_as=counts_as))
         if debug.enabled:
@@ -393,15 +366,10 @@ class Browser:
         return SentReport(time_ms=delivery.time_ms, url=delivery.url, sealed=delivery.report.seal(keys, self._bits))
 
     def _origin(self, origin: str) -> _Origin:
-        found = self._origins.get(origin)
-        if found is None:
-            database = Database(
-                clock=self._clock,
-                lifetime_ms=self.config.storage_lifetime_ms,
-                max_bytes=self.config.storage_bytes_per_origin,
-            )
-            found = self._origins.setdefault(origin, _Origin(database))
-        return found
+        if origin not in self._origins:
+            lifetime_ms, max_bytes = self.config.storage_lifetime_ms, self.config.storage_bytes_per_origin
+            self._origins[origin] = _Origin(Database(clock=self._clock, lifetime_ms=lifetime_ms, max_bytes=max_bytes))
+        return self._origins[origin]
 
 
 def _whole(value: object, name: str) -> int:

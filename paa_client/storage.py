@@ -165,7 +165,7 @@ class WorkletStorage:
 
     def __init__(self, database: Database, emit: Emit | None = None) -> None:
         self._database: Database | None = database
-        self._emit = emit
+        self._emit = emit if emit is not None else lambda effect: None
 
     def get(self, key: str) -> str | None:
         """Return the value of ``key``, or None."""
@@ -174,26 +174,22 @@ class WorkletStorage:
     def set(self, key: str, value: str, *, ignore_if_present: bool = False) -> None:
         """Store ``value`` under ``key``."""
         self._live().set(key, value, ignore_if_present=ignore_if_present)
-        if self._emit is not None:
-            self._emit(("set", key, value, bool(ignore_if_present)))
+        self._emit(("set", key, value, bool(ignore_if_present)))
 
     def append(self, key: str, value: str) -> None:
         """Store the present value of ``key`` with ``value`` after it."""
         self._live().append(key, value)
-        if self._emit is not None:
-            self._emit(("append", key, value))
+        self._emit(("append", key, value))
 
     def delete(self, key: str) -> None:
         """Remove ``key``."""
         self._live().delete(key)
-        if self._emit is not None:
-            self._emit(("delete", key))
+        self._emit(("delete", key))
 
     def clear(self) -> None:
         """Remove every entry of the origin."""
         self._live().clear()
-        if self._emit is not None:
-            self._emit(("clear",))
+        self._emit(("clear",))
 
     def length(self) -> int:
         """Return the number of entries."""

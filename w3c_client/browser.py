@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, Final
 from uuid import UUID
@@ -241,23 +242,19 @@ class Browser:
             return []
         found = {name.lower(): text for name, text in headers.items()}
         if clears_impressions(found.get(CLEAR_HEADER.lower(), "")):
-            self._clear_for_host(origin.host)
+            self.clear_impressions_for_site(origin.host)
         if destination not in _DESTINATIONS:
             return []
-        asked = Page(
-            top_level=page.top_level,
-            frame=origin.host,
-            tab=page.tab,
-            action=page.action,
-            may_save=page.may_save,
-            may_measure=page.may_measure,
-        )
+        asked = replace(page, frame=origin.host)
         sent = []
         if (text := found.get(SAVE_HEADER.lower())) is not None:
-            self._try_save(asked, text)
+            with suppress(HeaderError, CallError):
+                self.save_impression(asked, parse_save_impression(text))
         if (text := found.get(MEASURE_HEADER.lower())) is not None:
-            report = self._try_measure(asked, text, url)
-            sent = [] if report is None else [report]
+            with suppress(HeaderError, CallError):
+                options, to = parse_measure_conversion(text, url)
+                done = self.measure_conversion(asked, options)
+                sent.append(ConversionReport(url=to, time_ms=done.time_ms, sealed=done.sealed, conversion=done))
         return sent
 
     # What users do
@@ -273,7 +270,9 @@ class Browser:
 
     def clear_impressions_for_site(self, site: str) -> None:
         """Remove a site's impressions, and its name from those of others, as its ``Clear-Site-Data`` header does."""
-        self._clear_for_host(site)
+        parsed = parse_site(site)
+        if parsed is not None:
+            clear_impressions_for_site(self._impressions, parsed)
 
     def clear_site_data(self, sites: Collection[str]) -> None:
         """Clear data of sites but keep the visits: their budgets become 0 in every epoch that attribution can use."""
@@ -349,7 +348,7 @@ class Browser:
             if not self._budgets.admit(use):
                 return
         self._impressions.save(
-            Impression.saved(
+            Impression(
                 match_value=options.match_value,
                 impression_site=sites.top_level,
                 intermediary=sites.intermediary,
@@ -415,25 +414,6 @@ class Browser:
             keys=self._keys,
             bits=self._bits,
         )
-
-    def _try_save(self, page: Page, text: str) -> None:
-        try:
-            self.save_impression(page, parse_save_impression(text))
-        except (HeaderError, CallError):
-            return
-
-    def _try_measure(self, page: Page, text: str, response_url: str) -> ConversionReport | None:
-        try:
-            options, url = parse_measure_conversion(text, response_url)
-            done = self.measure_conversion(page, options)
-            return ConversionReport(url=url, time_ms=done.time_ms, sealed=done.sealed, conversion=done)
-        except (HeaderError, CallError):
-            return None
-
-    def _clear_for_host(self, host: str) -> None:
-        site = parse_site(host)
-        if site is not None:
-            clear_impressions_for_site(self._impressions, site)
 
     @staticmethod
     def _parse(sites: Iterable[str]) -> frozenset[str]:

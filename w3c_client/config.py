@@ -7,7 +7,7 @@ allows; ``design_config`` gives the rules of a published design. Change single v
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -54,22 +54,6 @@ _LEVEL_1: Final = rules_in_order(("site-budget", "global-budget", "impression-si
 _SERVICES: Final[Mapping[str, str]] = MappingProxyType({DEFAULT_SERVICE: TEE_PROTOCOL})
 _NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 _AT_LEAST_ONE: Final = ("max_lookback_days", "max_credits", "max_histogram_size", "epoch_days", "sites_per_action")
-_AT_LEAST_NONE: Final = (
-    "max_conversion_sites",
-    "max_conversion_callers",
-    "max_impression_sites",
-    "max_impression_callers",
-    "max_match_values",
-    "activation_duration_ms",
-    "reports_kept",
-)
-_BUDGETS: Final = (
-    "site_budget_micro",
-    "global_budget_micro",
-    "impression_quota_micro",
-    "conversion_quota_micro",
-    "delegated_budget_micro",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +98,9 @@ class Config:
         object.__setattr__(self, "attribution", attribution_rule_of(self.attribution))
         object.__setattr__(self, "shared_cost", SharedCost(self.shared_cost))
         object.__setattr__(self, "arithmetic", Arithmetic(self.arithmetic))
-        for names, least, most in (
-            (_AT_LEAST_ONE, 1, 1 << 53),
-            (_AT_LEAST_NONE, 0, 1 << 53),
-            (_BUDGETS, 0, UINT32_MAX),
-        ):
-            for name in names:
-                self._check(name, getattr(self, name), least, most)
+        for name in (each.name for each in fields(self) if each.type == "int"):
+            most = UINT32_MAX if name.endswith("_micro") else 1 << 53
+            self._check(name, getattr(self, name), 1 if name in _AT_LEAST_ONE else 0, most)
         if self.impressions_per_site is not None:
             self._check("impressions_per_site", self.impressions_per_site, 1, 1 << 53)
         if self.max_histogram_size > UINT32_MAX + 1:

@@ -159,10 +159,7 @@ def allocate_exactly(weights: Sequence[int], value: int, coin: Coin) -> list[int
 
 
 def allocate_in_doubles(credit: Sequence[float], value: int, draw: Callable[[], float]) -> list[int] | None:
-    """Divide ``value`` by ``credit`` into integers, in IEEE doubles and in the specification's order of operations.
-
-    Returns None if a double overflows.
-    """
+    """Divide ``value`` by ``credit`` in IEEE doubles, in the specification's order; None if a double overflows."""
     total = 0.0
     for item in credit:
         total += item

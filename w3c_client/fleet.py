@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple, Self, TypeVar
 
@@ -407,7 +408,8 @@ def _as_given(found: FleetConversions, order: Ints) -> FleetConversions:
     """Return the results in the order of the rows as they were given."""
     back = np.argsort(order)
     sizes = np.diff(found.offset)[back]
-    return FleetConversions(
+    return replace(
+        found,
         outcome=found.outcome[back],
         offset=np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(sizes))),
         index=_regrouped(found.index, found.offset[1:], back),
@@ -417,7 +419,4 @@ def _as_given(found: FleetConversions, order: Ints) -> FleetConversions:
         epochs_refused=found.epochs_refused[back],
         refused=found.refused[back],
         single_epoch=found.single_epoch[back],
-        budgets=found.budgets,
-        epoch_start_ms=found.epoch_start_ms,
-        has_epoch_start=found.has_epoch_start,
     )

@@ -91,10 +91,7 @@ class UserAgent:
     def deduct(
         self, epoch: int, site: str, impressions: Sequence[SavedImpression], options: Question, l1_norm: int | None
     ) -> bool:
-        """Deduct from all privacy and safety budgets or from none; return whether the budgets sufficed.
-
-        ``l1_norm`` is None for a window of several epochs.
-        """
+        """Deduct from all budgets or none; return whether they sufficed. ``l1_norm`` is None for several epochs."""
         noise_scale = 2 * options.max_value / options.epsilon
         value_deduction = ceil(2 * options.value / noise_scale * 1_000_000)
         deduction = value_deduction if l1_norm is None else ceil(l1_norm / noise_scale * 1_000_000)

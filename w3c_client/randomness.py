@@ -29,18 +29,16 @@ class W3cChoices(Protocol):
         ...
 
 
-class RandomW3cChoices:
+class RandomW3cChoices(W3cChoices):
     """Random choices, drawn from ``bits`` in the order in which a browser needs them."""
 
     def __init__(self, bits: Bits) -> None:
         self._bits = bits
 
     def epoch_offset_ms(self, epoch_ms: int) -> int:
-        """Draw a whole number of milliseconds in [0, ``epoch_ms``), each equally likely."""
         return uniform_below(self._bits, epoch_ms)
 
     def coin(self, favourable: int, total: int) -> bool:
-        """Draw an integer below ``total``; return whether it is below ``favourable``."""
         return uniform_below(self._bits, total) < favourable
 
     def fraction(self) -> float:
@@ -48,7 +46,7 @@ class RandomW3cChoices:
         return (self._bits.word() >> (64 - _DOUBLE_BITS)) / (1 << _DOUBLE_BITS)
 
 
-class FixedW3cChoices:
+class FixedW3cChoices(W3cChoices):
     """W3cChoices that a scenario gives: one for epochs, and a list for credit, which repeats after its last number."""
 
     def __init__(self, *, epoch_start: float, fractions: Sequence[float]) -> None:
@@ -57,21 +55,18 @@ class FixedW3cChoices:
         self.used = 0
 
     def epoch_offset_ms(self, epoch_ms: int) -> Fraction:
-        """Return ``epoch_start`` times the length of an epoch."""
         return self._epoch_start * epoch_ms
 
     def coin(self, favourable: int, total: int) -> bool:
-        """Return whether the next number of the list is below ``favourable`` / ``total``."""
         return Fraction(self.fraction()) * total < favourable
 
     def fraction(self) -> float:
-        """Return the next number of the list."""
         chosen = self._fractions[self.used % len(self._fractions)]
         self.used += 1
         return chosen
 
 
-class W3cWordChoices:
+class W3cWordChoices(W3cChoices):
     """W3cChoices as ``Fleet`` makes them: a time for epochs, and one 64-bit word per coin, which ``words`` yields."""
 
     def __init__(self, offset_ms: int) -> None:
@@ -79,7 +74,6 @@ class W3cWordChoices:
         self.words: Iterator[int] = iter(())
 
     def epoch_offset_ms(self, epoch_ms: int) -> int:
-        """Return the given time."""
         return self._offset_ms
 
     def coin(self, favourable: int, total: int) -> bool:

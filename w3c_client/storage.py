@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import floor
 
@@ -67,39 +67,14 @@ class Impression:
     lifetime_ms: int
     histogram_index: int
     priority: int
-    caller: str
-    until_ms: int
-    rank: tuple[int, int]
+    caller: str = field(init=False)
+    until_ms: int = field(init=False)
+    rank: tuple[int, int] = field(init=False)
 
-    @classmethod
-    def saved(
-        cls,
-        *,
-        match_value: int,
-        impression_site: str,
-        intermediary: str | None,
-        conversion_sites: frozenset[str],
-        conversion_callers: frozenset[str],
-        time_ms: int,
-        lifetime_ms: int,
-        histogram_index: int,
-        priority: int,
-    ) -> Impression:
-        """Return an impression; its caller, its last moment and its rank are computed from the arguments."""
-        return cls(
-            match_value=match_value,
-            impression_site=impression_site,
-            intermediary=intermediary,
-            conversion_sites=conversion_sites,
-            conversion_callers=conversion_callers,
-            time_ms=time_ms,
-            lifetime_ms=lifetime_ms,
-            histogram_index=histogram_index,
-            priority=priority,
-            caller=intermediary or impression_site,
-            until_ms=time_ms + lifetime_ms,
-            rank=(priority, time_ms),
-        )
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "caller", self.intermediary or self.impression_site)
+        object.__setattr__(self, "until_ms", self.time_ms + self.lifetime_ms)
+        object.__setattr__(self, "rank", (self.priority, self.time_ms))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +208,7 @@ class ImpressionStore:
             self.replace(self._waiting.held)
 
     def _group(self, epoch: int) -> _Group:
-        group = self._groups.get(epoch)
-        if group is None:
-            group = self._groups[epoch] = _Group(self._per_site)
-        return group
+        return self._groups.setdefault(epoch, _Group(self._per_site))
 
     def _check(self) -> None:
         for group in (self._waiting, *self._groups.values()):

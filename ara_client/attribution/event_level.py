@@ -122,10 +122,7 @@ def event_report(
     trigger_debug_key: int | None = None,
     trigger_debug_keys: tuple[int, ...] = (),
 ) -> EventLevelReport:
-    """Return an event-level report of a source (WICG, "obtain an event-level report").
-
-    ``bucket`` is the index of the summary bucket that a source with ``trigger_specs`` reports.
-    """
+    """Return a report (WICG, "obtain an event-level report"); ``bucket`` is the index of a summary bucket, if any."""
     spec = source.registration.spec_of(trigger_data)
     return EventLevelReport(
         reporting_origin=source.reporting_origin,

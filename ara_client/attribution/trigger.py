@@ -24,7 +24,6 @@ from ara_client.attribution.event_level import (
     store_event_report,
 )
 from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
-from ara_client.reports import AggregatableAttributionReport, EventLevelReport
 from ara_client.storage.browser_state import BrowserState, PendingReport, is_event_level
 from ara_client.storage.sources import AttributedTrigger, FilterSubject, FlexibleLedger, PlannedReport, StoredSource
 
@@ -177,7 +176,5 @@ def _no_attribution(
 def _send_debug_copy(state: BrowserState, pending: PendingReport) -> None:
     """Send a copy of a report immediately if both sides gave debug keys (WICG, "attempt to deliver a debug report")."""
     report = pending.report
-    if report.source_debug_key is None or report.trigger_debug_key is None:
-        return
-    if isinstance(report, EventLevelReport | AggregatableAttributionReport):
+    if report.source_debug_key is not None and report.trigger_debug_key is not None:
         state.outbox.append(replace(report, debug=True))

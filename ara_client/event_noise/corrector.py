@@ -133,10 +133,7 @@ class Corrector:
         return true, (noise + rate * self._truth * spread) / self._truth**2
 
     def _undone(self, observed: Fraction, random: Fraction) -> float:
-        """Return an unbiased estimate of the sum over the true states, given the sum over the observed ones.
-
-        ``random`` is the expected sum if every state were random.
-        """
+        """Return an unbiased estimate of a sum over true states; ``random`` is its mean if every state were random."""
         return float(observed - random) / self._truth + float(random)
 
     def _estimate(

@@ -119,10 +119,7 @@ def draw_states(bits: Bits, states: int, epsilon: Fraction, size: int) -> NDArra
 
 
 def draw_state(bits: Bits, states: int, epsilon: Fraction) -> int | None:
-    """Return None to report truthfully, or the rank of the state to send instead, for one registration.
-
-    Uses the kernel of ``draw_states``, and also supports more than 2⁶³ states.
-    """
+    """Return one draw of ``draw_states``, None for ``TRUTHFUL``; also supports more than 2⁶³ states."""
     if states <= _BATCH_LIMIT:
         rank = int(draw_states(bits, states, epsilon, 1)[0])
         return None if rank == TRUTHFUL else rank

@@ -184,10 +184,7 @@ class Fleet:
         return self._rows.view()[:, kernels.COUNTED].copy()
 
     def register(self, sources: SourceColumns, triggers: TriggerColumns) -> FleetReports:
-        """Register a batch of sources and triggers, interleaved by their ``order``, and return the reports.
-
-        ``order`` must increase and time must not decrease between batches.
-        """
+        """Register a batch, interleaved by ``order``; between batches it must increase and time must not decrease."""
         self._check(sources, triggers)
         first = len(self)
         self._keep(sources)

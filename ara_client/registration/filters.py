@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ara_client.constants import (
-    DEFAULT_MAX_EVENT_STATES,
-    MAX_BYTES_PER_FILTER_STRING,
-    MAX_BYTES_PER_SCOPE,
-    MAX_FILTERS_PER_SOURCE,
-    MAX_SCOPES_PER_SOURCE,
-    MAX_VALUES_PER_FILTER,
-    SECOND_MS,
-    UINT32_MAX,
-)
+from ara_client import constants
 from ara_client.registration.nodes import Node
 
 # Filter data of sources and filters of triggers: their values and their parsers.
@@ -51,12 +42,12 @@ def parse_filter_data(node: Node | None) -> FilterMap:
     """Return a source's ``filter_data``, without the ``source_type`` that the browser adds."""
     if node is None or not node.is_map():
         return {}
-    if len(node.value) > MAX_FILTERS_PER_SOURCE:
-        node.problem(f"must not have more than {MAX_FILTERS_PER_SOURCE} keys")
+    if len(node.value) > constants.MAX_FILTERS_PER_SOURCE:
+        node.problem(f"must not have more than {constants.MAX_FILTERS_PER_SOURCE} keys")
         return {}
     if (reserved := node.field(SOURCE_TYPE)) is not None:
         reserved.problem("is set by the browser; remove it")
-    return _values(node, MAX_BYTES_PER_FILTER_STRING, MAX_VALUES_PER_FILTER)
+    return _values(node, constants.MAX_BYTES_PER_FILTER_STRING, constants.MAX_VALUES_PER_FILTER)
 
 
 def parse_filter_pair(node: Node) -> FilterPair:
@@ -79,7 +70,7 @@ def _config(node: Node) -> FilterConfig | None:
     lookback_ms = None
     if (lookback := node.field(_LOOKBACK)) is not None:
         seconds = lookback.integer(1, _FOREVER_S)
-        lookback_ms = None if seconds is None else seconds * SECOND_MS
+        lookback_ms = None if seconds is None else seconds * constants.SECOND_MS
         rest = {key: value for key, value in node.value.items() if key != _LOOKBACK}
         node = Node(rest, node.path, node.problems)
     values = _values(node, None, None)
@@ -118,15 +109,17 @@ def parse_source_scopes(node: Node | None, max_states: int) -> AttributionScopes
     if given is None or values is None:
         node.problem("must have a limit and values")
         return None
-    limit = given.integer(1, UINT32_MAX)
-    states: int | None = DEFAULT_MAX_EVENT_STATES
+    limit = given.integer(1, constants.UINT32_MAX)
+    states: int | None = constants.DEFAULT_MAX_EVENT_STATES
     if (asked := node.field("max_event_states")) is not None:
         states = asked.integer(1, max_states)
-    scopes = _strings(values, MAX_BYTES_PER_SCOPE)
+    scopes = _strings(values, constants.MAX_BYTES_PER_SCOPE)
     if limit is None or states is None or scopes is None:
         return None
-    if not 1 <= len(scopes) <= min(limit, MAX_SCOPES_PER_SOURCE):
-        values.problem(f"must have at least one value and at most {min(limit, MAX_SCOPES_PER_SOURCE)} distinct ones")
+    if not 1 <= len(scopes) <= min(limit, constants.MAX_SCOPES_PER_SOURCE):
+        values.problem(
+            f"must have at least one value and at most {min(limit, constants.MAX_SCOPES_PER_SOURCE)} distinct ones"
+        )
         return None
     return AttributionScopes(values=scopes, limit=limit, max_event_states=states)
 

@@ -201,10 +201,7 @@ _DECODER: Final = json.JSONDecoder(parse_int=_integer, parse_float=_float, parse
 
 
 def _depth(text: str) -> int:
-    """Return how deep the brackets outside strings nest.
-
-    Linear: a string without an end runs to the end of the text, so it is searched for only once.
-    """
+    """Return how deep the brackets outside strings nest. Linear: a string without an end is searched for only once."""
     depth = deepest = 0
     for bracket in re.findall(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', text):
         depth += (bracket in "[{") - (bracket in "]}") if len(bracket) == 1 else 0

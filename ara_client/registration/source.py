@@ -9,24 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ara_client import constants
 from ara_client.config import Config
-from ara_client.constants import (
-    AGGREGATABLE_BUDGET,
-    DAY_MS,
-    DEFAULT_EVENT_LEVEL_REPORTS,
-    DEFAULT_TRIGGER_DATA_CARDINALITY,
-    MAX_AGGREGATION_KEYS,
-    MAX_BYTES_PER_AGGREGATION_KEY_ID,
-    MAX_BYTES_PER_BUDGET_NAME,
-    MAX_DESTINATIONS_PER_SOURCE,
-    MAX_EVENT_LEVEL_REPORTS,
-    MAX_NAMED_BUDGETS,
-    MAX_SOURCE_EXPIRY_MS,
-    MAX_TRIGGER_DATA_PER_SOURCE,
-    MIN_REPORT_WINDOW_MS,
-    MIN_SOURCE_EXPIRY_MS,
-    UINT32_MAX,
-)
 from ara_client.origins import parse_destination
 from ara_client.registration.debug_reporting import DebugReportingConfig, parse_source_debug_reporting
 from ara_client.registration.filters import AttributionScopes, FilterMap, parse_filter_data, parse_source_scopes
@@ -120,16 +104,19 @@ def _registration(root: Node, forgiven: Node, source_type: str, config: Config) 
         debug_key=forgiven.unsigned64_field("debug_key"),
         debug_reporting=root.value.get("debug_reporting") is True,
         aggregation_keys=_bounded_map(
-            root.field("aggregation_keys"), MAX_AGGREGATION_KEYS, MAX_BYTES_PER_AGGREGATION_KEY_ID, Node.key_piece
+            root.field("aggregation_keys"),
+            constants.MAX_AGGREGATION_KEYS,
+            constants.MAX_BYTES_PER_AGGREGATION_KEY_ID,
+            Node.key_piece,
         ),
         named_budgets=_bounded_map(
             root.field("named_budgets"),
-            MAX_NAMED_BUDGETS,
-            MAX_BYTES_PER_BUDGET_NAME,
-            lambda entry: entry.integer(0, AGGREGATABLE_BUDGET),
+            constants.MAX_NAMED_BUDGETS,
+            constants.MAX_BYTES_PER_BUDGET_NAME,
+            lambda entry: entry.integer(0, constants.AGGREGATABLE_BUDGET),
         ),
         aggregatable_window_ms=(
-            expiry_ms if window is None else parse_duration(window, MIN_REPORT_WINDOW_MS, expiry_ms)
+            expiry_ms if window is None else parse_duration(window, constants.MIN_REPORT_WINDOW_MS, expiry_ms)
         ),
         windows=windows,
         trigger_data=trigger_data,
@@ -158,16 +145,20 @@ def _destinations(root: Node) -> tuple[str, ...]:
             sites.add(origin.site)
         elif text is not None:
             entry.problem("must be a URL with a potentially trustworthy origin")
-    if isinstance(node.value, list) and not (entries and len(sites) <= MAX_DESTINATIONS_PER_SOURCE):
-        node.problem(f"must have 1 to {MAX_DESTINATIONS_PER_SOURCE} distinct sites")
+    if isinstance(node.value, list) and not (entries and len(sites) <= constants.MAX_DESTINATIONS_PER_SOURCE):
+        node.problem(f"must have 1 to {constants.MAX_DESTINATIONS_PER_SOURCE} distinct sites")
     return tuple(sorted(sites))
 
 
 def _expiry(node: Node | None, source_type: str) -> int:
     if node is None:
-        return MAX_SOURCE_EXPIRY_MS
-    expiry_ms = parse_duration(node, MIN_SOURCE_EXPIRY_MS, MAX_SOURCE_EXPIRY_MS)
-    return expiry_ms if source_type == "navigation" else (expiry_ms + DAY_MS // 2) // DAY_MS * DAY_MS
+        return constants.MAX_SOURCE_EXPIRY_MS
+    expiry_ms = parse_duration(node, constants.MIN_SOURCE_EXPIRY_MS, constants.MAX_SOURCE_EXPIRY_MS)
+    return (
+        expiry_ms
+        if source_type == "navigation"
+        else (expiry_ms + constants.DAY_MS // 2) // constants.DAY_MS * constants.DAY_MS
+    )
 
 
 def _exact_matching(node: Node | None) -> bool:
@@ -179,22 +170,22 @@ def _exact_matching(node: Node | None) -> bool:
 
 
 def _max_reports(node: Node | None, source_type: str) -> int:
-    default = DEFAULT_EVENT_LEVEL_REPORTS[source_type]
-    given = default if node is None else node.integer(0, MAX_EVENT_LEVEL_REPORTS)
+    default = constants.DEFAULT_EVENT_LEVEL_REPORTS[source_type]
+    given = default if node is None else node.integer(0, constants.MAX_EVENT_LEVEL_REPORTS)
     return default if given is None else given
 
 
 def _trigger_data(node: Node | None, source_type: str) -> tuple[int, ...]:
     if node is None:
-        return tuple(range(DEFAULT_TRIGGER_DATA_CARDINALITY[source_type]))
+        return tuple(range(constants.DEFAULT_TRIGGER_DATA_CARDINALITY[source_type]))
     if not node.is_list():
         return ()
-    if len(node.value) > MAX_TRIGGER_DATA_PER_SOURCE:
-        node.problem(f"must not have more than {MAX_TRIGGER_DATA_PER_SOURCE} entries")
+    if len(node.value) > constants.MAX_TRIGGER_DATA_PER_SOURCE:
+        node.problem(f"must not have more than {constants.MAX_TRIGGER_DATA_PER_SOURCE} entries")
         return ()
     out: dict[int, None] = {}
     for entry in node.entries():
-        data = entry.integer(0, UINT32_MAX)
+        data = entry.integer(0, constants.UINT32_MAX)
         if data is not None and data in out:
             entry.problem("must not be listed twice")
         elif data is not None:

@@ -8,14 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ara_client.constants import (
-    MAX_EVENT_REPORT_WINDOWS,
-    MAX_TRIGGER_DATA_PER_SOURCE,
-    MIN_REPORT_WINDOW_MS,
-    NAVIGATION_WINDOWS_MS,
-    SECOND_MS,
-    UINT32_MAX,
-)
+from ara_client import constants
 from ara_client.registration.nodes import Node
 
 _FOREVER_S = 10**309
@@ -44,14 +37,14 @@ class ReportWindows:
 
 def default_windows(source_type: str, last_ms: int) -> ReportWindows:
     """Return the windows of a source that lists none (WICG, "obtain default effective windows")."""
-    early = NAVIGATION_WINDOWS_MS if source_type == "navigation" else ()
+    early = constants.NAVIGATION_WINDOWS_MS if source_type == "navigation" else ()
     return ReportWindows(start_ms=0, ends_ms=(*(end for end in early if end < last_ms), last_ms))
 
 
 def parse_duration(node: Node, least_ms: int, most_ms: int) -> int:
     """Return a duration given in seconds, as a number or in a string, clamped (WICG, "parse a duration")."""
     seconds = node.unsigned64() if isinstance(node.value, str) else node.integer(0, _FOREVER_S)
-    return most_ms if seconds is None else min(max(seconds * SECOND_MS, least_ms), most_ms)
+    return most_ms if seconds is None else min(max(seconds * constants.SECOND_MS, least_ms), most_ms)
 
 
 def parse_windows(root: Node, source_type: str, expiry_ms: int) -> ReportWindows:
@@ -60,7 +53,7 @@ def parse_windows(root: Node, source_type: str, expiry_ms: int) -> ReportWindows
     if single is not None and listed is not None:
         listed.problem("must not be given together with event_report_window")
     if single is not None:
-        return default_windows(source_type, parse_duration(single, MIN_REPORT_WINDOW_MS, expiry_ms))
+        return default_windows(source_type, parse_duration(single, constants.MIN_REPORT_WINDOW_MS, expiry_ms))
     default = default_windows(source_type, expiry_ms)
     return default if listed is None else parse_window_list(listed, expiry_ms) or default
 
@@ -71,23 +64,23 @@ def parse_window_list(node: Node, expiry_ms: int) -> ReportWindows | None:
         return None
     start_ms = 0
     if (start := node.field("start_time")) is not None:
-        seconds = start.integer(0, expiry_ms // SECOND_MS)
-        start_ms = 0 if seconds is None else seconds * SECOND_MS
+        seconds = start.integer(0, expiry_ms // constants.SECOND_MS)
+        start_ms = 0 if seconds is None else seconds * constants.SECOND_MS
     ends = node.field("end_times")
     if ends is None:
         node.problem("must have end_times")
         return None
     if not ends.is_list():
         return None
-    if not 1 <= len(ends.value) <= MAX_EVENT_REPORT_WINDOWS:
-        ends.problem(f"must have 1 to {MAX_EVENT_REPORT_WINDOWS} entries")
+    if not 1 <= len(ends.value) <= constants.MAX_EVENT_REPORT_WINDOWS:
+        ends.problem(f"must have 1 to {constants.MAX_EVENT_REPORT_WINDOWS} entries")
         return None
     previous, out = start_ms, []
     for entry in ends.entries():
         seconds = entry.integer(1, _FOREVER_S)
         if seconds is None:
             return None
-        end_ms = max(min(seconds * SECOND_MS, expiry_ms), MIN_REPORT_WINDOW_MS)
+        end_ms = max(min(seconds * constants.SECOND_MS, expiry_ms), constants.MIN_REPORT_WINDOW_MS)
         if end_ms <= previous:
             entry.problem("must be after the previous window, once clamped to an hour and the source's expiry")
             return None
@@ -113,7 +106,7 @@ class TriggerSpec:
 
     def bucket_range(self, index: int) -> tuple[int, int]:
         """Return the least and the greatest sum of a bucket."""
-        after = self.buckets[index + 1] - 1 if index + 1 < len(self.buckets) else UINT32_MAX
+        after = self.buckets[index + 1] - 1 if index + 1 < len(self.buckets) else constants.UINT32_MAX
         return self.buckets[index], after
 
 
@@ -133,8 +126,8 @@ def parse_trigger_specs(
     for entry in node.entries():
         if entry.is_map():
             specs.append(_spec(entry, windows, expiry_ms, max_reports, seen))
-    if len(seen) > MAX_TRIGGER_DATA_PER_SOURCE:
-        node.problem(f"must not list more than {MAX_TRIGGER_DATA_PER_SOURCE} trigger data in all")
+    if len(seen) > constants.MAX_TRIGGER_DATA_PER_SOURCE:
+        node.problem(f"must not list more than {constants.MAX_TRIGGER_DATA_PER_SOURCE} trigger data in all")
     return tuple(specs)
 
 
@@ -145,7 +138,7 @@ def _spec(entry: Node, windows: ReportWindows, expiry_ms: int, max_reports: int,
         entry.problem("must have trigger_data")
     elif listed.is_list():
         for item in listed.entries():
-            number = item.integer(0, UINT32_MAX)
+            number = item.integer(0, constants.UINT32_MAX)
             if number is not None and number in seen:
                 item.problem("must not be listed twice")
             elif number is not None:
@@ -171,7 +164,7 @@ def _buckets(node: Node | None, max_reports: int) -> tuple[int, ...]:
         node.problem(f"must have 1 to {max_reports} entries (max_event_level_reports)")
     out: list[int] = []
     for entry in node.entries():
-        start = entry.integer(1, UINT32_MAX)
+        start = entry.integer(1, constants.UINT32_MAX)
         if start is not None and out and start <= out[-1]:
             entry.problem("must be greater than the bucket before")
         elif start is not None:

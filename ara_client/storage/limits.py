@@ -11,15 +11,8 @@ from typing import Literal
 from sortedcontainers import SortedDict, SortedList
 
 from aggservice.wire import Origin
+from ara_client import constants
 from ara_client.config import Config
-from ara_client.constants import (
-    AGGREGATABLE_BUDGET,
-    AGGREGATABLE_DEBUG_BUDGET_PER_REPORTING_SITE,
-    AGGREGATABLE_DEBUG_WINDOW_MS,
-    DAY_MS,
-    DESTINATIONS_PER_DAY_WINDOW_MS,
-    MAX_SOURCE_EXPIRY_MS,
-)
 from ara_client.storage.sources import StoredSource, count
 
 # The attribution rate-limit cache: records of registrations and attributions, and the limits on them.
@@ -179,10 +172,7 @@ class RateLimits:
         self._add(source, "event", source.registration.destinations, source.time_ms, None, source.time_ms)
 
     def allows_attribution(self, source: StoredSource, scope: AttributionScope, destination: str) -> bool:
-        """Return whether one more attribution of this kind stays within the limit for its sites.
-
-        The window ends at the time of the source, not at that of the trigger.
-        """
+        """Return whether one more attribution fits the limit for its sites; the window ends at the source's time."""
         key = (scope, source.site, destination, source.reporting_site)
         before = self._attributions.count_later_than(key, source.time_ms - self._config.rate_limit_window_ms)
         return before < self._config.max_attributions
@@ -252,7 +242,7 @@ class RateLimits:
             return
         self._next_purge_ms = now_ms + 300_000
         longest_ms = max(self._config.rate_limit_window_ms, self._config.origins_per_site_window_ms)
-        begin_ms = now_ms - longest_ms - MAX_SOURCE_EXPIRY_MS
+        begin_ms = now_ms - longest_ms - constants.MAX_SOURCE_EXPIRY_MS
         for _, serial in list(self._by_time.irange(None, (begin_ms, 1 << 63))):
             self._remove(self._records[serial])
 
@@ -370,7 +360,7 @@ class DestinationLimits:
         """Return whether the reporting site stays within its limit of destinations per day."""
         if self._counts(source, _sites(source)) <= self._config.max_destinations_per_day:
             return True
-        begin_ms = source.time_ms - DESTINATIONS_PER_DAY_WINDOW_MS
+        begin_ms = source.time_ms - constants.DESTINATIONS_PER_DAY_WINDOW_MS
         destinations = set(source.registration.destinations)
         for record in self._limits.sources_by_sites.later_than(_sites(source), begin_ms):
             if record.until_ms > source.time_ms:
@@ -413,7 +403,7 @@ def _sites(source: StoredSource) -> tuple[str, str]:
     return source.site, source.reporting_site
 
 
-_KEPT_MS = 30 * DAY_MS
+_KEPT_MS = 30 * constants.DAY_MS
 
 
 @dataclass(slots=True)
@@ -446,14 +436,14 @@ class DebugBudgets:
         registration failed and the caller has checked its budget.
         """
         self._age(context_site, now_ms)
-        remaining = AGGREGATABLE_BUDGET if source is None else source.debug_budget
+        remaining = constants.AGGREGATABLE_BUDGET if source is None else source.debug_budget
         reports = 0 if source is None else source.debug_reports
         site = reporting_origin.site
         if (
             required > remaining
             or reports >= self._config.max_aggregatable_debug_reports_per_source
             or self._total(context_site, None) + required > self._config.max_aggregatable_debug_budget_per_context_site
-            or self._total(context_site, site) + required > AGGREGATABLE_DEBUG_BUDGET_PER_REPORTING_SITE
+            or self._total(context_site, site) + required > constants.AGGREGATABLE_DEBUG_BUDGET_PER_REPORTING_SITE
         ):
             return False
         if source is not None:
@@ -490,7 +480,7 @@ class DebugBudgets:
         spending = self._spending.get(context_site)
         if spending is None:
             return
-        begin_ms = now_ms - AGGREGATABLE_DEBUG_WINDOW_MS
+        begin_ms = now_ms - constants.AGGREGATABLE_DEBUG_WINDOW_MS
         records = spending.records
         while spending.first < len(records) and records[spending.first][0] <= begin_ms:
             _, reporting_origin, amount = records[spending.first]

@@ -61,10 +61,7 @@ T = TypeVar("T", bound=Filtered)
 
 def first_match(subject: FilterSubject, candidates: Iterable[T]) -> T | None:
     """Return the first candidate whose filters match, or None."""
-    for candidate in candidates:
-        if subject.matches(candidate.filters):
-            return candidate
-    return None
+    return next((candidate for candidate in candidates if subject.matches(candidate.filters)), None)
 
 
 # The state of a source with ``trigger_specs``: sums by trigger data, crossed buckets, planned reports.
@@ -134,10 +131,7 @@ class FlexibleLedger:
         self.sent = 0
 
     def settle(self, now_ms: int, waiting: Collection[int]) -> None:
-        """Mark due reports as sent: their part of the values is used up.
-
-        Reports that are not in ``waiting`` count as sent too: they left before the clock was set back.
-        """
+        """Mark reports as sent that are due, or not in ``waiting``: those left before the clock was set back."""
         for identity, report in list(self._planned.items()):
             if report.due_ms <= now_ms or identity not in waiting:
                 self.sent += 1

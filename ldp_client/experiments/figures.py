@@ -185,10 +185,7 @@ BITWISE_REPORTS = range(1, 13)
 
 
 def percentiles(request: FigureRequest) -> list[tuple[int, Percentile, Percentile]]:
-    """Return (reports, median, 90th percentile) of RAPPOR's trackability, with 95 % intervals.
-
-    ``users`` of the request is the number of draws per number of reports.
-    """
+    """Return (reports, median, 90th percentile) of RAPPOR's trackability; ``users`` of the request counts draws."""
     law = Rappor().stream_law(STRING)
     bits = SeededBits(request.seed)
     rows = []

@@ -69,10 +69,7 @@ def hash_ranges() -> list[tuple[int, Fraction, int, int, int]]:
 
 
 def variances() -> list[tuple[int, Fraction, str, float]]:
-    """Return (ε∞ in millionths, α, method, V* for n = 10,000) on the grid of Figure 2.
-
-    V* of these methods does not depend on k.
-    """
+    """Return (ε∞ in millionths, α, method, V* for n = 10,000) on the grid of Figure 2; V* does not depend on k."""
     rows = []
     for alpha in ALPHAS:
         for micro in EPSILONS_MICRO:

@@ -132,10 +132,7 @@ class LocalProtocol(ABC):
 
     @classmethod
     def for_values(cls, name: str, request: ProtocolRequest) -> LocalProtocol:
-        """Return the protocol that the table names ``name``, over the values of a request.
-
-        A one-shot protocol uses ε∞ for its only report.
-        """
+        """Return the protocol that the table names ``name``; a one-shot protocol uses ε∞ for its only report."""
         raise LdpParameterError(f"{name} is not defined over {request.k} values: choose another protocol")
 
     @classmethod
@@ -313,24 +310,19 @@ class RowsOfBits(LocalProtocol):
 
     @property
     def report_bytes(self) -> int:
-        """The length of every report: k bits."""
         return -(-self.k // 8)
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return a report, which is packed."""
         return self.unpack_report(report) if isinstance(report, bytes) else None
 
     def unpack_report(self, data: bytes) -> bytes:
-        """Return a packed row of k bits."""
         unpack(data, self.k)
         return data
 
     def columns(self, reports: Sequence[bytes]) -> Words:
-        """Return clients' reports as rows of words."""
         return rows_from_bytes(as_list(reports, "reports"), self.k)
 
     def supports(self, columns: Words, cell: int) -> NDArray[np.bool_]:
-        """Return which rows have the bit of a value set."""
         return np.asarray(columns[:, cell // 64] >> np.uint64(cell % 64) & np.uint64(1) != 0)
 
     def estimate(self, columns: Words) -> FrequencyEstimate:
@@ -399,7 +391,6 @@ class MemoizingColumns(DeviceColumns[Owner]):
         self._memo = MemoizedAnswers(users, span, width)
 
     def memoized(self) -> NDArray[np.int64]:
-        """Return how many answers each user has memoized."""
         return self._memo.counts()
 
     def distinct_answers(self) -> NDArray[np.int64]:

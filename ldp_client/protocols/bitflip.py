@@ -137,7 +137,6 @@ class BitFlip(LocalProtocol):
 
     @property
     def cells(self) -> int:
-        """The number of estimated frequencies: one per bucket."""
         return self.buckets
 
     @property
@@ -160,11 +159,9 @@ class BitFlip(LocalProtocol):
 
     @property
     def shares(self) -> str:
-        """What a device's reports have in common: its sample of buckets and its memoized answers."""
         return f"the sampled buckets and {MEMOIZED_ANSWERS}"
 
     def cell(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bucket of each value."""
         return values * self.buckets // self.k
 
     def client(self, bits: Bits | ExactDraws, sampled: Sequence[int] | None = None) -> BitFlipClient:
@@ -178,7 +175,6 @@ class BitFlip(LocalProtocol):
         return BitFlipClient(self, draws, tuple(sorted(int(bucket) for bucket in chosen)), {})
 
     def restore(self, saved: bytes, bits: Bits | ExactDraws) -> BitFlipClient:
-        """Return a device from a saved state."""
         stored = self.load(saved)
         try:
             client = self.client(bits, [memo_int(b, self.buckets, "a bucket") for b in stored["sampled"]])
@@ -195,7 +191,6 @@ class BitFlip(LocalProtocol):
         return OUTSIDE if key == str(OUTSIDE) else memo_int(key, self.sampled, "an index in the sample")
 
     def fleet(self, users: int, bits: Bits) -> BitFlipFleet:
-        """Return ``users`` new devices in columns."""
         return BitFlipFleet(self, users, bits)
 
     @property
@@ -204,7 +199,6 @@ class BitFlip(LocalProtocol):
         return 4 * self.sampled + -(-self.sampled // 8)
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return the sampled buckets as numbers, and their packed bits."""
         if not isinstance(report, BitFlipReport):
             return None
         unpack(report.bits, self.sampled)
@@ -212,7 +206,6 @@ class BitFlip(LocalProtocol):
         return struct.pack(f">{len(checked)}I", *checked) + report.bits
 
     def unpack_report(self, data: bytes) -> BitFlipReport:
-        """Return the sampled buckets and their bits."""
         split = 4 * self.sampled
         sampled = self.check_sampled(struct.unpack(f">{self.sampled}I", data[:split]))
         unpack(data[split:], self.sampled)
@@ -224,7 +217,6 @@ class BitFlip(LocalProtocol):
         return self.sampled, once, self.buckets
 
     def columns(self, reports: Sequence[BitFlipReport]) -> BitFlipColumns:
-        """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(isinstance(report, BitFlipReport) for report in sent):
             raise ReportError("a report of dBitFlipPM must be a BitFlipReport")
@@ -256,15 +248,12 @@ class BitFlip(LocalProtocol):
         return columns.rows
 
     def supports(self, columns: BitFlipColumns, cell: int) -> NDArray[np.bool_]:
-        """Return which reports have sampled a bucket and have its bit set."""
         return np.asarray(((columns.sampled == cell) & bits_of(columns.rows, self.sampled)).any(axis=1))
 
     def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
-        """Return the law of reports of ``value``, which are all the same."""
         return RepeatedLaw(check_value(value, self.k), self)
 
     def estimate(self, columns: BitFlipColumns) -> FrequencyEstimate:
-        """Return the frequencies of buckets behind one collection."""
         columns = check_columns(columns, BitFlipColumns)
         sampled = self._check_sampled_rows(columns.sampled)
         users = sampled.shape[0]
@@ -378,6 +367,5 @@ class RepeatedLaw(StreamLaw):
         return state
 
 
-def bit_flip(*, k: int, buckets: int, sampled: int, epsilon_permanent_micro: int, memo: Memo = "pattern") -> BitFlip:
-    """Return dBitFlipPM with b = ``buckets`` and d = ``sampled``; ``memo`` says what an answer is memoized for."""
-    return BitFlip(k=k, buckets=buckets, sampled=sampled, epsilon_permanent_micro=epsilon_permanent_micro, memo=memo)
+#: dBitFlipPM with b = ``buckets`` and d = ``sampled``; ``memo`` says what an answer is memoized for.
+bit_flip = BitFlip

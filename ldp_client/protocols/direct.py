@@ -60,20 +60,16 @@ class DirectResponse(LocalProtocol):
 
     @property
     def support(self) -> Support:
-        """The estimator's probabilities."""
         return Support.of(self.chain)
 
     @property
     def shares(self) -> str:
-        """What a device's reports have in common: memoized answers if there is a second step, and nothing of GRR."""
         return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
 
     def client(self, bits: Bits | ExactDraws) -> DirectClient:
-        """Return a new device."""
         return DirectClient(self, bits, {})
 
     def restore(self, saved: bytes, bits: Bits | ExactDraws) -> DirectClient:
-        """Return a device from a saved state."""
         stored = self.load(saved)
         memo = {
             memo_int(value, self.k, "a value"): memo_int(kept, self.k, "an answer") for value, kept in stored.items()
@@ -81,17 +77,14 @@ class DirectResponse(LocalProtocol):
         return DirectClient(self, bits, memo)
 
     def fleet(self, users: int, bits: Bits) -> DirectFleet:
-        """Return ``users`` new devices in columns."""
         return DirectFleet(self, users, bits)
 
     report_bytes: ClassVar[int] = 4
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return a report as a big-endian number."""
         return struct.pack(">I", check_value(report, self.k)) if isinstance(report, int | np.integer) else None
 
     def unpack_report(self, data: bytes) -> int:
-        """Return the number in a report."""
         return check_value(int.from_bytes(data, "big"), self.k)
 
     def traffic(self) -> tuple[int, int, int]:
@@ -99,11 +92,9 @@ class DirectResponse(LocalProtocol):
         return (self.k - 1).bit_length(), 0, 1
 
     def columns(self, reports: Sequence[int]) -> NDArray[np.int64]:
-        """Return clients' reports as an array."""
         return whole_numbers(reports, self.k, f"reports of {self.kind}")
 
     def supports(self, columns: NDArray[np.int64], cell: int) -> NDArray[np.bool_]:
-        """Return which reports are the value ``cell``."""
         return np.asarray(columns == cell)
 
     def estimate(self, columns: NDArray[np.int64]) -> FrequencyEstimate:
@@ -138,14 +129,12 @@ class DirectEncoding(DirectResponse):
 
     @classmethod
     def for_values(cls, name: str, request: ProtocolRequest) -> DirectEncoding:
-        """Return GRR, or L-GRR in one of its calibrations."""
         if name == "GRR":
             return randomized_response(k=request.k, epsilon_micro=request.epsilon_permanent_micro)
         return l_grr(k=request.k, **request.pair, calibration="exact" if name == "L-GRR-exact" else "paper")
 
     @property
     def kind(self) -> str:
-        """GRR or L-GRR."""
         return "GRR" if self.chain.instant is None else "L-GRR"
 
     @property
@@ -154,7 +143,6 @@ class DirectEncoding(DirectResponse):
         return Privacy.of_grr(self.chain, asked_epsilon(self.epsilon_first_micro), answers=self.k)
 
     def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
-        """Return the law of L-GRR's reports of ``value``."""
         return SymbolLaw(check_value(value, self.k), self.k, self.chain)
 
 
@@ -187,7 +175,6 @@ class BitwiseEverlasting(DirectResponse):
 
     @classmethod
     def examples(cls) -> Sequence[BitwiseEverlasting]:
-        """Return one mechanism."""
         return [cls(epsilon_permanent_micro=1_000_000, epsilon_report_micro=400_000)]
 
     @property
@@ -200,11 +187,9 @@ class BitwiseEverlasting(DirectResponse):
     report_bytes: ClassVar[int] = 1
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return a bit as a byte."""
         return bytes([check_value(report, 2)]) if isinstance(report, int | np.integer) else None
 
     def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
-        """Return the law of reports of one bit."""
         return BitsLaw(np.array([bool(check_value(value, 2))]), self.chain)
 
     def proved(self, reports: int) -> dict[str, float]:

@@ -269,7 +269,6 @@ class LocalHashing(LocalProtocol):
 
     @property
     def kind(self) -> str:
-        """LH or LOLOHA."""
         return "LH" if self.chain.instant is None else "LOLOHA"
 
     @property
@@ -284,7 +283,6 @@ class LocalHashing(LocalProtocol):
 
     @property
     def shares(self) -> str:
-        """What a device's reports have in common: its hash function, and the memoized answers of LOLOHA."""
         return "the hash function" if self.chain.instant is None else f"the hash function and {MEMOIZED_ANSWERS}"
 
     def client(self, bits: Bits | ExactDraws, function: UniversalHash | None = None) -> HashedClient:
@@ -296,7 +294,6 @@ class LocalHashing(LocalProtocol):
         return HashedClient(self, draws, chosen, {})
 
     def restore(self, saved: bytes, bits: Bits | ExactDraws) -> HashedClient:
-        """Return a device from a saved state."""
         stored = self.load(saved)
         try:
             words, answers = stored["function"], stored["answers"]
@@ -308,20 +305,17 @@ class LocalHashing(LocalProtocol):
         return HashedClient(self, bits, function, memo)
 
     def fleet(self, users: int, bits: Bits) -> HashedFleet:
-        """Return ``users`` new devices in columns."""
         return HashedFleet(self, users, bits)
 
     report_bytes: ClassVar[int] = 20
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return the function's words and the hash value."""
         match report:
             case HashedReport(function=UniversalHash() as function, value=value) if function.g == self.g:
                 return struct.pack(">QQI", function.multiplier, function.addend, check_value(value, self.g))
         return None
 
     def unpack_report(self, data: bytes) -> HashedReport:
-        """Return the function and the hash value."""
         multiplier, addend, value = struct.unpack(">QQI", data)
         function = UniversalHash(multiplier=multiplier, addend=addend, g=self.g)
         return HashedReport(function=function, value=check_value(value, self.g))
@@ -331,7 +325,6 @@ class LocalHashing(LocalProtocol):
         return (self.g - 1).bit_length(), 2 * WORD_BITS, self.k
 
     def columns(self, reports: Sequence[HashedReport]) -> HashedColumns:
-        """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(isinstance(each, HashedReport) and isinstance(each.function, UniversalHash) for each in sent):
             raise ReportError(f"a report of {self.kind} must be a HashedReport with its hash function")
@@ -344,12 +337,10 @@ class LocalHashing(LocalProtocol):
         )
 
     def supports(self, columns: HashedColumns, cell: int) -> NDArray[np.bool_]:
-        """Return which reports are the hash value of a value."""
         held = np.full(columns.values.size, cell, dtype=np.int64)
         return np.asarray(hash_values(columns.multipliers, columns.addends, held, self.g) == columns.values)
 
     def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
-        """Return the law of LOLOHA's reports of ``value``."""
         return HashedLaw(check_value(value, self.k), self)
 
     def estimate(self, columns: HashedColumns) -> FrequencyEstimate:

@@ -145,7 +145,6 @@ class InnerProduct(LocalProtocol):
 
     @property
     def k(self) -> int:
-        """The number of values: 2^d."""
         return 1 << self.bits
 
     @property
@@ -157,7 +156,6 @@ class InnerProduct(LocalProtocol):
 
     @property
     def shares(self) -> str:
-        """What a device's reports have in common: its stored pairs."""
         return "stored pairs"
 
     @property
@@ -166,10 +164,7 @@ class InnerProduct(LocalProtocol):
         return float(epsilon(self.epsilon_pair_micro))
 
     def everlasting(self, delta: float) -> Bound:
-        """Return the (ε, δ) of all L pairs, and so of any number of reports.
-
-        This is the smaller of advanced composition and the sum.
-        """
+        """Return the (ε, δ) of any number of reports: for all L pairs, advanced composition or the sum if smaller."""
         if not 0 <= delta < 1:
             raise LdpParameterError(f"δ must lie in [0, 1), not {delta!r}")
         total = self.stored * self.epsilon_pair
@@ -192,11 +187,9 @@ class InnerProduct(LocalProtocol):
         return (self.epsilon_pair + 2) / self.epsilon_pair * _spread(self.bits, users, beta)
 
     def client(self, bits: Bits | ExactDraws) -> PairClient:
-        """Return a new device."""
         return PairClient(self, bits, {})
 
     def restore(self, saved: bytes, bits: Bits | ExactDraws) -> PairClient:
-        """Return a device from a saved state."""
         memo: dict[int, list[tuple[int, int]]] = {}
         for value, pairs in self.load(saved).items():
             if not isinstance(pairs, list) or len(pairs) != self.stored:
@@ -212,17 +205,14 @@ class InnerProduct(LocalProtocol):
         return PairClient(self, bits, memo)
 
     def fleet(self, users: int, bits: Bits) -> PairFleet:
-        """Return ``users`` new devices in columns."""
         return PairFleet(self, users, bits)
 
     report_bytes: ClassVar[int] = 9
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return the vector as a number, and the bit as a byte."""
         return struct.pack(">QB", int(report[0]), int(report[1])) if self._is_pair(report) else None
 
     def unpack_report(self, data: bytes) -> tuple[int, int]:
-        """Return the vector and the bit."""
         vector, product = struct.unpack(">QB", data)
         if not self._is_pair((vector, product)):
             raise ReportError(f"a report must be a pair of a nonzero vector of {self.bits} bits and a bit")
@@ -237,7 +227,6 @@ class InnerProduct(LocalProtocol):
         )
 
     def columns(self, reports: Sequence[tuple[int, int]]) -> PairColumns:
-        """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(self._is_pair(report) for report in sent):
             raise ReportError(f"a report must be a pair of a nonzero vector of {self.bits} bits and a bit")
@@ -251,11 +240,9 @@ class InnerProduct(LocalProtocol):
         return np.asarray(parity(columns.vectors & np.uint64(cell)) == columns.products)
 
     def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
-        """Return the law of reports of ``value``."""
         return StoredPairsLaw(check_value(value, self.k), self)
 
     def proved(self, reports: int) -> dict[str, float]:
-        """Return δ of ``untrackable``."""
         return {"untrackable_delta": self.untrackable(reports).delta}
 
     def estimate(self, columns: PairColumns, candidates: ArrayLike | None = None) -> PairEstimate:
@@ -332,7 +319,6 @@ class PairFleet(DeviceColumns[InnerProduct]):
         return PairColumns(vectors=self._vectors[rows, chosen], products=self._products[rows, chosen])
 
     def memoized(self) -> NDArray[np.int64]:
-        """Return for how many values each user has pairs."""
         return np.full(self.users, 0 if self._values is None else 1, dtype=np.int64)
 
     def _store(self, held: NDArray[np.uint64]) -> None:
@@ -361,11 +347,9 @@ class StoredPairsLaw(StreamLaw):
         self._known: dict[tuple[int, int, tuple[tuple[int, bool], ...]], float] = {}
 
     def part(self, reports: Sequence[tuple[int, int]]) -> list[list[tuple[int, bool]]]:
-        """Return a device's pairs."""
         return [[(vector, bool(product)) for vector, product in reports]]
 
     def log_probability(self, *parts: Any) -> Floats:
-        """Return the log-probability of each user's pairs taken together."""
         return np.array([self._stream([pair for part in user for pair in part]) for user in zip(*parts, strict=True)])
 
     def _state(self, bits: Bits, users: int) -> PairFleet:

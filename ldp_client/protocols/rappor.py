@@ -157,7 +157,6 @@ class Rappor(LocalProtocol):
 
     @property
     def values(self) -> None:
-        """None: a user holds a string."""
         return None
 
     @property
@@ -186,7 +185,6 @@ class Rappor(LocalProtocol):
 
     @property
     def shares(self) -> str:
-        """What a device's reports have in common: its cohort, and its permanent responses unless f = 0 omits them."""
         return " and ".join(["the cohort"] * (self.cohorts > 1) + [MEMOIZED_ANSWERS] * (self.f > 0))
 
     @property
@@ -227,7 +225,6 @@ class Rappor(LocalProtocol):
         return RapporClient(self, draws, draws.below(self.cohorts), {})
 
     def restore(self, saved: bytes, bits: Bits | ExactDraws) -> RapporClient:
-        """Return a device from a saved state."""
         stored = self.load(saved)
         rows = stored.get("rows")
         if not isinstance(rows, dict):
@@ -241,18 +238,15 @@ class Rappor(LocalProtocol):
 
     @property
     def report_bytes(self) -> int:
-        """The length of every report: a cohort and k bits."""
         return 4 + -(-self.size // 8)
 
     def pack_report(self, report: Any) -> bytes | None:
-        """Return the cohort as a number, and the packed row."""
         if not isinstance(report, RapporReport):
             return None
         unpack(report.row, self.size)
         return struct.pack(">I", check_value(report.cohort, self.cohorts)) + report.row
 
     def unpack_report(self, data: bytes) -> RapporReport:
-        """Return the cohort and the row."""
         unpack(data[4:], self.size)
         return RapporReport(cohort=check_value(int.from_bytes(data[:4], "big"), self.cohorts), row=data[4:])
 
@@ -265,7 +259,6 @@ class Rappor(LocalProtocol):
         return BitsLaw(self.bloom(value, cohort), self.chain)
 
     def columns(self, reports: Sequence[RapporReport]) -> RapporColumns:
-        """Return clients' reports as columns."""
         sent = as_list(reports, "reports")
         if not all(isinstance(report, RapporReport) for report in sent):
             raise ReportError("a report of RAPPOR must be a RapporReport, with its cohort")

@@ -149,9 +149,6 @@ class FadingClient:
 
 
 def _any_report(rappor: Rappor) -> float:
-    """Return the largest loss of one report about the permanent response, and so about any string.
-
-    It is k times the largest log-ratio of one bit.
-    """
+    """Return the largest loss of a report about the permanent response: k times the largest log-ratio of one bit."""
     p, q = Fraction(rappor.p), Fraction(rappor.q)
     return rappor.size * max(log_ratio(q / p), log_ratio((1 - p) / (1 - q)))

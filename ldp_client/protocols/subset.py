@@ -57,7 +57,6 @@ class SubsetSelection(RowsOfBits):
 
     @property
     def privacy(self) -> Privacy:
-        """The ε of one report, which every report costs again."""
         once = float(epsilon(self.epsilon_micro))
         return Privacy.of(first=once, permanent=once, asked=None, answers=0)
 
@@ -68,21 +67,17 @@ class SubsetSelection(RowsOfBits):
         return Support(p=float(self.keep), q=float(other))
 
     def client(self, bits: Bits | ExactDraws) -> SubsetClient:
-        """Return a new device."""
         return SubsetClient(self, bits, {})
 
     def fleet(self, users: int, bits: Bits) -> SubsetFleet:
-        """Return ``users`` new devices in columns."""
         return SubsetFleet(self, users, bits)
 
     def unpack_report(self, data: bytes) -> bytes:
-        """Return a packed row of k bits, of which d are set."""
         if unpack(data, self.k).sum() != self.chosen:
             raise ReportError(f"a report of SS must hold {self.chosen} of {self.k} values")
         return data
 
     def estimate(self, columns: Words) -> FrequencyEstimate:
-        """Return the frequencies behind one collection."""
         rows = check_rows(columns, words_of(self.k), f"reports over {self.k} values")
         if (np.bitwise_count(rows).sum(axis=1) != self.chosen).any():
             raise ReportError(f"a report of SS must hold {self.chosen} of {self.k} values")

@@ -74,7 +74,6 @@ class UnaryEncoding(RowsOfBits):
 
     @classmethod
     def for_values(cls, name: str, request: ProtocolRequest) -> UnaryEncoding:
-        """Return the protocol of the kind ``name``."""
         if name in ("SUE", "OUE"):
             make = sue if name == "SUE" else optimized_unary
             return make(k=request.k, epsilon_micro=request.epsilon_permanent_micro)
@@ -82,7 +81,6 @@ class UnaryEncoding(RowsOfBits):
 
     @classmethod
     def examples(cls) -> Sequence[UnaryEncoding]:
-        """Return one protocol of each kind."""
         return [cls.for_values(name, SMALL) for name in get_args(UnaryKind)]
 
     def _chain(self) -> ResponseChain:
@@ -110,7 +108,6 @@ class UnaryEncoding(RowsOfBits):
 
     @property
     def support(self) -> Support:
-        """The estimator's probabilities."""
         return Support.of(self.chain)
 
     @property
@@ -124,21 +121,17 @@ class UnaryEncoding(RowsOfBits):
 
     @property
     def shares(self) -> str:
-        """What a device's reports have in common: the memoized rows of L-SUE and L-OSUE, and nothing of SUE and OUE."""
         return MEMOIZED_ANSWERS if self.chain.instant is not None else ""
 
     def client(self, bits: Bits | ExactDraws) -> UnaryClient:
-        """Return a new device."""
         return UnaryClient(self, bits, {})
 
     def restore(self, saved: bytes, bits: Bits | ExactDraws) -> UnaryClient:
-        """Return a device from a saved state."""
         stored = self.load(saved)
         memo = {memo_int(value, self.k, "a value"): memo_row(row, self.k) for value, row in stored.items()}
         return UnaryClient(self, bits, memo)
 
     def fleet(self, users: int, bits: Bits) -> UnaryFleet:
-        """Return ``users`` new devices in columns."""
         return UnaryFleet(self, users, bits)
 
     def traffic(self) -> tuple[int, int, int]:
@@ -146,7 +139,6 @@ class UnaryEncoding(RowsOfBits):
         return self.k, 0, self.k
 
     def stream_law(self, value: int, *, cohort: int | Literal["sent"] = 0) -> StreamLaw:
-        """Return the law of reports of ``value``."""
         return BitsLaw(np.arange(self.k) == check_value(value, self.k), self.chain)
 
 

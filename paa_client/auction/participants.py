@@ -100,20 +100,17 @@ class Measurements:
 
     def number(self, base: BaseValue, rules: Rules) -> float | None:
         """Return the number of a base value; None if Chromium has no number and drops the contribution."""
-        match base:
-            case BaseValue.WINNING_BID:
-                return self.winning_bid
-            case BaseValue.HIGHEST_SCORING_OTHER_BID:
-                return self.highest_scoring_other_bid
-            case BaseValue.SCRIPT_RUN_TIME:
-                return self.script_run_time_ms
-            case BaseValue.SIGNALS_FETCH_TIME:
-                return self.signals_fetch_time_ms
-            case BaseValue.BID_REJECT_REASON:
-                if self.reject_reason is None:
-                    return None if rules is Rules.CHROMIUM else 0.0
-                return float(self.reject_reason.number)
-        return self.participant.get(base, 0.0)
+        if base is BaseValue.BID_REJECT_REASON:
+            if self.reject_reason is None:
+                return None if rules is Rules.CHROMIUM else 0.0
+            return float(self.reject_reason.number)
+        own = {
+            BaseValue.WINNING_BID: self.winning_bid,
+            BaseValue.HIGHEST_SCORING_OTHER_BID: self.highest_scoring_other_bid,
+            BaseValue.SCRIPT_RUN_TIME: self.script_run_time_ms,
+            BaseValue.SIGNALS_FETCH_TIME: self.signals_fetch_time_ms,
+        }
+        return own[base] if base in own else self.participant.get(base, 0.0)
 
 
 def percentage(numerator: float, denominator: float) -> float:

@@ -130,7 +130,7 @@ class _Run:
             for group in auction.interest_groups
         ]
         self._scopes: dict[tuple[str, ReportParameters], BatchingScope] = {}
-        self._seller_scope = self._scope(self._seller, self._seller_parameters)
+        self._scope(self._seller, self._seller_parameters)  # the seller's report comes first
 
     def run(self) -> FencedFrame | None:
         """Bid, score, choose, report; then make the reports."""
@@ -333,17 +333,13 @@ class _Run:
 
     def _measure(self, function: AuctionFunction, bidder: int) -> Measurements:
         group = self._auction.interest_groups[bidder]
-        run_ms = {
-            AuctionFunction.GENERATE_BID: group.generate_bid_ms,
-            AuctionFunction.SCORE_AD: self._auction.score_ad_ms,
-            AuctionFunction.REPORT_RESULT: self._auction.report_result_ms,
-            AuctionFunction.REPORT_WIN: group.report_win_ms,
-        }
-        fetch_ms = {
-            AuctionFunction.GENERATE_BID: group.signals_fetch_ms,
-            AuctionFunction.SCORE_AD: self._auction.scoring_signals_fetch_ms,
-        }
-        return Measurements(script_run_time_ms=run_ms[function], signals_fetch_time_ms=fetch_ms.get(function, 0.0))
+        run_ms, fetch_ms = {
+            AuctionFunction.GENERATE_BID: (group.generate_bid_ms, group.signals_fetch_ms),
+            AuctionFunction.SCORE_AD: (self._auction.score_ad_ms, self._auction.scoring_signals_fetch_ms),
+            AuctionFunction.REPORT_RESULT: (self._auction.report_result_ms, 0.0),
+            AuctionFunction.REPORT_WIN: (group.report_win_ms, 0.0),
+        }[function]
+        return Measurements(script_run_time_ms=run_ms, signals_fetch_time_ms=fetch_ms)
 
     def _fill_in(
         self, waiting: _Waiting, offers: Sequence[_Offer], winner: _Offer | None, other: _Offer | None

@@ -91,3 +91,28 @@ def budget_share(budget: int, parts: int) -> int:
             f"a budget of {budget} cannot be divided among {parts} contributions: use 1 to {budget}"
         )
     return budget // parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CappedRecipe:
+    """The base of a recipe whose contributions have equal shares of the budget; ``cap`` limits their number.
+
+    ``cap`` is how many results (slices, contents, auctions) a device may report in ten minutes.
+    """
+
+    cap: int = 1
+    budget: int = CONTRIBUTION_BUDGET
+    filtering_id: int = 0
+
+    def __post_init__(self) -> None:
+        budget_share(self.budget, self.parts)
+
+    @property
+    def parts(self) -> int:
+        """The number of contributions among which a device divides its budget."""
+        return self.cap
+
+    @property
+    def value(self) -> int:
+        """The value that a device contributes to a bucket."""
+        return budget_share(self.budget, self.parts)

@@ -9,14 +9,7 @@ from typing import Any
 
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire.device import DeviceConfigError
-from paa_client.recipes.estimates import (
-    CONTRIBUTION_BUDGET,
-    DEFAULT_LEVEL,
-    RecipeEstimate,
-    Summary,
-    budget_share,
-    estimate,
-)
+from paa_client.recipes.estimates import DEFAULT_LEVEL, CappedRecipe, RecipeEstimate, Summary, estimate
 from paa_client.storage import WorkletStorage
 from paa_client.worklet import PrivateAggregation
 
@@ -30,7 +23,7 @@ def _check_slice(slice_id: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KPlusFrequency:
+class KPlusFrequency(CappedRecipe):
     """K+ frequency for one or more K: a device contributes to bucket (slice, K) when its count of views reaches K.
 
     The count is unary in Shared Storage (README, "K+ frequency measurement"). ``cap`` is how many such contributions a
@@ -38,20 +31,12 @@ class KPlusFrequency:
     """
 
     thresholds: tuple[int, ...]
-    cap: int = 1
-    budget: int = CONTRIBUTION_BUDGET
-    filtering_id: int = 0
     prefix: str = "k-plus"
 
     def __post_init__(self) -> None:
-        budget_share(self.budget, self.cap)
+        CappedRecipe.__post_init__(self)
         if not self.thresholds or list(self.thresholds) != sorted(set(self.thresholds)) or not self.thresholds[0] > 0:
             raise DeviceConfigError(f"thresholds must be positive and increasing, got {self.thresholds}")
-
-    @property
-    def value(self) -> int:
-        """The value that a device contributes when it reaches a threshold."""
-        return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, threshold: int) -> int:
         """Return the bucket of a slice and one of the thresholds."""
@@ -82,7 +67,7 @@ class KPlusFrequency:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrequencyHistogram:
+class FrequencyHistogram(CappedRecipe):
     """How many devices saw something exactly f times: views are counted, and reported once at the end.
 
     Each device contributes to one bucket only, so it can use the whole budget for it; in return, a page must run
@@ -90,20 +75,12 @@ class FrequencyHistogram:
     """
 
     bins: int
-    cap: int = 1
-    budget: int = CONTRIBUTION_BUDGET
-    filtering_id: int = 0
     prefix: str = "frequency"
 
     def __post_init__(self) -> None:
-        budget_share(self.budget, self.cap)
+        CappedRecipe.__post_init__(self)
         if not self.bins > 0:
             raise DeviceConfigError(f"bins must be at least 1, got {self.bins}")
-
-    @property
-    def value(self) -> int:
-        """The value that a device contributes to its bin."""
-        return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, frequency: int) -> int:
         """Return the bucket of a slice and a frequency; frequencies above ``bins`` share the last."""

@@ -9,14 +9,7 @@ from typing import Any
 
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire.device import DeviceConfigError
-from paa_client.recipes.estimates import (
-    CONTRIBUTION_BUDGET,
-    DEFAULT_LEVEL,
-    RecipeEstimate,
-    Summary,
-    budget_share,
-    estimate,
-)
+from paa_client.recipes.estimates import DEFAULT_LEVEL, CappedRecipe, RecipeEstimate, Summary, estimate
 from paa_client.storage import WorkletStorage
 from paa_client.worklet import PrivateAggregation
 
@@ -24,7 +17,7 @@ SLICE_BITS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class Reach(CappedRecipe):
     """Direct reach: a device contributes to a slice (campaign, campaign × region, …) at its first view only.
 
     ``cap`` is how many slices of one level a device may report in ten minutes, ``levels`` how many levels of slices
@@ -32,19 +25,12 @@ class Reach:
     Measurements with Capping").
     """
 
-    cap: int = 1
     levels: int = 1
-    budget: int = CONTRIBUTION_BUDGET
-    filtering_id: int = 0
     prefix: str = "reach"
 
-    def __post_init__(self) -> None:
-        budget_share(self.budget, self.cap * self.levels)
-
     @property
-    def value(self) -> int:
-        """The value that a device contributes to a slice."""
-        return budget_share(self.budget, self.cap * self.levels)
+    def parts(self) -> int:
+        return self.cap * self.levels
 
     def bucket(self, slice_id: int, level: int = 0) -> int:
         """Return the bucket of a slice: its id in the low 64 bits, its level above."""
@@ -83,7 +69,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CumulativeReach:
+class CumulativeReach(CappedRecipe):
     """Reach up to each of ``horizon`` steps, by point contributions: a device counts in the step of its first view.
 
     The sum up to step t has the noise of t + 1 buckets. With one bucket per sum instead, a device would divide its
@@ -91,20 +77,12 @@ class CumulativeReach:
     """
 
     horizon: int
-    cap: int = 1
-    budget: int = CONTRIBUTION_BUDGET
-    filtering_id: int = 0
     prefix: str = "cumulative-reach"
 
     def __post_init__(self) -> None:
-        budget_share(self.budget, self.cap)
+        CappedRecipe.__post_init__(self)
         if not self.horizon > 0:
             raise DeviceConfigError(f"horizon must be at least 1, got {self.horizon}")
-
-    @property
-    def value(self) -> int:
-        """The value that a device contributes to the step of its first view."""
-        return budget_share(self.budget, self.cap)
 
     def bucket(self, slice_id: int, step: int) -> int:
         """Return the bucket of a slice and step."""

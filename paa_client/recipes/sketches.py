@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire.device import DeviceConfigError
-from paa_client.recipes.estimates import CONTRIBUTION_BUDGET, Summary, budget_share
+from paa_client.recipes.estimates import CappedRecipe, Summary
 from paa_client.storage import WorkletStorage
 from paa_client.worklet import PrivateAggregation
 
@@ -26,7 +26,7 @@ _CONTENT_BITS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReachSketch:
+class ReachSketch(CappedRecipe):
     """A sketch of ``size`` cells per content (for example a campaign and day); a device contributes to it once.
 
     ``cap`` is how many contents a device may report in ten minutes. The user's id comes with ``data``, otherwise from
@@ -34,21 +34,13 @@ class ReachSketch:
     """
 
     size: int
-    cap: int = 1
-    budget: int = CONTRIBUTION_BUDGET
-    filtering_id: int = 0
     salt: str = ""
     prefix: str = "sketch"
 
     def __post_init__(self) -> None:
-        budget_share(self.budget, self.cap)
+        CappedRecipe.__post_init__(self)
         if not self.size > 2:
             raise DeviceConfigError(f"size must be at least 3 cells, got {self.size}")
-
-    @property
-    def value(self) -> int:
-        """The value that a device contributes to its cell."""
-        return budget_share(self.budget, self.cap)
 
     def cell(self, user: str | int) -> int:
         """Return the cell of a user: uniform over users, the same on every device."""

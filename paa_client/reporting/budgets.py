@@ -117,7 +117,7 @@ class Budgeter:
         """
         minute = now_ms // MINUTE_MS
         usage = self._usage.get((site, api))
-        smaller, larger = (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
+        smaller, larger = _used(usage, minute)
         approved = 0
         approved_by_name: dict[str | None, int] = {}
         results: list[Cause | None] = []
@@ -136,9 +136,7 @@ class Budgeter:
                 approved_by_name[name] = approved_by_name.get(name, 0) + value
             results.append(denial)
         if consume and approved:
-            if usage is None:
-                usage = self._usage.setdefault((site, api), Usage())
-            usage.add(minute, approved)
+            self._usage.setdefault((site, api), Usage()).add(minute, approved)
             self._consume_named(approved_by_name, site, api, minute)
         return results
 
@@ -149,32 +147,23 @@ class Budgeter:
         name = request.contribution.named_budget
         usage = self._named.get((site, api, name))
         asked = approved.get(name, 0) + request.contribution.value
-        smaller, larger = (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
-        within = smaller + asked <= request.reservations.limit(
-            name, self._smaller
-        ) and larger + asked <= request.reservations.limit(name, self._larger)
+        smaller, larger = _used(usage, minute)
+        limit = request.reservations.limit
+        within = smaller + asked <= limit(name, self._smaller) and larger + asked <= limit(name, self._larger)
         return None if within else Cause.NAMED
 
     def _consume_named(self, approved: Mapping[str | None, int], site: str, api: ContextType, minute: int) -> None:
         for name, value in approved.items():
-            key = (site, api, name)
-            usage = self._named.get(key)
-            if usage is None:
-                usage = self._named.setdefault(key, Usage())
+            usage = self._named.setdefault((site, api, name), Usage())
             usage.larger(minute)
             usage.add(minute, value)
 
     def used(self, site: str, api: ContextType, now_ms: int) -> tuple[int, int]:
         """Return what ``site`` has used of the ten-minute and of the day budget."""
-        usage = self._usage.get((site, api))
-        minute = now_ms // MINUTE_MS
-        return (usage.smaller(minute), usage.larger(minute)) if usage is not None else (0, 0)
+        return _used(self._usage.get((site, api)), now_ms // MINUTE_MS)
 
     def forget(self, site: str | None = None) -> None:
-        """Delete the history of ``site`` (None: of all sites), which begins a new privacy unit.
-
-        See ``Browser.forget_budgets``.
-        """
+        """Delete the history of ``site`` (None: all), a new privacy unit: see ``Browser.forget_budgets``."""
         if site is None:
             self._usage.clear()
             self._named.clear()
@@ -183,3 +172,7 @@ class Budgeter:
             self._usage.pop((site, api), None)
         for key in [key for key in self._named if key[0] == site]:
             del self._named[key]
+
+
+def _used(usage: Usage | None, minute: int) -> tuple[int, int]:
+    return (0, 0) if usage is None else (usage.smaller(minute), usage.larger(minute))

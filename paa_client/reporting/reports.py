@@ -11,7 +11,7 @@ from aggservice.mechanisms import Bits, uniform_below
 from aggservice.wire.report.body import seal_payload
 from paa_client.config import Config, ContextType
 from paa_client.reporting.contributions import HistogramContribution
-from paa_client.reporting.scopes import NO_DEBUG, DebugDetails, ReportParameters
+from paa_client.reporting.scopes import NO_DEBUG, BatchingScope, DebugDetails
 
 _WELL_KNOWN = "/.well-known/private-aggregation/"
 
@@ -103,20 +103,19 @@ class QueuedReport:
 
 
 def make_report(
+    scope: BatchingScope,
+    contributions: Sequence[HistogramContribution],
+    debug: DebugDetails,
     *,
     config: Config,
     bits: Bits,
-    api: ContextType,
-    reporting_origin: str,
-    contributions: Sequence[HistogramContribution],
-    parameters: ReportParameters,
-    debug: DebugDetails,
     now_ms: int,
 ) -> UnsealedReport:
-    """Return the report with a fresh id and its time (specification: obtain an aggregatable report)."""
+    """Return a report of a scope with a fresh id and its time (specification: obtain an aggregatable report)."""
+    parameters = scope.parameters
     return UnsealedReport(
-        reporting_origin=reporting_origin,
-        api=api,
+        reporting_origin=scope.reporting_origin,
+        api=scope.api,
         contributions=tuple(contributions),
         report_id=random_uuid(bits),
         scheduled_report_time_ms=delivery_time_ms(config, bits, now_ms, parameters.timeout_ms),

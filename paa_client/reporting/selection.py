@@ -5,61 +5,56 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from paa_client.config import ContextType
+from paa_client.config import Config, Rules
+from paa_client.origins import site_of
 from paa_client.reporting.budgets import Budgeter, BudgetRequest
 from paa_client.reporting.contributions import Cause, ErrorEvent, HistogramContribution, RecordLoss
-from paa_client.reporting.scopes import CacheEntry
+from paa_client.reporting.scopes import BatchingScope, CacheEntry
 
 _MAX_VALUE = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selects the contributions of one report: which site's budget is charged, when, and how many fit.
+    """Selects the contributions of one report of a scope; ``record_loss`` is called with each that is left out."""
 
-    ``record_loss`` is called with every contribution that is left out. ``cuts_first`` says that unconditional
-    contributions are cut to the report's size before those that waited for an event join them, as in the specification.
-    """
-
-    all_or_nothing: bool
+    config: Config
+    scope: BatchingScope
     budgeter: Budgeter
     record_loss: RecordLoss
-    site: str
-    api: ContextType
     now_ms: int
-    max_contributions: int
-    deterministic: bool
-    timed_out: bool
     pending_limit_reached: bool
-    merging: bool = True
-    cuts_first: bool = True
+
+    @property
+    def max_contributions(self) -> int:
+        """How many contributions fit in the report."""
+        return self.scope.parameters.max_contributions
 
     def select(self, entries: Sequence[CacheEntry]) -> list[HistogramContribution]:
         """Return the contributions of the report after charging the budget for them."""
-        return self._as_a_whole(entries) if self.all_or_nothing else self._one_by_one(entries)
+        return self._as_a_whole(entries) if self.config.all_or_nothing else self._one_by_one(entries)
 
     def _one_by_one(self, entries: Sequence[CacheEntry]) -> list[HistogramContribution]:
-        """Return the contributions that the specification selects, each approved by itself.
-
-        Report creation and scheduling steps, from "compile all unmerged contributions" on.
-        """
+        """Return what the specification selects ("compile all unmerged contributions"), each approved by itself."""
         kept, _ = self._approved(self._keep_first_keys(self._compile(entries)), consume=True)
         contributions = [request.contribution for request in kept]
-        return merge_contributions(contributions) if self.merging else contributions
+        return merge_contributions(contributions) if self.config.merging else contributions
 
     def _compile(self, entries: Sequence[CacheEntry]) -> list[BudgetRequest]:
         """Decide which error events happened; return their contributions, then the unconditional ones.
 
-        Unconditional contributions that the budget would deny are left out. So are those that exceed the report's size
-        if ``cuts_first``; otherwise one of them may still share the key of a contribution that waited for an event.
+        Unconditional contributions that the budget would deny are left out. So are, by the specification, those that
+        exceed the report's size before others join them; in Chromium one of them may still share the key of a
+        contribution that waited for an event.
         """
         unconditional = [entry.request for entry in entries if entry.event is None]
         provisional, denied = self._approved(unconditional, consume=False)
         too_many = len({request.contribution.merge_key for request in provisional}) > self.max_contributions
-        kept = self._keep_first_keys(provisional) if self.cuts_first else provisional
-        empty = not self.deterministic and not provisional
+        cuts_first = self.config.rules is Rules.SPECIFICATION
+        kept = self._keep_first_keys(provisional) if cuts_first else provisional
+        empty = not self.scope.parameters.deterministic and not provisional
         triggered = {
-            ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED: self.timed_out,
+            ErrorEvent.CONTRIBUTION_TIMEOUT_REACHED: self.scope.timed_out,
             ErrorEvent.INSUFFICIENT_BUDGET: denied,
             ErrorEvent.PENDING_REPORT_LIMIT_REACHED: self.pending_limit_reached,
             ErrorEvent.EMPTY_REPORT_DROPPED: empty,
@@ -79,7 +74,7 @@ class Selection:
         contributions that wait for one are ignored.
         """
         requests = [entry.request for entry in entries if entry.event is None]
-        if self.merging:
+        if self.config.merging:
             for request in requests:
                 if request.contribution.value == 0:
                     self.record_loss(Cause.ZERO_VALUE, request.contribution)
@@ -104,12 +99,14 @@ class Selection:
             return []
         self._query(sums, consume=True)
         contributions = [request.contribution for request in requests]
-        if not self.merging:
+        if not self.config.merging:
             return contributions
         return sorted(merge_contributions(contributions), key=lambda merged: merged.merge_key)
 
     def _query(self, requests: Sequence[BudgetRequest], *, consume: bool) -> list[Cause | None]:
-        return self.budgeter.query(requests, self.site, self.api, self.now_ms, consume=consume)
+        return self.budgeter.query(
+            requests, site_of(self.scope.reporting_origin), self.scope.api, self.now_ms, consume=consume
+        )
 
     def _approved(self, requests: list[BudgetRequest], *, consume: bool) -> tuple[list[BudgetRequest], bool]:
         """Return the approved requests with a value above 0, and whether any was denied."""
