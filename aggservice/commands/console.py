@@ -1,4 +1,4 @@
-"""What commands share at the terminal: refusals, progress bars on standard error, the option --json."""
+"""What commands share at the terminal: refusals, progress bars on standard error, options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, BinaryIO, NoReturn
+from typing import Annotated, Any, BinaryIO, NoReturn
 
 import typer
 from rich.console import Console
@@ -18,7 +18,13 @@ from rich.progress import open as open_with_progress
 #: Exit codes for a negative answer and for a refusal; usage errors of typer are refusals too.
 NO, REFUSED = 1, 2
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+def option(says: str, *names: str, **more: Any) -> Any:
+    """Declare an option for ``Annotated``: its line of help, and its names if they are not those of the parameter."""
+    return typer.Option(*names, help=says, **more)
+
+
+Json = Annotated[bool, option("Print JSON and nothing else.", "--json")]
 
 
 def print_json(plain: object) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from aggservice.commands.console import Json, print_json, refuse
+from aggservice.commands.console import Json, option, print_json, refuse
 from aggservice.mechanisms import DiscreteLaplace, discovery_threshold
 from aggservice.mechanisms.laplace import micro_of
 
@@ -15,12 +15,12 @@ _LEVEL = Fraction(95, 100)
 
 
 def noise(
-    epsilon: Annotated[str, typer.Option(help="ε of the job, as decimal text.")] = "10",
-    scale: Annotated[float, typer.Option(help="What one counted unit contributes (the scale of a measure).")] = 1.0,
-    l1: Annotated[int, typer.Option(help="Λ₁, what one privacy unit can contribute.")] = 65_536,
-    error: Annotated[float, typer.Option(help="The relative error you want.", min=1e-6, max=1.0)] = 0.05,
-    delta: Annotated[str, typer.Option(help="δ of key discovery; 0: keys are declared.")] = "0",
-    keys: Annotated[int, typer.Option(help="How many keys one slice adds up.", min=1)] = 1,
+    epsilon: Annotated[str, option("ε of the job, as decimal text.")] = "10",
+    scale: Annotated[float, option("What one counted unit contributes (the scale of a measure).")] = 1.0,
+    l1: Annotated[int, option("Λ₁, what one privacy unit can contribute.")] = 65_536,
+    error: Annotated[float, option("The relative error you want.", min=1e-6, max=1.0)] = 0.05,
+    delta: Annotated[str, option("δ of key discovery; 0: keys are declared.")] = "0",
+    keys: Annotated[int, option("How many keys one slice adds up.", min=1)] = 1,
     as_json: Json = False,
 ) -> None:
     """Say how much noise an ε adds and how large slices must be.

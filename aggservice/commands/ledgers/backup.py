@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import aggservice.commands.ledgers.audit  # noqa: F401  (its commands belong to the same group)
-from aggservice.commands.console import Json, print_json, progress_bar, unit_count
+from aggservice.commands.console import Json, option, print_json, progress_bar, unit_count
 from aggservice.commands.ledgers.reading import SCHEMA, Database, Schema, ledger
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service.config.keyring import retire_keys
@@ -46,7 +46,7 @@ def restore(
     ledger: Database,
     keys: Annotated[
         list[Path] | None,
-        typer.Option(help="The key file of a service that used the ledger; give those of all.", exists=True),
+        option("The key file of a service that used the ledger; give those of all.", exists=True),
     ] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, open_with_bar, print_json
+from aggservice.commands.console import Json, open_with_bar, option, print_json
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import (
@@ -65,7 +65,7 @@ class Form(StrEnum):
 
 
 _From = Annotated[
-    Form | None, typer.Option("--from", help="How buckets are written; default: recognised (digits alone are decimal).")
+    Form | None, option("How buckets are written; default: recognised (digits alone are decimal).", "--from")
 ]
 
 
@@ -114,13 +114,13 @@ def reports(
     source: _Source,
     target: _Target,
     cleartext: Annotated[
-        bool, typer.Option(help="From JSON: take the debug cleartext payloads, for `aggservice aggregate`.")
+        bool, option("From JSON: take the debug cleartext payloads, for `aggservice aggregate`.")
     ] = False,
     keys: Annotated[
-        Path | None, typer.Option(help="From Avro: open the reports with these private keys and show what is inside.")
+        Path | None, option("From Avro: open the reports with these private keys and show what is inside.")
     ] = None,
-    inside: Annotated[bool, typer.Option(help="From Avro of cleartext payloads: show what is inside.")] = False,
-    deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
+    inside: Annotated[bool, option("From Avro of cleartext payloads: show what is inside.")] = False,
+    deflate: Annotated[bool, option("To Avro: compress.")] = False,
 ) -> None:
     """Convert reports from JSON to Avro, and from Avro to JSON.
 
@@ -204,8 +204,8 @@ def domain(
     source: _Source,
     target: _Target,
     source_form: _From = None,
-    form: Annotated[Form, typer.Option("--to", help="To text: how to write the buckets.")] = Form.INT,
-    deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
+    form: Annotated[Form, option("To text: how to write the buckets.", "--to")] = Form.INT,
+    deflate: Annotated[bool, option("To Avro: compress.")] = False,
 ) -> None:
     """Convert an output domain from text to Avro or back.
 
@@ -265,7 +265,7 @@ def _write_bucket(number: int, form: Form) -> str:
 def summary(
     source: _Source,
     target: _Target,
-    form: Annotated[Form, typer.Option("--to", help="How to write the buckets.")] = Form.INT,
+    form: Annotated[Form, option("How to write the buckets.", "--to")] = Form.INT,
 ) -> None:
     """Convert a summary from Avro to JSON, one row per line.
 
@@ -286,9 +286,7 @@ def summary(
 def seal(
     source: Annotated[Path, typer.Argument(help="Avro with cleartext payloads.", exists=True, dir_okay=False)],
     target: Annotated[Path, typer.Argument(help="The Avro file to write; it is overwritten.", dir_okay=False)],
-    keys: Annotated[
-        Path, typer.Option(help="The public-key document of the service, or of `keys new --public`.", exists=True)
-    ],
+    keys: Annotated[Path, option("The public-key document of the service, or of `keys new --public`.", exists=True)],
 ) -> None:
     """Seal cleartext reports to the public keys of a service.
 

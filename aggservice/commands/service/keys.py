@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aggservice.commands.console import Json, print_json, utc
+from aggservice.commands.console import Json, option, print_json, utc
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import KeySet, read_key_set, write_key_set
@@ -23,15 +23,15 @@ keys = typer.Typer(
 _HOUR_MS = 3_600_000
 _File = Annotated[Path, typer.Argument(help="The file of private keys. Only its owner can read it.")]
 _Public = Annotated[
-    Path | None, typer.Option("--public", help="Also write the public-key document that clients fetch to this file.")
+    Path | None, option("Also write the public-key document that clients fetch to this file.", "--public")
 ]
-_Lifetime = Annotated[float, typer.Option(help="Days for which the new keys are published.", min=0.01, max=1_000_000)]
+_Lifetime = Annotated[float, option("Days for which the new keys are published.", min=0.01, max=1_000_000)]
 
 
 @keys.command()
 def new(
     file: _File,
-    count: Annotated[int, typer.Option(help="Number of keys; a client picks one at random.", min=1)] = 1,
+    count: Annotated[int, option("Number of keys; a client picks one at random.", min=1)] = 1,
     lifetime_days: _Lifetime = 7.0,
     public: _Public = None,
     as_json: Json = False,
@@ -63,7 +63,7 @@ def rotate(
     lifetime_days: _Lifetime = 7.0,
     overlap_hours: Annotated[
         float,
-        typer.Option(help="Hours for which the old keys stay published beside the new ones.", min=0, max=24_000_000),
+        option("Hours for which the old keys stay published beside the new ones.", min=0, max=24_000_000),
     ] = 24.0,
     public: _Public = None,
     as_json: Json = False,
@@ -87,7 +87,7 @@ def rotate(
 @keys.command()
 def registry(
     file: Annotated[Path, typer.Argument(help="The file for the private key. Only its owner can read it.")],
-    public: Annotated[Path, typer.Option("--public", help="The file for the public key, which the service reads.")],
+    public: Annotated[Path, option("The file for the public key, which the service reads.")],
     as_json: Json = False,
 ) -> None:
     """Make the key pair of a device registry.
