@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -30,6 +30,15 @@ Json = Annotated[bool, option("Print JSON and nothing else.", "--json")]
 def print_json(plain: object) -> None:
     """Print plain values as JSON; bytes become hexadecimal digits."""
     typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+
+
+def show(plain: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print plain values as JSON, or else the lines."""
+    if as_json:
+        print_json(plain)
+    else:
+        for line in lines:
+            typer.echo(line)
 
 
 def utc(time_ms: int, *, precise: bool = False) -> str:

@@ -75,20 +75,15 @@ class Waterfall:
 
     def __add__(self, other: Waterfall) -> Waterfall:
         """Add the waterfalls of two jobs of one query."""
+        totals = ("happened", "happened_amount", "clipped", "counted_amount", "noise", "estimate")
         return Waterfall(
             measure=self.measure,
-            happened=self.happened + other.happened,
-            happened_amount=self.happened_amount + other.happened_amount,
             conversions={fate: count + other.conversions[fate] for fate, count in self.conversions.items()},
             amounts={fate: amount + other.amounts[fate] for fate, amount in self.amounts.items()},
-            clipped=self.clipped + other.clipped,
-            counted_amount=self.counted_amount + other.counted_amount,
-            noise=self.noise + other.noise,
-            estimate=self.estimate + other.estimate,
+            **{name: getattr(self, name) + getattr(other, name) for name in totals},
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             "measure": self.measure,
             "happened": {"conversions": self.happened, "amount": self.happened_amount},
@@ -192,7 +187,6 @@ class Assessment:
     discovery: DiscoveryScore | None
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             **asdict(self),
             "figures": [one.to_plain() for one in self.figures],

@@ -82,7 +82,6 @@ class RequeryResult:
         return not self.problems and all(step.ok for step in self.steps)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the result as plain values."""
         transcript = transcript_to_plain(self.rounds, self.comparisons, bounds=self.bounds, limit=self.limit)
         steps = [
             {"step": one.number, "line": one.line, "did": one.did, "problems": list(one.problems)} for one in self.steps

@@ -14,7 +14,7 @@ from aggservice.campaign.estimates.ratios import Interval, NoisySum, people_need
 from aggservice.campaign.estimates.ratios import lift as lift_of
 from aggservice.campaign.estimates.ratios import quantile as quantile_of
 from aggservice.campaign.estimates.ratios import ratio as ratio_of
-from aggservice.commands.console import Json, option, print_json, refuse
+from aggservice.commands.console import Json, option, print_json, refuse, show
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire import read_summary
 
@@ -113,10 +113,7 @@ def people(
     _check_scale(scale)
     variance = float(DiscreteLaplace(epsilon=epsilon, sensitivity=l1).variance()) / scale**2
     found = people_needed(rate=rate, lift=lift, noise_variance=variance, level=level, power=power)
-    if as_json:
-        print_json({"people_per_group": found})
-    else:
-        typer.echo(f"{found:,} people in each group")
+    show({"people_per_group": found}, [f"{found:,} people in each group"], as_json=as_json)
 
 
 class _Rows:

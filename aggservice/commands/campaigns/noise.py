@@ -5,9 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated
 
-import typer
-
-from aggservice.commands.console import Json, option, print_json, refuse
+from aggservice.commands.console import Json, option, refuse, show
 from aggservice.mechanisms import DiscreteLaplace, discovery_threshold
 from aggservice.mechanisms.laplace import micro_of
 
@@ -41,17 +39,16 @@ def noise(
         "error": error,
         "units_needed": deviation / scale / error,
     }
+    lines = [
+        f"noise on a slice of {keys} key(s), ε = {epsilon}, Λ₁ = {l1:,}:",
+        f"  standard deviation  {deviation:,.1f} contributions = {deviation / scale:,.2f} counted units",
+        f"  95 of 100 keys      within ±{law.half_width(_LEVEL) / scale:,.2f} counted units",
+        f"  an error of {error:.1%}    needs a slice of about {deviation / scale / error:,.0f} counted units",
+    ]
     if Fraction(delta):
         atto = Fraction(delta) * 10**18
         threshold = discovery_threshold(epsilon_micro=micro_of(epsilon), delta_atto=int(atto), l1=l1, l0=l1)
         plain["threshold_in_units"] = threshold / scale
-    if as_json:
-        print_json(plain)
-        return
-    typer.echo(f"noise on a slice of {keys} key(s), ε = {epsilon}, Λ₁ = {l1:,}:")
-    typer.echo(f"  standard deviation  {deviation:,.1f} contributions = {deviation / scale:,.2f} counted units")
-    typer.echo(f"  95 of 100 keys      within ±{law.half_width(_LEVEL) / scale:,.2f} counted units")
-    typer.echo(f"  an error of {error:.1%}    needs a slice of about {deviation / scale / error:,.0f} counted units")
-    if "threshold_in_units" in plain:
-        typer.echo(f"  discovery           hides keys below about {plain['threshold_in_units']:,.1f} counted units")
-    typer.echo("A larger scale makes the same noise smaller in counted units, until a unit's contributions reach Λ₁.")
+        lines.append(f"  discovery           hides keys below about {threshold / scale:,.1f} counted units")
+    lines.append("A larger scale makes the same noise smaller in counted units, until a unit's contributions reach Λ₁.")
+    show(plain, lines, as_json=as_json)

@@ -93,17 +93,8 @@ def run(
         return
     if cache is not None:
         refuse("--cache keeps the stages of a sweep: give --sweep, --repetitions or --populations too")
-    run_file(
-        campaign,
-        out=out or Path(f"{name}-run"),
-        seed=seed,
-        workers=workers or None,
-        service=other,
-        ledger=ledger,
-        unsealed=unsealed is True,
-        plots=plots,
-        as_json=as_json,
-    )
+    given = {"workers": workers or None, "service": other, "ledger": ledger, "unsealed": unsealed is True}
+    run_file(campaign, out or Path(f"{name}-run"), seed, plots=plots, as_json=as_json, **given)
 
 
 def demo(
@@ -118,35 +109,14 @@ def demo(
     Reports", through browsers, encryption, service and ledger. It ends with a table of truth, estimate and interval,
     what the ledger has left, and the path of the report.
     """
-    run_file(thanksgiving(), out=out, seed=seed, plots=can_draw(plots), as_json=as_json)
+    run_file(thanksgiving(), out, seed, plots=can_draw(plots), as_json=as_json)
 
 
-def run_file(
-    campaign: Campaign,
-    *,
-    out: Path,
-    seed: str = "",
-    workers: int | None = None,
-    service: RemoteService | None = None,
-    ledger: Path | None = None,
-    unsealed: bool = False,
-    plots: bool = True,
-    as_json: bool = False,
-) -> None:
-    """Run a campaign with a progress bar and print its results."""
+def run_file(campaign: Campaign, out: Path, seed: str, *, plots: bool, as_json: bool, **given: Any) -> None:
+    """Run a campaign with a progress bar and print its results; ``given`` is passed on to ``run_campaign``."""
     start_numba()
     with progress_bar(shown=not as_json, stages=True) as report:
-        result = run_campaign(
-            campaign,
-            out,
-            seed=seed or None,
-            workers=workers,
-            service=service,
-            ledger=ledger,
-            progress=report,
-            draw=plots,
-            unsealed=unsealed,
-        )
+        result = run_campaign(campaign, out, seed=seed or None, progress=report, draw=plots, **given)
     if as_json:
         typer.echo(json.dumps(result.metrics.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
     else:

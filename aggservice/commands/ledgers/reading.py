@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from aggservice.commands.console import NO, Json, option, print_json, unit_count, utc
+from aggservice.commands.console import NO, Json, option, print_json, show, unit_count, utc
 from aggservice.commands.service.report_files import (
     FilteringIds,
     PrivacyUnit,
@@ -180,11 +180,8 @@ def _overview(store: Store, opened: Any, as_json: bool) -> None:
         "units_spent_out": totals.spent_out,
         "most_spent": _amounts(totals.most, opened.filter),
     }
-    if as_json:
-        print_json(plain)
-        return
-    for name, value in plain.items():
-        typer.echo(f"{name.replace('_', ' '):<16} {_words(value) if isinstance(value, dict) else value}")
+    texts = {name: _words(value) if isinstance(value, dict) else value for name, value in plain.items()}
+    show(plain, (f"{name.replace('_', ' '):<16} {text}" for name, text in texts.items()), as_json=as_json)
 
 
 def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, open_with_bar, option, print_json
+from aggservice.commands.console import Json, open_with_bar, option, show
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import (
@@ -90,11 +90,7 @@ def bucket(
                 "avro": bucket_to_short_bytes(number).hex(),
             }
         )
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        typer.echo("\n".join(f"{name:7} {text}" for name, text in row.items()))
+    show(rows, (f"{name:7} {text}" for row in rows for name, text in row.items()), as_json=as_json)
 
 
 def _parse_bucket(text: str, form: Form | None = None) -> int:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aggservice.commands.console import Json, option, print_json, utc
+from aggservice.commands.console import Json, option, show, utc
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import KeySet, read_key_set, write_key_set
@@ -99,10 +99,8 @@ def registry(
     pair.write(file)
     with whole_file(public) as staged:
         staged.write_text(pair.public.raw.hex() + "\n", encoding="ascii")
-    if as_json:
-        print_json({"public_key": pair.public.raw.hex(), "sha256": pair.public.digest})
-        return
-    typer.echo(f"public key {pair.public.raw.hex()}, SHA-256 {pair.public.digest}")
+    key, digest = pair.public.raw.hex(), pair.public.digest
+    show({"public_key": key, "sha256": digest}, [f"public key {key}, SHA-256 {digest}"], as_json=as_json)
 
 
 def _check_apart(file: Path, public: Path | None) -> None:
@@ -117,13 +115,9 @@ def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
         with whole_file(public) as staged:
             staged.write_text(keys.public(clock).serialise() + "\n", encoding="utf-8")
     rows = _rows(keys, clock.now_ms())
-    if as_json:
-        print_json({"keys": rows})
-        return
-    for row in rows:
-        typer.echo(f"{row['id']}  {row['not_before']}  to {row['expiry']}  {row['state']}")
+    lines = [f"{row['id']}  {row['not_before']}  to {row['expiry']}  {row['state']}" for row in rows]
     published = sum(row["state"] == "published" for row in rows)
-    typer.echo(f"{len(rows)} keys, {published} published")
+    show({"keys": rows}, [*lines, f"{len(rows)} keys, {published} published"], as_json=as_json)
 
 
 def _rows(keys: KeySet, now_ms: int) -> list[dict[str, Any]]:
