@@ -6,7 +6,7 @@ True and noisy values meet only here, in a simulation that knows the truth.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -174,17 +174,17 @@ class Assessment:
 
     job: str
     query: str
-    batches: tuple[int, ...]
+    batches: tuple[int, ...] = ()
     paid: bool
-    refusal: str
+    refusal: str = ""
     statement: str
-    remaining: Mapping[str, str]
-    error_counts: Mapping[str, int]
+    remaining: Mapping[str, str] = field(default_factory=dict)
+    error_counts: Mapping[str, int] = field(default_factory=dict)
     slices: tuple[Slice, ...]
     slice_count: int
     figures: tuple[MeasureErrors, ...]
-    waterfalls: tuple[Waterfall, ...]
-    discovery: DiscoveryScore | None
+    waterfalls: tuple[Waterfall, ...] = ()
+    discovery: DiscoveryScore | None = None
 
     def to_plain(self) -> dict[str, Any]:
         return {
