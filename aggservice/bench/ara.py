@@ -9,23 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+import ara_client
 from aggservice.bench import conclude, seconds
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
-from ara_client import (
-    AggregatableAttributionReport,
-    Browser,
-    Config,
-    Fleet,
-    FleetRules,
-    Request,
-    Response,
-    SourceColumns,
-    StateSpace,
-    TriggerColumns,
-    TriggerDataSpec,
-    draw_states,
-    match_table,
-)
 from ara_client.reports import OutgoingReport
 
 _PROMISED_RATE = 1_000_000
@@ -73,12 +59,12 @@ def command(
 
 def _event_level() -> None:
     """Print how long counting a large specification takes, and how many registrations per second can be randomized."""
-    large = [TriggerDataSpec(trigger_data=data, windows=5, buckets=3) for data in range(10)]
-    made: list[StateSpace] = []
-    took = min(seconds(lambda: made.append(StateSpace(large, 12))) for _ in range(_ROUNDS))
+    large = [ara_client.TriggerDataSpec(trigger_data=data, windows=5, buckets=3) for data in range(10)]
+    made: list[ara_client.StateSpace] = []
+    took = min(seconds(lambda: made.append(ara_client.StateSpace(large, 12))) for _ in range(_ROUNDS))
     print(f"States:  {made[0].count:,} counted in {1000 * took:.1f} ms (promised: 10^12 within a second)")
     draws = 10_000_000
-    took = min(seconds(lambda: draw_states(SecureBits(), 2925, Fraction(14), draws)) for _ in range(_ROUNDS))
+    took = min(seconds(lambda: ara_client.draw_states(SecureBits(), 2925, Fraction(14), draws)) for _ in range(_ROUNDS))
     print(f"Noise:   {draws / took:12,.0f} exact draws per second at epsilon 14 over 2,925 states")
 
 
@@ -99,7 +85,7 @@ class _Events:
         self.value = rng.integers(1, 30_000, size)
         self.devices = devices
 
-    def columns(self) -> tuple[SourceColumns, TriggerColumns]:
+    def columns(self) -> tuple[ara_client.SourceColumns, ara_client.TriggerColumns]:
         """Return the columns. The high half of a key is the row of its source, the low half that of its trigger."""
         row = np.arange(self.size)
         s, t = ~self.is_trigger, self.is_trigger
@@ -113,14 +99,14 @@ class _Events:
                 "filter": self.filter[rows],
             }
 
-        sources = SourceColumns.of(
+        sources = ara_client.SourceColumns.of(
             **common(s),
             priority=self.priority[s],
             expiry_ms=self.time_ms[s] + 1000 * self.expiry_s[s],
             key_high=row[s],
             key_low=0,
         )
-        triggers = TriggerColumns.of(
+        triggers = ara_client.TriggerColumns.of(
             **common(t), dedup_key=self.dedup_key[t], key_high=0, key_low=row[t], value=self.value[t]
         )
         return sources, triggers
@@ -150,10 +136,10 @@ class _Events:
         )
 
 
-def _vendor() -> Config:
+def _vendor() -> ara_client.Config:
     """Return limits under which both send the same reports: noise, and limits that a fleet lacks, are off."""
     plenty = 1 << 30
-    return Config(
+    return ara_client.Config(
         max_sources_per_origin=plenty,
         max_aggregatable_reports_per_destination=plenty,
         max_attributions=plenty,
@@ -162,11 +148,13 @@ def _vendor() -> Config:
     )
 
 
-def _new_fleet() -> Fleet:
+def _new_fleet() -> ara_client.Fleet:
     products = range(3)
     # A source or trigger without the filter (0) matches anything.
-    matches = match_table(products, products, lambda source, trigger: 0 in (source, trigger) or source == trigger)
-    return Fleet(bits=SeededBits("bench"), rules=FleetRules.deployed(_vendor()), matches=matches)
+    matches = ara_client.match_table(
+        products, products, lambda source, trigger: 0 in (source, trigger) or source == trigger
+    )
+    return ara_client.Fleet(bits=SeededBits("bench"), rules=ara_client.FleetRules.deployed(_vendor()), matches=matches)
 
 
 def _fleet(events: _Events) -> tuple[float, Sent]:
@@ -190,13 +178,13 @@ def _fleet(events: _Events) -> tuple[float, Sent]:
 def _browsers(events: _Events) -> tuple[float, Sent]:
     """Return the time that browsers take from headers to unsealed reports, and what they sent."""
     vendor, bits = _vendor(), SeededBits("bench")
-    browsers = [Browser(clock=ManualClock(0), bits=bits, config=vendor) for _ in range(events.devices)]
-    click = Request(context="https://publisher.example", eligible="navigation-source")
-    visits = [Request(context=f"https://shop{site}.example") for site in range(_DESTINATIONS)]
+    browsers = [ara_client.Browser(clock=ManualClock(0), bits=bits, config=vendor) for _ in range(events.devices)]
+    click = ara_client.Request(context="https://publisher.example", eligible="navigation-source")
+    visits = [ara_client.Request(context=f"https://shop{site}.example") for site in range(_DESTINATIONS)]
     work = []
     for row in range(events.size):
         name, text = events.header(row)
-        response = Response(url="https://adtech.example/register", headers={name: text})
+        response = ara_client.Response(url="https://adtech.example/register", headers={name: text})
         request = visits[events.destination[row]] if events.is_trigger[row] else click
         work.append((row, browsers[events.device[row]], int(events.time_ms[row]), request, response))
     arrived: list[tuple[int, OutgoingReport]] = []
@@ -212,6 +200,6 @@ def _browsers(events: _Events) -> tuple[float, Sent]:
     sent: Sent = [
         (row, tuple((part.bucket, part.value) for part in report.contributions))
         for row, report in arrived
-        if isinstance(report, AggregatableAttributionReport)
+        if isinstance(report, ara_client.AggregatableAttributionReport)
     ]
     return took, sent

@@ -22,22 +22,10 @@ import typer
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+import budget
 from aggservice.bench import at_once, conclude, seconds
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire.hpke.sealing import SUITE, hpke_info
-from budget import (
-    EpsilonDeltaFilter,
-    JobKey,
-    LaplaceNoise,
-    Ledger,
-    PostgresStore,
-    Sensitivity,
-    Signer,
-    SqliteStore,
-    Store,
-    Terms,
-    verify_store,
-)
 
 _API = "attribution-reporting"
 _PAYLOAD_BYTES = 847
@@ -79,11 +67,11 @@ def units_of_day(day: int, count: int) -> NDArray[np.uint8]:
     return keys
 
 
-def _charge(ledger: Ledger, job_id: str, keys: NDArray[np.uint8]) -> float:
-    release = ledger.terms.release(LaplaceNoise.parse(epsilon="10"), covers={_API: 1})
+def _charge(ledger: budget.Ledger, job_id: str, keys: NDArray[np.uint8]) -> float:
+    release = ledger.terms.release(budget.LaplaceNoise.parse(epsilon="10"), covers={_API: 1})
     return seconds(
         lambda: ledger.commit(
-            job=JobKey(caller="bench", job_id=job_id),
+            job=budget.JobKey(caller="bench", job_id=job_id),
             request_digest=hashlib.sha256(job_id.encode()).digest(),
             release=release,
             units=keys,
@@ -92,14 +80,14 @@ def _charge(ledger: Ledger, job_id: str, keys: NDArray[np.uint8]) -> float:
     )
 
 
-def _measure(store: Store, held: int, count: int, verify: bool) -> tuple[float, float, float]:
+def _measure(store: budget.Store, held: int, count: int, verify: bool) -> tuple[float, float, float]:
     """Fill a ledger, charge fresh units, charge them again, audit; return both times and audited units per second."""
     bits = SecureBits()
-    ledger = Ledger.create(
+    ledger = budget.Ledger.create(
         store,
-        filter=EpsilonDeltaFilter(),
-        terms=Terms(bounds={_API: Sensitivity()}),
-        signer=Signer.generate(bits),
+        filter=budget.EpsilonDeltaFilter(),
+        terms=budget.Terms(bounds={_API: budget.Sensitivity()}),
+        signer=budget.Signer.generate(bits),
         clock=SystemClock(),
         bits=bits,
     )
@@ -114,7 +102,7 @@ def _measure(store: Store, held: int, count: int, verify: bool) -> tuple[float, 
     if not verify:
         return first, second, 0.0
     reports = []
-    taken = seconds(lambda: reports.append(verify_store(store)))
+    taken = seconds(lambda: reports.append(budget.verify_store(store)))
     if not reports[0].ok:
         raise typer.BadParameter(f"the audit disagrees: {reports[0].disagreement}")
     return first, second, reports[0].units_charged / taken
@@ -151,7 +139,7 @@ def command(
     opening = units / rate
     print(f"open      {rate:,.0f} reports per second on all cores: {units:,} take {opening:.2f} s")
     with tempfile.TemporaryDirectory(dir=folder) as name:
-        store = SqliteStore(Path(name) / "ledger.db")
+        store = budget.SqliteStore(Path(name) / "ledger.db")
         first, second, audited = _measure(store, held, units, verify=True)
         store.close()
         print(f"sqlite    fresh {first:.2f} s ({first / opening:.3f} of opening), again {second:.2f} s")
@@ -160,7 +148,7 @@ def command(
             print("postgres  not measured: pgserver is not installed (pip install 'aggservice[test]')")
         elif postgres:
             with _postgres(Path(name) / "postgres") as dsn:
-                server = PostgresStore(dsn)
+                server = budget.PostgresStore(dsn)
                 fresh, again, _ = _measure(server, held, units, verify=False)
                 server.close()
             print(f"postgres  fresh {fresh:.2f} s ({fresh / opening:.3f} of opening), again {again:.2f} s")

@@ -27,9 +27,9 @@ from aggservice.campaign.output.page import (
     table,
 )
 from aggservice.campaign.output.plots import pyplot, save
-from aggservice.campaign.run import RunResult, log_files, seal_reports, write_json, write_outputs
+from aggservice.campaign.run import RunResult, log_files, run_jobs, seal_reports, write_json, write_outputs
 from aggservice.campaign.service.config import drop_queue, service_config
-from aggservice.campaign.service.jobs import add_up, jobs_of, windows_of, write_domains
+from aggservice.campaign.service.jobs import add_up, windows_of, write_domains
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.device import DEVICES, comparable
 from aggservice.campaign.stages import Progress, RunChain, Stopwatch, no_progress
@@ -149,12 +149,7 @@ def _run_one(
     submitter = seal_reports(
         campaign, out, chain, truth, client, public_keys, workers=workers, clock=clock, files=False, prefix=f"{api}-"
     )
-    jobs = jobs_of(campaign, truth.collected.closes_ms)
-    answers = []
-    with chain.watch.stage(f"query {api}", len(jobs)) as asked:
-        for number, job in enumerate(jobs):
-            answers.append(submitter.run(job))
-            asked(number + 1)
+    answers = run_jobs(campaign, truth, submitter, chain.watch, f"query {api}")
     shown = add_up(windows_of(campaign, truth.collected.closes_ms), answers)
     with chain.watch.stage(f"assess {api}", len(shown)):
         found = tuple(assess(campaign, one, job_truth(campaign, chain, truth, one.job)) for one in shown)

@@ -10,6 +10,7 @@ from aggservice.campaign.assess.event_level import (
     correct,
     guarantee,
     report_events,
+    settings_of,
     write_labels,
 )
 from aggservice.campaign.assess.slices import Assessment
@@ -53,21 +54,13 @@ def release_events(campaign: Campaign, seed: str | None, events: Events, bits: B
 
 def _assessment(campaign: Campaign, reports: EventReports) -> Assessment:
     """Return the corrected counts beside the truth, in the form of a job's answer."""
-    settings = campaign.client.event_level
-    assert settings is not None
     rows, figures = correct(campaign, reports)
     return Assessment(
         job="event-level",
         query="event-level",
-        batches=(),
         paid=True,
-        refusal="",
-        statement=guarantee(settings),
-        remaining={},
-        error_counts={},
+        statement=guarantee(settings_of(campaign)),
         slices=tuple(rows),
         slice_count=len(rows),
         figures=tuple(figures),
-        waterfalls=(),
-        discovery=None,
     )

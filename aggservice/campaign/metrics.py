@@ -185,7 +185,6 @@ class ShareOfSlices(Metric):
     share = True
 
     def over(self, jobs: Jobs) -> float | None:
-        """Return the share over the slices of all jobs."""
         slices = sum(job.slices for job in jobs)
         return sum(job[self] or 0 for job in jobs) / slices if slices else None
 
@@ -199,12 +198,10 @@ class RootMeanSquare(Metric):
         return sum((job[self] or 0.0) ** 2 * job.slices for job in jobs) / slices if slices else None
 
     def over(self, jobs: Jobs) -> float | None:
-        """Return the root of the mean over the slices of all jobs."""
         square = self.mean_square(jobs)
         return None if square is None else square**0.5
 
     def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
-        """Return the root of the mean over the slices of all releases."""
         square = self.mean_square([job for jobs in releases for job in jobs])
         return None if square is None else math.sqrt(square)
 
@@ -225,7 +222,6 @@ class Rmse(RootMeanSquare):
     in_query = ""
 
     def value(self, slices: SliceColumns) -> float | None:
-        """Return the error over the slices."""
         return _root_mean_square(slices.estimate - slices.truth)
 
     def expected(self, laws: SliceLaws) -> float | None:
@@ -245,7 +241,6 @@ class RelativeRmse(Metric):
     in_job = in_query = ""
 
     def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
-        """Return the error over all releases."""
         error = RMSE.over_releases(releases, found)
         jobs = [job for release in releases for job in release]
         slices = sum(job.slices for job in jobs)
@@ -265,13 +260,11 @@ class MedianRelativeError(Metric):
     in_query = "typical_error"
 
     def value(self, slices: SliceColumns) -> float | None:
-        """Return the median over the slices that have a truth."""
         positive = slices.truth > 0
         relative = np.abs(slices.estimate - slices.truth)[positive] / slices.truth[positive]
         return float(np.median(relative)) if relative.size else None
 
     def over(self, jobs: Jobs) -> float | None:
-        """Return the median over jobs."""
         known = [value for job in jobs if (value := job[self]) is not None]
         return median(known) if known else None
 
@@ -291,11 +284,9 @@ class IntervalCoverage(ShareOfSlices):
     in_job = "covered"
 
     def value(self, slices: SliceColumns) -> float | None:
-        """Return the number of slices whose interval holds what was sent."""
         return int(slices.covered.sum())
 
     def expected(self, laws: SliceLaws) -> float | None:
-        """Return the expected number of such slices."""
         return float(laws.chance(-laws.width, laws.width).sum())
 
 
@@ -308,7 +299,6 @@ class AboveNoise(ShareOfSlices):
     places = frozenset({"report", "comparison", "sweep", "studio"})
 
     def value(self, slices: SliceColumns) -> float | None:
-        """Return the number of slices above the noise."""
         return int(slices.above_noise.sum())
 
     def expected(self, laws: SliceLaws) -> float | None:
@@ -328,11 +318,9 @@ class SweepFigure(Metric):
 
     @property
     def says(self) -> str:
-        """What it is."""
         return self._says
 
     def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
-        """Return the mean."""
         return mean_of(value for jobs in releases for value in self._of(jobs))
 
 
@@ -344,7 +332,6 @@ class DiscoveryMetric(Metric):
     in_job = in_query = ""
 
     def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
-        """Return the mean over jobs."""
         return mean_of(getattr(one, self.name) for one in found)
 
 
@@ -380,7 +367,6 @@ class Rmsre(RootMeanSquare):
     places = frozenset({"report", "studio"})
 
     def value(self, slices: SliceColumns) -> float | None:
-        """Return the error over the slices."""
         return _root_mean_square((slices.estimate - slices.truth) / np.maximum(slices.truth, slices.tau))
 
     def expected(self, laws: SliceLaws) -> float | None:
@@ -415,11 +401,9 @@ class TruthCoverage(ShareOfSlices):
     columns = ("truth", "estimate", "width")
 
     def value(self, slices: SliceColumns) -> float | None:
-        """Return the number of slices whose interval holds the truth."""
         return int((np.abs(slices.estimate - slices.truth) <= slices.width * _ROUNDED_UP).sum())
 
     def expected(self, laws: SliceLaws) -> float | None:
-        """Return the expected number of such slices."""
         off = laws.truth - laws.sent
         return float(laws.chance(off - laws.width, off + laws.width).sum())
 

@@ -76,7 +76,6 @@ class Replayed:
     problems: list[str] = field(default_factory=list)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return plain | {"reports": dict(self.reports), "left_out": dict(self.left_out)}
 

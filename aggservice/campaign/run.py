@@ -128,12 +128,7 @@ def run_campaign(
         if unsealed
         else _sealed_jobs(campaign, out, chain, truth, workers, service, ledger)
     ) as submitter:
-        jobs = jobs_of(campaign, truth.collected.closes_ms)
-        answers = []
-        with watch.stage("query", len(jobs)) as asked:
-            for number, job in enumerate(jobs):
-                answers.append(submitter.run(job))
-                asked(number + 1)
+        answers = run_jobs(campaign, truth, submitter, watch, "query")
     with watch.stage("losses"):
         path = None if service is not None else ledger or out / "ledger" / "ledger.sqlite"
         transcript = write_losses(campaign, out, truth, answers, path, fresh=ledger is None)
@@ -148,6 +143,17 @@ def run_campaign(
             metrics = replace(metrics, losses=SourceLosses.of(transcript))
         metrics = replace(metrics, hierarchies=_hierarchies(campaign, out, chain, truth, shown))
     return write_outputs(campaign, out, seed, truth, answers, found, metrics, watch, draw=draw)
+
+
+def run_jobs(campaign: Campaign, truth: Truth, jobs: Jobs, watch: Stopwatch, stage: str) -> list[QueryAnswer]:
+    """Run every job of a campaign, as a stage that shows how many have an answer."""
+    every = jobs_of(campaign, truth.collected.closes_ms)
+    answers = []
+    with watch.stage(stage, len(every)) as asked:
+        for number, job in enumerate(every, 1):
+            answers.append(jobs.run(job))
+            asked(number)
+    return answers
 
 
 def _hierarchies(

@@ -267,7 +267,6 @@ class Stopwatch:
         self.progress(name, max(total, 1), max(total, 1))
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             "seconds": {name: round(taken, 4) for name, taken in self.seconds.items()},
             "total_seconds": round(sum(self.seconds.values()), 4),

@@ -12,28 +12,20 @@ from aggservice.audit.output import draw, table, to_plain
 from aggservice.audit.run import GAMES, QUICK, THOROUGH, chosen_games, run_audit
 from aggservice.audit.target import RemoteTarget
 from aggservice.client import ClientError, Credentials
-from aggservice.commands.console import NO, Json, progress_bar, refuse, require_plots
+from aggservice.commands.console import NO, Json, option, progress_bar, refuse, require_plots
 
 
 def audit(
-    quick: Annotated[bool, typer.Option("--quick", help="About a minute (the default).")] = False,
-    thorough: Annotated[bool, typer.Option("--thorough", help="About an hour: sixty times as many trials.")] = False,
-    path: Annotated[
-        list[str] | None, typer.Option("--path", help="Play only games whose name contains this; may be repeated.")
-    ] = None,
-    service: Annotated[
-        str, typer.Option("--service", help="The address of a service with a test ledger. Its budgets will be spent.")
-    ] = "",
-    origin: Annotated[
-        str, typer.Option("--origin", help="The reporting origin to use at --service.")
-    ] = "https://adtech.example",
-    token_file: Annotated[Path | None, typer.Option("--token-file", help="The caller's token for --service.")] = None,
-    root_certificates: Annotated[
-        Path | None, typer.Option("--root-certificates", help="Root certificates for --service.")
-    ] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the bounds to this file (SVG and PNG).")] = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, max=64, help="Games to play at the same time.")] = 2,
-    names: Annotated[bool, typer.Option("--names", help="List the games and what each exposes; play none.")] = False,
+    quick: Annotated[bool, option("About a minute (the default).", "--quick")] = False,
+    thorough: Annotated[bool, option("About an hour: sixty times as many trials.", "--thorough")] = False,
+    path: Annotated[list[str] | None, option("Play only games whose name contains this; may be repeated.")] = None,
+    service: Annotated[str, option("The address of a service with a test ledger. Its budgets will be spent.")] = "",
+    origin: Annotated[str, option("The reporting origin to use at --service.")] = "https://adtech.example",
+    token_file: Annotated[Path | None, option("The caller's token for --service.")] = None,
+    root_certificates: Annotated[Path | None, option("Root certificates for --service.")] = None,
+    plot: Annotated[Path | None, option("Draw the bounds to this file (SVG and PNG).")] = None,
+    workers: Annotated[int, option("Games to play at the same time.", min=1, max=64)] = 2,
+    names: Annotated[bool, option("List the games and what each exposes; play none.", "--names")] = False,
     as_json: Json = False,
 ) -> None:
     """Attack a service with neighbour games.

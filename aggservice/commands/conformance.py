@@ -11,7 +11,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from aggservice.commands.console import NO, Json, print_json, progress_bar, refuse
+from aggservice.commands.console import NO, Json, option, print_json, progress_bar, refuse
 from aggservice.conformance.goldens import check_goldens
 from ara_client.interop.runner import CaseResult, run_directory
 from w3c_client.scenarios import VectorResult, run_header_cases, run_scenarios
@@ -46,7 +46,7 @@ def reports(
 @conformance.command()
 def ara(
     folder: Annotated[Path, typer.Argument(help="A folder of cases with its default_config.json.")],
-    only: Annotated[list[str] | None, typer.Option("--case", help="Run only this case; may be repeated.")] = None,
+    only: Annotated[list[str] | None, option("Run only this case; may be repeated.", "--case")] = None,
     as_json: Json = False,
 ) -> None:
     """Run Chromium's Attribution Reporting cases.

@@ -1,14 +1,14 @@
-"""What commands share at the terminal: refusals, progress bars on standard error, the option --json."""
+"""What commands share at the terminal: refusals, progress bars on standard error, options."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, BinaryIO, NoReturn
+from typing import Annotated, Any, BinaryIO, NoReturn
 
 import typer
 from rich.console import Console
@@ -18,12 +18,27 @@ from rich.progress import open as open_with_progress
 #: Exit codes for a negative answer and for a refusal; usage errors of typer are refusals too.
 NO, REFUSED = 1, 2
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+def option(says: str, *names: str, **more: Any) -> Any:
+    """Declare an option for ``Annotated``: its line of help, and its names if they are not those of the parameter."""
+    return typer.Option(*names, help=says, **more)
+
+
+Json = Annotated[bool, option("Print JSON and nothing else.", "--json")]
 
 
 def print_json(plain: object) -> None:
     """Print plain values as JSON; bytes become hexadecimal digits."""
     typer.echo(json.dumps(plain, indent=2, default=bytes.hex))
+
+
+def show(plain: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print plain values as JSON, or else the lines."""
+    if as_json:
+        print_json(plain)
+    else:
+        for line in lines:
+            typer.echo(line)
 
 
 def utc(time_ms: int, *, precise: bool = False) -> str:

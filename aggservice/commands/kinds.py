@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from aggservice.commands.console import Json, print_json, refuse
+from aggservice.commands.console import Json, option, print_json, refuse
 from aggservice.kits.tables import TABLES, judge
 
 
@@ -14,7 +14,7 @@ def kinds(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Kinds or entries to show; all if none is given.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Run the kit of each entry, which takes a minute.")] = False,
+    check: Annotated[bool, option("Run the kit of each entry, which takes a minute.", "--check")] = False,
     as_json: Json = False,
 ) -> None:
     """List every kind there is, built in and installed.

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, progress_bar, require_plots
+from aggservice.commands.console import Json, option, progress_bar, require_plots
 from aggservice.mechanisms import Bits, SecureBits, SeededBits, SystemClock
 from ldp_client import PROTOCOLS, FrequencyEstimate, LocalProtocol, build, permanent_untrackable, trackability
 from ldp_client.errors import LdpParameterError
@@ -47,24 +47,22 @@ ldp = typer.Typer(
 
 DatasetName = Annotated[
     str,
-    typer.Option(
-        "--dataset", help="Syn, DB_MT, DB_DE, Adult, or a CSV file: header, one row per user, one column per time."
-    ),
+    option("Syn, DB_MT, DB_DE, Adult, or a CSV file: header, one row per user, one column per time.", "--dataset"),
 ]
 DataFolder = Annotated[
     Path | None,
-    typer.Option(
+    option(
+        "The folder with PWGTP_Montana.csv, PWGTP_Delaware.csv and Adult.csv; for Adult also its file itself.",
         "--data",
         envvar="AGGSERVICE_LDP_DATA",
-        help="The folder with PWGTP_Montana.csv, PWGTP_Delaware.csv and Adult.csv; for Adult also its file itself.",
     ),
 ]
-Limit = Annotated[str, typer.Option("--epsilon", help="ε∞: the most that all reports of one value leak.")]
-Share = Annotated[str, typer.Option("--alpha", help="ε₁ = α·ε∞: what the first report leaks.")]
-First = Annotated[str | None, typer.Option("--first", help="Instead of --alpha: ε₁ itself.")]
-Users = Annotated[int | None, typer.Option("--users", min=1, help="Use only the first N users.")]
-Collections = Annotated[int | None, typer.Option("--collections", min=1, help="Use only the first N collections.")]
-Seed = Annotated[str | None, typer.Option("--seed", help="Make the run reproducible, and not private.")]
+Limit = Annotated[str, option("ε∞: the most that all reports of one value leak.", "--epsilon")]
+Share = Annotated[str, option("ε₁ = α·ε∞: what the first report leaks.", "--alpha")]
+First = Annotated[str | None, option("Instead of --alpha: ε₁ itself.", "--first")]
+Users = Annotated[int | None, option("Use only the first N users.", "--users", min=1)]
+Collections = Annotated[int | None, option("Use only the first N collections.", "--collections", min=1)]
+Seed = Annotated[str | None, option("Make the run reproducible, and not private.", "--seed")]
 
 #: Amounts of a trillion or more are refused here; smaller limits are those of the packages.
 _MOST_MICRO = 10**18
@@ -121,14 +119,10 @@ def run_command(
     first: First = None,
     users: Users = None,
     collections: Collections = None,
-    buckets: Annotated[int | None, typer.Option("--buckets", min=2, help="b of dBitFlipPM.")] = None,
-    top: Annotated[
-        int, typer.Option("--top", min=0, help="Number of most common values to print; 0 prints all with --json.")
-    ] = 10,
-    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")] = 0.95,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write every estimate of the last collection to this CSV file.")
-    ] = None,
+    buckets: Annotated[int | None, option("b of dBitFlipPM.", min=2)] = None,
+    top: Annotated[int, option("Number of most common values to print; 0 prints all with --json.", min=0)] = 10,
+    confidence: Annotated[float, option("Confidence of the intervals.")] = 0.95,
+    out: Annotated[Path | None, option("Write every estimate of the last collection to this CSV file.")] = None,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:
@@ -242,10 +236,8 @@ def compare(
     epsilon: Limit = "2",
     alpha: Share = "0.5",
     first: First = None,
-    methods: Annotated[
-        str | None, typer.Option("--methods", help="Names separated by commas; default: every longitudinal protocol.")
-    ] = None,
-    runs: Annotated[int, typer.Option("--runs", min=1, help="Runs per protocol.")] = 3,
+    methods: Annotated[str | None, option("Names separated by commas; default: every longitudinal protocol.")] = None,
+    runs: Annotated[int, option("Runs per protocol.", min=1)] = 3,
     users: Users = None,
     collections: Collections = 10,
     seed: Seed = None,
@@ -311,23 +303,19 @@ def _longitudinal() -> list[str]:
 @ldp.command()
 def figure(
     name: Annotated[str | None, typer.Argument(help="The figure; default: list them.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The folder for data and plot.")] = Path("figures"),
+    out: Annotated[Path, option("The folder for data and plot.")] = Path("figures"),
     data: DataFolder = None,
     runs: Annotated[
         int | None,
-        typer.Option("--runs", min=1, help="Runs per experiment; LOLOHA's default of 20 takes a core about an hour."),
+        option("Runs per experiment; LOLOHA's default of 20 takes a core about an hour.", min=1),
     ] = None,
-    budget: Annotated[float | None, typer.Option("--budget", help="Start no run after this many seconds.")] = None,
-    seed: Annotated[str, typer.Option("--seed", help="The seed of the experiments.")] = "figures",
+    budget: Annotated[float | None, option("Start no run after this many seconds.")] = None,
+    seed: Annotated[str, option("The seed of the experiments.")] = "figures",
     users: Users = None,
     collections: Collections = None,
-    epsilons: Annotated[str | None, typer.Option("--epsilons", help="Only these ε∞, separated by commas.")] = None,
-    datasets: Annotated[
-        str | None, typer.Option("--datasets", help="Only these data sets, separated by commas.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, help="Processes that share the runs; 0: one per core.")
-    ] = 0,
+    epsilons: Annotated[str | None, option("Only these ε∞, separated by commas.")] = None,
+    datasets: Annotated[str | None, option("Only these data sets, separated by commas.")] = None,
+    workers: Annotated[int, option("Processes that share the runs; 0: one per core.", min=0)] = 0,
     as_json: Json = False,
 ) -> None:
     """Make a figure or table of the papers, as data and as a plot.
@@ -396,34 +384,26 @@ def whole(text: str, digits: int) -> int | None:
 @ldp.command()
 def track(
     method: Annotated[str, typer.Argument(help=f"One of {', '.join(PROTOCOLS)}.")] = "RAPPOR",
-    reports: Annotated[str, typer.Option("--reports", help="Number of reports, or a range.")] = "2-15",
-    draws: Annotated[
-        int, typer.Option("--draws", min=10, help="Streams to draw of each kind (one user, two users).")
-    ] = 5000,
-    value: Annotated[
-        str, typer.Option("--value", help="The value that users hold: a string for RAPPOR, otherwise a number below k.")
-    ] = "0",
+    reports: Annotated[str, option("Number of reports, or a range.")] = "2-15",
+    draws: Annotated[int, option("Streams to draw of each kind (one user, two users).", min=10)] = 5000,
+    value: Annotated[str, option("The value that users hold: a string for RAPPOR, otherwise a number below k.")] = "0",
     epsilon: Limit = "2",
     alpha: Share = "0.5",
     first: First = None,
-    k: Annotated[int, typer.Option("--k", min=2, help="Number of values (not for RAPPOR, BEP, RNIP).")] = 128,
-    sampled: Annotated[int, typer.Option("--sampled", min=1, help="Buckets that each user samples (dBitFlipPM).")] = 1,
-    second: Annotated[str, typer.Option("--second", help="ε₂ of a report about the stored bit (BEP).")] = "1",
-    size: Annotated[
-        int | None, typer.Option("--size", help="Bits of the filter (RAPPOR: 128) or of a value (RNIP: 32).")
-    ] = None,
-    hashes: Annotated[int, typer.Option("--hashes", help="Hash functions h of RAPPOR.")] = 2,
-    f: Annotated[str, typer.Option("--f", help="f of RAPPOR's permanent response.")] = "1/2",
-    p: Annotated[str, typer.Option("--p", help="p of RAPPOR's instantaneous response.")] = "1/2",
-    q: Annotated[str, typer.Option("--q", help="q of RAPPOR's instantaneous response.")] = "3/4",
+    k: Annotated[int, option("Number of values (not for RAPPOR, BEP, RNIP).", min=2)] = 128,
+    sampled: Annotated[int, option("Buckets that each user samples (dBitFlipPM).", min=1)] = 1,
+    second: Annotated[str, option("ε₂ of a report about the stored bit (BEP).")] = "1",
+    size: Annotated[int | None, option("Bits of the filter (RAPPOR: 128) or of a value (RNIP: 32).")] = None,
+    hashes: Annotated[int, option("Hash functions h of RAPPOR.")] = 2,
+    f: Annotated[str, option("f of RAPPOR's permanent response.")] = "1/2",
+    p: Annotated[str, option("p of RAPPOR's instantaneous response.")] = "1/2",
+    q: Annotated[str, option("q of RAPPOR's instantaneous response.")] = "3/4",
     cohorts: Annotated[
         int,
-        typer.Option(
-            "--cohorts", min=1, help="Cohorts of RAPPOR: users draw one and send it; 1: all in one, as in Figure 1."
-        ),
+        option("Cohorts of RAPPOR: users draw one and send it; 1: all in one, as in Figure 1.", min=1),
     ] = 1,
-    stored: Annotated[int, typer.Option("--stored", help="Stored inner products L (RNIP).")] = 100,
-    confidence: Annotated[float, typer.Option("--confidence", help="Confidence of the intervals.")] = 0.95,
+    stored: Annotated[int, option("Stored inner products L (RNIP).")] = 100,
+    confidence: Annotated[float, option("Confidence of the intervals.")] = 0.95,
     seed: Seed = None,
     as_json: Json = False,
 ) -> None:

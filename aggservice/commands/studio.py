@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 import uvicorn
 
-from aggservice.commands.console import refuse
+from aggservice.commands.console import option, refuse
 from aggservice.studio import Access, Shelf, build_studio
 
 
@@ -20,11 +20,9 @@ def studio(
     folders: Annotated[
         list[Path] | None, typer.Argument(help="Folders with campaign files, runs, ledgers or scenarios.")
     ] = None,
-    listen: Annotated[str, typer.Option(help="host:port; another host than loopback needs --token.")] = "127.0.0.1:0",
-    token: Annotated[
-        bool, typer.Option("--token", help="Allow another host than loopback: the token keeps others out.")
-    ] = False,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser if there is one.")] = True,
+    listen: Annotated[str, option("host:port; another host than loopback needs --token.")] = "127.0.0.1:0",
+    token: Annotated[bool, option("Allow another host than loopback: the token keeps others out.", "--token")] = False,
+    browser: Annotated[bool, option("Open a browser if there is one.", "--browser/--no-browser")] = True,
 ) -> None:
     """Open the web page: tune, run, follow, audit, try budgets.
 

@@ -7,8 +7,8 @@ recomputes the noise. Edits keep the file's comments and layout (tomlkit).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib.resources import files
 from threading import Lock
 from typing import Any, Final
@@ -43,7 +43,7 @@ _SHOWN: Final = 1_000
 _CURVE: Final = ("0.5", "1", "2", "4", "8", "16", "32", "64")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Control:
     """One control of the form: its path in the file, what it does, its kind and range."""
 
@@ -51,6 +51,7 @@ class Control:
     label: str
     kind: str
     value: Any
+    _: KW_ONLY
     least: float | None = None
     most: float | None = None
 
@@ -162,6 +163,10 @@ def _measure(campaign: Campaign, query: Query, each: list[ExpectedErrors], last:
     shown = sorted(shown_in("studio", campaign.metrics), key=lambda one: one.share)  # here errors come first
     figures = [one.figures(shown) for one in each]
     order = np.argsort(-last.truth, kind="stable")[:_SHOWN].tolist()
+
+    def names(row: int) -> Iterable[str]:
+        return slice_names(campaign, query.by, last.high[row : row + 1], last.low[row : row + 1]).values()
+
     return {
         "measure": newest.measure,
         "scale": last.scale,
@@ -176,13 +181,7 @@ def _measure(campaign: Campaign, query: Query, each: list[ExpectedErrors], last:
         "bias": sum(one.bias for one in each),
         "rows": [
             {
-                "label": " · ".join(
-                    name
-                    for name in slice_names(
-                        campaign, query.by, last.high[row : row + 1], last.low[row : row + 1]
-                    ).values()
-                    if name != last.measure
-                ),
+                "label": " · ".join(name for name in names(row) if name != last.measure),
                 "truth": float(last.truth[row]),
                 "sent": float(last.sent[row] / last.scale),
                 "keys": int(last.keys[row]),
@@ -196,67 +195,21 @@ def _measure(campaign: Campaign, query: Query, each: list[ExpectedErrors], last:
 
 def controls(campaign: Campaign) -> list[Control]:
     """Return the controls of a campaign's form: what an analyst moves before a run."""
+    population, hours = campaign.population, campaign.collection.batch_hours
     made = [
-        Control(
-            path="population.size",
-            label="people",
-            kind="whole",
-            value=campaign.population.size,
-            least=100,
-            most=MAX_PEOPLE,
-        ),
-        Control(
-            path="collection.batch_hours",
-            label="hours per batch",
-            kind="whole",
-            value=campaign.collection.batch_hours,
-            least=1,
-            most=campaign.population.days * 24,
-        ),
+        Control("population.size", "people", "whole", population.size, least=100, most=MAX_PEOPLE),
+        Control("collection.batch_hours", "hours per batch", "whole", hours, least=1, most=population.days * 24),
     ]
     for number, query in enumerate(campaign.queries):
-        path = f"queries.{number}"
-        made += [
-            Control(
-                path=f"{path}.epsilon",
-                label=f"ε of {query.name}",
-                kind="amount",
-                value=query.epsilon,
-                least=0.1,
-                most=64,
-            ),
-            Control(
-                path=f"{path}.by",
-                label=f"keys shown by {query.name}",
-                kind="fields",
-                value={
-                    field.name: field.name in query.by for field in campaign.keys.fields if field.origin != "measure"
-                },
-            ),
-        ]
+        path, name = f"queries.{number}", query.name
+        shown = {field.name: field.name in query.by for field in campaign.keys.fields if field.origin != "measure"}
+        made.append(Control(f"{path}.epsilon", f"ε of {name}", "amount", query.epsilon, least=0.1, most=64))
+        made.append(Control(f"{path}.by", f"keys shown by {name}", "fields", shown))
     for number, measure in enumerate(campaign.measures):
-        path = f"measures.{number}"
-        made.append(
-            Control(
-                path=f"{path}.scale",
-                label=f"scale of {measure.name}",
-                kind="number",
-                value=float(measure.scale),
-                least=0.01,
-                most=65_536,
-            )
-        )
+        path, name, scale = f"measures.{number}", measure.name, float(measure.scale)
+        made.append(Control(f"{path}.scale", f"scale of {name}", "number", scale, least=0.01, most=65_536))
         if measure.of == "value":
-            made.append(
-                Control(
-                    path=f"{path}.most",
-                    label=f"clip {measure.name} at",
-                    kind="whole",
-                    value=measure.most,
-                    least=1,
-                    most=100_000,
-                )
-            )
+            made.append(Control(f"{path}.most", f"clip {name} at", "whole", measure.most, least=1, most=100_000))
     return made
 
 

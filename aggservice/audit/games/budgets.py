@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from aggservice.audit.games.game import Game, Played
-from aggservice.audit.games.sums import Metrics, together, worlds
+from aggservice.audit.games.sums import Metrics, compared, together
 from aggservice.audit.target import L1, Attacked, Target
 from aggservice.client import ClientError
 from aggservice.engine.opening.coverage import PrivacyUnit
@@ -45,8 +45,7 @@ def _exhausted(target: Target, units: int, *, unit: PrivacyUnit = PrivacyUnit.RE
     with target.open(_LIMITS, unit=unit, callers=callers) as attacked:
         reports = attacked.units(units, every=2)
         answers = until_refused(lambda number: _asked(attacked, reports, 4 * units, caller=number % callers))
-        first, second = worlds(together(answers), units)
-        return Played(first=first, second=second, epsilon=attacked.charged(reports)[0])
+        return compared(together(answers), units, attacked.charged(reports)[0])
 
 
 def exhaustion(target: Target, scale: int) -> list[Played]:
@@ -69,8 +68,7 @@ def retries(target: Target, scale: int) -> list[Played]:
         answers = [
             attacked.metrics(attacked.ask(attacked.parameters("1"), reports, 4 * units, job=job)) for _ in range(4)
         ]
-        first, second = worlds(together(answers), units)
-        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+        return [compared(together(answers), units, attacked.charged(reports)[0])]
 
 
 def filtering_ids(target: Target, scale: int) -> list[Played]:
@@ -86,9 +84,8 @@ def filtering_ids(target: Target, scale: int) -> list[Played]:
             attacked.metrics(attacked.ask(attacked.parameters("2", filtering_ids=ids), reports, 4 * units))
             for ids in asked
         ]
-        first, second = worlds(together(answers, [len(ids) * L1 // 2 for ids in asked]), units)
         halves = [attacked.charged(reports, (one,))[0] for one in (0, 1)]
-        return [Played(first=first, second=second, epsilon=sum(halves) / 2)]
+        return [compared(together(answers, [len(ids) * L1 // 2 for ids in asked]), units, sum(halves) / 2)]
 
 
 def _answer_and_die(
@@ -127,29 +124,14 @@ def crash(target: Target, scale: int) -> list[Played]:
             again = attacked.metrics(attacked.ask(attacked.parameters("1"), reports, 4 * units, job=job))
             answers += [] if np.array_equal(again, answers[0]) else [again]
             answers += until_refused(lambda _: _asked(attacked, reports, 4 * units))
-            first, second = worlds(together(answers), units)
-            return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+            return [compared(together(answers), units, attacked.charged(reports)[0])]
 
 
 GAMES = (
-    Game(
-        name="requerying until exhaustion",
-        exposes="charges that are forgotten, lost or too small",
-        play=exhaustion,
-        own=True,
-    ),
-    Game(name="retries", exposes="fresh noise for a job that was paid once", play=retries),
-    Game(
-        name="crash and restart", exposes="charges or answers that a killed process takes with it", play=crash, own=True
-    ),
-    Game(name="filtering IDs", exposes="IDs that are released and not charged", play=filtering_ids),
-    Game(
-        name="two callers", exposes="a budget for each caller in place of one for each report", play=callers, own=True
-    ),
-    Game(
-        name="shared IDs",
-        exposes="a budget for each report in place of one for what they share",
-        play=shared_ids,
-        own=True,
-    ),
+    Game("requerying until exhaustion", "charges that are forgotten, lost or too small", exhaustion, own=True),
+    Game("retries", "fresh noise for a job that was paid once", retries),
+    Game("crash and restart", "charges or answers that a killed process takes with it", crash, own=True),
+    Game("filtering IDs", "IDs that are released and not charged", filtering_ids),
+    Game("two callers", "a budget for each caller in place of one for each report", callers, own=True),
+    Game("shared IDs", "a budget for each report in place of one for what they share", shared_ids, own=True),
 )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from aggservice.audit.games.game import Game, Played
-from aggservice.audit.games.sums import pairs, worlds
+from aggservice.audit.games.sums import compared, pairs
 from aggservice.audit.target import L1, Target
 from aggservice.mechanisms import Bits, ManualClock
 from aggservice.wire import Contribution, PublicKeySet
@@ -118,8 +118,7 @@ def _summed(target: Target, units: int, name: str, act: Callable[[Bits], Sent]) 
                 made = [Contribution(bucket=2 * at, value=value, filtering_id=filtering_id)]
                 reports.append(attacked.report(made))
         metrics = attacked.metrics(attacked.ask(attacked.parameters("1", filtering_ids=(0, 1, 2)), reports, 4 * units))
-        first, second = worlds(pairs(metrics), units)
-        return Played(first=first, second=second, epsilon=attacked.charged(reports)[0], name=name)
+        return compared(pairs(metrics), units, attacked.charged(reports)[0], name=name)
 
 
 def attribution_caps(target: Target, scale: int) -> list[Played]:
@@ -208,36 +207,9 @@ def null_reports(target: Target, scale: int) -> list[Played]:
 
 
 GAMES = (
-    Game(
-        name="Attribution Reporting caps",
-        exposes="a source that contributes more than Λ₁",
-        play=attribution_caps,
-        parts=4,
-    ),
-    Game(
-        name="Private Aggregation caps",
-        exposes="a device that contributes more than Λ₁ within a window",
-        play=storage_caps,
-        parts=4,
-    ),
-    Game(
-        name="contributions beyond Λ₀",
-        exposes="more contributions than the threshold is for",
-        play=counts,
-        parts=2,
-        service=False,
-    ),
-    Game(
-        name="event-level response",
-        exposes="a wrong probability, states never faked",
-        play=responses,
-        parts=2,
-        service=False,
-    ),
-    Game(
-        name="null reports",
-        exposes="a report's existence or length that tells of a source",
-        play=null_reports,
-        service=False,
-    ),
+    Game("Attribution Reporting caps", "a source that contributes more than Λ₁", attribution_caps, parts=4),
+    Game("Private Aggregation caps", "a device that contributes more than Λ₁ within a window", storage_caps, parts=4),
+    Game("contributions beyond Λ₀", "more contributions than the threshold is for", counts, parts=2, service=False),
+    Game("event-level response", "a wrong probability, states never faked", responses, parts=2, service=False),
+    Game("null reports", "a report's existence or length that tells of a source", null_reports, service=False),
 )

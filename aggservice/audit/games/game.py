@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from aggservice.audit.bounds import Samples
 from aggservice.audit.target import Target
@@ -20,7 +20,7 @@ class Played:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Game:
     """A game. ``exposes`` says which faults would show; ``scale`` multiplies its trials.
 
@@ -31,6 +31,7 @@ class Game:
     name: str
     exposes: str
     play: Callable[[Target, int], Sequence[Played]]
+    _: KW_ONLY
     parts: int = 1
     service: bool = True
     own: bool = False

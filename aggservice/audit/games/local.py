@@ -105,24 +105,13 @@ def _among(attacked: Attacked, jobs: int) -> Played:
 
 
 GAMES = (
+    Game("local reports, once", "wrong probabilities of a randomizer", once, parts=len(_ONCE), service=False),
     Game(
-        name="local reports, once",
-        exposes="wrong probabilities of a randomizer",
-        play=once,
-        parts=len(_ONCE),
-        service=False,
-    ),
-    Game(
-        name="local reports over time",
-        exposes="a memo that is forgotten or keyed wrongly",
-        play=over_time,
+        "local reports over time",
+        "a memo that is forgotten or keyed wrongly",
+        over_time,
         parts=len(_OVER_TIME),
         service=False,
     ),
-    Game(
-        name="shuffle",
-        exposes="an order that tells who sent what, a price below ε₀ without evidence",
-        play=shuffle,
-        parts=2,
-    ),
+    Game("shuffle", "an order that tells who sent what, a price below ε₀ without evidence", shuffle, parts=2),
 )

@@ -7,6 +7,7 @@ trial. Keys of the second world are those without any contribution.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +27,16 @@ _LIFT = 4
 
 def worlds(features: dict[str, Metrics], units: int) -> tuple[Samples, Samples]:
     """Split columns over keys 0, 2, 4, …: the first ``units`` keys had a unit each (first world), the others none."""
-    return {name: column[:units] for name, column in features.items()}, {
-        name: column[units:] for name, column in features.items()
-    }
+    one, other = (
+        {name: column[part] for name, column in features.items()} for part in (slice(units), slice(units, None))
+    )
+    return one, other
+
+
+def compared(features: dict[str, Metrics], units: int, epsilon: float, **more: Any) -> Played:
+    """Return the game between the ``worlds`` of these columns."""
+    first, second = worlds(features, units)
+    return Played(first=first, second=second, epsilon=epsilon, **more)
 
 
 def pairs(metrics: Metrics, **more: Metrics) -> dict[str, Metrics]:
@@ -65,8 +73,7 @@ def declared(target: Target, scale: int) -> list[Played]:
         reports, job = attacked.units(units, every=2), attacked.new_job()
         sent = [*reports, *attacked.nulls(100)]
         metrics = attacked.metrics(attacked.ask(attacked.parameters("1"), sent, 4 * units, job=job))
-        first, second = worlds(pairs(metrics, **guesses(job, metrics, 1_000_000)), units)
-        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+        return [compared(pairs(metrics, **guesses(job, metrics, 1_000_000)), units, attacked.charged(reports)[0])]
 
 
 def repeated(target: Target, scale: int) -> list[Played]:
@@ -74,8 +81,7 @@ def repeated(target: Target, scale: int) -> list[Played]:
     with target.open() as attacked:
         reports = attacked.units(units, every=2)
         metrics = attacked.metrics(attacked.ask(attacked.parameters("1"), [*reports, *reports, *reports], 4 * units))
-        first, second = worlds(pairs(metrics), units)
-        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+        return [compared(pairs(metrics), units, attacked.charged(reports)[0])]
 
 
 def late(target: Target, scale: int) -> list[Played]:
@@ -85,8 +91,7 @@ def late(target: Target, scale: int) -> list[Played]:
         reports, others = attacked.units(units, every=2), attacked.nulls(100)
         before = attacked.metrics(attacked.ask(attacked.parameters("1"), others, 4 * units))
         after = attacked.metrics(attacked.ask(attacked.parameters("1"), [*others, *reports], 4 * units))
-        first, second = worlds(pairs(after, gain=(after - before)[::2]), units)
-        return [Played(first=first, second=second, epsilon=attacked.charged(reports)[0])]
+        return [compared(pairs(after, gain=(after - before)[::2]), units, attacked.charged(reports)[0])]
 
 
 def _shown(attacked: Attacked, reports: Sequence[AggregatableReport], keys: int, mask: int | None) -> Metrics:
@@ -112,15 +117,10 @@ def discovery(target: Target, scale: int, *, mask: int | None = None, share: int
         lonely = [attacked.report([Contribution(bucket=2 * units + at, value=L1)]) for at in range(alone)]
         shown = _shown(attacked, [*lifting, *reports, *lonely], 2 * units + 2 * alone, mask)
         epsilon, _, delta = attacked.charged(reports)
-        first, second = worlds({"metric": shown[: 2 * units]}, units)
-        rest = shown[2 * units :]
         return [
-            Played(first=first, second=second, epsilon=epsilon, delta=delta, name="lifted keys"),
-            Played(
-                first={"shown": rest[:alone]}, second={"shown": rest[alone:]}, epsilon=epsilon, delta=delta,
-                name="lone keys",
-            ),
-        ]  # fmt: skip
+            compared({"metric": shown[: 2 * units]}, units, epsilon, delta=delta, name="lifted keys"),
+            compared({"shown": shown[2 * units :]}, alone, epsilon, delta=delta, name="lone keys"),
+        ]
 
 
 def masked(target: Target, scale: int) -> list[Played]:
@@ -133,8 +133,7 @@ def masked(target: Target, scale: int) -> list[Played]:
         ]
         shown = _shown(attacked, reports, 2 * units, 1 << 40)
         epsilon, _, delta = attacked.charged(reports)
-    first, second = worlds({"shown": shown}, units)
-    return [*allowed, Played(first=first, second=second, epsilon=epsilon, delta=delta, name="outside the mask")]
+    return [*allowed, compared({"shown": shown}, units, epsilon, delta=delta, name="outside the mask")]
 
 
 def others(target: Target, scale: int) -> list[Played]:
@@ -162,33 +161,16 @@ def gaussian(target: Target, scale: int) -> list[Played]:
     with target.open(ZcdpFilter(rho_micro=10_000_000)) as attacked:
         reports = attacked.units(units, every=2)
         metrics = attacked.metrics(attacked.ask(attacked.parameters(rho="0.5"), reports, 4 * units))
-        first, second = worlds(pairs(metrics), units)
         epsilon = gaussian_epsilon(attacked.charged(reports)[1], delta)
-        return [Played(first=first, second=second, epsilon=epsilon, delta=delta)]
+        return [compared(pairs(metrics), units, epsilon, delta=delta)]
 
 
 GAMES = (
-    Game(
-        name="declared keys",
-        exposes="noise of a wrong scale, shared between keys or guessed from the job id",
-        play=declared,
-    ),
-    Game(
-        name="discovery",
-        exposes="wrong noise or threshold of discovered keys, δ not charged",
-        play=discovery,
-        parts=2,
-        own=True,
-    ),
-    Game(
-        name="discovery with mask",
-        exposes="the same under a mask, keys shown outside it",
-        play=masked,
-        parts=3,
-        own=True,
-    ),
-    Game(name="others total", exposes="a total with too little noise, or that nobody pays for", play=others),
-    Game(name="Gaussian noise", exposes="a variance below that of the ρ charged", play=gaussian, own=True),
-    Game(name="late reports", exposes="noise used twice, so that the difference of two jobs is exact", play=late),
-    Game(name="repeated report ids", exposes="reports that count as often as they are sent", play=repeated),
+    Game("declared keys", "noise of a wrong scale, shared between keys or guessed from the job id", declared),
+    Game("discovery", "wrong noise or threshold of discovered keys, δ not charged", discovery, parts=2, own=True),
+    Game("discovery with mask", "the same under a mask, keys shown outside it", masked, parts=3, own=True),
+    Game("others total", "a total with too little noise, or that nobody pays for", others),
+    Game("Gaussian noise", "a variance below that of the ρ charged", gaussian, own=True),
+    Game("late reports", "noise used twice, so that the difference of two jobs is exact", late),
+    Game("repeated report ids", "reports that count as often as they are sent", repeated),
 )

@@ -152,9 +152,9 @@ def attribution_limits(target: Target, scale: int) -> list[Played]:
 
 GAMES = (
     Game(
-        name="W3C Attribution limits",
-        exposes="a browser that releases more than its limits paid for, reports that are released twice",
-        play=attribution_limits,
+        "W3C Attribution limits",
+        "a browser that releases more than its limits paid for, reports that are released twice",
+        attribution_limits,
         parts=len(PLANS),
         own=True,
     ),

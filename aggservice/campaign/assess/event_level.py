@@ -41,6 +41,13 @@ class EventReports:
         return self.true.shape[0]
 
 
+def settings_of(campaign: Campaign) -> EventLevelSettings:
+    """Return the settings of a campaign whose sources send event-level reports."""
+    settings = campaign.client.event_level
+    assert settings is not None
+    return settings
+
+
 def spec_of(settings: EventLevelSettings) -> tuple[TrigSpec, ...]:
     """Return the trigger specification in milliseconds."""
     return tuple(
@@ -60,8 +67,7 @@ def space_of(settings: EventLevelSettings) -> StateSpace:
 
 def report_events(campaign: Campaign, events: Events, bits: Bits) -> EventReports:
     """Simulate the reports of every ad: Algorithm 4 gives the true ones; a random draw per ad decides what is sent."""
-    settings = campaign.client.event_level
-    assert settings is not None
+    settings = settings_of(campaign)
     space = space_of(settings)
     columns = [(kind, amount) for kind in settings.windows_days for amount in settings.buckets[kind]]
     place = {column: number for number, column in enumerate(columns)}
@@ -143,8 +149,7 @@ def _source(
 
 def correct(campaign: Campaign, reports: EventReports) -> tuple[list[Slice], list[MeasureErrors]]:
     """Return the true number of reports, the corrected estimate and its interval, per kind and amount."""
-    settings = campaign.client.event_level
-    assert settings is not None
+    settings = settings_of(campaign)
     corrector = Corrector(space_of(settings), epsilon=settings.epsilon)
     kinds = list(settings.windows_days)
     rows = []
@@ -200,9 +205,7 @@ def write_labels(campaign: Campaign, events: Events, reports: EventReports, path
     ``label`` is 1 if any report came. ``corrected`` removes the noise in expectation, so that its averages are
     unbiased.
     """
-    settings = campaign.client.event_level
-    assert settings is not None
-    label, corrected, _ = labels(settings, reports)
+    label, corrected, _ = labels(settings_of(campaign), reports)
     views = events.impressions
     fields = [field for field in campaign.keys.fields if field.name in views.codes]
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -248,8 +251,6 @@ def conversion_model(campaign: Campaign, events: Events, reports: EventReports) 
 
     It is a least-squares fit on one-hot features of the ad's fields and of the click.
     """
-    settings = campaign.client.event_level
-    assert settings is not None
     views = events.impressions
     if not len(reports):
         return ConversionModel(ads=0, features=0)
@@ -258,8 +259,8 @@ def conversion_model(campaign: Campaign, events: Events, reports: EventReports) 
         if field.name in views.codes and len(field.values) > 1:
             parts.append(np.eye(len(field.values))[views.codes[field.name]][:, 1:])
     features = np.hstack(parts)
-    predicted = [features @ np.linalg.lstsq(features, target, rcond=None)[0] for target in labels(settings, reports)]
-    noisy, corrected, true = predicted
+    targets = labels(settings_of(campaign), reports)
+    noisy, corrected, true = (features @ np.linalg.lstsq(features, one, rcond=None)[0] for one in targets)
     return ConversionModel(
         ads=len(reports),
         features=features.shape[1],

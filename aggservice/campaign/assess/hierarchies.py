@@ -61,7 +61,6 @@ class HierarchyErrors:
     levels: tuple[LevelErrors, ...]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return asdict(self)
 
 

@@ -6,7 +6,7 @@ True and noisy values meet only here, in a simulation that knows the truth.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -75,20 +75,15 @@ class Waterfall:
 
     def __add__(self, other: Waterfall) -> Waterfall:
         """Add the waterfalls of two jobs of one query."""
+        totals = ("happened", "happened_amount", "clipped", "counted_amount", "noise", "estimate")
         return Waterfall(
             measure=self.measure,
-            happened=self.happened + other.happened,
-            happened_amount=self.happened_amount + other.happened_amount,
             conversions={fate: count + other.conversions[fate] for fate, count in self.conversions.items()},
             amounts={fate: amount + other.amounts[fate] for fate, amount in self.amounts.items()},
-            clipped=self.clipped + other.clipped,
-            counted_amount=self.counted_amount + other.counted_amount,
-            noise=self.noise + other.noise,
-            estimate=self.estimate + other.estimate,
+            **{name: getattr(self, name) + getattr(other, name) for name in totals},
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             "measure": self.measure,
             "happened": {"conversions": self.happened, "amount": self.happened_amount},
@@ -179,20 +174,19 @@ class Assessment:
 
     job: str
     query: str
-    batches: tuple[int, ...]
+    batches: tuple[int, ...] = ()
     paid: bool
-    refusal: str
+    refusal: str = ""
     statement: str
-    remaining: Mapping[str, str]
-    error_counts: Mapping[str, int]
+    remaining: Mapping[str, str] = field(default_factory=dict)
+    error_counts: Mapping[str, int] = field(default_factory=dict)
     slices: tuple[Slice, ...]
     slice_count: int
     figures: tuple[MeasureErrors, ...]
-    waterfalls: tuple[Waterfall, ...]
-    discovery: DiscoveryScore | None
+    waterfalls: tuple[Waterfall, ...] = ()
+    discovery: DiscoveryScore | None = None
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         return {
             **asdict(self),
             "figures": [one.to_plain() for one in self.figures],

@@ -290,14 +290,8 @@ def big_bird_6() -> list[FigurePoint]:
             for value in values:
                 points.append(FigurePoint(panel=label, line=attack, x=float(value), fields={**base, field: value}))
         for label, fields in BASELINES.items():
-            points.append(
-                FigurePoint(
-                    panel="sites per action",
-                    line=f"{label}, {attack}",
-                    x=None,
-                    fields={**fields, **{"attack.kind": attack}},
-                )
-            )
+            line, all_fields = f"{label}, {attack}", {**fields, "attack.kind": attack}
+            points.append(FigurePoint(panel="sites per action", line=line, x=None, fields=all_fields))
     return points
 
 
@@ -325,13 +319,8 @@ def attack_rows(
     """Run the points of a figure, several at a time."""
     jobs = [(scenario, point) for point in points]
     rows: list[Row] = []
-    if workers <= 1:
-        for job in jobs:
-            rows.append(_run_point(job))
-            progress("runs", len(rows), len(jobs))
-        return rows
-    with ProcessPoolExecutor(max_workers=workers) as pool:
-        for row in pool.map(_run_point, jobs):
+    with ProcessPoolExecutor(max_workers=max(1, workers)) as pool:  # starts no process until it gets work
+        for row in pool.map(_run_point, jobs) if workers > 1 else map(_run_point, jobs):
             rows.append(row)
             progress("runs", len(rows), len(jobs))
     return rows

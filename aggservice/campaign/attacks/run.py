@@ -271,7 +271,6 @@ class AttackResult:
         return count / self.attributable if self.attributable else 0.0
 
     def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
         shares = {name: self.refused_share(name) for name in self.rules}
         return {
             **asdict(self),

@@ -94,7 +94,7 @@ def lower_bound(
                 )
                 into += variance * float((weight * terms).sum()) * (grids[place] / campaign.client.l1) ** 2
                 slices += true.size
-    curves = [_least_by_part(*parts, _together(campaign)) for parts in zip(bias, noise, fixed, strict=True)]
+    curves = [_least_by_part(*parts, campaign.client.shares_l1) for parts in zip(bias, noise, fixed, strict=True)]
     return math.sqrt(_divided(curves) / slices) if slices else 0.0
 
 
@@ -113,7 +113,7 @@ def _least_missed(
     campaign: Campaign, chains: Sequence[RunChain], truths: Sequence[Truth], grids: Sequence[Ints], target: ErrorTarget
 ) -> float:
     """Return a share of slices that miss which no choice can beat: each query has all of ε."""
-    shared = len(grids) > 1 and _together(campaign)
+    shared = len(grids) > 1 and campaign.client.shares_l1
     parts = np.arange(1, _PARTS_OF_SHARES + 1) / _PARTS_OF_SHARES if shared else np.ones(1)
     within = [np.zeros((grid.size, parts.size)) for grid in grids]
     slices = np.zeros(len(grids))
@@ -171,11 +171,6 @@ def most_within(most: Floats, off: Floats, limit: Floats, keys: Ints, rate: floa
     scale = most.copy()
     scale[alone] = np.minimum(most[alone], np.log(high / low) / (2 * rate * limit[alone]))
     return scale, np.where(beyond & ~alone, limit, off)
-
-
-def _together(campaign: Campaign) -> bool:
-    """Whether all measures of a conversion go into one report, so that they share Λ₁."""
-    return campaign.client.shares_l1
 
 
 def _least_by_part(bias: Floats, noise: Mapping[str, Floats], fixed: Floats, together: bool) -> Floats:

@@ -218,13 +218,7 @@ def metrics_of(
     """Return the metrics of a campaign of aggregatable reports."""
     collected, reports = truth.collected, truth.reports
     return RunMetrics(
-        campaign=campaign.name,
-        description=campaign.description,
-        private=private,
-        seed=seed,
-        client=ClientMetrics(**campaign.client.identity()),
-        start_ms=campaign.population.start_ms,
-        events=_event_counts(campaign, truth.events),
+        **_facts(campaign, seed, private, truth.events),
         reports=CollectedCounts(
             made=len(reports),
             null=int(reports.null.sum()),
@@ -258,13 +252,7 @@ def event_metrics(
     """Return the metrics of an event-level campaign."""
     sent = int(reports.sent.sum())
     return RunMetrics(
-        campaign=campaign.name,
-        description=campaign.description,
-        private=private,
-        seed=seed,
-        client=ClientMetrics(**campaign.client.identity()),
-        start_ms=campaign.population.start_ms,
-        events=_event_counts(campaign, events),
+        **_facts(campaign, seed, private, events),
         reports=CollectedCounts(
             made=sent,
             in_batches=sent,
@@ -307,13 +295,22 @@ def _event_query(campaign: Campaign, found: Assessment) -> QueryMetrics:
     )
 
 
-def _event_counts(campaign: Campaign, events: Events) -> EventCounts:
-    return EventCounts(
-        people=campaign.population.size,
-        devices=events.devices,
-        impressions=len(events.impressions),
-        conversions=len(events.conversions),
-    )
+def _facts(campaign: Campaign, seed: str | None, private: bool, events: Events) -> dict[str, Any]:
+    """Return the fields of ``RunMetrics`` that every kind of report has."""
+    return {
+        "campaign": campaign.name,
+        "description": campaign.description,
+        "private": private,
+        "seed": seed,
+        "client": ClientMetrics(**campaign.client.identity()),
+        "start_ms": campaign.population.start_ms,
+        "events": EventCounts(
+            people=campaign.population.size,
+            devices=events.devices,
+            impressions=len(events.impressions),
+            conversions=len(events.conversions),
+        ),
+    }
 
 
 def _query(campaign: Campaign, query: Query, found: Sequence[Assessment]) -> QueryMetrics:

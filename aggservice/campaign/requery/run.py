@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -81,7 +82,6 @@ class RequeryResult:
         return not self.problems and all(step.ok for step in self.steps)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return the result as plain values."""
         transcript = transcript_to_plain(self.rounds, self.comparisons, bounds=self.bounds, limit=self.limit)
         steps = [
             {"step": one.number, "line": one.line, "did": one.did, "problems": list(one.problems)} for one in self.steps
@@ -394,28 +394,18 @@ class _Run:
     def _at_once(self, step: AtOnceStep) -> tuple[str, list[str]]:
         """Start every query at the same moment, each in its own thread."""
         barrier = threading.Barrier(len(step.queries))
-        replies: dict[str, _Reply] = {}
-        failures: list[BaseException] = []
 
-        def ask(query: QueryStep) -> None:
-            try:
-                barrier.wait()
-                replies[query.name] = self._first(query)
-            except BaseException as problem:  # raised again in the waiting thread
-                failures.append(problem)
+        def ask(query: QueryStep) -> _Reply:
+            barrier.wait()
+            return self._first(query)
 
-        threads = [threading.Thread(target=ask, args=(query,)) for query in step.queries]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
-        released = sum(reply.summary is not None for reply in replies.values())
-        problems = [f"{query.name}: {one}" for query in step.queries for one in _unexpected(query, replies[query.name])]
+        with ThreadPoolExecutor(len(step.queries)) as pool:
+            replies = list(zip(step.queries, pool.map(ask, step.queries), strict=True))
+        released = sum(reply.summary is not None for _, reply in replies)
+        problems = [f"{query.name}: {one}" for query, reply in replies for one in _unexpected(query, reply)]
         if step.released is not None and released != step.released:
             problems.append(f"expected {step.released} of the queries to be released, {released} were")
-        described = "; ".join(self._describe(query, replies[query.name]) for query in step.queries)
+        described = "; ".join(self._describe(query, reply) for query, reply in replies)
         return f"at once: {described}", problems
 
     def _crash(self, step: CrashStep) -> tuple[str, list[str]]:
@@ -425,42 +415,32 @@ class _Run:
             return "killed the service and started it again", []
         query = step.during
         killed = threading.Event()
-        replies: list[_Reply] = []
-        failures: list[BaseException] = []
 
         def kill() -> None:
             if not killed.is_set():
                 self.server.kill()
                 killed.set()
 
-        def ask() -> None:
-            try:
-                on_progress = (lambda reports, stage: kill()) if step.when == "working" else None
-                replies.append(self._first(query, on_progress, kill if step.when == "sending" else None))
-            except BaseException as problem:  # raised again in the waiting thread
-                failures.append(problem)
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        while asking.is_alive() and not killed.wait(0.05):
-            continue
-        when = "after it had answered"
-        if killed.is_set():
-            when = "with half of the reports sent" if step.when == "sending" else "while it worked"
-        kill()
-        self.server.start()
-        asking.join()
-        if failures:
-            raise failures[0]
-        problems = _unexpected(query, replies[0])
-        if replies[0].summary is not None:
+        on_progress = (lambda reports, stage: kill()) if step.when == "working" else None
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(self._first, query, on_progress, kill if step.when == "sending" else None)
+            while not asking.done() and not killed.wait(0.05):
+                continue
+            when = "after it had answered"
+            if killed.is_set():
+                when = "with half of the reports sent" if step.when == "sending" else "while it worked"
+            kill()
+            self.server.start()
+        reply = asking.result()
+        problems = _unexpected(query, reply)
+        if reply.summary is not None:
             again = self._ask(query, self._asked[query.name])
             if again.outcome != REPEATED:
                 problems.append(f"asked once more after the crash, the service gave another answer: {again.outcome}")
         paid = sum(1 for one in self.clients[AUDITOR].entries(caller=query.by) if one.job_request_id == query.name)
         if paid > 1:
             problems.append(f"the ledger charged {query.name!r} {paid} times")
-        return f"killed the service {when}, and started it again: {self._describe(query, replies[0])}", problems
+        return f"killed the service {when}, and started it again: {self._describe(query, reply)}", problems
 
     def judge(self) -> tuple[list[LossComparison], list[str]]:
         """Compare losses with charges and verify the ledger."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.client import Client, ClientError, JobParameters, Statement
 from aggservice.client.values import SummaryHeader
 from aggservice.mechanisms import ManualClock
-from aggservice.wire import BucketRows, read_reports, read_summary, write_buckets
+from aggservice.wire import BucketRows, ReportBatch, read_reports, read_summary, write_buckets
 from aggservice.wire.avro.shards import find_shards, shard_name
 from budget import LaplaceDiscovery, LaplaceNoise
 
@@ -173,17 +173,22 @@ def parameters_of(campaign: Campaign, query: Query) -> JobParameters:
     )
 
 
+@dataclass(eq=False)
 class Jobs(ABC):
-    """Runs the jobs of a campaign at their times; ``clock`` is None if the run does not control the time."""
+    """Runs the jobs of a campaign at their times; ``clock`` is None if the run does not control the time.
 
-    def __init__(self, campaign: Campaign, clock: ManualClock | None) -> None:
-        self._campaign = campaign
-        self._clock = clock
+    ``prefix`` starts the id of every job.
+    """
+
+    campaign: Campaign
+    _: KW_ONLY
+    clock: ManualClock | None
+    prefix: str = ""
 
     def run(self, job: QueryJob) -> QueryAnswer:
         """Run one job at its time. An exhausted budget is a result; every other failure raises ``RunError``."""
-        if self._clock is not None and job.time_ms > self._clock.now_ms():
-            self._clock.advance_to(job.time_ms)
+        if self.clock is not None and job.time_ms > self.clock.now_ms():
+            self.clock.advance_to(job.time_ms)
         none = np.empty(0, dtype=np.uint64)
         reply: SummaryHeader | ClientError
         try:
@@ -199,60 +204,59 @@ class Jobs(ABC):
         """Return the summary of a job; every failure is a ``ClientError``."""
 
 
+@dataclass(eq=False)
 class JobSubmitter(Jobs):
     """Runs jobs at a service: over the files in ``out`` if the service can read them, otherwise by streaming."""
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        client: Client,
-        out: Path,
-        *,
-        clock: ManualClock | None,
-        files: bool,
-        prefix: str = "",
-    ) -> None:
-        super().__init__(campaign, clock)
-        self._client = client
-        self._out = out
-        self._files = files
-        self._prefix = prefix
+    client: Client
+    out: Path
+    _: KW_ONLY
+    files: bool
 
     def _ask(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
-        return self._over_files(job) if self._files else self._streamed(job)
+        return self._over_files(job) if self.files else self._streamed(job)
 
     def _over_files(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         query = job.query
-        every = job.batches == tuple(range(self._campaign.batches))
+        every = job.batches == tuple(range(self.campaign.batches))
         prefixes = ["batches/"] if every else [f"batches/{number:03d}/" for number in job.batches]
-        self._client.create_job(
-            self._prefix + job.name,
-            parameters_of(self._campaign, query),
+        self.client.create_job(
+            self.prefix + job.name,
+            parameters_of(self.campaign, query),
             input_data_blob_prefix=prefixes,
             output_data_blob_prefix=f"summaries/{job.name}/summary.avro",
             output_domain_blob_prefix="" if query.discovery else f"domains/{query.label}.avro",
         )
-        summary = self._client.watch_job(self._prefix + job.name).summary
+        summary = self.client.watch_job(self.prefix + job.name).summary
         assert summary is not None  # watch_job raises when a job ends without one
-        return summary, read_rows(summary_path(self._out, job))
+        return summary, read_rows(summary_path(self.out, job))
 
     def _streamed(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
-        folder = self._out / "batches"
-        shards = [path for number in job.batches for path in find_shards(folder, f"{number:03d}/")]
-        batches = [batch for path in shards for batch in read_reports(path)]
-        domain = () if job.query.discovery else self._campaign.keys.domain(job.query.rows)
-        parameters = parameters_of(self._campaign, job.query)
-        summary = self._client.aggregate(self._prefix + job.name, parameters, batches, domain=domain)
-        path = summary_path(self._out, job)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = BucketRows.summary(summary.high, summary.low, summary.metrics)
-        write_buckets(path.with_name(shard_name(path.name, 1, 1)), rows)
-        return summary, (summary.high, summary.low, summary.metrics)
+        batches = read_batches(self.out, (f"{number:03d}/" for number in job.batches))
+        domain = () if job.query.discovery else self.campaign.keys.domain(job.query.rows)
+        parameters = parameters_of(self.campaign, job.query)
+        summary = self.client.aggregate(self.prefix + job.name, parameters, batches, domain=domain)
+        rows = summary.high, summary.low, summary.metrics
+        write_rows(self.out, job, rows)
+        return summary, rows
 
 
 def summary_path(out: Path, job: QueryJob) -> Path:
     """Return the prefix of the summary files of a job."""
     return out / "summaries" / job.name / "summary.avro"
+
+
+def read_batches(out: Path, prefixes: Iterable[str]) -> list[ReportBatch]:
+    """Return the sealed reports of a run in the files below ``batches`` with these prefixes."""
+    shards = [path for prefix in prefixes for path in find_shards(out / "batches", prefix)]
+    return [batch for path in shards for batch in read_reports(path)]
+
+
+def write_rows(out: Path, job: QueryJob, rows: Columns) -> None:
+    """Write the rows of a job as the one file of its summary."""
+    path = summary_path(out, job)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_buckets(path.with_name(shard_name(path.name, 1, 1)), BucketRows.summary(*rows))
 
 
 def read_rows(prefix: Path) -> Columns:

@@ -7,7 +7,7 @@ returns them by key.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,16 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.columns import ReportColumns
-from aggservice.campaign.service.jobs import REFUSED, Columns, Jobs, QueryAnswer, QueryJob, summary_path
+from aggservice.campaign.service.jobs import REFUSED, Columns, Jobs, QueryAnswer, QueryJob, read_batches, write_rows
 from aggservice.campaign.service.sealing import SealingSettings, SealingTask, sealing_settings, sealing_tasks
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
 from aggservice.campaign.settings.tasks import TaskLayout
 from aggservice.client import AttributionTask, Client, ClientError, JobParameters, Statement, Summary
 from aggservice.client.values import SummaryHeader
-from aggservice.mechanisms import Bits, ManualClock
-from aggservice.wire import BucketRows, read_reports, write_buckets
-from aggservice.wire.avro.shards import find_shards, shard_name
+from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]
 
@@ -77,6 +75,7 @@ def task_sealings(
     return list(zip(pieces, settings, strict=True)), TaskCounts(by_batch=counts)
 
 
+@dataclass(eq=False)
 class TaskJobs(Jobs):
     """Streams the reports of every task to a service, and puts the rows of all tasks together.
 
@@ -84,24 +83,14 @@ class TaskJobs(Jobs):
     which the service would refuse.
     """
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        client: Client,
-        out: Path,
-        layout: TaskLayout,
-        counts: TaskCounts,
-        *,
-        clock: ManualClock | None,
-        least: int,
-        prefix: str = "",
-    ) -> None:
-        super().__init__(campaign, clock)
-        self._client, self._out, self._counts = client, out, counts
-        self._least, self._prefix = least, prefix
-        self._layout = layout
-        self._statements: tuple[Statement, ...] = ()
-        self._draws: Ints | None = None
+    client: Client
+    out: Path
+    layout: TaskLayout
+    counts: TaskCounts
+    _: KW_ONLY
+    least: int
+    _statements: tuple[Statement, ...] = ()
+    _draws: Ints | None = None
 
     def run(self, job: QueryJob) -> QueryAnswer:
         """Run one job at its time; a job whose reports were all used before is refused."""
@@ -122,29 +111,27 @@ class TaskJobs(Jobs):
             raise refusal
         if not summaries:
             raise ClientError(
-                f"job {job.name} has no task with {self._least} reports: make batches longer", return_code="INVALID_JOB"
+                f"job {job.name} has no task with {self.least} reports: make batches longer", return_code="INVALID_JOB"
             )
         self._statements = tuple(self._by_measure(summaries))
         rows, self._draws = self._rows(job, summaries)
-        path = summary_path(self._out, job)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_buckets(path.with_name(shard_name(path.name, 1, 1)), BucketRows.summary(*rows))
+        write_rows(self.out, job, rows)
         first = summaries[0][1]
         text = " ".join(dict.fromkeys(one.text for one in self._statements))
         return replace(first, statement=replace(first.statement, text=text)), rows
 
     def _askable(self, batches: tuple[int, ...]) -> Iterator[int]:
-        counts, layout = self._counts.within(batches), self._layout
+        counts, layout = self.counts.within(batches), self.layout
         for task in sorted(counts):
             measure, _ = layout.parts(task)
             kin = (measure * layout.destinations + np.arange(layout.destinations)) * layout.kinds + task % layout.kinds
-            if all(counts.get(one, self._least) >= self._least for one in kin.tolist()):
+            if all(counts.get(one, self.least) >= self.least for one in kin.tolist()):
                 yield task
 
     def _summary(self, job: QueryJob, task: int) -> Summary:
-        campaign = self._campaign
-        measure, destination = self._layout.parts(task)
-        layout, asked = self._layout, job.query.epsilon
+        campaign = self.campaign
+        measure, destination = self.layout.parts(task)
+        layout, asked = self.layout, job.query.epsilon
         parameters = JobParameters(
             attribution_report_to=campaign.reporting_origin,
             epsilon=layout.epsilon if Fraction(asked) >= Fraction(layout.epsilon) else asked,
@@ -154,15 +141,13 @@ class TaskJobs(Jobs):
                 max_value=layout.max_values[measure],
             ),
         )
-        folder = self._out / "batches"
-        shards = [path for number in job.batches for path in find_shards(folder, f"{number:03d}/{task:06d}/")]
-        batches = [batch for path in shards for batch in read_reports(path)]
-        return self._client.aggregate(f"{self._prefix}{job.name}-{task:06d}", parameters, batches)
+        batches = read_batches(self.out, (f"{number:03d}/{task:06d}/" for number in job.batches))
+        return self.client.aggregate(f"{self.prefix}{job.name}-{task:06d}", parameters, batches)
 
     def _by_measure(self, summaries: list[tuple[int, Summary]]) -> Iterator[Statement]:
         """Yield the statement of each measure; a measure without any task gets the first."""
-        for place in range(self._layout.measures):
-            own = [one.statement for task, one in summaries if self._layout.parts(task)[0] == place]
+        for place in range(self.layout.measures):
+            own = [one.statement for task, one in summaries if self.layout.parts(task)[0] == place]
             yield own[0] if own else summaries[0][1].statement
 
     def _rows(self, job: QueryJob, summaries: list[tuple[int, Summary]]) -> tuple[Columns, Ints]:
@@ -170,9 +155,9 @@ class TaskJobs(Jobs):
         tasks = np.concatenate([np.full(one.low.size, task) for task, one in summaries])
         index = np.concatenate([one.low for _, one in summaries]).astype(np.int64)
         metric = np.concatenate([one.metrics for _, one in summaries])
-        inside = index < self._layout.size
-        high, low = self._layout.key(tasks[inside], index[inside])
-        asked_high, asked_low = self._campaign.keys.domain(job.query.rows)
+        inside = index < self.layout.size
+        high, low = self.layout.key(tasks[inside], index[inside])
+        asked_high, asked_low = self.campaign.keys.domain(job.query.rows)
         domain = KeyTable(asked_high, asked_low)
         place = domain.find(high, low)
         asked = place >= 0

@@ -8,7 +8,7 @@ unit per class are those over all units.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +199,7 @@ def _sortable(units: Units) -> NDArray[np.bytes_]:
     return np.ascontiguousarray(units).view(f"S{UNIT_BYTES}").reshape(-1)
 
 
+@dataclass(eq=False)
 class UnsealedJobs(Jobs):
     """Runs jobs over tallies at an engine in this process.
 
@@ -206,49 +207,37 @@ class UnsealedJobs(Jobs):
     one unit pays for all units of its class.
     """
 
-    def __init__(
-        self,
-        campaign: Campaign,
-        engine: LocalEngine,
-        *,
-        clock: ManualClock | None,
-        tally: Callable[[QueryJob], Tally],
-        out: Path | None = None,
-        payers: Payers | None = None,
-        prefix: str = "",
-    ) -> None:
-        super().__init__(campaign, clock)
-        self._engine = engine
-        self._tally = tally
-        self._out = out
-        self._payers = payers
-        self._prefix = prefix
+    engine: LocalEngine
+    _: KW_ONLY
+    tally: Callable[[QueryJob], Tally]
+    out: Path | None = None
+    payers: Payers | None = None
 
     def _ask(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         try:
             return self._released(job)
         except KNOWN_ERRORS as problem:
             told: Exception = problem
-            if self._payers is not None and isinstance(problem, UnpaidError):
-                told = self._payers.unpaid(job, problem)
+            if self.payers is not None and isinstance(problem, UnpaidError):
+                told = self.payers.unpaid(job, problem)
             # The error that a client of the service would get.
             raise error_from_detail(message_of(told), detail_of(told, job.name)) from problem
 
     def _released(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
         query = job.query
         request = JobRequest(
-            job_request_id=self._prefix + job.name,
-            attribution_report_to=self._campaign.reporting_origin,
+            job_request_id=self.prefix + job.name,
+            attribution_report_to=self.campaign.reporting_origin,
             mechanism=query.noise,
             discovery=parse_discovery(delta=query.delta, rule=query.rule.name) if query.discovery else None,
             others=None if query.others_epsilon == "0" else parse_laplace(query.others_epsilon),
         )
-        path = None if self._out is None else summary_path(self._out, job)
-        session = _session(self._engine, request, None if path is None else AvroShards(prefix=path))
-        tally = self._tally(job)
-        session.resume(tally if self._payers is None else self._payers.reduced(job, tally))
+        path = None if self.out is None else summary_path(self.out, job)
+        session = _session(self.engine, request, None if path is None else AvroShards(prefix=path))
+        tally = self.tally(job)
+        session.resume(tally if self.payers is None else self.payers.reduced(job, tally))
         outcome = session.finish()
-        header = summary_header(outcome_header(outcome, self._engine.ledger.filter))
+        header = summary_header(outcome_header(outcome, self.engine.ledger.filter))
         if path is not None:
             return header, read_rows(path)
         assert outcome.rows is not None

@@ -17,16 +17,16 @@ from aggservice.campaign.attacks.figures import FIGURES, make_figure
 from aggservice.campaign.attacks.run import AttackResult, run_attack
 from aggservice.campaign.attacks.settings import load_attack, with_fields
 from aggservice.campaign.sweep.grid import grid_of, parse_field
-from aggservice.commands.console import Json, progress_bar, refuse, require_plots
+from aggservice.commands.console import Json, option, progress_bar, refuse, require_plots
 
 
 def attack(
     file: Annotated[Path, typer.Argument(help="An attack file; docs/w3c_designs.md lists every field.")],
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="A field and its values, such as client.impression_quota=0.5,1,2; repeat it for a grid."),
+        option("A field and its values, such as client.impression_quota=0.5,1,2; repeat it for a grid."),
     ] = None,
-    seed: Annotated[str, typer.Option(help="The seed of the population; default: the file's.")] = "",
+    seed: Annotated[str, option("The seed of the population; default: the file's.")] = "",
     as_json: Json = False,
 ) -> None:
     """Attack on-device budgets; show what other sites have left.
@@ -75,11 +75,11 @@ def _table(name: str, points: list[dict[str, Any]], results: list[AttackResult])
 
 def figure(
     name: Annotated[str | None, typer.Argument(help="The figure; default: list them.")] = None,
-    file: Annotated[Path, typer.Option(help="The attack file whose population is used.")] = Path(
+    file: Annotated[Path, option("The attack file whose population is used.")] = Path(
         "examples/w3c/attacks/sybils-at-random.toml"
     ),
-    out: Annotated[Path, typer.Option("--out", help="The folder for data and plot.")] = Path("figures"),
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes that share the runs.")] = 1,
+    out: Annotated[Path, option("The folder for data and plot.")] = Path("figures"),
+    workers: Annotated[int, option("Processes that share the runs.", min=1)] = 1,
     as_json: Json = False,
 ) -> None:
     """Make a figure about on-device budgets, as data and as a plot.

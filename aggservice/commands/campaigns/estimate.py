@@ -14,20 +14,18 @@ from aggservice.campaign.estimates.ratios import Interval, NoisySum, people_need
 from aggservice.campaign.estimates.ratios import lift as lift_of
 from aggservice.campaign.estimates.ratios import quantile as quantile_of
 from aggservice.campaign.estimates.ratios import ratio as ratio_of
-from aggservice.commands.console import Json, print_json, refuse
+from aggservice.commands.console import Json, option, print_json, refuse, show
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire import read_summary
 
 estimate = typer.Typer(help="Compute means, ratios, lift and quantiles from summaries.", no_args_is_help=True)
 
 SummaryFile = Annotated[Path, typer.Argument(help="A summary file (Avro), as the service writes it.")]
-Epsilon = Annotated[str, typer.Option(help="ε of the job, as decimal text.")]
-L1 = Annotated[int, typer.Option(help="Λ₁, what one privacy unit can contribute.")]
-Level = Annotated[
-    float, typer.Option(help="Confidence: the share of intervals that hold the truth.", min=0.5, max=0.9999)
-]
-Scale = Annotated[float, typer.Option(help="What one counted unit contributes (the scale of a measure).")]
-Buckets = Annotated[str, typer.Option(help="Buckets to add up, decimal or 0x…, separated by commas.")]
+Epsilon = Annotated[str, option("ε of the job, as decimal text.")]
+L1 = Annotated[int, option("Λ₁, what one privacy unit can contribute.")]
+Level = Annotated[float, option("Confidence: the share of intervals that hold the truth.", min=0.5, max=0.9999)]
+Scale = Annotated[float, option("What one counted unit contributes (the scale of a measure).")]
+Buckets = Annotated[str, option("Buckets to add up, decimal or 0x…, separated by commas.")]
 
 
 @estimate.command()
@@ -56,8 +54,8 @@ def lift(
     summary: SummaryFile,
     treated: Buckets,
     control: Buckets,
-    treated_people: Annotated[int, typer.Option(help="People in the treated group.", min=1)],
-    control_people: Annotated[int, typer.Option(help="People in the control group.", min=1)],
+    treated_people: Annotated[int, option("People in the treated group.", min=1)],
+    control_people: Annotated[int, option("People in the control group.", min=1)],
     scale: Scale = 1.0,
     epsilon: Epsilon = "10",
     l1: L1 = 65_536,
@@ -82,8 +80,8 @@ def lift(
 @estimate.command()
 def quantile(
     summary: SummaryFile,
-    buckets: Annotated[str, typer.Option(help="The buckets of the histogram in order of value, separated by commas.")],
-    p: Annotated[float, typer.Option("--p", help="Which quantile: 0.5 is the median.")] = 0.5,
+    buckets: Annotated[str, option("The buckets of the histogram in order of value, separated by commas.")],
+    p: Annotated[float, option("Which quantile: 0.5 is the median.")] = 0.5,
     scale: Scale = 1.0,
     epsilon: Epsilon = "10",
     l1: L1 = 65_536,
@@ -102,23 +100,20 @@ def quantile(
 
 @estimate.command()
 def people(
-    rate: Annotated[float, typer.Option(help="Conversions per person without the treatment.")],
-    lift: Annotated[float, typer.Option(help="The lift to be found: 0.1 is 10 % more.")],
+    rate: Annotated[float, option("Conversions per person without the treatment.")],
+    lift: Annotated[float, option("The lift to be found: 0.1 is 10 % more.")],
     scale: Scale = 1.0,
     epsilon: Epsilon = "10",
     l1: L1 = 65_536,
     level: Level = 0.95,
-    power: Annotated[float, typer.Option(help="How often a lift of this size should be found.")] = 0.8,
+    power: Annotated[float, option("How often a lift of this size should be found.")] = 0.8,
     as_json: Json = False,
 ) -> None:
     """Say how many people each of two groups needs."""
     _check_scale(scale)
     variance = float(DiscreteLaplace(epsilon=epsilon, sensitivity=l1).variance()) / scale**2
     found = people_needed(rate=rate, lift=lift, noise_variance=variance, level=level, power=power)
-    if as_json:
-        print_json({"people_per_group": found})
-    else:
-        typer.echo(f"{found:,} people in each group")
+    show({"people_per_group": found}, [f"{found:,} people in each group"], as_json=as_json)
 
 
 class _Rows:

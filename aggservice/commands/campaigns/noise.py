@@ -5,9 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Annotated
 
-import typer
-
-from aggservice.commands.console import Json, print_json, refuse
+from aggservice.commands.console import Json, option, refuse, show
 from aggservice.mechanisms import DiscreteLaplace, discovery_threshold
 from aggservice.mechanisms.laplace import micro_of
 
@@ -15,12 +13,12 @@ _LEVEL = Fraction(95, 100)
 
 
 def noise(
-    epsilon: Annotated[str, typer.Option(help="ε of the job, as decimal text.")] = "10",
-    scale: Annotated[float, typer.Option(help="What one counted unit contributes (the scale of a measure).")] = 1.0,
-    l1: Annotated[int, typer.Option(help="Λ₁, what one privacy unit can contribute.")] = 65_536,
-    error: Annotated[float, typer.Option(help="The relative error you want.", min=1e-6, max=1.0)] = 0.05,
-    delta: Annotated[str, typer.Option(help="δ of key discovery; 0: keys are declared.")] = "0",
-    keys: Annotated[int, typer.Option(help="How many keys one slice adds up.", min=1)] = 1,
+    epsilon: Annotated[str, option("ε of the job, as decimal text.")] = "10",
+    scale: Annotated[float, option("What one counted unit contributes (the scale of a measure).")] = 1.0,
+    l1: Annotated[int, option("Λ₁, what one privacy unit can contribute.")] = 65_536,
+    error: Annotated[float, option("The relative error you want.", min=1e-6, max=1.0)] = 0.05,
+    delta: Annotated[str, option("δ of key discovery; 0: keys are declared.")] = "0",
+    keys: Annotated[int, option("How many keys one slice adds up.", min=1)] = 1,
     as_json: Json = False,
 ) -> None:
     """Say how much noise an ε adds and how large slices must be.
@@ -41,17 +39,16 @@ def noise(
         "error": error,
         "units_needed": deviation / scale / error,
     }
+    lines = [
+        f"noise on a slice of {keys} key(s), ε = {epsilon}, Λ₁ = {l1:,}:",
+        f"  standard deviation  {deviation:,.1f} contributions = {deviation / scale:,.2f} counted units",
+        f"  95 of 100 keys      within ±{law.half_width(_LEVEL) / scale:,.2f} counted units",
+        f"  an error of {error:.1%}    needs a slice of about {deviation / scale / error:,.0f} counted units",
+    ]
     if Fraction(delta):
         atto = Fraction(delta) * 10**18
         threshold = discovery_threshold(epsilon_micro=micro_of(epsilon), delta_atto=int(atto), l1=l1, l0=l1)
         plain["threshold_in_units"] = threshold / scale
-    if as_json:
-        print_json(plain)
-        return
-    typer.echo(f"noise on a slice of {keys} key(s), ε = {epsilon}, Λ₁ = {l1:,}:")
-    typer.echo(f"  standard deviation  {deviation:,.1f} contributions = {deviation / scale:,.2f} counted units")
-    typer.echo(f"  95 of 100 keys      within ±{law.half_width(_LEVEL) / scale:,.2f} counted units")
-    typer.echo(f"  an error of {error:.1%}    needs a slice of about {deviation / scale / error:,.0f} counted units")
-    if "threshold_in_units" in plain:
-        typer.echo(f"  discovery           hides keys below about {plain['threshold_in_units']:,.1f} counted units")
-    typer.echo("A larger scale makes the same noise smaller in counted units, until a unit's contributions reach Λ₁.")
+        lines.append(f"  discovery           hides keys below about {threshold / scale:,.1f} counted units")
+    lines.append("A larger scale makes the same noise smaller in counted units, until a unit's contributions reach Λ₁.")
+    show(plain, lines, as_json=as_json)

@@ -17,7 +17,7 @@ from aggservice.campaign.optimise.output import named_values, proposal_to_plain,
 from aggservice.campaign.optimise.proposal import Proposal
 from aggservice.campaign.optimise.proposal import optimise as propose
 from aggservice.campaign.optimise.question import values_left
-from aggservice.commands.console import Json, progress_bar
+from aggservice.commands.console import Json, option, progress_bar
 
 _FEW = 0.005
 """A smaller share of slices without truth is not worth a line."""
@@ -26,26 +26,18 @@ _FEW = 0.005
 def optimise(
     file: Annotated[Path, typer.Argument(help="A campaign file.")],
     target: Annotated[
-        str, typer.Option(help="rmsre: the least RMSRE_τ; within=10%: the most slices within 10 % of the truth.")
+        str, option("rmsre: the least RMSRE_τ; within=10%: the most slices within 10 % of the truth.")
     ] = "rmsre",
-    batch_hours: Annotated[
-        str, typer.Option(help="Lengths of batches to choose from beside the file's, such as 6,12,24.")
-    ] = "",
-    merge: Annotated[
-        str, typer.Option(help="Key fields whose smallest values may be merged, such as ad,product; or auto.")
-    ] = "",
+    batch_hours: Annotated[str, option("Lengths of batches to choose from beside the file's, such as 6,12,24.")] = "",
+    merge: Annotated[str, option("Key fields whose smallest values may be merged, such as ad,product; or auto.")] = "",
     reach: Annotated[
         float | None,
-        typer.Option(help="With --batch-hours or --merge, what is good enough: a share (default: 0.9) or an RMSRE_τ."),
+        option("With --batch-hours or --merge, what is good enough: a share (default: 0.9) or an RMSRE_τ."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the file with the proposal here.")] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write report.html, with what each knob is worth, into this folder.")
-    ] = None,
-    repetitions: Annotated[
-        int, typer.Option(help="Releases that measure the error of each choice; 0: none.", min=0)
-    ] = 200,
-    seed: Annotated[str, typer.Option(help="The seed of both populations, to choose on and to judge on.")] = "optimise",
+    out: Annotated[Path | None, option("Write the file with the proposal here.")] = None,
+    report: Annotated[Path | None, option("Write report.html, with what each knob is worth, into this folder.")] = None,
+    repetitions: Annotated[int, option("Releases that measure the error of each choice; 0: none.", min=0)] = 200,
+    seed: Annotated[str, option("The seed of both populations, to choose on and to judge on.")] = "optimise",
     as_json: Json = False,
 ) -> None:
     """Propose scales, clipping bounds and ε with less error.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from aggservice.campaign.replay import replay_log
-from aggservice.commands.console import Json, print_json
+from aggservice.commands.console import Json, option, print_json
 from aggservice.mechanisms import SecureBits, SeededBits
 from aggservice.wire import PublicKeySet
 
@@ -20,14 +20,10 @@ def replay(
             help="A folder of *source*.json and *trigger*.json, also in folders by year/month/day.", exists=True
         ),
     ],
-    out: Annotated[Path, typer.Option(help="A new folder for the reports.")] = Path("replayed"),
-    keys: Annotated[
-        Path | None, typer.Option(help="Public keys to seal reports to; default: cleartext.", exists=True)
-    ] = None,
-    reporting_origin: Annotated[
-        str, typer.Option(help="The origin that registers; default: each event's enrollment_id.")
-    ] = "",
-    seed: Annotated[str, typer.Option(help="Make it reproducible, and not private.")] = "",
+    out: Annotated[Path, option("A new folder for the reports.")] = Path("replayed"),
+    keys: Annotated[Path | None, option("Public keys to seal reports to; default: cleartext.", exists=True)] = None,
+    reporting_origin: Annotated[str, option("The origin that registers; default: each event's enrollment_id.")] = "",
+    seed: Annotated[str, option("Make it reproducible, and not private.")] = "",
     as_json: Json = False,
 ) -> None:
     """Replay an event log through simulated browsers.

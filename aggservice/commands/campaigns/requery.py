@@ -15,14 +15,14 @@ from rich.table import Table
 from aggservice.campaign import CampaignError, RequeryResult, load_plan, load_scenario, make_plan, run_scenario
 from aggservice.campaign.plan import feasibility_text, plan_to_plain
 from aggservice.campaign.requery.run import StepResult
-from aggservice.commands.console import NO, Json
+from aggservice.commands.console import NO, Json, option
 from aggservice.mechanisms import SecureBits, SystemClock
 
 
 def requery(
     file: Annotated[Path, typer.Argument(help="A scenario file; docs/requerying.md lists every step.")],
     out: Annotated[
-        Path | None, typer.Option(help="A new folder that keeps the ledger, the service's log and transcript.json.")
+        Path | None, option("A new folder that keeps the ledger, the service's log and transcript.json.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -15,38 +15,34 @@ from rich.table import Table
 from aggservice.campaign import Campaign, RemoteService, RunResult, load_campaign, run_campaign, thanksgiving
 from aggservice.campaign.output.metrics import QueryMetrics
 from aggservice.client import Credentials
-from aggservice.commands.console import Json, can_draw, progress_bar, refuse
+from aggservice.commands.console import Json, can_draw, option, progress_bar, refuse
 from aggservice.compiler import start_numba
 
 
 def run(
     file: Annotated[Path, typer.Argument(help="A campaign file; docs/campaign.md lists every field.")],
-    out: Annotated[Path | None, typer.Option(help="The folder of the run; default: named after the file.")] = None,
-    seed: Annotated[str, typer.Option(help="Make the run reproducible to the byte, and not private.")] = "",
-    workers: Annotated[int, typer.Option(help="Processes that seal and open; 0: one per core, at most two.")] = 0,
-    service: Annotated[str, typer.Option(help="host:port of a running service; default: start one for this run.")] = "",
-    token_file: Annotated[Path | None, typer.Option(help="With --service: a file with your bearer token.")] = None,
+    out: Annotated[Path | None, option("The folder of the run; default: named after the file.")] = None,
+    seed: Annotated[str, option("Make the run reproducible to the byte, and not private.")] = "",
+    workers: Annotated[int, option("Processes that seal and open; 0: one per core, at most two.")] = 0,
+    service: Annotated[str, option("host:port of a running service; default: start one for this run.")] = "",
+    token_file: Annotated[Path | None, option("With --service: a file with your bearer token.")] = None,
     root_certificates: Annotated[
-        Path | None, typer.Option(help="With --service: certificates to trust (PEM); turns on TLS.")
+        Path | None, option("With --service: certificates to trust (PEM); turns on TLS.")
     ] = None,
-    ledger: Annotated[Path | None, typer.Option(help="A SQLite ledger to charge; default: a new one.")] = None,
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots and the report.")] = True,
+    ledger: Annotated[Path | None, option("A SQLite ledger to charge; default: a new one.")] = None,
+    plots: Annotated[bool, option("Draw plots and the report.", "--plots/--no-plots")] = True,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="A field and its values, such as queries.sales.epsilon=1,4,16; repeat it for a grid."),
+        option("A field and its values, such as queries.sales.epsilon=1,4,16; repeat it for a grid."),
     ] = None,
-    repetitions: Annotated[int, typer.Option(help="Releases per point, each with fresh noise.")] = 1,
-    populations: Annotated[int, typer.Option("--populations", "--repeats", help="Populations to draw per point.")] = 1,
+    repetitions: Annotated[int, option("Releases per point, each with fresh noise.")] = 1,
+    populations: Annotated[int, option("Populations to draw per point.", "--populations", "--repeats")] = 1,
     unsealed: Annotated[
         bool | None,
-        typer.Option("--unsealed/--sealed", help="Skip encryption: same rows, but faster. Default for sweeps only."),
+        option("Skip encryption: same rows, but faster. Default for sweeps only.", "--unsealed/--sealed"),
     ] = None,
-    cache: Annotated[
-        Path | None, typer.Option(help="With --sweep or --repetitions: keep finished stages in this folder.")
-    ] = None,
-    compare: Annotated[
-        str, typer.Option(help="Run the campaign on several APIs through one service: ara,paa,w3c.")
-    ] = "",
+    cache: Annotated[Path | None, option("With --sweep or --repetitions: keep finished stages in this folder.")] = None,
+    compare: Annotated[str, option("Run the campaign on several APIs through one service: ara,paa,w3c.")] = "",
     as_json: Json = False,
 ) -> None:
     """Run a campaign file and compare its results with the truth.
@@ -97,23 +93,14 @@ def run(
         return
     if cache is not None:
         refuse("--cache keeps the stages of a sweep: give --sweep, --repetitions or --populations too")
-    run_file(
-        campaign,
-        out=out or Path(f"{name}-run"),
-        seed=seed,
-        workers=workers or None,
-        service=other,
-        ledger=ledger,
-        unsealed=unsealed is True,
-        plots=plots,
-        as_json=as_json,
-    )
+    given = {"workers": workers or None, "service": other, "ledger": ledger, "unsealed": unsealed is True}
+    run_file(campaign, out or Path(f"{name}-run"), seed, plots=plots, as_json=as_json, **given)
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder of the run.")] = Path("demo-run"),
-    seed: Annotated[str, typer.Option(help="Make the run reproducible to the byte, and not private.")] = "",
-    plots: Annotated[bool, typer.Option("--plots/--no-plots", help="Draw plots and the report.")] = True,
+    out: Annotated[Path, option("The folder of the run.")] = Path("demo-run"),
+    seed: Annotated[str, option("Make the run reproducible to the byte, and not private.")] = "",
+    plots: Annotated[bool, option("Draw plots and the report.", "--plots/--no-plots")] = True,
     as_json: Json = False,
 ) -> None:
     """Run the demo campaign, from ads to report: start here.
@@ -122,35 +109,14 @@ def demo(
     Reports", through browsers, encryption, service and ledger. It ends with a table of truth, estimate and interval,
     what the ledger has left, and the path of the report.
     """
-    run_file(thanksgiving(), out=out, seed=seed, plots=can_draw(plots), as_json=as_json)
+    run_file(thanksgiving(), out, seed, plots=can_draw(plots), as_json=as_json)
 
 
-def run_file(
-    campaign: Campaign,
-    *,
-    out: Path,
-    seed: str = "",
-    workers: int | None = None,
-    service: RemoteService | None = None,
-    ledger: Path | None = None,
-    unsealed: bool = False,
-    plots: bool = True,
-    as_json: bool = False,
-) -> None:
-    """Run a campaign with a progress bar and print its results."""
+def run_file(campaign: Campaign, out: Path, seed: str, *, plots: bool, as_json: bool, **given: Any) -> None:
+    """Run a campaign with a progress bar and print its results; ``given`` is passed on to ``run_campaign``."""
     start_numba()
     with progress_bar(shown=not as_json, stages=True) as report:
-        result = run_campaign(
-            campaign,
-            out,
-            seed=seed or None,
-            workers=workers,
-            service=service,
-            ledger=ledger,
-            progress=report,
-            draw=plots,
-            unsealed=unsealed,
-        )
+        result = run_campaign(campaign, out, seed=seed or None, progress=report, draw=plots, **given)
     if as_json:
         typer.echo(json.dumps(result.metrics.to_plain(), ensure_ascii=False, indent=1, sort_keys=True))
     else:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from aggservice.commands.console import NO, Json, print_json, unit_count
+from aggservice.commands.console import NO, Json, option, print_json, unit_count
 from aggservice.commands.ledgers.reading import SCHEMA, Database, Place, Schema, hex_bytes, ledger, reading
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SystemClock
@@ -26,18 +26,16 @@ def verify(
     ledger: Place,
     checkpoints: Annotated[
         list[Path] | None,
-        typer.Option("--checkpoint", help="A checkpoint kept elsewhere; may be repeated.", exists=True),
+        option("A checkpoint kept elsewhere; may be repeated.", "--checkpoint", exists=True),
     ] = None,
     receipts: Annotated[
-        list[Path] | None, typer.Option("--receipt", help="The receipt of a summary; may be repeated.", exists=True)
+        list[Path] | None, option("The receipt of a summary; may be repeated.", "--receipt", exists=True)
     ] = None,
     summaries: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--summary", help="A summary that a receipt must name: a file, or what job summary --json printed."
-        ),
+        option("A summary that a receipt must name: a file, or what job summary --json printed.", "--summary"),
     ] = None,
-    public_key: Annotated[str | None, typer.Option(help="The ledger's public key, if known: 64 hex digits.")] = None,
+    public_key: Annotated[str | None, option("The ledger's public key, if known: 64 hex digits.")] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:
@@ -163,8 +161,8 @@ def checkpoint(
 @ledger.command()
 def receipt(
     ledger: Database,
-    caller: Annotated[str, typer.Option(help="The caller of the job.")],
-    job: Annotated[str, typer.Option(help="The job id.")],
+    caller: Annotated[str, option("The caller of the job.")],
+    job: Annotated[str, option("The job id.")],
     file: Annotated[Path | None, typer.Argument(help="The file to write; default: print it.")] = None,
     schema: Schema = SCHEMA,
 ) -> None:
@@ -189,10 +187,10 @@ def _write(raw: bytes, file: Path | None) -> None:
 @ledger.command()
 def recover(
     ledger: Database,
-    entry: Annotated[int, typer.Option(help="Number of the entry whose units get back what they paid.")],
-    operator: Annotated[str, typer.Option(help="Who decided this.")],
-    reason: Annotated[str, typer.Option(help="Why; it is written to the log.")],
-    key: Annotated[Path, typer.Option(help="The ledger's signing key file.", exists=True)],
+    entry: Annotated[int, option("Number of the entry whose units get back what they paid.")],
+    operator: Annotated[str, option("Who decided this.")],
+    reason: Annotated[str, option("Why; it is written to the log.")],
+    key: Annotated[Path, option("The ledger's signing key file.", exists=True)],
     schema: Schema = SCHEMA,
 ) -> None:
     """Give back the budget that one entry charged.

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import aggservice.commands.ledgers.audit  # noqa: F401  (its commands belong to the same group)
-from aggservice.commands.console import Json, print_json, progress_bar, unit_count
+from aggservice.commands.console import Json, option, print_json, progress_bar, show, unit_count
 from aggservice.commands.ledgers.reading import SCHEMA, Database, Schema, ledger
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service.config.keyring import retire_keys
@@ -34,10 +34,8 @@ def backup(
     source = open_store(ledger, schema=schema)
     seen = _to_file(source, file)
     source.close()
-    if as_json:
-        print_json({"ledger": seen.ledger_id, "entries": seen.entries, "last_entry": seen.last})
-        return
-    typer.echo(f"{seen.entries} entries of ledger {seen.ledger_id.hex()[:16]} in {file}")
+    plain = {"ledger": seen.ledger_id, "entries": seen.entries, "last_entry": seen.last}
+    show(plain, [f"{seen.entries} entries of ledger {seen.ledger_id.hex()[:16]} in {file}"], as_json=as_json)
 
 
 @ledger.command()
@@ -46,7 +44,7 @@ def restore(
     ledger: Database,
     keys: Annotated[
         list[Path] | None,
-        typer.Option(help="The key file of a service that used the ledger; give those of all.", exists=True),
+        option("The key file of a service that used the ledger; give those of all.", exists=True),
     ] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,

@@ -14,7 +14,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from aggservice.commands.console import NO, Json, print_json, unit_count, utc
+from aggservice.commands.console import NO, Json, option, print_json, show, unit_count, utc
 from aggservice.commands.service.report_files import (
     FilteringIds,
     PrivacyUnit,
@@ -59,10 +59,10 @@ Place = Annotated[
     str, typer.Argument(metavar="LEDGER", help="A SQLite file, a postgresql:// connection string, or an exported log.")
 ]
 Database = Annotated[str, typer.Argument(metavar="LEDGER", help="A SQLite file or a postgresql:// connection string.")]
-Schema = Annotated[str, typer.Option(help="The schema of a PostgreSQL ledger.")]
+Schema = Annotated[str, option("The schema of a PostgreSQL ledger.")]
 UnitsFile = Annotated[
     Path | None,
-    typer.Option("--units", help="A file with one unit key per line.", exists=True, dir_okay=False),
+    option("A file with one unit key per line.", "--units", exists=True, dir_okay=False),
 ]
 
 
@@ -180,11 +180,8 @@ def _overview(store: Store, opened: Any, as_json: bool) -> None:
         "units_spent_out": totals.spent_out,
         "most_spent": _amounts(totals.most, opened.filter),
     }
-    if as_json:
-        print_json(plain)
-        return
-    for name, value in plain.items():
-        typer.echo(f"{name.replace('_', ' '):<16} {_words(value) if isinstance(value, dict) else value}")
+    texts = {name: _words(value) if isinstance(value, dict) else value for name, value in plain.items()}
+    show(plain, (f"{name.replace('_', ' '):<16} {text}" for name, text in texts.items()), as_json=as_json)
 
 
 def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:
@@ -201,16 +198,16 @@ def _release(epsilon: str | None, delta: str, rho: str | None) -> Release:
 @ledger.command()
 def check(
     ledger: Database,
-    caller: Annotated[str, typer.Option(help="The caller who would ask; only their own jobs are named.")],
-    epsilon: Annotated[str | None, typer.Option(help="ε of the job, for Laplace noise.")] = None,
-    delta: Annotated[str, typer.Option(help="δ of the job; above 0 for key discovery.")] = "0",
-    rho: Annotated[str | None, typer.Option(help="ρ of the job, for Gaussian noise on a zCDP ledger.")] = None,
+    caller: Annotated[str, option("The caller who would ask; only their own jobs are named.")],
+    epsilon: Annotated[str | None, option("ε of the job, for Laplace noise.")] = None,
+    delta: Annotated[str, option("δ of the job; above 0 for key discovery.")] = "0",
+    rho: Annotated[str | None, option("ρ of the job, for Gaussian noise on a zCDP ledger.")] = None,
     file: UnitsFile = None,
     reports: Reports = None,
     filtering_ids: FilteringIds = "0",
     privacy_unit: PrivacyUnit = "report",
     out: Annotated[
-        Path | None, typer.Option(help="Write every unit that cannot pay to this file, one JSON object per line.")
+        Path | None, option("Write every unit that cannot pay to this file, one JSON object per line.")
     ] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,
@@ -274,11 +271,11 @@ def _show_check(payable: bool, plain: dict[str, Any], first: tuple[Shortfall, ..
 @ledger.command()
 def log(
     ledger: Place,
-    job: Annotated[str | None, typer.Option(help="Only entries of this job id.")] = None,
-    caller: Annotated[str | None, typer.Option(help="Only entries of this caller's jobs.")] = None,
-    unit: Annotated[str | None, typer.Option(help="Only entries that charged this unit (40 hex digits).")] = None,
-    since: Annotated[str | None, typer.Option(help="Only entries from this time on (ISO 8601, UTC).")] = None,
-    until: Annotated[str | None, typer.Option(help="Only entries before this time (ISO 8601, UTC).")] = None,
+    job: Annotated[str | None, option("Only entries of this job id.")] = None,
+    caller: Annotated[str | None, option("Only entries of this caller's jobs.")] = None,
+    unit: Annotated[str | None, option("Only entries that charged this unit (40 hex digits).")] = None,
+    since: Annotated[str | None, option("Only entries from this time on (ISO 8601, UTC).")] = None,
+    until: Annotated[str | None, option("Only entries before this time (ISO 8601, UTC).")] = None,
     schema: Schema = SCHEMA,
     as_json: Json = False,
 ) -> None:

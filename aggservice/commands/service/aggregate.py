@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, open_with_bar, print_json, refuse
+from aggservice.commands.console import Json, open_with_bar, option, print_json, refuse
 from aggservice.engine import EngineSettings, InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
 from aggservice.engine.errors import TooManyBadReportsError
 from aggservice.engine.opening.counts import DESCRIPTIONS
@@ -28,29 +28,23 @@ from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Sensitivity, Signer
 
 def aggregate(
     input_data_avro_file: Annotated[
-        Path, typer.Option("--input_data_avro_file", help="Reports with cleartext payloads, in Avro.")
+        Path, option("Reports with cleartext payloads, in Avro.", "--input_data_avro_file")
     ],
-    output_directory: Annotated[Path, typer.Option("--output_directory", help="The folder for the result.")],
-    domain_avro_file: Annotated[
-        Path | None, typer.Option("--domain_avro_file", help="The output domain, in Avro.")
-    ] = None,
-    epsilon: Annotated[str, typer.Option("--epsilon", help="ε of the noise, above 0 and at most 64.")] = "10",
-    no_noising: Annotated[bool, typer.Option("--no_noising", help="Add no noise and apply no threshold.")] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json_output", help="Write output.json instead of output.avro.")
-    ] = False,
-    debug_run: Annotated[
-        bool, typer.Option("--debug_run", help="Also write a debug result, in the folder debug.")
-    ] = False,
+    output_directory: Annotated[Path, option("The folder for the result.", "--output_directory")],
+    domain_avro_file: Annotated[Path | None, option("The output domain, in Avro.", "--domain_avro_file")] = None,
+    epsilon: Annotated[str, option("ε of the noise, above 0 and at most 64.")] = "10",
+    no_noising: Annotated[bool, option("Add no noise and apply no threshold.", "--no_noising")] = False,
+    json_output: Annotated[bool, option("Write output.json instead of output.avro.", "--json_output")] = False,
+    debug_run: Annotated[bool, option("Also write a debug result, in the folder debug.", "--debug_run")] = False,
     skip_domain: Annotated[
-        bool, typer.Option("--skip_domain", help="Release every key that occurs, without a threshold.")
+        bool, option("Release every key that occurs, without a threshold.", "--skip_domain")
     ] = False,
-    l1_sensitivity: Annotated[int, typer.Option("--l1_sensitivity", help="Λ₁ of the noise.")] = 65_536,
+    l1_sensitivity: Annotated[int, option("Λ₁ of the noise.", "--l1_sensitivity")] = 65_536,
     report_error_threshold_percentage: Annotated[
-        str, typer.Option("--report_error_threshold_percentage", help="Fail above this percentage of bad reports.")
+        str, option("Fail above this percentage of bad reports.", "--report_error_threshold_percentage")
     ] = "10",
     filtering_ids: Annotated[
-        str, typer.Option("--local_job_params_input_filtering_ids", help="Filtering IDs, separated by commas.")
+        str, option("Filtering IDs, separated by commas.", "--local_job_params_input_filtering_ids")
     ] = "",
     as_json: Json = False,
 ) -> None:

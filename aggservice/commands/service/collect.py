@@ -12,21 +12,19 @@ import typer
 import uvicorn
 from starlette.applications import Starlette
 
-from aggservice.commands.console import refuse
+from aggservice.commands.console import option, refuse
 from aggservice.mechanisms import SystemClock
 from aggservice.service import Collector, collector_routes
 from aggservice.wire import is_reporting_origin
 
 
 def collect(
-    out: Annotated[Path, typer.Option(help="The folder for batches: API/PERIOD/reports-….avro.")] = Path("collected"),
-    listen: Annotated[str, typer.Option(help="host:port to listen on; port 0 takes a free port.")] = "127.0.0.1:8080",
-    batch_hours: Annotated[int, typer.Option(help="Hours per batch, by scheduled report time.")] = 24,
-    origin: Annotated[
-        list[str] | None, typer.Option(help="Take only reports for this reporting origin; may be repeated.")
-    ] = None,
-    certificate: Annotated[Path | None, typer.Option(help="Serve https with this certificate (PEM).")] = None,
-    private_key: Annotated[Path | None, typer.Option(help="The private key of the certificate (PEM).")] = None,
+    out: Annotated[Path, option("The folder for batches: API/PERIOD/reports-….avro.")] = Path("collected"),
+    listen: Annotated[str, option("host:port to listen on; port 0 takes a free port.")] = "127.0.0.1:8080",
+    batch_hours: Annotated[int, option("Hours per batch, by scheduled report time.")] = 24,
+    origin: Annotated[list[str] | None, option("Take only reports for this reporting origin; may be repeated.")] = None,
+    certificate: Annotated[Path | None, option("Serve https with this certificate (PEM).")] = None,
+    private_key: Annotated[Path | None, option("The private key of the certificate (PEM).")] = None,
 ) -> None:
     """Receive reports over HTTP and write them to Avro batches.
 

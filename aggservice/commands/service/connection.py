@@ -8,16 +8,14 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from aggservice.client import Client, ClientError, Credentials
-from aggservice.commands.console import refuse
+from aggservice.commands.console import option, refuse
 
-Service = Annotated[str, typer.Option("--service", help="host:port of the service.", envvar="AGGSERVICE_ADDRESS")]
-TokenFile = Annotated[Path | None, typer.Option(help="A file that holds your bearer token.")]
-RootFile = Annotated[Path | None, typer.Option(help="PEM certificates to trust; turns on TLS.")]
-CertificateFile = Annotated[Path | None, typer.Option(help="Your client certificate (PEM).")]
-KeyFile = Annotated[Path | None, typer.Option(help="The private key of your client certificate (PEM).")]
+Service = Annotated[str, option("host:port of the service.", "--service", envvar="AGGSERVICE_ADDRESS")]
+TokenFile = Annotated[Path | None, option("A file that holds your bearer token.")]
+RootFile = Annotated[Path | None, option("PEM certificates to trust; turns on TLS.")]
+CertificateFile = Annotated[Path | None, option("Your client certificate (PEM).")]
+KeyFile = Annotated[Path | None, option("The private key of your client certificate (PEM).")]
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 
 

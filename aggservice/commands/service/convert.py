@@ -13,27 +13,10 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import numpy as np
 import typer
 
-from aggservice.commands.console import Json, open_with_bar, print_json
+from aggservice import wire
+from aggservice.commands.console import Json, open_with_bar, option, show
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits
-from aggservice.wire import (
-    AggregatableReport,
-    BucketRows,
-    KeySet,
-    OpenedBatch,
-    PublicKeySet,
-    ReportBatch,
-    ReportStatus,
-    Spans,
-    WireError,
-    decode_batch,
-    open_batch,
-    read_domain,
-    read_key_set,
-    read_reports,
-    read_summary,
-    write_reports,
-)
 from aggservice.wire.avro.buckets import BucketWriter
 from aggservice.wire.avro.container import Codec
 from aggservice.wire.avro.schemas import BUCKET
@@ -65,7 +48,7 @@ class Form(StrEnum):
 
 
 _From = Annotated[
-    Form | None, typer.Option("--from", help="How buckets are written; default: recognised (digits alone are decimal).")
+    Form | None, option("How buckets are written; default: recognised (digits alone are decimal).", "--from")
 ]
 
 
@@ -90,11 +73,7 @@ def bucket(
                 "avro": bucket_to_short_bytes(number).hex(),
             }
         )
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        typer.echo("\n".join(f"{name:7} {text}" for name, text in row.items()))
+    show(rows, (f"{name:7} {text}" for row in rows for name, text in row.items()), as_json=as_json)
 
 
 def _parse_bucket(text: str, form: Form | None = None) -> int:
@@ -102,7 +81,7 @@ def _parse_bucket(text: str, form: Form | None = None) -> int:
     if form is None:
         form = Form.HEX if text[:2].lower() == "0x" else Form.INT if text.isdecimal() else Form.BASE64
         if form is Form.BASE64 and len(text) != _BASE64_CHARACTERS:
-            raise WireError(
+            raise wire.WireError(
                 f"{text!r} is not a bucket: give decimal digits, 0x and hexadecimal digits, or the base64 of 16 bytes "
                 "(shorter base64 needs --from base64)"
             )
@@ -114,13 +93,13 @@ def reports(
     source: _Source,
     target: _Target,
     cleartext: Annotated[
-        bool, typer.Option(help="From JSON: take the debug cleartext payloads, for `aggservice aggregate`.")
+        bool, option("From JSON: take the debug cleartext payloads, for `aggservice aggregate`.")
     ] = False,
     keys: Annotated[
-        Path | None, typer.Option(help="From Avro: open the reports with these private keys and show what is inside.")
+        Path | None, option("From Avro: open the reports with these private keys and show what is inside.")
     ] = None,
-    inside: Annotated[bool, typer.Option(help="From Avro of cleartext payloads: show what is inside.")] = False,
-    deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
+    inside: Annotated[bool, option("From Avro of cleartext payloads: show what is inside.")] = False,
+    deflate: Annotated[bool, option("To Avro: compress.")] = False,
 ) -> None:
     """Convert reports from JSON to Avro, and from Avro to JSON.
 
@@ -128,34 +107,36 @@ def reports(
     """
     with _opened(source) as (stream, is_avro):
         if is_avro:
-            opener = read_key_set(keys) if keys is not None else None
+            opener = wire.read_key_set(keys) if keys is not None else None
             count = 0
             with _text(target) as out:
-                for batch in read_reports(stream):
+                for batch in wire.read_reports(stream):
                     for row in _report_rows(batch, opener, inside):
                         out.write(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n")
                         count += 1
         else:
             with whole_file(target) as staged:
-                count = write_reports(staged, _json_reports(stream, cleartext), codec="deflate" if deflate else "null")
+                count = wire.write_reports(
+                    staged, _json_reports(stream, cleartext), codec="deflate" if deflate else "null"
+                )
     typer.echo(f"{count} reports written to {target}")
 
 
-def _json_reports(stream: BinaryIO, cleartext: bool) -> Iterator[ReportBatch]:
+def _json_reports(stream: BinaryIO, cleartext: bool) -> Iterator[wire.ReportBatch]:
     """Yield batches of the JSON bodies in a file: a list, one object, or one object per line."""
-    held: list[AggregatableReport] = []
+    held: list[wire.AggregatableReport] = []
     for where, body in _json_bodies(stream):
         try:
-            held.append(AggregatableReport.from_dict(body))
+            held.append(wire.AggregatableReport.from_dict(body))
             if cleartext and held[-1].payloads[0].debug_cleartext_payload is None:
-                raise WireError("the report is not in debug mode, so it has no cleartext: leave --cleartext out")
-        except WireError as error:
-            raise WireError(f"{where}: {error}") from None
+                raise wire.WireError("the report is not in debug mode, so it has no cleartext: leave --cleartext out")
+        except wire.WireError as error:
+            raise wire.WireError(f"{where}: {error}") from None
         if len(held) >= _ROWS:
-            yield ReportBatch.of(held, cleartext=cleartext)
+            yield wire.ReportBatch.of(held, cleartext=cleartext)
             held = []
     if held:
-        yield ReportBatch.of(held, cleartext=cleartext)
+        yield wire.ReportBatch.of(held, cleartext=cleartext)
 
 
 def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
@@ -167,11 +148,11 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
         try:
             body = json.loads(first + stream.read())
         except (ValueError, RecursionError):
-            raise WireError("the file is neither Avro nor JSON: give one JSON value, or one per line") from None
+            raise wire.WireError("the file is neither Avro nor JSON: give one JSON value, or one per line") from None
     if isinstance(body, list):
         yield from ((f"entry {index}", entry) for index, entry in enumerate(body))
         if stream.read().strip():
-            raise WireError("the list on line 1 is followed by more text: give one list, or one object per line")
+            raise wire.WireError("the list on line 1 is followed by more text: give one list, or one object per line")
         return
     yield "line 1", body
     for number, line in enumerate(stream, start=2):
@@ -179,10 +160,10 @@ def _json_bodies(stream: BinaryIO) -> Iterator[tuple[str, Any]]:
             try:
                 yield f"line {number}", json.loads(line)
             except (ValueError, RecursionError):
-                raise WireError(f"line {number} is not valid JSON: give one JSON value per line") from None
+                raise wire.WireError(f"line {number} is not valid JSON: give one JSON value per line") from None
 
 
-def _report_rows(batch: ReportBatch, keys: KeySet | None, inside: bool) -> Iterator[dict[str, Any]]:
+def _report_rows(batch: wire.ReportBatch, keys: wire.KeySet | None, inside: bool) -> Iterator[dict[str, Any]]:
     """Yield the JSON of each report, or with ``keys`` or ``inside`` its status and contributions."""
     infos = [raw.decode("utf-8", "replace") for raw in batch.shared_infos]
     if keys is None and not inside:
@@ -190,13 +171,13 @@ def _report_rows(batch: ReportBatch, keys: KeySet | None, inside: bool) -> Itera
             entry = {"key_id": key_id.decode("utf-8", "replace"), "payload": base64.b64encode(payload).decode()}
             yield {"aggregation_service_payloads": [entry], "shared_info": info}
         return
-    opened = OpenedBatch.of_cleartext(batch) if keys is None else open_batch(batch, keys.by_id)
-    columns, status = decode_batch(opened)
+    opened = wire.OpenedBatch.of_cleartext(batch) if keys is None else wire.open_batch(batch, keys.by_id)
+    columns, status = wire.decode_batch(opened)
     listed: list[list[dict[str, str | int]]] = [[] for _ in infos]
     for row, one in zip(columns.row.tolist(), columns.contributions(), strict=True):
         listed[row].append({"bucket": str(one.bucket), "value": one.value, "filtering_id": str(one.filtering_id)})
     for info, found, code in zip(infos, listed, status.tolist(), strict=True):
-        yield {"shared_info": info, "status": ReportStatus(code).name, "contributions": found}
+        yield {"shared_info": info, "status": wire.ReportStatus(code).name, "contributions": found}
 
 
 @convert.command()
@@ -204,8 +185,8 @@ def domain(
     source: _Source,
     target: _Target,
     source_form: _From = None,
-    form: Annotated[Form, typer.Option("--to", help="To text: how to write the buckets.")] = Form.INT,
-    deflate: Annotated[bool, typer.Option(help="To Avro: compress.")] = False,
+    form: Annotated[Form, option("To text: how to write the buckets.", "--to")] = Form.INT,
+    deflate: Annotated[bool, option("To Avro: compress.")] = False,
 ) -> None:
     """Convert an output domain from text to Avro or back.
 
@@ -215,7 +196,7 @@ def domain(
     with _opened(source) as (stream, is_avro):
         if is_avro:
             with _text(target) as out:
-                for rows in read_domain(stream):
+                for rows in wire.read_domain(stream):
                     out.writelines(f"{_write_bucket(number, form)}\n" for number in _numbers(rows))
                     count += len(rows)
         else:
@@ -227,7 +208,7 @@ def domain(
     typer.echo(f"{count} buckets written to {target}")
 
 
-def _domain_rows(stream: BinaryIO, form: Form | None) -> Iterator[BucketRows]:
+def _domain_rows(stream: BinaryIO, form: Form | None) -> Iterator[wire.BucketRows]:
     held: list[int] = []
     for number, line in enumerate(stream, start=1):
         text = line.decode("utf-8", "replace").strip()
@@ -235,8 +216,8 @@ def _domain_rows(stream: BinaryIO, form: Form | None) -> Iterator[BucketRows]:
             continue
         try:
             held.append(_parse_bucket(text, form))
-        except WireError as error:
-            raise WireError(f"line {number}: {error}") from None
+        except wire.WireError as error:
+            raise wire.WireError(f"line {number}: {error}") from None
         if len(held) >= 16 * _ROWS:
             yield _columns(held)
             held = []
@@ -244,14 +225,14 @@ def _domain_rows(stream: BinaryIO, form: Form | None) -> Iterator[BucketRows]:
         yield _columns(held)
 
 
-def _columns(buckets: list[int]) -> BucketRows:
+def _columns(buckets: list[int]) -> wire.BucketRows:
     mask = (1 << 64) - 1
     high = np.fromiter((bucket >> 64 for bucket in buckets), dtype=np.uint64, count=len(buckets))
     low = np.fromiter((bucket & mask for bucket in buckets), dtype=np.uint64, count=len(buckets))
-    return BucketRows.domain(high, low)
+    return wire.BucketRows.domain(high, low)
 
 
-def _numbers(rows: BucketRows) -> Iterator[int]:
+def _numbers(rows: wire.BucketRows) -> Iterator[int]:
     return (high << 64 | low for high, low in zip(rows.key_high.tolist(), rows.key_low.tolist(), strict=True))
 
 
@@ -265,7 +246,7 @@ def _write_bucket(number: int, form: Form) -> str:
 def summary(
     source: _Source,
     target: _Target,
-    form: Annotated[Form, typer.Option("--to", help="How to write the buckets.")] = Form.INT,
+    form: Annotated[Form, option("How to write the buckets.", "--to")] = Form.INT,
 ) -> None:
     """Convert a summary from Avro to JSON, one row per line.
 
@@ -274,9 +255,9 @@ def summary(
     count = 0
     with _opened(source) as (stream, is_avro):
         if not is_avro:
-            raise WireError(f"{source} is not an Avro file: give a summary as the service writes it")
+            raise wire.WireError(f"{source} is not an Avro file: give a summary as the service writes it")
         with _text(target) as out:
-            for rows in read_summary(stream):
+            for rows in wire.read_summary(stream):
                 for number, metric in zip(_numbers(rows), rows.metric.tolist(), strict=True):
                     out.write(json.dumps({"bucket": _write_bucket(number, form), "metric": metric}) + "\n")
                 count += len(rows)
@@ -286,37 +267,37 @@ def summary(
 def seal(
     source: Annotated[Path, typer.Argument(help="Avro with cleartext payloads.", exists=True, dir_okay=False)],
     target: Annotated[Path, typer.Argument(help="The Avro file to write; it is overwritten.", dir_okay=False)],
-    keys: Annotated[
-        Path, typer.Option(help="The public-key document of the service, or of `keys new --public`.", exists=True)
-    ],
+    keys: Annotated[Path, option("The public-key document of the service, or of `keys new --public`.", exists=True)],
 ) -> None:
     """Seal cleartext reports to the public keys of a service.
 
     Input is what `aggservice aggregate` reads, such as debug cleartext payloads that `convert reports --cleartext`
     wrote. A shared_info stays as it is, so that the privacy unit of a report stays the same.
     """
-    public = PublicKeySet.parse(keys.read_text(encoding="utf-8"))
+    public = wire.PublicKeySet.parse(keys.read_text(encoding="utf-8"))
     with open_with_bar(source) as stream, whole_file(target) as staged:
-        count = write_reports(staged, _sealed_batches(read_reports(stream), public))
+        count = wire.write_reports(staged, _sealed_batches(wire.read_reports(stream), public))
     typer.echo(f"{count} reports written to {target}")
 
 
-def _sealed_batches(batches: Iterator[ReportBatch], public: PublicKeySet) -> Iterator[ReportBatch]:
+def _sealed_batches(batches: Iterator[wire.ReportBatch], public: wire.PublicKeySet) -> Iterator[wire.ReportBatch]:
     bits, first = SecureBits(), 1
     for batch in batches:
-        _, status = decode_batch(OpenedBatch.of_cleartext(batch))
-        bad = np.flatnonzero(status != ReportStatus.OK)
+        _, status = wire.decode_batch(wire.OpenedBatch.of_cleartext(batch))
+        bad = np.flatnonzero(status != wire.ReportStatus.OK)
         if bad.size:
-            name = ReportStatus(int(status[bad[0]])).name
-            raise WireError(f"row {first + int(bad[0])} has no cleartext payload ({name}): it may be sealed already")
+            name = wire.ReportStatus(int(status[bad[0]])).name
+            raise wire.WireError(
+                f"row {first + int(bad[0])} has no cleartext payload ({name}): it may be sealed already"
+            )
         picked = [public.pick(bits) for _ in range(len(batch))]
         payloads = [
             seal_one(payload, shared_info=info, key=key.key, bits=bits)
             for payload, info, key in zip(batch.payloads, batch.shared_infos, picked, strict=True)
         ]
-        yield ReportBatch(
-            payloads=Spans.of(payloads),
-            key_ids=Spans.of([key.id.encode() for key in picked]),
+        yield wire.ReportBatch(
+            payloads=wire.Spans.of(payloads),
+            key_ids=wire.Spans.of([key.id.encode() for key in picked]),
             shared_infos=batch.shared_infos,
         )
         first += len(batch)
@@ -337,5 +318,5 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, bool]]:
     try:
         with open_with_bar(source) as stream:
             yield stream, is_avro
-    except WireError as error:
-        raise WireError(str(error) if str(source) in str(error) else f"{source}: {error}") from None
+    except wire.WireError as error:
+        raise wire.WireError(str(error) if str(source) in str(error) else f"{source}: {error}") from None

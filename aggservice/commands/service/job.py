@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from aggservice.client import AttributionTask, Client, ClientError, Job, JobParameters, ShuffleParameters, Summary
-from aggservice.commands.console import Json, print_json, refuse, utc
+from aggservice.commands.console import Json, option, print_json, refuse, utc
 from aggservice.commands.service.connection import connected, refusal_details
 from aggservice.commands.service.report_files import (
     FilteringIds,
@@ -40,40 +40,38 @@ def create(
     client: Client,
     job_request_id: JobId,
     input_data_blob_prefix: Annotated[
-        list[str], typer.Option(help="Prefix of the report files, below the service's input folder; may be repeated.")
+        list[str], option("Prefix of the report files, below the service's input folder; may be repeated.")
     ],
-    output_data_blob_prefix: Annotated[str, typer.Option(help="Prefix of the summary files.")],
-    output_domain_blob_prefix: Annotated[str, typer.Option(help="Prefix of the files of the output domain.")] = "",
-    attribution_report_to: Annotated[str, typer.Option(help="The reporting origin of the reports.")] = "",
-    reporting_site: Annotated[str, typer.Option(help="Instead of --attribution-report-to: the reporting site.")] = "",
-    epsilon: Annotated[str, typer.Option(help="ε of the job; default: 10.")] = "",
-    rho: Annotated[str, typer.Option(help="Instead of --epsilon: ρ of Gaussian noise.")] = "",
-    discovery_delta: Annotated[str, typer.Option(help="Discover keys instead of reading a domain, at this δ.")] = "",
-    key_mask: Annotated[str, typer.Option(help="Sum only keys that have no bit outside this mask (hex).")] = "",
-    others_epsilon: Annotated[str, typer.Option(help="Also release the total of all other keys, at this ε.")] = "",
-    filtering_ids: Annotated[str, typer.Option(help="Filtering IDs, separated by commas.")] = "",
+    output_data_blob_prefix: Annotated[str, option("Prefix of the summary files.")],
+    output_domain_blob_prefix: Annotated[str, option("Prefix of the files of the output domain.")] = "",
+    attribution_report_to: Annotated[str, option("The reporting origin of the reports.")] = "",
+    reporting_site: Annotated[str, option("Instead of --attribution-report-to: the reporting site.")] = "",
+    epsilon: Annotated[str, option("ε of the job; default: 10.")] = "",
+    rho: Annotated[str, option("Instead of --epsilon: ρ of Gaussian noise.")] = "",
+    discovery_delta: Annotated[str, option("Discover keys instead of reading a domain, at this δ.")] = "",
+    key_mask: Annotated[str, option("Sum only keys that have no bit outside this mask (hex).")] = "",
+    others_epsilon: Annotated[str, option("Also release the total of all other keys, at this ε.")] = "",
+    filtering_ids: Annotated[str, option("Filtering IDs, separated by commas.")] = "",
     report_error_threshold_percentage: Annotated[
-        str, typer.Option(help="Fail above this percentage of bad reports; default: 10.")
+        str, option("Fail above this percentage of bad reports; default: 10.")
     ] = "",
-    input_report_count: Annotated[int, typer.Option(help="Number of reports, if known.")] = 0,
+    input_report_count: Annotated[int, option("Number of reports, if known.")] = 0,
     debug_run: Annotated[
-        bool, typer.Option("--debug-run", help="Show true values beside noisy ones; nothing is charged.")
+        bool, option("Show true values beside noisy ones; nothing is charged.", "--debug-run")
     ] = False,
-    shuffle_randomizer: Annotated[
-        str, typer.Option(help="Instead of summing: shuffle local-DP reports of this randomizer.")
-    ] = "",
-    shuffle_delta: Annotated[str, typer.Option(help="δ of amplification by shuffling.")] = "",
-    shuffle_bound: Annotated[str, typer.Option(help="Bound of amplification: numerical, closed or small.")] = "",
+    shuffle_randomizer: Annotated[str, option("Instead of summing: shuffle local-DP reports of this randomizer.")] = "",
+    shuffle_delta: Annotated[str, option("δ of amplification by shuffling.")] = "",
+    shuffle_bound: Annotated[str, option("Bound of amplification: numerical, closed or small.")] = "",
     shuffle_collection: Annotated[
-        str, typer.Option(help="The collection that device tokens must name; amplification needs it.")
+        str, option("The collection that device tokens must name; amplification needs it.")
     ] = "",
     conversion_site: Annotated[
-        str, typer.Option(help="Aggregate W3C Attribution reports of this site, such as https://shop.example.")
+        str, option("Aggregate W3C Attribution reports of this site, such as https://shop.example.")
     ] = "",
-    histogram_size: Annotated[int, typer.Option(help="Size of the histogram of W3C reports.")] = 0,
-    max_value: Annotated[int, typer.Option(help="Maximum value of W3C reports.")] = 0,
+    histogram_size: Annotated[int, option("Size of the histogram of W3C reports.")] = 0,
+    max_value: Annotated[int, option("Maximum value of W3C reports.")] = 0,
     output_public_key: OutputPublicKey = None,
-    watch_it: Annotated[bool, typer.Option("--watch", help="Wait until the job has finished.")] = False,
+    watch_it: Annotated[bool, option("Wait until the job has finished.", "--watch")] = False,
     as_json: Json = False,
 ) -> None:
     """Create a job over files that the service can read."""
@@ -137,7 +135,7 @@ def get(
 @connected
 def list_jobs(
     client: Client,
-    most: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
+    most: Annotated[int, option("Show at most this many.", min=1)] = 100,
     as_json: Json = False,
 ) -> None:
     """List your jobs, newest first.
@@ -188,7 +186,7 @@ def cancel(
 def summary(
     client: Client,
     job_request_id: JobId,
-    receipt: Annotated[Path | None, typer.Option(help="Write the signed receipt to this file.")] = None,
+    receipt: Annotated[Path | None, option("Write the signed receipt to this file.")] = None,
     keys: OpenWith = None,
     as_json: Json = False,
 ) -> None:
@@ -216,14 +214,12 @@ def aggregate(
     client: Client,
     job_request_id: JobId,
     files: Annotated[list[Path], typer.Argument(help="Avro files of sealed reports.", exists=True, dir_okay=False)],
-    domain: Annotated[
-        Path | None, typer.Option(help="The output domain, in Avro.", exists=True, dir_okay=False)
-    ] = None,
-    attribution_report_to: Annotated[str, typer.Option(help="The reporting origin of the reports.")] = "",
-    reporting_site: Annotated[str, typer.Option(help="Instead of --attribution-report-to: the reporting site.")] = "",
-    epsilon: Annotated[str, typer.Option(help="ε of the job; default: 10.")] = "",
-    discovery_delta: Annotated[str, typer.Option(help="Discover keys, at this δ.")] = "",
-    filtering_ids: Annotated[str, typer.Option(help="Filtering IDs, separated by commas.")] = "",
+    domain: Annotated[Path | None, option("The output domain, in Avro.", exists=True, dir_okay=False)] = None,
+    attribution_report_to: Annotated[str, option("The reporting origin of the reports.")] = "",
+    reporting_site: Annotated[str, option("Instead of --attribution-report-to: the reporting site.")] = "",
+    epsilon: Annotated[str, option("ε of the job; default: 10.")] = "",
+    discovery_delta: Annotated[str, option("Discover keys, at this δ.")] = "",
+    filtering_ids: Annotated[str, option("Filtering IDs, separated by commas.")] = "",
     output_public_key: OutputPublicKey = None,
     keys: OpenWith = None,
     as_json: Json = False,
@@ -266,7 +262,7 @@ def unpaid(
     filtering_ids: FilteringIds = "0",
     privacy_unit: PrivacyUnit = "report",
     keep: Annotated[
-        Path | None, typer.Option(help="With --reports: write the reports that can still pay to this Avro file.")
+        Path | None, option("With --reports: write the reports that can still pay to this Avro file.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -298,7 +294,7 @@ def open_summary(
     keys: Annotated[Path, typer.Argument(help="The private keys: the file that keys new made.", exists=True)],
     files: Annotated[list[Path], typer.Argument(help="Sealed files of a job.", exists=True, dir_okay=False)],
     output: Annotated[
-        Path | None, typer.Option(help="Folder for the Avro files; default: beside each file.", file_okay=False)
+        Path | None, option("Folder for the Avro files; default: beside each file.", file_okay=False)
     ] = None,
 ) -> None:
     """Open files that a job sealed to your public key.

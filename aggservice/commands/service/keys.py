@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from aggservice.commands.console import Json, print_json, utc
+from aggservice.commands.console import Json, option, show, utc
 from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import KeySet, read_key_set, write_key_set
@@ -23,15 +23,15 @@ keys = typer.Typer(
 _HOUR_MS = 3_600_000
 _File = Annotated[Path, typer.Argument(help="The file of private keys. Only its owner can read it.")]
 _Public = Annotated[
-    Path | None, typer.Option("--public", help="Also write the public-key document that clients fetch to this file.")
+    Path | None, option("Also write the public-key document that clients fetch to this file.", "--public")
 ]
-_Lifetime = Annotated[float, typer.Option(help="Days for which the new keys are published.", min=0.01, max=1_000_000)]
+_Lifetime = Annotated[float, option("Days for which the new keys are published.", min=0.01, max=1_000_000)]
 
 
 @keys.command()
 def new(
     file: _File,
-    count: Annotated[int, typer.Option(help="Number of keys; a client picks one at random.", min=1)] = 1,
+    count: Annotated[int, option("Number of keys; a client picks one at random.", min=1)] = 1,
     lifetime_days: _Lifetime = 7.0,
     public: _Public = None,
     as_json: Json = False,
@@ -63,7 +63,7 @@ def rotate(
     lifetime_days: _Lifetime = 7.0,
     overlap_hours: Annotated[
         float,
-        typer.Option(help="Hours for which the old keys stay published beside the new ones.", min=0, max=24_000_000),
+        option("Hours for which the old keys stay published beside the new ones.", min=0, max=24_000_000),
     ] = 24.0,
     public: _Public = None,
     as_json: Json = False,
@@ -87,7 +87,7 @@ def rotate(
 @keys.command()
 def registry(
     file: Annotated[Path, typer.Argument(help="The file for the private key. Only its owner can read it.")],
-    public: Annotated[Path, typer.Option("--public", help="The file for the public key, which the service reads.")],
+    public: Annotated[Path, option("The file for the public key, which the service reads.")],
     as_json: Json = False,
 ) -> None:
     """Make the key pair of a device registry.
@@ -99,10 +99,8 @@ def registry(
     pair.write(file)
     with whole_file(public) as staged:
         staged.write_text(pair.public.raw.hex() + "\n", encoding="ascii")
-    if as_json:
-        print_json({"public_key": pair.public.raw.hex(), "sha256": pair.public.digest})
-        return
-    typer.echo(f"public key {pair.public.raw.hex()}, SHA-256 {pair.public.digest}")
+    key, digest = pair.public.raw.hex(), pair.public.digest
+    show({"public_key": key, "sha256": digest}, [f"public key {key}, SHA-256 {digest}"], as_json=as_json)
 
 
 def _check_apart(file: Path, public: Path | None) -> None:
@@ -117,13 +115,9 @@ def _show(keys: KeySet, public: Path | None, as_json: bool) -> None:
         with whole_file(public) as staged:
             staged.write_text(keys.public(clock).serialise() + "\n", encoding="utf-8")
     rows = _rows(keys, clock.now_ms())
-    if as_json:
-        print_json({"keys": rows})
-        return
-    for row in rows:
-        typer.echo(f"{row['id']}  {row['not_before']}  to {row['expiry']}  {row['state']}")
+    lines = [f"{row['id']}  {row['not_before']}  to {row['expiry']}  {row['state']}" for row in rows]
     published = sum(row["state"] == "published" for row in rows)
-    typer.echo(f"{len(rows)} keys, {published} published")
+    show({"keys": rows}, [*lines, f"{len(rows)} keys, {published} published"], as_json=as_json)
 
 
 def _rows(keys: KeySet, now_ms: int) -> list[dict[str, Any]]:

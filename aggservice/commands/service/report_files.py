@@ -11,6 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from aggservice.commands.console import option
 from aggservice.wire import (
     UNIT_BYTES,
     ReportBatch,
@@ -25,10 +26,10 @@ from aggservice.wire.batch.shared_infos import SharedInfoColumns
 
 Reports = Annotated[
     list[Path] | None,
-    typer.Option("--reports", help="Use the units of the reports in this Avro file; may be repeated.", exists=True),
+    option("Use the units of the reports in this Avro file; may be repeated.", "--reports", exists=True),
 ]
-FilteringIds = Annotated[str, typer.Option(help="With --reports: the job's filtering IDs, separated by commas.")]
-PrivacyUnit = Annotated[str, typer.Option(help="With --reports: the privacy unit, report or shared_id.")]
+FilteringIds = Annotated[str, option("With --reports: the job's filtering IDs, separated by commas.")]
+PrivacyUnit = Annotated[str, option("With --reports: the privacy unit, report or shared_id.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from aggservice.client import Summary
+from aggservice.commands.console import option
 from aggservice.files.atomic import whole_file
 from aggservice.wire import BucketRows, KeySet, PublicKeySet, read_key_set, write_buckets
 from aggservice.wire.avro.shuffled import write_shuffled
@@ -16,15 +15,13 @@ from aggservice.wire.hpke.summaries import SEALED_SUFFIX, SealedKind, histogram_
 
 OutputPublicKey = Annotated[
     Path | None,
-    typer.Option(
-        help="Seal the summary to the key of this public-key document, which keys new --public wrote.",
+    option(
+        "Seal the summary to the key of this public-key document, which keys new --public wrote.",
         exists=True,
         dir_okay=False,
     ),
 ]
-OpenWith = Annotated[
-    Path | None, typer.Option("--keys", help="Open a sealed summary with these private keys.", exists=True)
-]
+OpenWith = Annotated[Path | None, option("Open a sealed summary with these private keys.", "--keys", exists=True)]
 
 
 def output_key(document: Path | None) -> bytes:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from aggservice.commands.console import option
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.service import Service, ServiceConfig, load_config, token_digest
 from aggservice.service import new_token as draw
@@ -18,26 +19,18 @@ from aggservice.service.log import silence_libraries
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(help="The service's TOML file; see docs/service.md.")] = None,
-    state: Annotated[
-        Path, typer.Option(help="Without --config: the folder for ledger, keys and staged results.")
-    ] = Path("aggservice-state"),
-    listen: Annotated[str, typer.Option(help="Without --config: a loopback address.")] = "127.0.0.1:50051",
-    http: Annotated[str, typer.Option(help="Without --config: host:port of the HTTP app; empty: no HTTP.")] = "",
-    processes: Annotated[
-        int, typer.Option(help="Without --config: worker processes that open reports.", min=0, max=1024)
-    ] = 2,
-    input_folder: Annotated[
-        Path | None, typer.Option(help="Without --config: the folder that jobs over files read.")
-    ] = None,
-    output_folder: Annotated[
-        Path | None, typer.Option(help="Without --config: the folder that jobs over files write to.")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the configuration and the files that it names, and stop.")
-    ] = False,
+    config: Annotated[Path | None, option("The service's TOML file; see docs/service.md.")] = None,
+    state: Annotated[Path, option("Without --config: the folder for ledger, keys and staged results.")] = Path(
+        "aggservice-state"
+    ),
+    listen: Annotated[str, option("Without --config: a loopback address.")] = "127.0.0.1:50051",
+    http: Annotated[str, option("Without --config: host:port of the HTTP app; empty: no HTTP.")] = "",
+    processes: Annotated[int, option("Without --config: worker processes that open reports.", min=0, max=1024)] = 2,
+    input_folder: Annotated[Path | None, option("Without --config: the folder that jobs over files read.")] = None,
+    output_folder: Annotated[Path | None, option("Without --config: the folder that jobs over files write to.")] = None,
+    check: Annotated[bool, option("Check the configuration and the files that it names, and stop.", "--check")] = False,
     new_token: Annotated[
-        bool, typer.Option("--new-token", help="Print a new bearer token and its hash for the configuration, and stop.")
+        bool, option("Print a new bearer token and its hash for the configuration, and stop.", "--new-token")
     ] = False,
 ) -> None:
     """Run the aggregation service.
