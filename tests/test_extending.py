@@ -44,7 +44,7 @@ class Outside:
         venv.create(folder, symlinks=os.name != "nt")
         self.python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
         packages = Path(self.run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-        seen = [*site.getsitepackages(), str(ROOT)]
+        seen = [str(ROOT), *site.getsitepackages()]  # this tree before an installed one
         (packages / "seen.pth").write_text("".join(f"import site; site.addsitedir({one!r})\n" for one in seen))
         # What an installer writes: neither it nor a network is needed.
         (packages / "extending.pth").write_text(f"{FOLDER}\n")
@@ -92,7 +92,7 @@ def test_the_code_of_the_page_runs(outside: Outside, tmp_path: Path) -> None:
     False alarms: below 1e-8 (five chi-square tests of noise at 1e-9).
     """
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     outside.run("-c", "\n".join(blocks), folder=tmp_path)
     verify = ("-m", "aggservice", "ledger", "verify", str(tmp_path / "state" / "ledger.sqlite"))
     assert "ok: log, receipts, jobs, results and balances agree" in outside.run(*verify)
@@ -143,7 +143,7 @@ def test_the_studio_offers_the_protocol_and_the_metric(outside: Outside) -> None
 
 
 def test_names_mean_nothing_without_the_package() -> None:
-    with pytest.raises(CampaignFileError, match=r"client\.with has 'advertiser-quota'\. Write some of"):
+    with pytest.raises(CampaignFileError, match=r"client\.with is 'advertiser-quota'\. There is no on-device rule"):
         load_campaign(FOLDER / "quota.toml")
     with pytest.raises(InvalidJobError, match="there is no mechanism 'discrete_staircase'"):
         parse_mechanism("discrete_staircase", {"epsilon": "1"})

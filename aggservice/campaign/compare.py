@@ -27,7 +27,7 @@ from aggservice.campaign.output.page import (
     table,
 )
 from aggservice.campaign.output.plots import pyplot, save
-from aggservice.campaign.run import RunResult, log_files, run_jobs, seal_reports, write_json, write_outputs
+from aggservice.campaign.run import RunResult, run_jobs, seal_reports, write_json, write_outputs
 from aggservice.campaign.service.config import drop_queue, service_config
 from aggservice.campaign.service.jobs import add_up, windows_of, write_domains
 from aggservice.campaign.settings.campaign import Campaign
@@ -161,7 +161,7 @@ def _prepare(out: Path, campaign: Campaign) -> None:
     """Make the folder; an earlier comparison in it is replaced, and anything else is refused."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / _MARKER).is_file())):
         raise RunError(f"{out} is not empty and holds no earlier comparison: name another folder with --out")
-    for path in log_files(campaign):
+    for path in campaign.population.model.files:
         if out.exists() and path.resolve().is_relative_to(out.resolve()):
             raise RunError(f"{path} is in {out}, which this run would replace: name another folder with --out")
     if out.exists():

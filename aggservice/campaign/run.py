@@ -108,7 +108,7 @@ def run_campaign(
         raise RunError("a remote service takes sealed reports only: leave --unsealed out")
     if unsealed and campaign.client.task_jobs:
         raise RunError(f"a run with {campaign.client.short} reports seals them: leave --unsealed out")
-    prepare_output_folder(out, keeping=[*([ledger] if ledger is not None else []), *log_files(campaign)])
+    prepare_output_folder(out, keeping=[*([ledger] if ledger is not None else []), *campaign.population.model.files])
     if service is not None or ledger is not None:
         campaign = shift_to_end_now(campaign, SystemClock().now_ms())
     watch = Stopwatch(progress)
@@ -251,20 +251,12 @@ def _is_former_run(out: Path) -> bool:
     return (out / _MARKER).is_file() or (batches.is_dir() and all(path.name.isdigit() for path in batches.iterdir()))
 
 
-def log_files(campaign: Campaign) -> list[Path]:
-    """Return the files of the campaign's log, if it has one."""
-    log = campaign.population.log
-    return [] if log is None else [table.file for table in log.tables.both]
-
-
 def shift_to_end_now(campaign: Campaign, now_ms: int) -> Campaign:
-    """Return the campaign and its log, if any, shifted in time so that the last batch closes now."""
+    """Return the campaign and its given events, if any, shifted in time so that the last batch closes now."""
     population, late = campaign.population, int(campaign.collection.close_after_hours * HOUR_MS)
     start = (now_ms - late - population.days * DAY_MS - HOUR_MS) // HOUR_MS * HOUR_MS
-    log = population.log
-    if log is not None:
-        log = replace(log, shift_ms=log.shift_ms + start - population.start_ms)
-    return replace(campaign, population=replace(population, start_ms=start, log=log))
+    model = population.model.shifted(start - population.start_ms)
+    return replace(campaign, population=replace(population, start_ms=start, model=model))
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def choice(says: str, options: Sequence[str] | Callable[[Any], Sequence[str]], *
     )
 
 
-def _entry(section: Section, key: str, name: str, table: Kinds[Any]) -> Any:
+def entry_of(section: Section, key: str, name: str, table: Kinds[Any]) -> Any:
     """Return an entry by its name. A text that somebody else gave cannot name a module, because that would run it."""
     try:
         return table.find(name, folder=section.folder) if section.files is None else table[name]
@@ -113,7 +113,7 @@ def kind(says: str, table: Kinds[Any], **more: Any) -> Any:
     """Declare an entry of a table: a name or, in files that may name any path, ``"module:Name"``."""
 
     def read(section: Section, key: str, known: Known) -> Any:
-        return _entry(section, key, section.text(key, example=table.names[0]), table)
+        return entry_of(section, key, section.text(key, example=table.names[0]), table)
 
     if isinstance(name := more.get("default"), str):
         more |= {"default": lambda known: table[name], "shown": f"`{name}`"}
@@ -124,7 +124,7 @@ def kinds(says: str, table: Kinds[Any], **more: Any) -> Any:
     """Declare a list of entries of a table, each named as ``kind`` reads it; by default there is none."""
 
     def read(section: Section, key: str, known: Known) -> tuple[Any, ...]:
-        return tuple(_entry(section, key, name, table) for name in section.texts(key))
+        return tuple(entry_of(section, key, name, table) for name in section.texts(key))
 
     return setting(says, read=read, **{"allowed": f"list of {table.title}s", "default": (), **more})
 

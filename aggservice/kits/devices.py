@@ -19,7 +19,6 @@ from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.service.sealing import SealingSettings, sealed_batches, sealing_settings
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.device import DeviceApi
-from aggservice.campaign.world.population import simulate
 from aggservice.kits.failures import KitFailure
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import AggregatableReport, KeySet, SharedInfo, decode_payload, open_report
@@ -97,7 +96,7 @@ def random_campaign(name: str, settings: Mapping[str, Any], draw: Random) -> Cam
 
 def random_events(campaign: Campaign, draw: Random, seed: str) -> Events:
     """Return the events of a campaign's population; some conversions share an order number."""
-    events = simulate(campaign, SeededBits(f"kit population {seed}"))
+    events = campaign.population.model.events(campaign, SeededBits(f"kit population {seed}"))
     orders = [draw.choice((-1, -1, -1, 1, 2)) for _ in range(len(events.conversions))]
     return replace(events, conversions=replace(events.conversions, dedup_key=np.array(orders, dtype=np.int64)))
 

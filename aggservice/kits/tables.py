@@ -80,6 +80,18 @@ def _device(entry: Any) -> None:
         check_device(next((name for name in DEVICES if DEVICES[name] is entry), entry), worlds=12)
 
 
+def _population(entry: Any) -> None:
+    from aggservice.kits.populations import check_population
+
+    check_population(entry)
+
+
+def _log_reader(entry: Any) -> None:
+    from aggservice.kits.populations import check_log_reader
+
+    check_log_reader(entry)
+
+
 TABLES = (
     KindTable(place="budget:MECHANISMS", summary="noise of sums: its price, law and words", check=_mechanism),
     KindTable(place="budget:DISCOVERY_RULES", summary="when an undeclared key is released", check=_discovery),
@@ -93,6 +105,12 @@ TABLES = (
     KindTable(
         place="aggservice.campaign.settings.device:DEVICES", summary="APIs that a campaign runs on", check=_device
     ),
+    KindTable(
+        place="aggservice.campaign.settings.population:POPULATIONS",
+        summary="where a campaign's events come from",
+        check=_population,
+    ),
+    KindTable(place="aggservice.campaign.world.logs:LOG_READERS", summary="formats of event logs", check=_log_reader),
 )
 
 

@@ -53,7 +53,7 @@ def follow(shelf: Shelf, given: Given) -> dict[str, Any]:
             "only a deployed browser of Attribution Reporting can be followed: "
             'write kind = "attribution", form = "deployed" and api = "ara"'
         )
-    if campaign.population.log is not None or campaign.population.size > _MAX_PEOPLE:
+    if not campaign.population.model.drawn or campaign.population.size > _MAX_PEOPLE:
         raise StudioError(f"the population is too large or comes from a log: simulate at most {_MAX_PEOPLE:,} people")
     bits = SeededBits(f"studio {given.text('seed', 'studio', most=200)}")
     truth = simulate_reports(campaign, RunChain(bits))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aggservice.campaign.attacks.settings import AdversarySettings, AttackScenario, QuerySettings, VisitPopulation
-from aggservice.campaign.file.campaign import FieldSettings, LogFiles
+from aggservice.campaign.file.campaign import FieldSettings
 from aggservice.campaign.metrics import METRICS
 from aggservice.campaign.plan import BudgetSettings, LineSettings, PlanFile
 from aggservice.campaign.requery.file import STEPS, LedgerSettings, ReportGroup, RequeryScenario
@@ -24,6 +24,7 @@ from aggservice.campaign.settings.campaign import (
     Query,
     ServiceSettings,
 )
+from aggservice.campaign.world.log_events import LogFiles
 from aggservice.files.settings import settings_table
 from aggservice.service.config.callers import Caller
 from aggservice.service.config.settings import (

@@ -23,12 +23,21 @@ from aggservice.campaign.settings.device import DeviceApi
 from aggservice.campaign.settings.distributions import coins, uniform
 from aggservice.campaign.settings.tasks import TaskLayout, mixed_radix
 from aggservice.campaign.settings.w3c import W3cSettings
-from aggservice.files.settings import read_settings
+from aggservice.files.settings import Known, kind, read_settings
 from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits, ForbiddenBits, ManualClock, uniform_below_batch
 from aggservice.wire import Api
 from budget import Sensitivity
-from w3c_client import DEFAULT_SERVICE, RULES, Browser, Config, ConversionOptions, ImpressionOptions, Page
+from w3c_client import (
+    ATTRIBUTION_RULES,
+    DEFAULT_SERVICE,
+    RULES,
+    Browser,
+    Config,
+    ConversionOptions,
+    ImpressionOptions,
+    Page,
+)
 from w3c_client.columns import (
     ClearColumns,
     ClearKind,
@@ -37,12 +46,15 @@ from w3c_client.columns import (
     FleetConversions,
     ImpressionColumns,
 )
+from w3c_client.credit import AttributionRule, attribution_rule_of, credited
 from w3c_client.fleet import Fleet
 from w3c_client.options import parse_site
 from w3c_client.randomness import W3cWordChoices
 from w3c_client.rules import rule_of
 
 _ACCEPTED, _OTHER = 1, 2
+_TOUCHES = 64
+"""An attribution rule is asked for up to so many touches whether it divides a conversion."""
 _FATES = {
     ConversionOutcome.ATTRIBUTED: Fate.ON_THE_WAY,
     ConversionOutcome.NO_MATCH: Fate.NOT_ATTRIBUTED,
@@ -67,11 +79,30 @@ class W3cAttribution(DeviceApi):
     )  # fmt: skip
 
     w3c: W3cSettings
+    attribution: AttributionRule | type[AttributionRule] = kind(
+        "W3C: which touch a conversion counts for, an attribution rule that gives all of it to one touch, by its name "
+        "or `module:Name`",
+        ATTRIBUTION_RULES,
+        default="last-n-touch",
+    )
 
     @classmethod
     def read(cls, section: Section) -> Self:
         """Read the settings of every device, the design of on-device budgets, and how it is called."""
         return read_settings(section, cls, done=False, w3c=parse_w3c(section))
+
+    def check(self, section: Section, known: Known) -> None:
+        """Refuse a rule that divides conversions too: the ground truth has one key per conversion and measure."""
+        DeviceApi.check(self, section, known)
+        rule = attribution_rule_of(self.attribution)
+        for touches in range(1, _TOUCHES + 1):
+            if len(credited(rule, touches, (1,), Config().max_credits)[0]) > 1:
+                section.refuse(
+                    "attribution",
+                    f"is {rule.name!r}, which divides a conversion of {touches} touches",
+                    "A campaign counts each conversion under one key: name a rule that gives all of it to one touch, "
+                    "or give this one to w3c_client.Config",
+                )
 
     def check_campaign(self, top: Section, campaign: Campaign) -> None:
         """Refuse what W3C browsers cannot do: origins that are not sites, and discovery."""
@@ -116,13 +147,13 @@ class W3cAttribution(DeviceApi):
         touches = Touches(campaign, self.tasks(campaign), self, events)
         layout = touches.layout
         size = layout.histogram_size
-        config = settings.design.config(impressions_per_site=None)
+        config = settings.design.config(impressions_per_site=None, attribution=self.attribution)
         if max(size, layout.size) > config.max_histogram_size:
             raise RunError(
                 f"the fields of impressions have {layout.size:,} combinations: a histogram has room for "
                 f"{config.max_histogram_size:,}. Give them fewer values"
             )
-        items = touches.measured(*touches.last_touch(bits.child("uncapped W3C fleet")))
+        items = touches.measured(*touches.uncapped(bits.child("uncapped W3C fleet")))
         enabled = ~coins(bits.child("disabled"), settings.disabled, events.devices)
         active = ~coins(bits.child("inactive"), settings.inactive, len(events.conversions))
         rows = np.flatnonzero((items.amount > 0) & active[items.conversion])
@@ -229,11 +260,12 @@ class Touches:
             enabled=enabled[conversions.device[of]],
         )
 
-    def last_touch(self, bits: Bits) -> tuple[Ints, Ints]:
+    def uncapped(self, bits: Bits) -> tuple[Ints, Ints]:
         """Return the items that browsers without budgets attribute, and the index that each goes to."""
         rows = np.flatnonzero(self.amount.reshape(-1) > 0)
         enabled = np.ones(self.events.devices, dtype=np.bool_)
-        fleet = self.fleet(Config(rules=(), impressions_per_site=None), bits)
+        attribution = attribution_rule_of(self.device.attribution)
+        fleet = self.fleet(Config(rules=(), impressions_per_site=None, attribution=attribution), bits)
         calls = self.calls(rows, enabled, histogram_size=self.layout.size, epsilon_micro=1)
         found = fleet.run(self.impressions(enabled), calls, devices=self.events.devices)
         return rows[np.diff(found.offset) > 0], found.index

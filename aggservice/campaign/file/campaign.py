@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
@@ -16,7 +15,6 @@ from aggservice.campaign.settings.campaign import (
     CollectionSettings,
     FilterSettings,
     Hierarchy,
-    LogSettings,
     Measure,
     PlotSettings,
     Population,
@@ -25,10 +23,22 @@ from aggservice.campaign.settings.campaign import (
 )
 from aggservice.campaign.settings.device import DeviceApi, read_device
 from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Origin, merged_values
-from aggservice.campaign.world.log_events import Extent, extent_of
-from aggservice.campaign.world.logs import NAMES, load_tables, log_files, read_column
+from aggservice.campaign.settings.population import POPULATIONS, PopulationModel
+from aggservice.campaign.world.logs import read_column
 from aggservice.files.below import Below
-from aggservice.files.settings import REQUIRED, Known, choice, flag, number, read_settings, setting, text, texts, whole
+from aggservice.files.settings import (
+    REQUIRED,
+    Known,
+    choice,
+    entry_of,
+    flag,
+    number,
+    read_settings,
+    setting,
+    text,
+    texts,
+    whole,
+)
 from aggservice.files.toml import Section, read_text, read_toml
 
 #: The deployed service refuses older reports.
@@ -102,62 +112,12 @@ def _campaign(top: Section) -> Campaign:
     return campaign
 
 
-def _log_path(section: Section, key: str, known: Known) -> Path:
-    """Return a file, or a folder of measurement-simulation's JSON that has some of this kind."""
-    path = section.path_to(key)
-    if path is None or not path.is_dir():
-        return section.existing_file(key, example=f"{key}.csv")
-    if not log_files(path, key.removesuffix("s")):
-        problem = "is a folder without such files"
-        section.refuse(key, problem, f"Put files named *{key.removesuffix('s')}*.json below it")
-    return path
-
-
-def _log_columns(section: Section, key: str, known: Known) -> dict[str, str]:
-    inner = section.section(key)
-    return {name: inner.text(name) for name in inner.values}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogFiles:
-    """The files of a log, and their names for its columns."""
-
-    sources: Path = setting(
-        "`.csv`, `.parquet`, or `.json` as measurement-simulation reads it; or a folder of its `*source*.json`, by "
-        "year/month/day if you like",
-        read=_log_path,
-        allowed="path",
-    )
-    triggers: Path = setting("the same for triggers", read=_log_path, allowed="path")
-    columns: Mapping[str, str] = setting(
-        "your names for `time`, `device`, `destination`, `value`, `click`, `dedup_key`; see below",
-        read=_log_columns,
-        default=lambda known: {},
-        shown="the same",
-        allowed="table of texts",
-    )
-
-
 def _population(section: Section, known: Known) -> Population:
-    """Read the population, or the log that replaces it."""
-    section.take("log")
-    log: LogSettings | None = None
-    extent: Extent | None = None
-    if "log" in section:
-        inner = section.section("log")
-        files = read_settings(inner, LogFiles)
-        try:
-            log = LogSettings(
-                tables=load_tables(files.sources, files.triggers, files.columns, inner.opened), columns=files.columns
-            )
-        except CampaignError as problem:
-            remedy = 'Say which column is which: [population.log.columns] time = "when"'
-            inner.refuse("", f"cannot be used: {problem}", remedy)
-        try:
-            extent = extent_of(log.tables)
-        except CampaignError as problem:
-            section.refuse("log", f"cannot be used: {problem}", "Correct the log, or name another column")
-    return read_settings(section, Population, known, log=log, extent=extent)
+    """Read the population and its model: the one named, or the one whose table exists."""
+    named = section.text("model", next((name for name in POPULATIONS if name in section), POPULATIONS.names[0]))
+    chosen: type[PopulationModel] = entry_of(section, "model", named, POPULATIONS)
+    model = chosen.read(section.section(chosen.name))
+    return read_settings(section, Population, known, model=model, extent=model.extent)
 
 
 def _measures(top: Section, client: DeviceApi, known: Known) -> tuple[Measure, ...]:
@@ -178,7 +138,7 @@ def _is_drawn(known: Known) -> bool:
 
 def _natural_values(known: Known) -> Any:
     """Return the values of a field that does not list them; ``REQUIRED`` if it must."""
-    section, log = known.section, known.population.log
+    section, model = known.section, known.population.model
     if known.origin == "measure":
         return tuple(measure.name for measure in known.measures)
     if known.origin == "interaction":
@@ -187,10 +147,10 @@ def _natural_values(known: Known) -> Any:
         return known.population.sites
     if known.count is not None:
         return tuple(f"{known.name} {number}" for number in range(known.count))
-    if log is None:
+    if not model.has_columns:
         return REQUIRED
     try:
-        rows = (log.tables.sources if known.origin == "impression" else log.tables.triggers).column(known.column)
+        rows = model.column(known.origin, known.column)
     except CampaignError as problem:
         section.refuse("column" if "column" in section else "name", f"is unknown: {problem}", "Name one of these")
     if not rows:
@@ -246,9 +206,9 @@ class FieldSettings:
     )
     column: str = text(
         "the log's column",
-        default=lambda known: known.name if known.population.log else "",
+        default=lambda known: known.name if known.population.model.has_columns else "",
         shown="the field's name",
-        when=lambda known: known.population.log is not None,
+        when=lambda known: known.population.model.has_columns,
     )
     values: tuple[str, ...] = texts(
         "the names of the codes 0, 1, …; from a log: the values of its column",
@@ -372,13 +332,7 @@ def _check_queries(top: Section, client: DeviceApi, queries: tuple[Query, ...]) 
 def _check_together(top: Section, campaign: Campaign) -> None:
     """Check settings of different tables against each other."""
     client, population = campaign.client, campaign.population
-    known = (*NAMES, *(field.column or field.name for field in campaign.keys.fields))
-    for name in population.log.columns if population.log else ():
-        if name not in known:
-            columns = top.section("population").section("log").section("columns")
-            similar = get_close_matches(name, known, 1)
-            hint = f"Did you mean {similar[0]!r}? " if similar else ""
-            columns.refuse(name, "is not a column of a log", f"{hint}Columns: {', '.join(dict.fromkeys(known))}")
+    population.model.check_campaign(top, campaign)
     client.check_campaign(top, campaign)
     age_hours = population.days * 24 + campaign.collection.close_after_hours
     oldest = any(query.over == "all" for query in campaign.queries)

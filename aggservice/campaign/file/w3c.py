@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from aggservice.campaign.settings.w3c import MICRO, DesignSettings, W3cSettings
+from aggservice.files.settings import entry_of
 from aggservice.files.toml import Section
 from w3c_client import DESIGNS, RULES, design_config
 from w3c_client.rules import rule_of
@@ -22,7 +23,10 @@ def parse_design(section: Section) -> DesignSettings:
     base = design_config(design)
     names = [rule.name for rule in base.rules]
     without = section.choices("without", sorted(names), (), any_list=True)
-    added = section.choices("with", [name for name in RULES if name not in names], (), any_list=True)
+    added = [rule_of(entry_of(section, "with", one, RULES)).name for one in section.texts("with", (), any_list=True)]
+    for name in added:
+        if name in names:
+            section.refuse("with", f"has {name!r}", f"{design} runs it without that: leave it out")
     rules = tuple(name for name in (*names, *added) if name not in without)
     capacities: dict[str, int] = {}
     for rule in map(rule_of, RULES):

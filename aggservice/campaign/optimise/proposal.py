@@ -85,10 +85,8 @@ class Proposal:
 
 def halves(campaign: Campaign) -> tuple[Campaign, Campaign]:
     """Return the campaign over two disjoint sets of people: those that choose, and those that judge."""
-    log = campaign.population.log
-    if log is None:
-        return campaign, campaign  # two seeds draw different people
-    one, other = (replace(campaign.population, log=replace(log, half=half)) for half in (0, 1))
+    people = campaign.population
+    one, other = (replace(people, model=people.model.half(which)) for which in (0, 1))
     return replace(campaign, population=one), replace(campaign, population=other)
 
 
@@ -121,8 +119,9 @@ def optimise(
     fields = fields_to_merge(campaign, merge)
     store = store or StageStore()
     choosing, judging = halves(campaign)
-    # A log has one half to choose on and one to judge; simulated people can be drawn again.
-    draws = 1 if campaign.population.log is not None else min(_MOST_DRAWS, max(2, _PEOPLE // campaign.population.size))
+    # Given events have one half to choose on and one to judge; drawn people can be drawn again.
+    people = campaign.population
+    draws = min(_MOST_DRAWS, max(2, _PEOPLE // people.size)) if people.model.drawn else 1
     learn, test = (
         [RunChain.seeded(f"{seed} {what} {number}", store=store) for number in range(draws)]
         for what in ("choose", "judge")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,7 @@ from aggservice.campaign.metrics import METRICS, STANDARD, Metric
 from aggservice.campaign.settings.device import DeviceApi
 from aggservice.campaign.settings.distributions import Distribution, constant, distribution
 from aggservice.campaign.settings.key_layout import KeyLayout
+from aggservice.campaign.settings.population import POPULATIONS, PopulationModel
 from aggservice.files.below import Below
 from aggservice.files.settings import (
     REQUIRED,
@@ -96,29 +97,16 @@ class LogTables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
-    """A log of sources and triggers that replaces the simulated population; ``shift_ms`` is added to all its times.
-
-    ``half`` 0 or 1 leaves out the devices of the other half, so that one half can choose and the other judge.
-    """
-
-    tables: LogTables
-    columns: Mapping[str, str] = field(default_factory=dict)
-    shift_ms: int = 0
-    half: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
     """People, their devices, what they see and what they buy. Counts are per person, delays in days.
 
-    Where a log replaces the simulated population, its ``extent`` is known and gives the defaults.
+    If the events of its ``model`` are given, their ``extent`` is known and gives the defaults.
     """
 
     size: int = whole(
         "people",
         default=lambda known: known.extent.people if known.extent else REQUIRED,
-        least=lambda known: 0 if known.log else 1,
+        least=lambda known: 0 if known.extent else 1,
         most=_MAX_SIZE,
     )
     devices: Distribution = distribution(
@@ -163,7 +151,13 @@ class Population:
         "how long after the ad", default=Distribution(name="exponential", parameters={"mean": 1.0})
     )
     value: Distribution = distribution("what a conversion is worth, a whole number", default=constant(1))
-    log: LogSettings | None = None
+    model: PopulationModel = kind(
+        "where events come from: `simulated`, `log`, or a [population](extending.md#a-population) of yours by name or "
+        "`module:Name`; its own settings are the table `[population.NAME]`",
+        POPULATIONS,
+        default="simulated",
+        shown="the table that exists",
+    )
 
     def check(self, section: Section, known: Known) -> None:
         """Refuse what no run can simulate."""

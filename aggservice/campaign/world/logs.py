@@ -1,4 +1,4 @@
-"""Reads event logs as columns: CSV, Parquet, and the JSON of measurement-simulation."""
+"""Log readers, which read event logs as columns: CSV, Parquet, and the JSON of measurement-simulation."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import csv
 import datetime
 import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError, MissingExtraError
 from aggservice.campaign.settings.campaign import LogTable, LogTables
 from aggservice.campaign.stages import digest_of
 from aggservice.files.below import Opener, open_any
 from aggservice.files.toml import read_text
+from aggservice.kinds import Kinds
 
 #: The columns of a log, and their names in measurement-simulation's JSON.
 NAMES = {
@@ -31,14 +33,46 @@ NAMES = {
 _LAST_MS = 253_402_300_799_999
 
 
-def load_tables(sources: Path, triggers: Path, names: Mapping[str, str], opened: Opener = open_any) -> LogTables:
+class LogReader(ABC):
+    """How a log is read: columns by name from its files, which ``opened`` opens. One class per format.
+
+    ``suffixes`` are those of files that it reads unless the campaign names another reader; with ``folders``, it reads
+    folders too. ``names`` are the format's own names for the columns of ``NAMES``.
+    """
+
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    folders: ClassVar[bool] = False
+    names: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    @abstractmethod
+    def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
+        """Write a small file for the kit; return its path and the columns that ``read`` must give."""
+
+    def files(self, path: Path, kind: str) -> list[Path]:
+        """Return the files of a log's sources or triggers (``kind``)."""
+        return [path]
+
+    @abstractmethod
+    def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
+        """Return columns of equal length; ``CampaignError`` names the file and what is wrong."""
+
+
+def load_tables(
+    sources: Path,
+    triggers: Path,
+    names: Mapping[str, str],
+    opened: Opener = open_any,
+    reader: type[LogReader] | None = None,
+) -> LogTables:
     """Read both files of a log and check that each has a time and a device."""
-    own = {**(NAMES if sources.suffix == ".json" or sources.is_dir() else {}), **names}
+    own = {**reader_of(sources, reader).names, **names}
     read = []
     for path, kind in ((sources, "source"), (triggers, "trigger")):
-        files = log_files(path, kind)
+        files = (chosen := reader_of(path, reader)).files(path, kind)
         digest = digest_of(*(_content(file, opened) for file in files), own)
-        read.append(LogTable(columns=read_table(path, files, opened), file=path, names=own, digest=digest))
+        read.append(LogTable(columns=chosen.read(files, opened), file=path, names=own, digest=digest))
     for table in read:
         for name in ("time", "device"):
             table.column(name)
@@ -95,28 +129,52 @@ def log_files(path: Path, kind: str) -> list[Path]:
     return sorted(file for file in path.rglob("*.json") if kind in file.name and file.is_file())
 
 
-def read_table(path: Path, files: Sequence[Path] = (), opened: Opener = open_any) -> dict[str, list[Any]]:
-    """Return the columns of a CSV file (text), a Parquet file (typed) or measurement-simulation's JSON, by name.
+def read_table(path: Path, opened: Opener = open_any) -> dict[str, list[Any]]:
+    """Return the columns of a file by name, read by the log reader of its suffix."""
+    return reader_of(path).read([path], opened)
 
-    ``files`` are those of a folder.
-    """
-    if path.suffix == ".parquet":
-        return _read_parquet(path, opened)
-    if path.suffix == ".json" or path.is_dir():
-        return _read_json(files or [path], opened)
-    try:
-        with TextIOWrapper(opened(path), newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            names = next(reader, [])
-            rows = [row for row in reader if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as problem:
-        raise CampaignError(f"{path.name} cannot be read as CSV: {problem}") from None
-    names = [name.strip() for name in names]
-    _check_names(names, path)
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(names):
-            raise CampaignError(f"{path.name}, line {number}, has {len(row)} fields, not {len(names)} like the header")
-    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+def reader_of(path: Path, given: type[LogReader] | None = None) -> LogReader:
+    """Return the given reader or, without one, that of a path; CSV is for every other file."""
+    known = (LOG_READERS[name] for name in LOG_READERS)
+    fits = (one for one in known if path.suffix in one.suffixes or (one.folders and path.is_dir()))
+    return (given or next(fits, CsvLog))()
+
+
+_EXAMPLE = {"time": ["1700000000", "1700000060"], "device": ["one", "two"], "ad": ["a", "b"]}
+
+
+class CsvLog(LogReader):
+    """CSV in UTF-8 with a header; every value is text."""
+
+    name = "csv"
+    suffixes = (".csv",)
+
+    @classmethod
+    def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
+        """Write two rows."""
+        path, rows = folder / "log.csv", [_EXAMPLE, *zip(*_EXAMPLE.values(), strict=True)]
+        path.write_text("\n".join(",".join(row) for row in rows), encoding="utf-8")
+        return path, _EXAMPLE
+
+    def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
+        """Return the columns of the one file."""
+        (path,) = files
+        try:
+            with TextIOWrapper(opened(path), newline="", encoding="utf-8-sig") as file:
+                reader = csv.reader(file)
+                names = next(reader, [])
+                rows = [row for row in reader if row]
+        except (OSError, UnicodeDecodeError, csv.Error) as problem:
+            raise CampaignError(f"{path.name} cannot be read as CSV: {problem}") from None
+        names = [name.strip() for name in names]
+        _check_names(names, path)
+        for number, row in enumerate(rows, 2):
+            if len(row) != len(names):
+                raise CampaignError(
+                    f"{path.name}, line {number}, has {len(row)} fields, not {len(names)} like the header"
+                )
+        return {name: [row[place] for row in rows] for place, name in enumerate(names)}
 
 
 def _check_names(names: Sequence[str], path: Path) -> None:
@@ -126,20 +184,42 @@ def _check_names(names: Sequence[str], path: Path) -> None:
         raise CampaignError(f"{path.name} has two columns of the same name: {', '.join(map(repr, twice))}")
 
 
-def _read_parquet(path: Path, opened: Opener) -> dict[str, list[Any]]:
+class ParquetLog(LogReader):
+    """Parquet; values have the types of its columns."""
+
+    name = "parquet"
+    suffixes = (".parquet",)
+
+    @classmethod
+    def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
+        """Write two rows."""
+        parquet, path = _pyarrow_parquet("log.parquet"), folder / "log.parquet"
+        import pyarrow
+
+        parquet.write_table(pyarrow.table(_EXAMPLE), path)
+        return path, _EXAMPLE
+
+    def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
+        """Return the columns of the one file."""
+        (path,) = files
+        parquet = _pyarrow_parquet(path.name)
+        try:
+            with opened(path) as file:
+                table = parquet.read_table(file)
+            _check_names(table.column_names, path)
+            return {name: _parquet_column(table.column(name)) for name in table.column_names}
+        except (OSError, ValueError) as problem:
+            raise CampaignError(f"{path.name} cannot be read as Parquet: {problem}") from None
+
+
+def _pyarrow_parquet(what: str) -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
         raise MissingExtraError(
-            f"reading {path.name} needs pyarrow: install it with pip install 'aggservice[parquet]'"
+            f"reading {what} needs pyarrow: install it with pip install 'aggservice[parquet]'"
         ) from None
-    try:
-        with opened(path) as file:
-            table = pyarrow.parquet.read_table(file)
-        _check_names(table.column_names, path)
-        return {name: _parquet_column(table.column(name)) for name in table.column_names}
-    except (OSError, ValueError) as problem:
-        raise CampaignError(f"{path.name} cannot be read as Parquet: {problem}") from None
+    return pyarrow.parquet
 
 
 def _parquet_column(column: Any) -> list[Any]:
@@ -152,15 +232,39 @@ def _parquet_column(column: Any) -> list[Any]:
     return values
 
 
-def _read_json(files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
-    """Return measurement-simulation's JSON as columns.
+class JsonLog(LogReader):
+    """The JSON of measurement-simulation: a file, or a folder of files.
 
     Nested objects become columns: ``aggregation_keys.campaign``, ``filter_data.type`` (the first value),
     ``aggregatable_values.total``, ``aggregatable_trigger_data.key_piece`` (the first).
     """
-    flat = [_flattened(row) for path in files for row in json_rows(path, opened)]
-    names = sorted({name for row in flat for name in row})
-    return {name: [row.get(name, "") for row in flat] for name in names}
+
+    name = "json"
+    suffixes = (".json",)
+    folders = True
+    names = NAMES
+
+    @classmethod
+    def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
+        """Write two objects."""
+        path, rows = folder / "log.json", zip(*_EXAMPLE.values(), strict=True)
+        path.write_text("\n".join(json.dumps(dict(zip(_EXAMPLE, row, strict=True))) for row in rows), encoding="utf-8")
+        return path, _EXAMPLE
+
+    def files(self, path: Path, kind: str) -> list[Path]:
+        """Return the file, or those of a folder."""
+        return log_files(path, kind)
+
+    def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
+        """Return the columns of all files, in order of their names."""
+        flat = [_flattened(row) for path in files for row in json_rows(path, opened)]
+        names = sorted({name for row in flat for name in row})
+        return {name: [row.get(name, "") for row in flat] for name in names}
+
+
+LOG_READERS: Kinds[type[LogReader]] = Kinds(
+    "log reader", base=LogReader, builtin={one.name: one for one in (CsvLog, ParquetLog, JsonLog)}
+)
 
 
 def json_rows(path: Path, opened: Opener = open_any) -> list[dict[str, Any]]:

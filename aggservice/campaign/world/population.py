@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,7 @@ from aggservice.campaign.columns import Conversions, Events, Impressions
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.settings.distributions import coins, uniform, weighted_indexes
+from aggservice.campaign.settings.population import PopulationModel
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]
@@ -16,60 +19,67 @@ Ints = NDArray[np.int64]
 MAX_EVENTS = 500_000_000
 
 
-def simulate(campaign: Campaign, bits: Bits) -> Events:
-    """Return the events of a simulated population within the campaign's days.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedPopulation(PopulationModel):
+    """People who are drawn from the distributions of ``[population]``."""
 
-    Each impression and conversion is on a device of its person, drawn uniformly; a browser cannot attribute a
-    conversion to an ad on another device. Conversions after the last day are dropped.
-    """
-    population = campaign.population
-    people = population.size
-    start, end = population.start_ms, population.start_ms + population.days * DAY_MS
-    owned = np.maximum(population.devices.counts(bits.child("devices"), people), 1)
-    _check_sum("devices", owned)
-    first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(owned)))
-    shown = population.impressions.counts(bits.child("impressions"), people)
-    _check_sum("impressions", shown)
-    viewer = np.repeat(np.arange(people), shown)
-    days = np.clip(population.impression_day.draw(bits.child("impression days"), viewer.size), 0, population.days)
-    seen_ms = np.minimum(start + (days * DAY_MS).astype(np.int64), end - 1)
-    click = coins(bits.child("clicks"), population.click_rate, viewer.size)
-    destination = _uniform(bits.child("destinations"), len(population.destinations), viewer.size)
-    rate = np.where(click, population.click_conversion_rate, population.conversion_rate)
-    leads = np.flatnonzero(coins_each(bits.child("conversion"), rate))
-    each = population.conversions.counts(bits.child("conversions"), leads.size)
-    unled = population.organic.counts(bits.child("organic"), people)
-    _check_sum("conversions", np.concatenate((each, unled)))
-    cause, free = np.repeat(leads, each), np.repeat(np.arange(people), unled)
-    buyer = np.concatenate((viewer[cause], free))
-    # Clipped so that no time overflows; events after the last day are dropped below.
-    delay = np.clip(population.delay_days.draw(bits.child("delays"), cause.size), 0, population.days)
-    organic_ms = start + (uniform(bits.child("organic times"), free.size) * (end - start)).astype(np.int64)
-    bought_ms = np.concatenate((seen_ms[cause] + 1 + (delay * DAY_MS).astype(np.int64), organic_ms))
-    bought_at = np.concatenate(
-        (destination[cause], _uniform(bits.child("organic destinations"), len(population.destinations), free.size))
-    )
-    kept = np.flatnonzero(bought_ms < end)
-    kept = kept[np.argsort(bought_ms[kept], kind="stable")]
-    order = np.argsort(seen_ms, kind="stable")
-    impressions = Impressions(
-        time_ms=seen_ms[order],
-        device=_device(bits.child("viewing device"), viewer, first, owned)[order],
-        destination=destination[order],
-        click=click[order],
-        codes={name: column[order] for name, column in _codes(campaign, bits, viewer, click, people, True).items()},
-    )
-    buyers = buyer[kept]
-    codes = _codes(campaign, bits, buyers, np.zeros(0, dtype=np.bool_), people, False)
-    conversions = Conversions(
-        time_ms=bought_ms[kept],
-        device=_device(bits.child("buying device"), buyers, first, owned),
-        destination=bought_at[kept],
-        value=population.value.counts(bits.child("values"), kept.size),
-        dedup_key=np.full(kept.size, -1, dtype=np.int64),
-        codes=codes,
-    )
-    return Events(impressions=impressions, conversions=conversions, devices=int(first[-1]))
+    name = "simulated"
+    drawn = True
+
+    def events(self, campaign: Campaign, bits: Bits) -> Events:
+        """Return the events of a simulated population within the campaign's days.
+
+        Each impression and conversion is on a device of its person, drawn uniformly; a browser cannot attribute a
+        conversion to an ad on another device. Conversions after the last day are dropped.
+        """
+        population = campaign.population
+        people = population.size
+        start, end = population.start_ms, population.start_ms + population.days * DAY_MS
+        owned = np.maximum(population.devices.counts(bits.child("devices"), people), 1)
+        _check_sum("devices", owned)
+        first = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(owned)))
+        shown = population.impressions.counts(bits.child("impressions"), people)
+        _check_sum("impressions", shown)
+        viewer = np.repeat(np.arange(people), shown)
+        days = np.clip(population.impression_day.draw(bits.child("impression days"), viewer.size), 0, population.days)
+        seen_ms = np.minimum(start + (days * DAY_MS).astype(np.int64), end - 1)
+        click = coins(bits.child("clicks"), population.click_rate, viewer.size)
+        destination = _uniform(bits.child("destinations"), len(population.destinations), viewer.size)
+        rate = np.where(click, population.click_conversion_rate, population.conversion_rate)
+        leads = np.flatnonzero(coins_each(bits.child("conversion"), rate))
+        each = population.conversions.counts(bits.child("conversions"), leads.size)
+        unled = population.organic.counts(bits.child("organic"), people)
+        _check_sum("conversions", np.concatenate((each, unled)))
+        cause, free = np.repeat(leads, each), np.repeat(np.arange(people), unled)
+        buyer = np.concatenate((viewer[cause], free))
+        # Clipped so that no time overflows; events after the last day are dropped below.
+        delay = np.clip(population.delay_days.draw(bits.child("delays"), cause.size), 0, population.days)
+        organic_ms = start + (uniform(bits.child("organic times"), free.size) * (end - start)).astype(np.int64)
+        bought_ms = np.concatenate((seen_ms[cause] + 1 + (delay * DAY_MS).astype(np.int64), organic_ms))
+        bought_at = np.concatenate(
+            (destination[cause], _uniform(bits.child("organic destinations"), len(population.destinations), free.size))
+        )
+        kept = np.flatnonzero(bought_ms < end)
+        kept = kept[np.argsort(bought_ms[kept], kind="stable")]
+        order = np.argsort(seen_ms, kind="stable")
+        impressions = Impressions(
+            time_ms=seen_ms[order],
+            device=_device(bits.child("viewing device"), viewer, first, owned)[order],
+            destination=destination[order],
+            click=click[order],
+            codes={name: column[order] for name, column in _codes(campaign, bits, viewer, click, people, True).items()},
+        )
+        buyers = buyer[kept]
+        codes = _codes(campaign, bits, buyers, np.zeros(0, dtype=np.bool_), people, False)
+        conversions = Conversions(
+            time_ms=bought_ms[kept],
+            device=_device(bits.child("buying device"), buyers, first, owned),
+            destination=bought_at[kept],
+            value=population.value.counts(bits.child("values"), kept.size),
+            dedup_key=np.full(kept.size, -1, dtype=np.int64),
+            codes=codes,
+        )
+        return Events(impressions=impressions, conversions=conversions, devices=int(first[-1]))
 
 
 def _check_sum(what: str, counts: Ints) -> None:

@@ -10,8 +10,6 @@ from aggservice.campaign.columns import Events, MeasuredConversions, ReportColum
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.collection import CollectedReports, collect
-from aggservice.campaign.world.log_events import events_of_log
-from aggservice.campaign.world.population import simulate
 
 SIMULATE = RunStage(name="simulate", reads=("population", "keys"))
 ATTRIBUTE = RunStage(
@@ -33,13 +31,9 @@ class Truth:
 
 
 def simulate_events(campaign: Campaign, chain: RunChain) -> Events:
-    """Return the events of the campaign's log, or of a simulated population if it has no log."""
-
-    def compute(seen: Campaign) -> Events:
-        log = seen.population.log
-        return simulate(seen, chain.bits.child("population")) if log is None else events_of_log(seen)
-
-    return chain.run(SIMULATE, campaign, compute)
+    """Return the events of the campaign's population."""
+    bits = chain.bits.child("population")
+    return chain.run(SIMULATE, campaign, lambda seen: seen.population.model.events(seen, bits))
 
 
 def simulate_reports(campaign: Campaign, chain: RunChain) -> Truth:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from aggservice.campaign import CampaignFileError, load_campaign, load_plan, load_scenario, parse_campaign
+from aggservice.campaign.devices.w3c import W3cAttribution
 from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.logs import read_table
+from aggservice.files.below import Below
 from aggservice.files.toml import Lines
+from w3c_client import ATTRIBUTION_RULES, RULES
 
 GOOD = """name = "n"
 [population]
@@ -138,3 +144,64 @@ def test_columns_of_every_distribution_lie_beside_the_campaign_file(tmp_path: Pa
     )
     campaign = parse_campaign(text, folder=tmp_path)
     assert campaign.population.value.rows == (5, 6) and campaign.collection.late_days.rows == (3, 4)
+
+
+OWN_RULES = """
+from fractions import Fraction
+from w3c_client import AttributionRule
+from w3c_client.rules import DelegatedBudget
+
+class First(AttributionRule):
+    name = "first-for-test"
+    def shares(self, touches, credit, most):
+        return [*[Fraction(0)] * (touches - 1), Fraction(1)]
+
+class Delegated(DelegatedBudget):
+    name = "delegated-for-test"
+"""
+
+
+@pytest.fixture
+def own_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A module beside the campaign file; what it adds to the tables is forgotten after the test."""
+    for table in (RULES, ATTRIBUTION_RULES):
+        monkeypatch.setattr(table, "_added", {})
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "own_rules_for_test.py").write_text(OWN_RULES)
+    yield "own_rules_for_test"
+    sys.modules.pop("own_rules_for_test", None)
+
+
+def w3c_campaign(tmp_path: Path, client: str, files: Below | None = None) -> Campaign:
+    text = f"{GOOD}\n[client]\napi = 'w3c'\n{client}\n"
+    return parse_campaign(text, folder=tmp_path, file="campaign.toml", files=files)
+
+
+def test_a_file_of_yours_names_rules_by_their_modules(tmp_path: Path, own_rules: str) -> None:
+    campaign = w3c_campaign(tmp_path, f"with = ['{own_rules}:Delegated']\nattribution = '{own_rules}:First'")
+    client = campaign.client
+    assert isinstance(client, W3cAttribution) and client.w3c.design.rules[-1] == "delegated-for-test"
+    assert client.attribution is ATTRIBUTION_RULES["first-for-test"]
+
+
+@pytest.mark.parametrize("line", ["with = ['{}:Delegated']", "attribution = '{}:First'"])
+def test_a_file_of_somebody_else_cannot_name_a_module(tmp_path: Path, own_rules: str, line: str) -> None:
+    with pytest.raises(CampaignFileError, match=rf"is '{own_rules}:\w+'\. There is no (on-device|attribution) rule"):
+        w3c_campaign(tmp_path, line.format(own_rules), Below(folder=tmp_path))
+    assert own_rules not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            "attribution = 'position-based'",
+            "'position-based', which divides a conversion of 2 touches. A campaign counts",
+        ),
+        ("attribution = 'last-touch'", "There is no attribution rule 'last-touch': did you mean 'last-n-touch'"),
+        ("with = ['site-budget']", "has 'site-budget'. w3c runs it without that: leave it out"),
+    ],
+)
+def test_rules_that_a_campaign_cannot_have_are_refused(tmp_path: Path, line: str, sentence: str) -> None:
+    with pytest.raises(CampaignFileError, match=re.escape(sentence)):
+        w3c_campaign(tmp_path, line)

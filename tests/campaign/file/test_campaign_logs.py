@@ -9,8 +9,8 @@ import pytest
 
 from aggservice.campaign import CampaignFileError, parse_campaign, run_campaign
 from aggservice.campaign.columns import Fate
-from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.logs import read_table
+from aggservice.mechanisms import ForbiddenBits
 
 CAMPAIGN = """
 name = "logged"
@@ -199,7 +199,7 @@ def test_parquet_times_of_any_unit_are_read(tmp_path: Path, unit: str) -> None:
     columns = {"device": [row[0] for row in TRIGGERS], "when": times, "product": [row[2] for row in TRIGGERS]}
     parquet.write_table(arrow.table(columns), tmp_path / "triggers.parquet")
     campaign = parse_campaign(text_for(".parquet"), folder=tmp_path)
-    events = events_of_log(campaign)
+    events = campaign.population.model.events(campaign, ForbiddenBits())
     assert events.conversions.time_ms.tolist() == sorted(row[1] for row in TRIGGERS)
 
 

@@ -11,9 +11,8 @@ from typer.testing import CliRunner
 
 from aggservice.campaign import CampaignError, parse_campaign
 from aggservice.campaign.replay import replay_log
-from aggservice.campaign.world.log_events import events_of_log
 from aggservice.commands import app
-from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
+from aggservice.mechanisms import ForbiddenBits, ManualClock, SecureBits, SeededBits
 from aggservice.wire import KeySet, decode_batch, open_batch, read_domain, read_reports
 
 DAY = 1_642_204_800_000  # 2022-01-15
@@ -172,7 +171,8 @@ def test_a_folder_by_day_is_the_log_of_a_campaign_too(tmp_path: Path) -> None:
     [[queries]]
     epsilon = "10"
     """
-    events = events_of_log(parse_campaign(text, folder=tmp_path))
+    campaign = parse_campaign(text, folder=tmp_path)
+    events = campaign.population.model.events(campaign, ForbiddenBits())
     assert len(events.impressions) == 2 and events.conversions.value.tolist() == [32768, 100, 50, 70, 70_000]
     (tmp_path / "empty").mkdir()
     with pytest.raises(

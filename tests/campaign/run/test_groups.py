@@ -11,8 +11,8 @@ from aggservice.campaign import Campaign, CampaignFileError, parse_campaign, run
 from aggservice.campaign.assess.job_truth import job_truth
 from aggservice.campaign.service.jobs import windows_of
 from aggservice.campaign.stages import RunChain
-from aggservice.campaign.world.log_events import events_of_log
 from aggservice.campaign.world.truth import simulate_reports
+from aggservice.mechanisms import ForbiddenBits
 
 TEXT = """name = "groups"
 [population]
@@ -105,7 +105,9 @@ def test_groups_of_a_log(tmp_path: Path) -> None:
     text = (text[:start] + log + text[end:]).replace("batch_hours = 48", "batch_hours = 24")
     campaign = parse_campaign(text, folder=tmp_path)
     assert campaign.keys.field("ad").values == ("y", "both")
-    assert np.array_equal(events_of_log(campaign).impressions.codes["ad"], [1, 0, 1])
+    assert np.array_equal(
+        campaign.population.model.events(campaign, ForbiddenBits()).impressions.codes["ad"], [1, 0, 1]
+    )
 
 
 @pytest.mark.parametrize(
