@@ -23,8 +23,8 @@ from scipy.linalg import hadamard
 
 from aggservice.campaign import load_campaign
 from aggservice.campaign.errors import CampaignFileError
-from aggservice.engine.errors import InvalidJobError
-from aggservice.engine.request import parse_mechanism
+from aggservice.job.errors import InvalidJobError
+from aggservice.job.request import parse_mechanism
 from aggservice.kits.tables import TABLES
 from aggservice.mechanisms import ParameterError, SecureBits
 from budget import Sensitivity

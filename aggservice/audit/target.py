@@ -12,10 +12,10 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.service.runner import answer
 from aggservice.client import Client, ClientError, Credentials, JobParameters
-from aggservice.client.values import Summary
-from aggservice.engine import ReturnCode
 from aggservice.engine.opening.coverage import PrivacyUnit
+from aggservice.job.result import Summary
 from aggservice.mechanisms import Bits, Clock
 from aggservice.service import Caller, Role, ServiceConfig, embedded
 from aggservice.service.config.callers import Token, new_token, token_digest
@@ -67,12 +67,8 @@ class Attacked:
         caller: int = 0,
     ) -> Summary | None:
         """Run a job that declares the keys 0 to ``keys`` - 1; None if some unit cannot pay."""
-        try:
-            return self.clients[caller].aggregate(job or self.new_job(), parameters, list(reports), domain=range(keys))
-        except ClientError as problem:
-            if problem.return_code != ReturnCode.PRIVACY_BUDGET_EXHAUSTED:
-                raise
-            return None
+        found = answer(self.clients[caller], job or self.new_job(), parameters, list(reports), domain=range(keys))
+        return found if isinstance(found, Summary) else None
 
     def metrics(self, summary: Summary | None) -> NDArray[np.int64]:
         """Return the metrics of a summary; ClientError if there is none, because the job was refused."""

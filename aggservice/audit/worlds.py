@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from aggservice.audit.exact import Make, Pick, responses
 from aggservice.campaign.assess.losses import ContributionBounds
-from aggservice.campaign.requery.interactive import EngineBackend, SummaryMechanism, Without, bounds_terms
+from aggservice.campaign.requery.interactive import SummaryMechanism, Without, bounds_terms
 from aggservice.campaign.service.config import memory_ledger
+from aggservice.campaign.service.runner import EngineRunner
 from aggservice.engine import InlineOpener, LocalEngine
 from aggservice.engine.release.noise import NoiseSource
 from aggservice.mechanisms import ManualClock, SecureBits
@@ -35,7 +36,7 @@ def summary_world(
             keys=keys,
             clock=clock,
             bits=bits,
-            backend=EngineBackend(engine),
+            runner=EngineRunner(engine=engine),
             without=without,
             respond=responses(pick),
         )

@@ -26,7 +26,8 @@ import typer
 from aggservice.bench import at_once, conclude
 from aggservice.campaign.columns import ReportColumns
 from aggservice.campaign.service.sealing import SealingSettings, SealingTask, seal_piece
-from aggservice.engine import AvroShards, Engine, JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
+from aggservice.engine import AvroShards, Engine, LocalEngine, Scope, WorkerPool, ledger_terms
+from aggservice.job.request import HistogramRequest
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.service.jobs.asked import FileJob
 from aggservice.service.jobs.folders import Folder
@@ -174,7 +175,7 @@ def timed_job(engine: Engine, inputs: Path, output: Path, *, cleartext: bool, na
     """Run a job over a folder's reports and domain; return its seconds, the rows released and the reports in error."""
     reports, domain = Prefix(Folder(inputs), "reports"), Prefix(Folder(inputs), "domain.avro")
     job = FileJob(prefixes=(reports,), domain=domain, output=AvroShards(prefix=output))
-    request = JobRequest(job_request_id=name, attribution_report_to=ORIGIN)
+    request = HistogramRequest(job_request_id=name, attribution_report_to=ORIGIN)
     start = time.perf_counter()
     session = engine.begin(
         Scope(caller="bench"),
@@ -207,7 +208,7 @@ def engine_job(folder: str, workers: int, cleartext: bool, out: Any) -> None:
 def _warm(engine: Any, folder: Path, cleartext: bool) -> None:
     """Compile every kernel and start every worker before the clock starts; nothing is charged."""
     batch = next(iter(read_reports(min(folder.glob("reports*.avro")), rows=100))).slice(0, 64)
-    request = JobRequest(job_request_id="warm", attribution_report_to=ORIGIN)
+    request = HistogramRequest(job_request_id="warm", attribution_report_to=ORIGIN)
     session = engine.begin(Scope(caller="warm"), request, cleartext=cleartext)
     session.declare(np.zeros(1, dtype=np.uint64), np.zeros(1, dtype=np.uint64))
     for _ in range(8):

@@ -15,11 +15,14 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.client import messages
+from aggservice.client import answers
 from aggservice.client.credentials import Credentials
 from aggservice.client.errors import ClientError, bad_argument, error_from_detail, error_of
-from aggservice.client.parameters import JobParameters
-from aggservice.client.values import Balance, BudgetCheck, Job, LedgerEntry, Summary, UnpaidUnit, Verification
+from aggservice.client.values import Balance, BudgetCheck, Job, LedgerEntry, UnpaidUnit, Verification
+from aggservice.job.errors import EngineError, InvalidJobError
+from aggservice.job.messages import parameters_message, summary_of
+from aggservice.job.parameters import JobParameters
+from aggservice.job.result import Summary
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
@@ -133,10 +136,10 @@ class Client:
 
         def attempt() -> Summary:
             problems: list[Exception] = []
-            requests = _remembering(_requests(parameters.message(job_request_id), domain, reports), problems)
+            requests = _remembering(_requests(_asked(parameters, job_request_id), domain, reports), problems)
             responses = self._send(self._aggregation.Aggregate, requests)
             try:
-                return messages.summary(_watched(responses, progress))
+                return _summary(_watched(responses, progress))
             except grpc.RpcError:
                 if problems:
                     raise problems[0] from None
@@ -166,25 +169,25 @@ class Client:
             input_data_blob_prefixes=() if single else list(input_data_blob_prefix),
             output_data_blob_prefix=output_data_blob_prefix,
             output_domain_blob_prefix=output_domain_blob_prefix,
-            job_parameters=parameters.message(job_request_id),
+            job_parameters=_asked(parameters, job_request_id),
         )
-        return messages.job(self._call(self._aggregation.CreateJob, request))
+        return answers.job(self._call(self._aggregation.CreateJob, request))
 
     def get_job(self, job_request_id: str) -> Job:
         """Return a job as it is now."""
         request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
-        return messages.job(self._call(self._aggregation.GetJob, request))
+        return answers.job(self._call(self._aggregation.GetJob, request))
 
     def jobs(self, page_size: int = 100) -> Iterator[Job]:
         """Yield your jobs over files and your streams on this service, newest first."""
         request = aggregation_pb2.ListJobsRequest(page_size=page_size)
         for page in self._pages(self._aggregation.ListJobs, request):
-            yield from map(messages.job, page.jobs)
+            yield from map(answers.job, page.jobs)
 
     def cancel_job(self, job_request_id: str) -> Job:
         """End a job that has not been paid for yet."""
         request = aggregation_pb2.GetJobRequest(job_request_id=job_request_id)
-        return messages.job(self._call(self._aggregation.CancelJob, request))
+        return answers.job(self._call(self._aggregation.CancelJob, request))
 
     def watch_job(self, job_request_id: str, progress: OnProgress | None = None) -> Job:
         """Wait until a job has finished and return it; raise ``ClientError`` if it failed."""
@@ -202,36 +205,36 @@ class Client:
         found = self._retry(watch)
         if not found.HasField("summary"):
             raise error_from_detail(found.result_info.return_message, found.result_info.detail)
-        return messages.job(found)
+        return answers.job(found)
 
     def summary(self, job_request_id: str) -> Summary:
         """Return the summary of a finished job."""
         request = aggregation_pb2.GetSummaryRequest(job_request_id=job_request_id)
-        return self._retry(lambda: messages.summary(self._send(self._aggregation.GetSummary, request)))
+        return self._retry(lambda: _summary(self._send(self._aggregation.GetSummary, request)))
 
     def balances(self, shared_infos: Sequence[str], filtering_ids: Sequence[int] = ()) -> list[Balance]:
         """Return what the units of these reports have spent and have left, in the order of the reports."""
         request = budget_pb2.GetBalanceRequest(
             shared_infos=shared_infos, filtering_ids=",".join(map(str, filtering_ids))
         )
-        return [messages.balance(one) for one in self._call(self._budget.GetBalance, request).balances]
+        return [answers.balance(one) for one in self._call(self._budget.GetBalance, request).balances]
 
     def unit_balances(self, units: Sequence[bytes]) -> list[Balance]:
         """Return what units have spent, by unit key: for auditors and operators."""
         request = budget_pb2.GetBalanceRequest(units=units)
-        return [messages.balance(one) for one in self._call(self._budget.GetBalance, request).balances]
+        return [answers.balance(one) for one in self._call(self._budget.GetBalance, request).balances]
 
     def check_budget(self, parameters: JobParameters, shared_infos: Sequence[str]) -> BudgetCheck:
         """Return whether a job over these reports would be paid. Nothing is charged."""
-        asked = parameters.message("dry-run")
+        asked = _asked(parameters, "dry-run")
         request = budget_pb2.CheckBudgetRequest(job_parameters=asked, shared_infos=list(shared_infos))
-        return messages.budget_check(self._call(self._budget.CheckBudget, request))
+        return answers.budget_check(self._call(self._budget.CheckBudget, request))
 
     def unpaid_units(self, job_request_id: str, page_size: int = 1000) -> Iterator[UnpaidUnit]:
         """Yield every unit that could not pay for a refused job."""
         request = budget_pb2.ListUnpaidUnitsRequest(job_request_id=job_request_id, page_size=page_size)
         for page in self._pages(self._budget.ListUnpaidUnits, request):
-            yield from map(messages.unpaid_unit, page.units)
+            yield from map(answers.unpaid_unit, page.units)
 
     def entries(
         self,
@@ -248,12 +251,12 @@ class Client:
             job_request_id=job_request_id,
             caller=caller,
             unit=unit,
-            not_before=messages.timestamp(not_before_ms),
-            before=messages.timestamp(before_ms),
+            not_before=answers.timestamp(not_before_ms),
+            before=answers.timestamp(before_ms),
             page_size=page_size,
         )
         for page in self._pages(self._budget.ListEntries, request):
-            yield from map(messages.ledger_entry, page.entries)
+            yield from map(answers.ledger_entry, page.entries)
 
     def _pages(self, method: Any, request: Any) -> Iterator[Any]:
         """Yield every page of an answer."""
@@ -275,10 +278,10 @@ class Client:
             if asked.receipts and asked.ByteSize() + len(receipt) > _MESSAGE_BYTES:
                 found = self._call(self._budget.VerifyLedger, asked)
                 if not found.ok:
-                    return messages.verification(found)
+                    return answers.verification(found)
                 asked = budget_pb2.VerifyLedgerRequest()
             asked.receipts.append(receipt)
-        return messages.verification(self._call(self._budget.VerifyLedger, asked))
+        return answers.verification(self._call(self._budget.VerifyLedger, asked))
 
 
 def _watched(
@@ -363,3 +366,17 @@ def _fields(reports: Reports) -> Iterator[tuple[bytes, str, str]]:
         else:
             sealed = one.payloads[0]
             yield sealed.payload, sealed.key_id, one.shared_info
+
+
+def _asked(parameters: JobParameters, job_request_id: str) -> aggregation_pb2.JobParameters:
+    try:
+        return parameters_message(parameters, job_request_id)
+    except InvalidJobError as problem:
+        raise bad_argument(str(problem)) from None
+
+
+def _summary(parts: Iterable[Any]) -> Summary:
+    try:
+        return summary_of(parts)
+    except EngineError as problem:
+        raise ClientError(str(problem)) from None

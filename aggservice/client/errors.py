@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import grpc
 from grpc_status import rpc_status
 
+from aggservice.job.messages import return_code_name
 from aggservice.rpc.v1 import common_pb2
 
 #: Statuses after which a retry with the same job id can help; it cannot charge twice.
@@ -52,12 +53,6 @@ class ClientError(Exception):
 def bad_argument(message: str) -> ClientError:
     """Return the error for a bad argument, found before any call is made."""
     return ClientError(message, return_code="INVALID_JOB")
-
-
-def return_code_name(number: int) -> str:
-    """Return the name of a return code; UNKNOWN_n for one that a newer service has added."""
-    known = common_pb2.ReturnCode.Code.DESCRIPTOR.values_by_number.get(number)
-    return known.name if known is not None else f"UNKNOWN_{number}"
 
 
 def error_of(problem: grpc.RpcError, *, tls: bool = True) -> ClientError:

@@ -107,7 +107,7 @@ BENCHMARKS = {
 REFUSALS = {
     "aggservice.mechanisms.errors": "MechanismError",
     "aggservice.wire.errors": "WireError",
-    "aggservice.engine.errors": "EngineError",
+    "aggservice.job.errors": "EngineError",
     "aggservice.client.errors": "ClientError",
     "aggservice.campaign.errors": "CampaignError",
     "aggservice.wire.device": "DeviceError",

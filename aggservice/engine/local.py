@@ -10,10 +10,11 @@ from aggservice.engine.jobs.session import EngineParts, EngineSettings, Scope, S
 from aggservice.engine.jobs.shuffle import ShuffleSession
 from aggservice.engine.opening.coverage import PrivacyUnit
 from aggservice.engine.opening.pool import BatchOpener
-from aggservice.engine.release.charging import Charge, Receipted
+from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.noise import ExactNoise, NoiseSource
 from aggservice.engine.release.output import Destination, InLedger
-from aggservice.engine.request import JobRequest
+from aggservice.job.request import JobRequest, ShuffleRequest, SumRequest
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import Bits, Clock
 from budget import Ledger
 
@@ -51,7 +52,7 @@ class Engine(Protocol):
         only a debug run does so.
         """
 
-    def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Receipted | None:
+    def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Outcome | None:
         """Return the result that this request has already paid for; None if it has not been paid for.
 
         Raises ``JobIdTakenError`` if the caller used the job id for another request.
@@ -117,8 +118,9 @@ class LocalEngine:
     ) -> Session:
         """Begin a job (see ``Engine.begin``); ``input_bytes`` is ignored."""
         destination = destination or InLedger()
-        if request.shuffle is not None:
-            return ShuffleSession(self.parts, scope, request, request.shuffle, destination=destination)
+        if isinstance(request, ShuffleRequest):
+            return ShuffleSession(self.parts, scope, request, destination=destination)
+        assert isinstance(request, SumRequest)
         return HistogramSession(
             self.parts,
             scope,
@@ -129,7 +131,7 @@ class LocalEngine:
             debug_only=request.debug_run if debug_only is None else debug_only,
         )
 
-    def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Receipted | None:
+    def find(self, scope: Scope, request: JobRequest, content: bytes = b"") -> Outcome | None:
         """Return the result that this request has already paid for; None if it has not been paid for.
 
         Raises ``JobIdTakenError`` if the caller used the job id for another request.

@@ -1,4 +1,4 @@
-"""A shuffle of local reports: what it is asked for, costs and releases, and what it guarantees.
+"""A shuffle of local reports: what it costs and guarantees, and its random order.
 
 A caller who sends n − 1 reports of their own knows them, and so recognises the last one. Therefore the amplified
 (ε, δ) counts only reports with a device token, which the caller cannot make: n is their number, all of one randomizer
@@ -8,70 +8,22 @@ if a device's reports share a hash function or a memoized answer, a later one sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import InvalidJobError
-from aggservice.mechanisms import AmplificationBound, Bits, ParameterError, amplified_micro
+from aggservice.job.request import ShuffleRequest
+from aggservice.job.result import ShuffleStatement
+from aggservice.mechanisms import Bits, ParameterError, amplified_micro
 from aggservice.wire import Api, Randomizer
-from aggservice.wire.errors import EncodingError
 from aggservice.wire.origins import site_of
-from aggservice.wire.report.registry import RegistryKey, TokenCheck, check_collection
-from budget import AmountError, Delta, Epsilon, LocalReports, Mechanism, ShuffledReports
+from aggservice.wire.report.registry import RegistryKey, TokenCheck
+from budget import Delta, Epsilon, LocalReports, Mechanism, ShuffledReports
 
 ASSUMPTION = "n honest clients, one collection"
 _MICRO = 10**6
-_ATTO = 10**18
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShuffleRequest:
-    """The parameters of a shuffle: the randomizer of its reports, and the δ of amplification (None: no amplification).
-
-    Device tokens must be for ``collection``; without it, no token is checked and nothing is amplified.
-    """
-
-    randomizer: Randomizer
-    delta: Delta | None = None
-    bound: AmplificationBound = AmplificationBound.NUMERICAL
-    collection: str = ""
-
-    def __post_init__(self) -> None:
-        if self.delta is not None and not 0 < self.delta.atto < _ATTO:
-            raise InvalidJobError("the delta of the shuffle is out of range: use a number above 0 and below 1")
-        if not self.randomizer.epsilon_micro <= 64 * _MICRO:
-            raise InvalidJobError(
-                "the randomizer's epsilon is above 64, the most that a unit may pay: use one with a smaller epsilon"
-            )
-        if self.collection:
-            try:
-                check_collection(self.collection)
-            except EncodingError as problem:
-                raise InvalidJobError(str(problem)) from problem
-
-    @classmethod
-    def parse(cls, *, randomizer: str, delta: str = "", bound: str = "", collection: str = "") -> ShuffleRequest:
-        """Read the request from text; an empty text means that the field is not given."""
-        try:
-            return cls(
-                randomizer=Randomizer.from_hex(randomizer),
-                delta=Delta.parse(delta) if delta else None,
-                bound=AmplificationBound(bound) if bound else AmplificationBound.NUMERICAL,
-                collection=collection,
-            )
-        except (EncodingError, AmountError) as problem:
-            raise InvalidJobError(str(problem)) from problem
-        except ValueError:
-            known = ", ".join(AmplificationBound)
-            raise InvalidJobError(f"the bound {bound!r} is unknown: use one of {known}") from None
-
-    def to_plain(self) -> dict[str, str]:
-        """Return plain values; the ledger recognises a repeated request by them."""
-        plain = {"randomizer": self.randomizer.hex, "delta": str(self.delta or ""), "bound": self.bound.value}
-        return {**plain, "collection": self.collection} if self.collection else plain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +40,12 @@ class ShuffleSettings:
         found = site if origin is None else site_of(origin)
         return None if found is None else self.sites.get(found)
 
-    def evidence(self, request: ShuffleRequest, *, origin: str | None, site: str | None) -> TokenCheck | None:
+    def evidence(self, request: ShuffleRequest) -> TokenCheck | None:
         """Return the check that the device tokens of a job must pass; None if the job is not amplified.
 
         A job is amplified only with a δ, a collection, and a registry's key for its origin or site.
         """
-        key = self.key(origin=origin, site=site)
+        key = self.key(origin=request.attribution_report_to, site=request.reporting_site)
         if request.delta is None or not request.collection or key is None:
             return None
         return TokenCheck(key=key, collection=request.collection)
@@ -120,8 +72,8 @@ class ShufflePlan:
         return not self.reason
 
     @classmethod
-    def of(cls, request: ShuffleRequest, reports: int, *, evidence: TokenCheck | None, scope: str) -> ShufflePlan:
-        """Return the price of ``reports`` reports of the origin or site ``scope``.
+    def of(cls, request: ShuffleRequest, reports: int, *, evidence: TokenCheck | None) -> ShufflePlan:
+        """Return the price of ``reports`` reports.
 
         ``evidence`` is the check that their device tokens passed; without it nothing is amplified.
         """
@@ -151,8 +103,8 @@ class ShufflePlan:
             )
         if evidence is None:
             return unamplified(
-                f"the operator has configured no device registry for {scope}, so nothing shows that the caller did "
-                "not send the other reports"
+                f"the operator has configured no device registry for {request.scope}, so nothing shows that the caller "
+                "did not send the other reports"
             )
         try:
             micro = amplified_micro(
@@ -209,34 +161,6 @@ def permanent_text(randomizer: Randomizer) -> str:
     return f"{whole}.{part:06d}".rstrip("0").rstrip(".")
 
 
-SHUFFLED_MAGIC = b"aggs1\n"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ShuffledRows:
-    """Local reports of one randomizer in random order, one row of bytes per report."""
-
-    reports: NDArray[np.uint8]
-
-    def __len__(self) -> int:
-        return self.reports.shape[0]
-
-    @property
-    def width(self) -> int:
-        """The number of bytes of a report."""
-        return self.reports.shape[1]
-
-    def pages(self, size: int, first: int = 0) -> Iterator[ShuffledRows]:
-        """Yield the rows from ``first`` on, ``size`` at a time."""
-        for start in range(first, len(self), size):
-            yield ShuffledRows(reports=self.reports[start : start + size])
-
-    def to_list(self) -> list[bytes]:
-        """Return the reports as byte strings."""
-        raw, width = self.reports.tobytes(), self.width
-        return [raw[at : at + width] for at in range(0, len(raw), width)]
-
-
 def random_order(bits: Bits, count: int) -> NDArray[np.int64]:
     """Return a uniform permutation of 0 to ``count`` - 1, exactly.
 
@@ -249,26 +173,6 @@ def random_order(bits: Bits, count: int) -> NDArray[np.int64]:
         ranked = words[order]
         if not (ranked[1:] == ranked[:-1]).any():
             return order.astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShuffleStatement:
-    """The part of a statement that only a shuffle has. Amounts are text; ε∞ is empty if nothing bounds it.
-
-    ``collection`` and ``registry_key_sha256`` name the evidence; they are empty if no device token was checked.
-    """
-
-    randomizer: str
-    reports: int
-    report_bytes: int
-    local_epsilon: str
-    permanent_epsilon: str
-    amplified: bool
-    bound: str
-    assumption: str
-    not_amplified: str
-    collection: str = ""
-    registry_key_sha256: str = ""
 
 
 def shuffle_part(plan: ShufflePlan) -> ShuffleStatement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.rpc import status_pb2
 
-from aggservice.engine import EngineError, ReturnCode
+from aggservice.job.errors import EngineError, ReturnCode
 
 
 class ServiceError(EngineError):

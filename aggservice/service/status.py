@@ -11,9 +11,16 @@ from google.protobuf import any_pb2
 from google.rpc import code_pb2, status_pb2
 from grpc_status import rpc_status
 
-from aggservice.engine import CancelledError, EngineError, JobIdTakenError, ReturnCode, UnpaidError
-from aggservice.engine.errors import TooManyBadReportsError, WorkerLostError
-from aggservice.engine.opening.counts import DESCRIPTIONS
+from aggservice.job.errors import (
+    CancelledError,
+    EngineError,
+    JobIdTakenError,
+    ReturnCode,
+    TooManyBadReportsError,
+    UnpaidError,
+    WorkerLostError,
+)
+from aggservice.job.messages import error_counts
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.errors import (
     BusyError,
@@ -111,14 +118,6 @@ def detail_of(problem: BaseException, job_request_id: str = "") -> common_pb2.Er
         detail.count = problem.bad
         detail.error_counts.extend(error_counts(problem.counts))
     return detail
-
-
-def error_counts(counts: dict[str, int]) -> list[common_pb2.ErrorCount]:
-    """Return counters with their descriptions."""
-    return [
-        common_pb2.ErrorCount(category=name, count=count, description=DESCRIPTIONS.get(name, ""))
-        for name, count in counts.items()
-    ]
 
 
 def status_of(problem: BaseException, job_request_id: str = "") -> status_pb2.Status:

@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from aggservice import __version__
 from aggservice.campaign import CampaignError
 from aggservice.client import ClientError
-from aggservice.engine import EngineError
+from aggservice.job.errors import EngineError
 from aggservice.mechanisms import MechanismError
 from aggservice.studio.devices import Devices
 from aggservice.studio.errors import StudioError

@@ -15,10 +15,12 @@ import numpy as np
 from aggservice.campaign import Campaign
 from aggservice.campaign.columns import Events, Fate
 from aggservice.campaign.devices.amounts import contribution_units
+from aggservice.campaign.service.runner import EngineRunner
 from aggservice.campaign.settings.campaign import DAY_MS
 from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth, simulate_reports
-from aggservice.engine import InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
+from aggservice.client import JobParameters, Summary
+from aggservice.engine import InlineOpener, LocalEngine, ledger_terms
 from aggservice.mechanisms import Bits, ManualClock, SeededBits
 from aggservice.service.http.collector import accept
 from aggservice.studio.errors import StudioError
@@ -28,7 +30,7 @@ from aggservice.wire import AggregatableReport as SealedReport
 from aggservice.wire import KeySet, ReportBatch, decode_payload, open_report, parse_shared_info_batch, report_units
 from ara_client import Browser, Request, Response
 from ara_client.reports import AggregatableAttributionReport
-from budget import EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer
+from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer
 
 _MAX_PEOPLE: Final = 50_000
 _PATH: Final = "/.well-known/attribution-reporting/report-aggregate-attribution"
@@ -227,18 +229,9 @@ class _Walk:
         engine = LocalEngine(
             ledger=ledger, opener=InlineOpener(self._keys), clock=self._clock, bits=self._bits.child("noise")
         )
-        request = JobRequest(
-            job_request_id="follow",
-            attribution_report_to=campaign.reporting_origin,
-            mechanism=LaplaceNoise.parse(epsilon=query.epsilon),
-        )
-        session = engine.begin(Scope(caller="studio"), request)
+        asked = JobParameters(attribution_report_to=campaign.reporting_origin, epsilon=query.epsilon)
         buckets = [one.bucket for one in report.contributions] or [0]
-        high = np.array([bucket >> 64 for bucket in buckets], dtype=np.uint64)
-        low = np.array([bucket & ((1 << 64) - 1) for bucket in buckets], dtype=np.uint64)
-        session.declare(high, low)
-        session.add(batch)
-        outcome = session.finish()
+        summary = EngineRunner(engine=engine).aggregate("follow", asked, batch, domain=buckets)
         unit = report_units(parse_shared_info_batch(batch.shared_infos), [0]).reshape(-1, 20)[0].tobytes()
         spent = ledger.balances(unit_row(unit)).of(0)
         self._add(
@@ -249,13 +242,12 @@ class _Walk:
             spent=spent.loss_micro / 1e6,
             limit=limits.epsilon,
         )
-        self._sum(report, buckets, outcome)
+        self._sum(report, buckets, summary)
 
-    def _sum(self, report: AggregatableAttributionReport, buckets: list[int], outcome: Outcome) -> None:
+    def _sum(self, report: AggregatableAttributionReport, buckets: list[int], summary: Summary) -> None:
         sent, truth = self._truth.reports, self._truth
         in_batch = np.repeat(truth.collected.batch >= 0, np.diff(sent.offset))
-        assert outcome.rows is not None
-        noisy = dict(zip(outcome.rows.low.tolist(), outcome.rows.metrics.tolist(), strict=True))
+        noisy = dict(zip(summary.low.tolist(), summary.metrics.tolist(), strict=True))
         values = {one.bucket: one.value for one in report.contributions}
         rows = []
         for bucket in buckets:

@@ -26,13 +26,14 @@ from aggservice.campaign.requery.adversary import (
     PlayedMechanism,
     SaveImpression,
 )
-from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, ServiceBackend, Without
+from aggservice.campaign.requery.interactive import Adjacency, Without
 from aggservice.campaign.requery.on_device import AttributionMechanism
 from aggservice.campaign.service.config import memory_ledger
+from aggservice.campaign.service.runner import EngineRunner
 from aggservice.client import Client
 from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, ReleasePlan
-from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.release.noise import NoiseSource
+from aggservice.job.parameters import AttributionTask
 from aggservice.mechanisms import DiscreteLaplace, ManualClock, SecureBits, SeededBits, SystemClock
 from aggservice.service import embedded
 from aggservice.wire import KeySet
@@ -73,7 +74,7 @@ def world(
             keys=KEYS,
             clock=CLOCK,
             bits=bits,
-            backend=EngineBackend(engine),
+            runner=EngineRunner(engine=engine),
             without=without,
             draws=Coins(pick),
         )
@@ -345,7 +346,7 @@ def test_a_service_over_grpc_plays_the_same_game() -> None:
             keys=keys,
             clock=clock,
             bits=bits,
-            backend=ServiceBackend(client),
+            runner=client,
         )
         devices = [
             event for at in range(20) for event in (replace(saved(0), device=at), replace(bought(SHOP, 30), device=at))

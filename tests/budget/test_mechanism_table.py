@@ -13,7 +13,7 @@ INDEPENDENT = {"budget/audit/standalone.py"}
 TABLES = {"budget/mechanisms.py", "budget/filters.py"}
 #: Where ε alone stands for Laplace noise: in jobs, campaigns and the command that prices a release.
 LAPLACE_BY_DEFAULT = {
-    "aggservice/engine/request.py",
+    "aggservice/job/request.py",
     "aggservice/campaign/settings/campaign.py",
     "aggservice/campaign/service/jobs.py",
 }

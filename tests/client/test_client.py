@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from aggservice.client import Client, ClientError, Credentials, JobParameters, JobStatus
+from aggservice.job.messages import parameters_message
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.service import ServiceConfig, embedded
@@ -444,4 +445,6 @@ def test_a_job_gives_its_parameters_back(maker: Any, files: Any) -> None:
 
 
 def test_a_key_mask_alone_asks_for_no_discovery() -> None:
-    assert not JobParameters(reporting_site="https://a.test", key_mask=5).message("a").HasField("key_discovery")
+    assert not parameters_message(JobParameters(reporting_site="https://a.test", key_mask=5), "a").HasField(
+        "key_discovery"
+    )

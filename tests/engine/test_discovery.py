@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from aggservice.engine import InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope
+from aggservice.engine import InlineOpener, LocalEngine, ReleasePlan, Scope
 from aggservice.engine.release.noise import ExactNoise, release
-from aggservice.engine.request import Discovery
-from aggservice.engine.tables.sums import KeyMask, KeySums
+from aggservice.engine.tables.sums import KeySums
+from aggservice.job.request import Discovery, HistogramRequest, KeyMask
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import Contribution, KeySet, OpenedBatch, ReportBatch, Spans, encode_payload
 from budget import Delta, LaplaceDiscovery, LaplaceNoise, Sensitivity
@@ -95,7 +95,7 @@ def test_a_million_keys_without_a_contribution_that_counts_never_appear(kind: st
         bits=SecureBits(),
         noise_of=lambda _: LargestNoise(),
     )
-    request = JobRequest(
+    request = HistogramRequest(
         job_request_id="discover",
         attribution_report_to="https://adtech.example",
         mechanism=LaplaceNoise.parse(epsilon="1"),

@@ -7,7 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aggservice.engine import JobRequest, LocalEngine, PrivacyUnit, UnpaidError, ledger_terms
+from aggservice.engine import LocalEngine, PrivacyUnit, ledger_terms
+from aggservice.job.errors import UnpaidError
+from aggservice.job.request import HistogramRequest
 from aggservice.wire import SharedInfo
 from aggservice.wire.report.units import report_unit, shared_id_unit
 from budget import LaplaceNoise
@@ -29,7 +31,7 @@ def test_every_unit_of_a_large_job_is_spent(
     ]
 
     def ask(job: str, epsilon: str, ids: tuple[int, ...] = IDS):  # type: ignore[no-untyped-def]
-        request = JobRequest(
+        request = HistogramRequest(
             job_request_id=job,
             attribution_report_to=ORIGIN,
             mechanism=LaplaceNoise.parse(epsilon=epsilon),
@@ -40,7 +42,7 @@ def test_every_unit_of_a_large_job_is_spent(
         session.add(maker.batch(reports))
         return session.finish()
 
-    paid = ask("all", "64").receipted
+    paid = ask("all", "64")
     assert paid is not None and paid.committed.entry.units.count == REPORTS * len(IDS) > 65_536
     unit_of = report_unit if unit == PrivacyUnit.REPORT else shared_id_unit
     infos = [SharedInfo.parse(report.shared_info) for report in reports]

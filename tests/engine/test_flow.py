@@ -11,27 +11,30 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import (
-    AvroShards,
+from aggservice.engine import AvroShards, LocalEngine, PrivacyUnit, ledger_terms
+from aggservice.engine.opening.coverage import PROTECTED
+from aggservice.job.errors import (
     CancelledError,
     InvalidJobError,
     JobIdTakenError,
-    JobRequest,
-    LocalEngine,
-    Outcome,
-    PrivacyUnit,
+    ReportVersionError,
     ReturnCode,
-    ShuffleRequest,
+    TooManyBadReportsError,
     UnpaidError,
-    ledger_terms,
 )
-from aggservice.engine.errors import ReportVersionError, TooManyBadReportsError
-from aggservice.engine.opening.attribution_tasks import AttributionTask
-from aggservice.engine.opening.coverage import PROTECTED
-from aggservice.engine.request import Discovery, parse_mechanism
-from aggservice.engine.tables.sums import KeyMask
-from aggservice.mechanisms import SeededBits
-from aggservice.wire import Api, Contribution, KeySet
+from aggservice.job.parameters import AttributionTask
+from aggservice.job.request import (
+    Discovery,
+    HistogramRequest,
+    JobRequest,
+    KeyMask,
+    ShuffleRequest,
+    TaskRequest,
+    parse_mechanism,
+)
+from aggservice.job.result import Outcome
+from aggservice.mechanisms import AmplificationBound, SeededBits
+from aggservice.wire import Api, Contribution, KeySet, Randomizer
 from budget import Delta, EpsilonDeltaFilter, GaussianNoise, LaplaceNoise, Sensitivity, ZcdpFilter
 
 NOW_S = 1_700_000_000
@@ -46,8 +49,9 @@ class NoNoise:
 
 
 def request(job: str = "job", **changes: Any) -> JobRequest:
-    given: dict[str, Any] = {"job_request_id": job, "attribution_report_to": ORIGIN}
-    return JobRequest(**{**given, **changes})
+    given: dict[str, Any] = {"job_request_id": job, "attribution_report_to": ORIGIN, **changes}
+    kind = TaskRequest if "task" in given else ShuffleRequest if "randomizer" in given else HistogramRequest
+    return kind(**given)
 
 
 def run(
@@ -69,7 +73,7 @@ def test_sums_over_a_declared_domain(maker: Any, engine_of: Callable[..., LocalE
     assert outcome.header.return_code == ReturnCode.SUCCESS
     assert outcome.header.error_counts == {}
     # A report of nulls only pays as well: three units.
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 3
+    assert outcome.committed is not None and outcome.committed.entry.units.count == 3
 
 
 def test_a_repeated_report_id_counts_once_under_our_own_name(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -78,7 +82,7 @@ def test_a_repeated_report_id_counts_once_under_our_own_name(maker: Any, engine_
     assert outcome.rows is not None and outcome.rows.to_dict() == {1: 6, 2: 0}
     assert outcome.header.error_counts == {"REPEATED_REPORT_ID": 2}
     assert outcome.header.return_code == ReturnCode.SUCCESS
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 2
+    assert outcome.committed is not None and outcome.committed.entry.units.count == 2
 
 
 def broken(maker: Any) -> dict[str, Any]:
@@ -132,7 +136,7 @@ def test_every_counter_of_a_report(maker: Any, engine_of: Callable[..., LocalEng
     assert len(cases) == 11
     assert outcome.header.return_code == ReturnCode.SUCCESS_WITH_ERRORS
     assert outcome.rows is not None and outcome.rows.to_dict() == {1: 3, 2: 0}
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 3
+    assert outcome.committed is not None and outcome.committed.entry.units.count == 3
 
 
 def test_debug_and_site_counters(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -174,7 +178,7 @@ def test_too_many_bad_reports_end_a_job_before_any_charge(maker: Any, engine_of:
     assert caught.value.counts["NUM_REPORTS_WITH_ERRORS"] == 2
     # Exactly ten in a hundred is not too many: one of ten.
     outcome = run(engine, maker, request(), good + bad[:1])
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.seq == 1
+    assert outcome.committed is not None and outcome.committed.entry.seq == 1
 
 
 def test_an_announced_count_lets_a_bad_job_fail_early(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -202,7 +206,7 @@ def test_a_job_pays_for_every_filtering_id_it_asks_for(maker: Any, engine_of: Ca
     report = maker.report([Contribution(bucket=1, value=3), Contribution(bucket=1, value=40, filtering_id=7)])
     first = run(engine, maker, request("a", filtering_ids=(0, 5), mechanism=LaplaceNoise.parse(epsilon="64")), [report])
     assert first.rows is not None and first.rows.to_dict() == {1: 3, 2: 0}
-    assert first.receipted is not None and first.receipted.committed.entry.units.count == 2
+    assert first.committed is not None and first.committed.entry.units.count == 2
     # The same report may be aggregated once for each disjoint set of ids, and 5 was paid for although absent.
     second = run(engine, maker, request("b", filtering_ids=(7,), mechanism=LaplaceNoise.parse(epsilon="64")), [report])
     assert second.rows is not None and second.rows.to_dict() == {1: 40, 2: 0}
@@ -221,7 +225,7 @@ def test_shared_id_mode_charges_what_reports_share(maker: Any, engine_of: Callab
     engine = engine_of(maker, noise=NoNoise(), terms=ledger_terms(PrivacyUnit.SHARED_ID))
     reports = [maker.report({1: 1}) for _ in range(20)]
     outcome = run(engine, maker, request("a", mechanism=LaplaceNoise.parse(epsilon="64")), reports)
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 1
+    assert outcome.committed is not None and outcome.committed.entry.units.count == 1
     # Another report of the same hour shares the budget.
     with pytest.raises(UnpaidError):
         run(engine, maker, request("b"), [maker.report({1: 1})])
@@ -304,8 +308,8 @@ def test_each_api_has_the_operators_sensitivity(maker: Any, engine_of: Callable[
     both = [maker.report({1: 1}), maker.report({1: 1}, api=Api.SHARED_STORAGE, attribution_destination=None)]
     outcome = run(engine, maker, request("b"), both)
     assert (outcome.header.statement.l1, outcome.header.statement.l0) == (150, 30)
-    assert outcome.receipted is not None
-    assert dict(outcome.receipted.committed.entry.release.covers) == {"attribution-reporting": 1, "shared-storage": 1}
+    assert outcome.committed is not None
+    assert dict(outcome.committed.entry.release.covers) == {"attribution-reporting": 1, "shared-storage": 1}
     assert all(PROTECTED[api].sentence(api) in outcome.header.statement.text for api in limits)
 
 
@@ -341,7 +345,7 @@ def test_a_report_beyond_the_bounds_of_its_api_is_a_bad_report(
     outcome = run(engine, maker, request(error_threshold_percent=Fraction(50)), [*bad, *good])
     assert outcome.header.error_counts == {"CONTRIBUTIONS_EXCEED_BOUNDS": 3, "NUM_REPORTS_WITH_ERRORS": 3}
     assert outcome.rows is not None and outcome.rows.to_dict() == {1: 60, 2: 140}
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 3
+    assert outcome.committed is not None and outcome.committed.entry.units.count == 3
 
 
 def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[..., LocalEngine]) -> None:
@@ -349,8 +353,8 @@ def test_the_others_total_pays_its_own_epsilon(maker: Any, engine_of: Callable[.
     reports = [maker.report({1: 5, 3: 9, 4: 2})]
     outcome = run(engine, maker, request("a", others=LaplaceNoise.parse(epsilon="2.5")), reports)
     assert outcome.header.others == 11
-    assert outcome.receipted is not None
-    assert outcome.receipted.committed.entry.cost.loss_micro == 12_500_000
+    assert outcome.committed is not None
+    assert outcome.committed.entry.cost.loss_micro == 12_500_000
     small = ledger_terms(sensitivities={Api.ATTRIBUTION_REPORTING: Sensitivity(l1=10, l0=3)})
     engine = engine_of(maker, noise=NoNoise(), terms=small)
     discovery = Discovery(delta=Delta.parse("0.000001"))
@@ -486,6 +490,7 @@ def test_jobs_with_different_noise_are_different_requests() -> None:
 def test_every_parameter_is_part_of_what_a_repeated_job_is_recognised_by() -> None:
     """The same job id with any other parameter, paths and filtering IDs included, is another request."""
     discovery = Discovery(delta=Delta.parse("0.000001"))
+    randomizers = [Randomizer.from_hex(f"{number:032x}000000040016e3600016e360") for number in (1, 2)]
     others: dict[str, list[JobRequest]] = {
         "job_request_id": [request("another")],
         "attribution_report_to": [request(attribution_report_to="https://other.example")],
@@ -502,17 +507,23 @@ def test_every_parameter_is_part_of_what_a_repeated_job_is_recognised_by() -> No
         "filtering_ids": [request(filtering_ids=(0, 1)), request(filtering_ids=(1,))],
         "debug_run": [request(debug_run=True)],
         "source": [request(source=("a",)), request(source=("a", "b")), request(source=("ab",))],
-        "shuffle": [
-            request(shuffle=ShuffleRequest.parse(randomizer=f"{number:032x}000000040016e3600016e360"))
-            for number in (1, 2)
-        ],
+        **{
+            name: [request(**{"randomizer": randomizers[0], name: value}) for value in values]
+            for name, values in {
+                "randomizer": randomizers,
+                "delta": [Delta.parse("0.000001"), Delta.parse("0.000002")],
+                "bound": [AmplificationBound.CLOSED, AmplificationBound.SMALL],
+                "collection": ["monday", "tuesday"],
+            }.items()
+        },
         "task": [
             request(task=AttributionTask(conversion_site="https://shop.example", histogram_size=size, max_value=most))
             for size, most in ((4, 7), (5, 7), (4, 8))
         ],
         "output_key": [request(output_key=bytes([9, *bytes(31)])), request(output_key=bytes([8, *bytes(31)]))],
     }
-    assert others.keys() == {one.name for one in fields(JobRequest) if one.init}
+    kinds = (HistogramRequest, TaskRequest, ShuffleRequest)
+    assert others.keys() == {one.name for kind in kinds for one in fields(kind)}
     asked = [request(), *(one for listed in others.values() for one in listed)]
     digests = [one.digest() for one in asked]
     assert len(set(digests)) == len(asked) and asked[0].digest(b"streamed") not in digests

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import JobRequest, LocalEngine, ledger_terms
+from aggservice.engine import LocalEngine, ledger_terms
 from aggservice.engine.release.debug import regular_rows
 from aggservice.engine.release.noise import ReleasePlan, release
-from aggservice.engine.release.result import Rows
-from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import SumColumns
+from aggservice.job.request import Discovery, HistogramRequest
+from aggservice.job.result import Rows
 from aggservice.mechanisms import (
     DiscreteGaussian,
     DiscreteLaplace,
@@ -49,12 +49,12 @@ def asked_of(maker: Maker, engine_of: EngineOf, *, rho: bool = False, **asked: A
     noise = Asked()
     terms = ledger_terms(sensitivities=BOUNDS)
     engine = engine_of(maker, noise=noise, ledger=new_ledger(ZcdpFilter.parse(rho="5") if rho else None, terms=terms))
-    session = engine.begin(SCOPE, JobRequest(job_request_id="job", attribution_report_to=ORIGIN, **asked))
+    session = engine.begin(SCOPE, HistogramRequest(job_request_id="job", attribution_report_to=ORIGIN, **asked))
     session.declare(np.zeros(2, dtype=np.uint64), np.array([1, 2], dtype=np.uint64))
     local = maker.report({3: 4, 5: 1}, api=Api.SHARED_STORAGE, attribution_destination=None)
     session.add(maker.batch([maker.report({1: 5, 3: 600, 4: 9}), local]))
     outcome = session.finish()
-    return noise, outcome.receipted and outcome.receipted.committed.entry
+    return noise, outcome.committed and outcome.committed.entry
 
 
 @pytest.mark.parametrize("others", [None, "0.25"])
@@ -104,7 +104,7 @@ def test_a_total_has_its_draw_whatever_it_is(discovery: Discovery | None, true: 
         def draw(self, noise: NoiseLaw, size: int) -> np.ndarray:
             return np.full(size, 7, dtype=np.int64)
 
-    asked = JobRequest(
+    asked = HistogramRequest(
         job_request_id="job",
         attribution_report_to=ORIGIN,
         others=LaplaceNoise.parse(epsilon="1"),
@@ -134,7 +134,7 @@ def test_a_noisy_sum_is_the_sum_and_its_own_draw(maker: Maker, engine_of: Engine
             return np.int64(1000) ** 2 * np.arange(before + 1, before + size + 1)
 
     engine = engine_of(maker, noise=Counting())
-    asked = JobRequest(
+    asked = HistogramRequest(
         job_request_id="job",
         attribution_report_to=ORIGIN,
         mechanism=LaplaceNoise.parse(epsilon="10"),

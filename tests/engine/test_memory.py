@@ -11,7 +11,8 @@ PROGRAM = """
 import os, sys, tempfile
 from pathlib import Path
 import numpy as np
-from aggservice.engine import JobRequest, LocalEngine, Scope, WorkerPool, ledger_terms
+from aggservice.engine import LocalEngine, Scope, WorkerPool, ledger_terms
+from aggservice.job.request import HistogramRequest, JobRequest
 from aggservice.wire import Api, Contribution, KeySet, ReportBatch, SharedInfo, Spans, encode_payload
 from budget import Epsilon, EpsilonDeltaFilter, JobKey, LaplaceNoise, Ledger, Signer, SqliteStore, UnitSet
 from aggservice.mechanisms import ManualClock, SecureBits
@@ -32,7 +33,7 @@ def batch(start, count):
                        shared_infos=Spans.of(infos))
 
 def run(engine, name, reports):
-    request = JobRequest(job_request_id=name, attribution_report_to="https://adtech.example")
+    request = HistogramRequest(job_request_id=name, attribution_report_to="https://adtech.example")
     session = engine.begin(Scope(caller="a"), request, cleartext=True)
     session.declare(np.zeros(1, dtype=np.uint64), np.array([7], dtype=np.uint64))
     for start in range(0, reports, 4096):

@@ -10,25 +10,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import (
-    AvroShards,
-    InvalidJobError,
-    LocalEngine,
-    Outcome,
-    PaidFailureError,
-    ResultWriteError,
-    ReturnCode,
-    UnpaidError,
-    ledger_terms,
-)
-from aggservice.engine.errors import DomainError
+from aggservice.engine import AvroShards, LocalEngine, ledger_terms
 from aggservice.engine.jobs import histogram as histogram_module
 from aggservice.engine.release import charging as charging_module
 from aggservice.engine.release import output as output_module
 from aggservice.engine.release.charging import find_result
 from aggservice.engine.release.output import Destination
-from aggservice.engine.request import Discovery
 from aggservice.engine.tables.sums import KeySums
+from aggservice.job.errors import (
+    DomainError,
+    InvalidJobError,
+    PaidFailureError,
+    ResultWriteError,
+    ReturnCode,
+    UnpaidError,
+)
+from aggservice.job.request import Discovery
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import ManualClock, SecureBits, SeededBits
 from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
 from budget import Delta, EpsilonDeltaFilter, LaplaceNoise, Ledger, MemoryStore, Signer, Staging, verify_store
@@ -70,7 +68,7 @@ def check_paid(engine: LocalEngine, maker: Maker, fail: Callable[[], Outcome], c
     found = find_result(engine.ledger, SCOPE.caller, "job")
     assert found is not None and found.header.failed and not found.rows
     with pytest.raises(PaidFailureError) as again:
-        Outcome.of(found)
+        _ = found.checked
     assert str(again.value) == str(caught.value)
     with pytest.raises(UnpaidError):  # 40 of 64 are gone
         run(engine, maker, "another")
@@ -174,7 +172,7 @@ def test_a_store_without_room_for_the_rows_is_paid_for_and_one_without_any_room_
         run(engine, prepared, "job", discovery=discovery)
     assert engine.ledger.checkpoint().entries == 1
     store.room = 1 << 30
-    whole = len(run(engine, prepared, "size", mechanism=LaplaceNoise.parse(epsilon="0.1")).receipted.committed.result)  # type: ignore[union-attr]
+    whole = len(run(engine, prepared, "size", mechanism=LaplaceNoise.parse(epsilon="0.1")).committed.result)  # type: ignore[union-attr]
     store.room = whole - 10
     with pytest.raises(PaidFailureError) as caught:
         run(engine, prepared, "job")

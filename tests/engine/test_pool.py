@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import EngineError, InlineOpener, ReturnCode, WorkerPool
-from aggservice.engine.errors import WorkerLostError
+from aggservice.engine import InlineOpener, WorkerPool
 from aggservice.engine.jobs.batches import pieces
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.opening.pool import SLOT_BYTES
 from aggservice.engine.opening.shared_memory import Slot, batch_from_arrays, batch_to_arrays
+from aggservice.job.errors import EngineError, ReturnCode, WorkerLostError
 from aggservice.wire import Api, ReportBatch, Spans
 
 from .conftest import process_ids

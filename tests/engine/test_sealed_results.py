@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections import Counter
 from collections.abc import Callable
@@ -13,18 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import (
-    AvroShards,
-    InLedger,
-    InvalidJobError,
-    LocalEngine,
-    Outcome,
-    PaidFailureError,
-    ledger_terms,
-)
-from aggservice.engine.release import result
+from aggservice.engine import AvroShards, InLedger, LocalEngine, ledger_terms
 from aggservice.engine.release.charging import find_result
-from aggservice.engine.request import Discovery
+from aggservice.job import result
+from aggservice.job.errors import InvalidJobError, PaidFailureError
+from aggservice.job.request import Discovery
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import SecureBits, SeededBits, SystemClock
 from aggservice.wire import KeySet
 from aggservice.wire.hpke.summaries import histogram_columns, open_document, open_totals
@@ -70,10 +63,10 @@ def test_the_sums_are_inside_and_the_ledger_keeps_what_was_sealed(maker: Any, en
     asks = asked(others=LaplaceNoise.parse(epsilon="1"))
     outcome = run(engine, maker, asks, [maker.report({1: 5, 3: 9}), maker.report({1: 7})])
     assert rows_of(outcome) == {1: 12, 2: 0}
-    totals = base64.b64decode(outcome.header.sealed_totals)
+    totals = outcome.header.sealed_totals
     assert open_totals(totals, KEYS, job_request_id="job") == (9, 9)
     assert outcome.header.others is outcome.header.undeclared is None
-    assert base64.b64decode(outcome.header.output_public_key) == KEY
+    assert outcome.header.output_public_key == KEY
     kept = engine.ledger.job("adtech", "job")
     assert kept is not None and kept.result == result.result_head(outcome.header) + outcome.sealed  # type: ignore[operator]
     assert kept.entry.release.parameters["output_public_key"] == KEY.hex()
@@ -197,9 +190,9 @@ def test_a_crash_between_charge_and_publishing_gives_the_bytes_that_were_charged
             attempt()
     assert list((tmp_path / "out").iterdir()) == []
     outcome = attempt()
-    assert outcome.repeated and outcome.receipted is not None
+    assert outcome.repeated and outcome.committed is not None
     raw = (tmp_path / "out" / "summary-1-of-1.avro.sealed").read_bytes()
-    digests = {one.sha256 for one in outcome.receipted.committed.entry.result.files}
+    digests = {one.sha256 for one in outcome.committed.entry.result.files}
     assert hashlib.sha256(raw).digest() in digests
     assert ledger.checkpoint().entries == 2
     assert histogram_columns(open_document(raw, KEYS, job_request_id="job"))[2].tolist() == [5]

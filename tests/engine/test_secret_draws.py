@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import InlineOpener, JobRequest, LocalEngine, UnpaidError
+from aggservice.engine import InlineOpener, LocalEngine
 from aggservice.engine.jobs import shuffle as shuffle_job
 from aggservice.engine.release.noise import ExactNoise
-from aggservice.engine.request import Discovery
 from aggservice.engine.shuffle import random_order
+from aggservice.job.errors import UnpaidError
+from aggservice.job.request import Discovery, HistogramRequest
 from aggservice.mechanisms import Bits, SecureBits
 from budget import Delta, EpsilonDeltaFilter, GaussianNoise, LaplaceNoise, ZcdpFilter
 
@@ -37,7 +38,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def drawn(engine: LocalEngine, maker: Maker, job: str, reports: list[Any], **asked: Any) -> list[int]:
     """Return the metrics of a job over 64 declared keys."""
-    request = JobRequest(
+    request = HistogramRequest(
         job_request_id=job, attribution_report_to=ORIGIN, **{"mechanism": LaplaceNoise.parse(epsilon="1"), **asked}
     )
     session = engine.begin(SCOPE, request)

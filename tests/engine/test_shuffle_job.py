@@ -8,29 +8,28 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from aggservice.engine import (
-    EngineSettings,
+from aggservice.engine import EngineSettings, LocalEngine, PrivacyUnit, ShuffleSettings, WorkerPool, ledger_terms
+from aggservice.engine.shuffle import ShufflePlan, random_order
+from aggservice.job.errors import (
+    NO_DEVICE_TOKEN,
+    OTHER_RANDOMIZER,
+    DomainError,
     InvalidJobError,
     JobIdTakenError,
-    JobRequest,
-    LocalEngine,
-    PrivacyUnit,
     ResultWriteError,
     ReturnCode,
-    ShuffleRequest,
-    ShuffleSettings,
+    TooManyBadReportsError,
     UnpaidError,
-    WorkerPool,
-    ledger_terms,
 )
-from aggservice.engine.errors import DomainError, TooManyBadReportsError
-from aggservice.engine.opening.counts import NO_DEVICE_TOKEN, OTHER_RANDOMIZER
-from aggservice.engine.shuffle import ShufflePlan, random_order
+from aggservice.job.messages import parameters_message, request_of
+from aggservice.job.parameters import JobParameters, ShuffleParameters
+from aggservice.job.request import HistogramRequest, JobRequest, ShuffleRequest
 from aggservice.mechanisms import (
     AmplificationBound,
     SecureBits,
@@ -78,9 +77,9 @@ def sealed(  # type: ignore[no-untyped-def]
     return reports
 
 
-def job(job_id: str = "shuffle", **changes: object) -> JobRequest:
-    asked = {"randomizer": NAME, "delta": DELTA, "collection": COLLECTION, **changes}
-    return JobRequest(job_request_id=job_id, attribution_report_to=ORIGIN, shuffle=ShuffleRequest(**asked))  # type: ignore[arg-type]
+def job(job_id: str = "shuffle", **changes: Any) -> ShuffleRequest:
+    scope = {"job_request_id": job_id, "attribution_report_to": ORIGIN}
+    return ShuffleRequest(**{**scope, "randomizer": NAME, "delta": DELTA, "collection": COLLECTION, **changes})
 
 
 def run(engine: LocalEngine, maker: Maker, reports: Sequence[AggregatableReport], request: JobRequest | None = None):  # type: ignore[no-untyped-def]
@@ -125,8 +124,8 @@ def test_reports_pay_their_own_epsilon_unless_a_registry_is_known(maker: Maker, 
     engine = engine_of(maker)
     reports = sealed(maker, [1] * 50)
     outcome = run(engine, maker, reports)
-    assert outcome.receipted is not None
-    entry = outcome.receipted.committed.entry
+    assert outcome.committed is not None
+    entry = outcome.committed.entry
     assert [type(one) for one in entry.release.mechanisms] == [LocalReports]
     assert entry.cost.loss_micro == 400_000 and entry.cost.delta_atto == 0
     statement = outcome.header.statement
@@ -147,8 +146,8 @@ def report_unit_of(report: AggregatableReport) -> bytes:
 def test_clients_with_tokens_pay_what_shuffling_leaves(maker: Maker, engine_of: EngineOf) -> None:
     engine = engine_of(maker, settings=REGISTERED)
     outcome = run(engine, maker, sealed(maker, [1] * 400))
-    assert outcome.receipted is not None
-    entry = outcome.receipted.committed.entry
+    assert outcome.committed is not None
+    entry = outcome.committed.entry
     assert [type(one) for one in entry.release.mechanisms] == [ShuffledReports]
     expected = math.ceil(shuffled_epsilon(0.4, 400, 1e-8) * 1e6)
     assert entry.cost.loss_micro == expected < 400_000
@@ -197,7 +196,7 @@ def test_a_later_report_finds_the_first_one_and_that_was_paid_for(maker: Maker, 
     engine = engine_of(maker, settings=REGISTERED)
     monday = [device.report(index % 12) for index, device in enumerate(devices)]
     outcome = run(engine, maker, sealed(maker, monday, protocol), job(randomizer=randomizer_of(protocol)))
-    assert outcome.shuffled is not None and outcome.receipted is not None
+    assert outcome.shuffled is not None and outcome.committed is not None
     released = [protocol.decode(row) for row in outcome.shuffled.to_list()]
     found = 0
     for index in range(20):
@@ -205,7 +204,7 @@ def test_a_later_report_finds_the_first_one_and_that_was_paid_for(maker: Maker, 
         rows = [row for row in released if row.function == tuesday.function]
         found += rows == [monday[index]]
     assert found == 20
-    entry = outcome.receipted.committed.entry
+    entry = outcome.committed.entry
     amplified = amplified_micro(AmplificationBound.NUMERICAL, local_micro=948_000, reports=1000, delta_atto=DELTA.atto)
     assert amplified < 200_000
     assert entry.cost.loss_micro >= protocol.privacy.first * 1e6 - 1e-3 > 900_000
@@ -259,7 +258,7 @@ def test_histograms_and_shuffles_do_not_read_each_other(maker: Maker, engine_of:
     with pytest.raises(TooManyBadReportsError) as refused:
         run(engine, maker, [*sealed(maker, [1] * 40), *histograms])
     assert refused.value.counts["UNSUPPORTED_OPERATION"] == 9
-    session = engine.begin(SCOPE, JobRequest(job_request_id="sums", attribution_report_to=ORIGIN))
+    session = engine.begin(SCOPE, HistogramRequest(job_request_id="sums", attribution_report_to=ORIGIN))
     session.declare(np.zeros(1, np.uint64), np.ones(1, np.uint64))
     session.add(maker.batch([*histograms, *sealed(maker, [1])]))
     outcome = session.finish()
@@ -277,10 +276,10 @@ def test_only_reports_with_a_valid_token_are_shuffled_and_charged(maker: Maker, 
     outcome = run(engine, maker, [*impostors, *without, *good, good[0]])
     assert outcome.header.error_counts == {NO_DEVICE_TOKEN: 100, "REPEATED_REPORT_ID": 1}
     assert outcome.header.return_code == ReturnCode.SUCCESS
-    assert outcome.shuffled is not None and outcome.receipted is not None
+    assert outcome.shuffled is not None and outcome.committed is not None
     assert columns_of(PROTOCOL, outcome.shuffled.to_list()).tolist() == [3] * 60
     assert outcome.header.statement.shuffle is not None and outcome.header.statement.shuffle.reports == 60
-    assert outcome.receipted.committed.entry.cost.loss_micro == math.ceil(shuffled_epsilon(0.4, 60, 1e-8) * 1e6)
+    assert outcome.committed.entry.cost.loss_micro == math.ceil(shuffled_epsilon(0.4, 60, 1e-8) * 1e6)
     spent = engine.ledger.balances(b"".join(report_unit_of(report) for report in without))
     assert set(spent.loss_micro.tolist()) == {0}
     with pytest.raises(InvalidJobError, match="none of 40 reports of this randomizer has a valid device token"):
@@ -301,7 +300,7 @@ def test_a_job_over_a_site_checks_each_token_for_its_own_origin(maker: Maker, en
         token = sign_token(REGISTRY, origin=ORIGIN, collection=COLLECTION, report_id=info.report_id_bytes)
         keys = maker.keys.public(maker.clock)
         moved.append(seal_report(PROTOCOL, 0, shared_info=info, keys=keys, bits=maker.bits, token=token))
-    request = JobRequest(job_request_id="site", reporting_site=ORIGIN, shuffle=job().shuffle)
+    request = job("site", attribution_report_to=None, reporting_site=ORIGIN)
     outcome = run(engine, maker, [*good, *moved], request)
     assert outcome.header.error_counts == {NO_DEVICE_TOKEN: 30}
     assert outcome.shuffled is not None
@@ -316,10 +315,8 @@ def test_the_price_is_decided_from_request_and_evidence() -> None:
     def plan(
         reports: int = 10_000, origin: str | None = ORIGIN, site: str | None = None, **changes: object
     ) -> ShufflePlan:
-        asked = {"randomizer": NAME, "delta": DELTA, "collection": COLLECTION, **changes}
-        request = ShuffleRequest(**asked)  # type: ignore[arg-type]
-        evidence = settings.evidence(request, origin=origin, site=site)
-        return ShufflePlan.of(request, reports, evidence=evidence, scope=origin or site or "")
+        request = job(attribution_report_to=origin, reporting_site=site, **changes)
+        return ShufflePlan.of(request, reports, evidence=settings.evidence(request))
 
     def key(**changes: str | None) -> RegistryKey | None:
         evidence = plan(**changes).evidence  # type: ignore[arg-type]
@@ -356,38 +353,49 @@ def test_what_a_shuffle_cannot_do_is_refused(maker: Maker, engine_of: EngineOf) 
         engine.begin(SCOPE, job()).declare(np.zeros(1, np.uint64), np.ones(1, np.uint64))
     with pytest.raises(InvalidJobError, match="nothing to shuffle"):
         engine.begin(SCOPE, job()).finish()
-    for changes in ({"debug_run": True}, {"filtering_ids": (1,)}):
+    shuffle = ShuffleParameters(randomizer=NAME.hex)
+
+    def asked(**changes: Any) -> JobRequest:
+        given = JobParameters(**{"attribution_report_to": ORIGIN, "shuffle": shuffle, **changes})
+        return request_of(parameters_message(given, "x"))
+
+    assert asked() == job("x", delta=None, collection="")
+    for changes, told in (
+        ({"debug_run": True}, "no key discovery, others total or debug run"),
+        ({"discovery_delta": "0.000001"}, "no key discovery, others total or debug run"),
+        ({"others_epsilon": "1"}, "no key discovery, others total or debug run"),
+        ({"filtering_ids": (1,)}, "no filtering IDs"),
+        ({"epsilon": "1"}, "no epsilon and no rho"),
+    ):
+        with pytest.raises(InvalidJobError, match=told):
+            asked(**changes)
+    for text in ({"randomizer": "zz"}, {"bound": "best"}, {"delta": "2"}, {"delta": "0"}):
         with pytest.raises(InvalidJobError):
-            JobRequest(job_request_id="x", attribution_report_to=ORIGIN, shuffle=job().shuffle, **changes)  # type: ignore[arg-type]
-    for text in ({"randomizer": "zz"}, {"bound": "best"}, {"delta": "2"}):
-        with pytest.raises(InvalidJobError):
-            ShuffleRequest.parse(**{"randomizer": NAME.hex, **text})
-    with pytest.raises(InvalidJobError):
-        ShuffleRequest.parse(randomizer=NAME.hex, delta="0")
+            asked(shuffle=replace(shuffle, **text))
     for label in ("x" * 65, "naïve", "two\nlines"):
         with pytest.raises(InvalidJobError, match="64 printable ASCII"):
-            ShuffleRequest.parse(randomizer=NAME.hex, collection=label)
+            asked(shuffle=replace(shuffle, collection=label))
     huge = Randomizer(identity=bytes(16), report_bytes=1, epsilon_micro=65_000_000, epsilon_permanent_micro=None)
     with pytest.raises(InvalidJobError, match="above 64"):
-        ShuffleRequest(randomizer=huge)
+        job(randomizer=huge)
 
 
 def test_other_ledgers_charge_their_own_way(maker: Maker, engine_of: EngineOf) -> None:
     """In a zCDP ledger ε₀ costs ε₀²/2; in a ledger by shared ID a local report still pays for itself."""
     engine = engine_of(maker, ledger=new_ledger(ZcdpFilter.parse(rho="1")))
     outcome = run(engine, maker, sealed(maker, [1] * 20))
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.cost.loss_micro == 80_000
+    assert outcome.committed is not None and outcome.committed.entry.cost.loss_micro == 80_000
     reports = sealed(maker, [1] * 20)
     outcome = run(engine_of(maker, terms=ledger_terms(PrivacyUnit.SHARED_ID)), maker, reports)
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.units.count == 20
+    assert outcome.committed is not None and outcome.committed.entry.units.count == 20
     assert outcome.header.statement.privacy_unit == "report"
-    assert dict(outcome.receipted.committed.entry.release.covers) == {"shared-storage": 1}
+    assert dict(outcome.committed.entry.release.covers) == {"shared-storage": 1}
 
 
 def test_a_ledger_that_bounds_uses_keeps_its_bound(maker: Maker, engine_of: EngineOf) -> None:
     engine = engine_of(maker, ledger=new_ledger(EpsilonDeltaFilter.parse(uses=3)))
     outcome = run(engine, maker, sealed(maker, [1] * 5))
-    assert outcome.receipted is not None and outcome.receipted.committed.entry.cost.uses == 3
+    assert outcome.committed is not None and outcome.committed.entry.cost.uses == 3
     assert verify_store(engine.ledger.store).ok
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from aggservice.engine import ReleasePlan
 from aggservice.engine.release.noise import release
 from aggservice.engine.tables.report_ids import ReportIds
-from aggservice.engine.tables.sums import KeyMask, KeySums
+from aggservice.engine.tables.sums import KeySums
 from aggservice.engine.tables.units import UnitList
+from aggservice.job.request import KeyMask
 from budget import LaplaceNoise, Sensitivity
 from twins.engine_tables import fresh_twin, sums_twin, units_twin
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import InlineOpener, JobRequest, LocalEngine, ReleasePlan, Scope, UnpaidError, ledger_terms
-from aggservice.engine.request import Discovery
+from aggservice.engine import InlineOpener, LocalEngine, ReleasePlan, Scope, ledger_terms
+from aggservice.job.errors import UnpaidError
+from aggservice.job.request import Discovery, HistogramRequest, JobRequest
 from aggservice.mechanisms import (
     DiscreteLaplace,
     NoiseLaw,
@@ -62,7 +63,7 @@ class Query:
     delta: str = ""
 
     def request(self, number: int) -> JobRequest:
-        return JobRequest(
+        return HistogramRequest(
             job_request_id=f"query-{number}",
             attribution_report_to="https://adtech.example",
             mechanism=LaplaceNoise.parse(epsilon=self.epsilon),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import EngineSettings, JobRequest, LocalEngine, Scope, ShuffleRequest
-from aggservice.engine.errors import InvalidJobError
+from aggservice.engine import EngineSettings, LocalEngine, Scope
+from aggservice.job.errors import InvalidJobError
+from aggservice.job.request import HistogramRequest, ShuffleRequest
 from budget import UnitSet
 
 from .conftest import Maker
@@ -42,7 +43,7 @@ def test_sums_hold_the_callers_reports_only(
     engine = engine_of(maker, noise=NoNoise())
     values = {MINE: 1, SIBLING: 10, STRANGER: 100}
     reports = {origin: maker.report({1: value}, reporting_origin=origin) for origin, value in values.items()}
-    request = JobRequest(job_request_id="job", error_threshold_percent=Fraction(100), **asked)
+    request = HistogramRequest(job_request_id="job", error_threshold_percent=Fraction(100), **asked)
     session = engine.begin(scope, request)
     session.declare(np.zeros(1, dtype=np.uint64), np.ones(1, dtype=np.uint64))
     session.add(maker.batch(list(reports.values())))
@@ -60,12 +61,7 @@ def test_a_shuffle_releases_the_callers_reports_only(
 ) -> None:
     values = {MINE: 1, SIBLING: 2, STRANGER: 3}
     reports = [sealed(maker, [value], reporting_origin=origin)[0] for origin, value in values.items()]
-    request = JobRequest(
-        job_request_id="job",
-        error_threshold_percent=Fraction(100),
-        shuffle=ShuffleRequest(randomizer=NAME),
-        **asked,
-    )
+    request = ShuffleRequest(job_request_id="job", error_threshold_percent=Fraction(100), randomizer=NAME, **asked)
     session = engine_of(maker, settings=EngineSettings()).begin(scope, request)
     session.add(maker.batch(reports))
     if not read:

@@ -19,7 +19,6 @@ import pytest
 
 import w3c_client
 from aggservice.engine.release.noise import ReleasePlan
-from aggservice.engine.request import JobRequest
 from aggservice.kits.rules import TOLERANCE, ScriptedChoices, paths
 from aggservice.mechanisms import ForbiddenBits, ManualClock
 from budget import LaplaceNoise, Terms
@@ -244,10 +243,11 @@ def test_a_broken_browser_fails_the_same_computation(name: str) -> None:
 
 def test_the_noise_that_is_assumed_is_the_services() -> None:
     """P[x + 1] / P[x] of the service's noise is exp(−ε / (2 · maxValue)), as the computation assumes."""
-    from aggservice.engine.opening.attribution_tasks import AttributionTask
+    from aggservice.job.parameters import AttributionTask
+    from aggservice.job.request import TaskRequest
 
     task = AttributionTask(conversion_site="https://shop.example", histogram_size=SIZE, max_value=3)
-    request = JobRequest(
+    request = TaskRequest(
         job_request_id="1",
         reporting_site="https://ad.example",
         mechanism=LaplaceNoise.parse(epsilon="1.5"),

@@ -20,7 +20,7 @@ from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import Words
 from aggservice.client import ClientError
-from aggservice.client.values import SummaryHeader
+from aggservice.job.result import SummaryHeader
 from aggservice.mechanisms import NoiseLaw
 from budget import Sensitivity
 from paa_client.recipes.estimates import half_width

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aggservice.engine.opening.attribution_tasks import AttributionTask
+from aggservice.job.parameters import AttributionTask
 from ara_client.model import EventReport, TrigSpec
 from budget import Delta, Epsilon
 from w3c_client import ConversionOptions

@@ -1,7 +1,7 @@
 """The interactive mechanism M_SR with real clients, sealed reports, engine and ledger.
 
 Algorithm 6 of the Privacy Sandbox paper: phase 1 is ``ara_client.model`` or ``paa_client.model``; phases 2 and 3 are a
-job at a ``JobBackend``: the engine in this process, or a service over gRPC. A ``TranscriptRecorder`` keeps the truth
+job of a ``JobEndpoint``: the engine in this process, or a service over gRPC. A ``TranscriptRecorder`` keeps the truth
 for the experimenter; the adversary never sees it.
 """
 
@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from operator import itemgetter
 from typing import Protocol
 from uuid import UUID
-
-import numpy as np
 
 from aggservice.campaign.assess.losses import (
     ContributionBounds,
@@ -37,31 +35,12 @@ from aggservice.campaign.requery.adversary import (
     RunOperation,
     SaveImpression,
 )
-from aggservice.client import AttributionTask, Client, ClientError, JobParameters
-from aggservice.engine import (
-    InlineOpener,
-    InvalidJobError,
-    JobIdTakenError,
-    JobRequest,
-    LocalEngine,
-    Outcome,
-    ReturnCode,
-    Scope,
-    UnpaidError,
-    ledger_terms,
-)
-from aggservice.engine.request import Discovery
+from aggservice.campaign.service.runner import EngineRunner, JobEndpoint, answer
+from aggservice.client import ClientError, JobParameters, Summary
+from aggservice.engine import InlineOpener, LocalEngine, ledger_terms
+from aggservice.job.errors import ReturnCode
 from aggservice.mechanisms import Bits, Clock
-from aggservice.wire import (
-    AggregatableReport,
-    Api,
-    Contribution,
-    KeySet,
-    PublicKeySet,
-    ReportBatch,
-    SharedInfo,
-    make_report,
-)
+from aggservice.wire import AggregatableReport, Api, Contribution, KeySet, PublicKeySet, SharedInfo, make_report
 from aggservice.wire.report.units import report_unit
 from ara_client.model import (
     EventClient,
@@ -73,7 +52,7 @@ from ara_client.model import (
     Trigger,
     outputs_of,
 )
-from budget import LaplaceNoise, Ledger, Sensitivity, Spend, Terms
+from budget import Ledger, Sensitivity, Spend, Terms
 from paa_client import PaaSrClient
 
 ORIGIN = "https://adtech.example"
@@ -184,82 +163,26 @@ class EventLevelReports:
         return tuple(sent)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendReply:
-    """The result of a job: rows and the total of the others, or only the return code of a refusal."""
+def ask(
+    runner: JobEndpoint, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]
+) -> Summary | ClientError:
+    """Return the answer to a query. A refusal by the rules of jobs is an answer; any other error is raised.
 
-    code: str
-    rows: Mapping[int, int] | None = None
-    others: int | None = None
-
-
-class JobBackend(Protocol):
-    """Runs jobs."""
-
-    def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
-        """Run one job; a refusal is a reply."""
-
-
-class EngineBackend:
-    """Runs jobs with the engine in this process; callers are names."""
-
-    def __init__(self, engine: LocalEngine) -> None:
-        self._engine = engine
-
-    def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
-        """Run the job; a refusal by the engine's rules is a reply, any other error is raised."""
-        try:
-            outcome = self._job(job_id, query, reports)
-        except (UnpaidError, InvalidJobError, JobIdTakenError) as problem:
-            return BackendReply(code=problem.code.name)
-        rows = outcome.rows.to_dict() if outcome.rows else {}
-        return BackendReply(code=outcome.header.return_code.name, rows=rows, others=outcome.header.others)
-
-    def _job(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> Outcome:
-        request = JobRequest(
-            job_request_id=job_id,
-            attribution_report_to=None if query.task else ORIGIN,
-            reporting_site=query.task.conversion_site if query.task else None,
-            task=query.task,
-            mechanism=LaplaceNoise(epsilon=query.epsilon),
-            discovery=Discovery(delta=query.delta) if query.delta else None,
-            others=None if query.others is None else LaplaceNoise(epsilon=query.others),
-            filtering_ids=query.filtering_ids,
-        )
-        session = self._engine.begin(Scope(caller=query.caller), request)
-        if query.domain:
-            high = np.array([key >> 64 for key in query.domain], dtype=np.uint64)
-            low = np.array([key & (1 << 64) - 1 for key in query.domain], dtype=np.uint64)
-            session.declare(high, low)
-        session.add(ReportBatch.of(reports))
-        content = hashlib.sha256(repr((query.reports, query.domain)).encode()).digest()
-        return session.finish(content=content)
-
-
-class ServiceBackend:
-    """Runs jobs at a service over gRPC, as the caller of the connection."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def run(self, job_id: str, query: AdversaryQuery, reports: Sequence[AggregatableReport]) -> BackendReply:
-        """Stream the job; a refusal by the service's rules is a reply, any other error is raised."""
-        parameters = JobParameters(
-            attribution_report_to="" if query.task else ORIGIN,
-            reporting_site=query.task.conversion_site if query.task else "",
-            attribution_task=AttributionTask(**asdict(query.task)) if query.task else None,
-            epsilon=str(query.epsilon),
-            discovery_delta=str(query.delta) if query.delta else "",
-            others_epsilon=str(query.others) if query.others else "",
-            filtering_ids=query.filtering_ids,
-        )
-        try:
-            summary = self._client.aggregate(job_id, parameters, list(reports), domain=list(query.domain))
-        except ClientError as problem:
-            if problem.return_code not in (ReturnCode.PRIVACY_BUDGET_EXHAUSTED, ReturnCode.INVALID_JOB):
-                raise
-            return BackendReply(code=problem.return_code)
-        return BackendReply(code=summary.return_code, rows=summary.to_dict(), others=summary.others)
+    An engine in this process knows callers by their names; a client has one caller.
+    """
+    parameters = JobParameters(
+        attribution_report_to="" if query.task else ORIGIN,
+        reporting_site=query.task.conversion_site if query.task else "",
+        attribution_task=query.task,
+        epsilon=str(query.epsilon),
+        discovery_delta=str(query.delta) if query.delta else "",
+        others_epsilon=str(query.others) if query.others else "",
+        filtering_ids=query.filtering_ids,
+    )
+    if isinstance(runner, EngineRunner):
+        runner = replace(runner, caller=query.caller)
+    refusals = (ReturnCode.PRIVACY_BUDGET_EXHAUSTED, ReturnCode.INVALID_JOB)
+    return answer(runner, job_id, parameters, reports, domain=query.domain, refusals=refusals)
 
 
 class Adjacency(StrEnum):
@@ -320,7 +243,7 @@ class SummaryMechanism:
         keys: KeySet,
         clock: Clock,
         bits: Bits,
-        backend: JobBackend | None = None,
+        runner: JobEndpoint | None = None,
         without: Without | None = None,
         respond: MakeResponse = InteractiveRandomizedResponse,
     ) -> None:
@@ -333,8 +256,8 @@ class SummaryMechanism:
         self._bounds, self._bits = bounds, bits
         public = keys.public(clock)
         self._sender = ReportSender(api=api, keys=public, clock=clock, bits=bits, recorder=self.recorder)
-        self._backend = backend or EngineBackend(
-            LocalEngine(ledger=ledger, opener=InlineOpener(keys), clock=clock, bits=bits)
+        self._runner = runner or EngineRunner(
+            engine=LocalEngine(ledger=ledger, opener=InlineOpener(keys), clock=clock, bits=bits)
         )
         self._without = without
         moved = without.source if without is not None and without.how is Adjacency.MOVED else None
@@ -416,25 +339,26 @@ class SummaryMechanism:
         query = move.query
         job_id = query.job_id or f"job {self._round}"
         chosen = [self._reports[index] for index in query.reports]
-        reply = self._backend.run(job_id, query, [report for _, report in chosen])
-        digest = None
-        if reply.rows is not None:
-            digest = hashlib.sha256(repr((sorted(reply.rows.items()), reply.others)).encode()).digest()
+        reply = ask(self._runner, job_id, query, [report for _, report in chosen])
+        rows, others, digest = None, None, None
+        if isinstance(reply, Summary):
+            rows, others = reply.to_dict(), reply.others
+            digest = hashlib.sha256(repr((sorted(rows.items()), others)).encode()).digest()
         self.recorder.record(
             caller=query.caller,
             job_id=job_id,
             price=QueryPrice.of(query.epsilon, query.delta, query.others, query.filtering_ids),
             reports=[name for name, _ in chosen],
             digest=digest,
-            return_code=reply.code,
+            return_code=reply.return_code,
         )
         return MechanismAnswer(
             move=move,
             job_id=job_id,
-            rows=reply.rows,
-            return_code=reply.code,
+            rows=rows,
+            return_code=reply.return_code,
             reports_sent=len(self._reports),
-            others=reply.others,
+            others=others,
             event_reports=event_reports,
         )
 

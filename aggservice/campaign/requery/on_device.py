@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.requery.adversary import Event, MeasureConversion, MechanismAnswer, Move, SaveImpression
-from aggservice.campaign.requery.interactive import Adjacency, EngineBackend, JobBackend, Without
+from aggservice.campaign.requery.interactive import Adjacency, Without, ask
+from aggservice.campaign.service.runner import EngineRunner, JobEndpoint
+from aggservice.client import Summary
 from aggservice.engine import EngineSettings, InlineOpener, LocalEngine
 from aggservice.mechanisms import Bits, Clock, ManualClock
 from aggservice.wire import AggregatableReport, KeySet
@@ -22,7 +24,7 @@ from w3c_client.randomness import RandomW3cChoices, W3cChoices
 class AttributionMechanism:
     """Browsers with budgets of their own before a service: events make reports and queries make jobs.
 
-    Time starts at that of ``clock`` and advances by the days of each event. Without a ``backend``, jobs run in an
+    Time starts at that of ``clock`` and advances by the days of each event. Without a ``runner``, jobs run in an
     engine over ``ledger`` that has no minimum batch. With ``without`` it is the neighbouring world: the same moves,
     without the impressions that one device saved in one epoch. ``draws`` are the random choices of all browsers.
     """
@@ -35,7 +37,7 @@ class AttributionMechanism:
         keys: KeySet,
         clock: Clock,
         bits: Bits,
-        backend: JobBackend | None = None,
+        runner: JobEndpoint | None = None,
         without: Without | None = None,
         draws: W3cChoices | None = None,
     ) -> None:
@@ -45,8 +47,8 @@ class AttributionMechanism:
         self._draws = draws or RandomW3cChoices(bits)
         self._clock = ManualClock(clock.now_ms())
         self._without = without
-        self._backend = backend or EngineBackend(
-            LocalEngine(
+        self._runner = runner or EngineRunner(
+            engine=LocalEngine(
                 ledger=ledger,
                 opener=InlineOpener(keys),
                 clock=clock,
@@ -65,9 +67,13 @@ class AttributionMechanism:
             self._take(event)
         query = move.query
         job_id = query.job_id or f"job {self._round}"
-        reply = self._backend.run(job_id, query, [self._reports[index] for index in query.reports])
+        reply = ask(self._runner, job_id, query, [self._reports[index] for index in query.reports])
         return MechanismAnswer(
-            move=move, job_id=job_id, rows=reply.rows, return_code=reply.code, reports_sent=len(self._reports)
+            move=move,
+            job_id=job_id,
+            rows=reply.to_dict() if isinstance(reply, Summary) else None,
+            return_code=reply.return_code,
+            reports_sent=len(self._reports),
         )
 
     def _take(self, event: Event) -> None:

@@ -304,7 +304,7 @@ class _Run:
             return self._look_at_ledger(step)
         if problems := self._answered(step.at):
             return f"looked at {step.at!r}", problems
-        allowed = step.deviations * self._answers[step.at].statement.noise_standard_deviation
+        allowed = step.deviations * float(self._answers[step.at].statement.noise_standard_deviation)
         truth: dict[str, int] = {}
         for report in self._asked[step.at]:
             if report in self._truth:

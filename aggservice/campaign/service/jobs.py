@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.errors import RunError
+from aggservice.campaign.service.runner import REFUSED
 from aggservice.campaign.settings.campaign import Campaign, Query
 from aggservice.client import Client, ClientError, JobParameters, Statement
-from aggservice.client.values import SummaryHeader
+from aggservice.job.result import SummaryHeader
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import BucketRows, ReportBatch, read_reports, read_summary, write_buckets
 from aggservice.wire.avro.shards import find_shards, shard_name
@@ -22,8 +23,6 @@ from budget import LaplaceDiscovery, LaplaceNoise
 Words = NDArray[np.uint64]
 Columns = tuple[Words, Words, NDArray[np.int64]]
 """The rows of a summary: high and low halves of the keys, and metrics."""
-
-REFUSED = "PRIVACY_BUDGET_EXHAUSTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.columns import ReportColumns
-from aggservice.campaign.service.jobs import REFUSED, Columns, Jobs, QueryAnswer, QueryJob, read_batches, write_rows
+from aggservice.campaign.service.jobs import Columns, Jobs, QueryAnswer, QueryJob, read_batches, write_rows
+from aggservice.campaign.service.runner import REFUSED
 from aggservice.campaign.service.sealing import SealingSettings, SealingTask, sealing_settings, sealing_tasks
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.settings.key_layout import KeyTable
 from aggservice.campaign.settings.tasks import TaskLayout
 from aggservice.client import AttributionTask, Client, ClientError, JobParameters, Statement, Summary
-from aggservice.client.values import SummaryHeader
+from aggservice.job.result import SummaryHeader
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]

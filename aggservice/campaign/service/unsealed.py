@@ -16,22 +16,20 @@ from numpy.typing import NDArray
 
 from aggservice.campaign.columns import ReportColumns
 from aggservice.campaign.service.config import local_engine, memory_ledger, unit_of
-from aggservice.campaign.service.jobs import Columns, Jobs, QueryJob, read_rows, summary_path
+from aggservice.campaign.service.jobs import Columns, Jobs, QueryJob, parameters_of, read_rows, summary_path
+from aggservice.campaign.service.runner import EngineRunner
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.truth import COLLECT, Truth
-from aggservice.client.errors import error_from_detail
-from aggservice.client.messages import summary_header
-from aggservice.client.values import SummaryHeader
-from aggservice.engine import AvroShards, JobRequest, LocalEngine, PrivacyUnit, UnpaidError, ledger_terms
+from aggservice.engine import AvroShards, LocalEngine, PrivacyUnit, Session, ledger_terms
 from aggservice.engine.jobs.histogram import HistogramSession, Tally
 from aggservice.engine.opening.judging import judge_columns
-from aggservice.engine.request import parse_discovery, parse_laplace
+from aggservice.job.errors import UnpaidError
+from aggservice.job.request import HistogramRequest, JobRequest, parse_discovery
+from aggservice.job.result import SummaryHeader
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.service.config.callers import local_caller
 from aggservice.service.jobs.dispatch import scope_of
-from aggservice.service.messages import outcome_header
-from aggservice.service.status import KNOWN_ERRORS, detail_of, message_of
 from aggservice.wire import UNIT_BYTES
 from aggservice.wire.batch.payloads import ContributionColumns
 from aggservice.wire.batch.shared_infos import ABSENT, APIS, SharedInfoColumns
@@ -78,7 +76,7 @@ def _tally(campaign: Campaign, truth: Truth, shape: JobShape) -> Tally:
     terms = ledger_terms(shape.unit, campaign.client.bounds)
     ledger = memory_ledger(EpsilonDeltaFilter.parse(epsilon="64", delta="0.5"), terms, clock=clock, bits=bits)
     engine = local_engine(ledger, clock=clock, bits=bits)
-    request = JobRequest(
+    request = HistogramRequest(
         job_request_id="tally",
         attribution_report_to=campaign.reporting_origin,
         discovery=parse_discovery(delta="0.5") if shape.discovery else None,
@@ -214,30 +212,24 @@ class UnsealedJobs(Jobs):
     payers: Payers | None = None
 
     def _ask(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
-        try:
-            return self._released(job)
-        except KNOWN_ERRORS as problem:
-            told: Exception = problem
-            if self.payers is not None and isinstance(problem, UnpaidError):
-                told = self.payers.unpaid(job, problem)
-            # The error that a client of the service would get.
-            raise error_from_detail(message_of(told), detail_of(told, job.name)) from problem
+        def fill(session: Session) -> bytes:
+            assert isinstance(session, HistogramSession)
+            tally = self.tally(job)
+            session.resume(tally if self.payers is None else self.payers.reduced(job, tally))
+            return b""
 
-    def _released(self, job: QueryJob) -> tuple[SummaryHeader, Columns]:
-        query = job.query
-        request = JobRequest(
-            job_request_id=self.prefix + job.name,
-            attribution_report_to=self.campaign.reporting_origin,
-            mechanism=query.noise,
-            discovery=parse_discovery(delta=query.delta, rule=query.rule.name) if query.discovery else None,
-            others=None if query.others_epsilon == "0" else parse_laplace(query.others_epsilon),
-        )
+        def told(problem: Exception) -> Exception:
+            payers = self.payers
+            return payers.unpaid(job, problem) if payers and isinstance(problem, UnpaidError) else problem
+
         path = None if self.out is None else summary_path(self.out, job)
-        session = _session(self.engine, request, None if path is None else AvroShards(prefix=path))
-        tally = self.tally(job)
-        session.resume(tally if self.payers is None else self.payers.reduced(job, tally))
-        outcome = session.finish()
-        header = summary_header(outcome_header(outcome, self.engine.ledger.filter))
+        runner = EngineRunner(engine=self.engine, caller=local_caller().name, told=told)
+        header, outcome = runner.run(
+            self.prefix + job.name,
+            parameters_of(self.campaign, job.query),
+            fill,
+            destination=None if path is None else AvroShards(prefix=path),
+        )
         if path is not None:
             return header, read_rows(path)
         assert outcome.rows is not None

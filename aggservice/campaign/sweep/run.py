@@ -23,8 +23,8 @@ from aggservice.campaign.sweep.draws import NoiseDraws, SliceLaw, draw_releases
 from aggservice.campaign.sweep.grid import SweepError, SweepField, SweepPoint, points_of
 from aggservice.campaign.world.truth import ATTRIBUTE, COLLECT, SIMULATE
 from aggservice.client import ClientError
-from aggservice.engine import EngineError
 from aggservice.files.atomic import whole_file
+from aggservice.job.errors import EngineError
 from aggservice.mechanisms import SecureBits
 from aggservice.service import ConfigError
 from budget import BudgetError

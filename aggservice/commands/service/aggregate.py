@@ -11,14 +11,14 @@ import numpy as np
 import typer
 
 from aggservice.commands.console import Json, open_with_bar, option, print_json, refuse
-from aggservice.engine import EngineSettings, InlineOpener, JobRequest, LocalEngine, Outcome, Scope, ledger_terms
-from aggservice.engine.errors import TooManyBadReportsError
-from aggservice.engine.opening.counts import DESCRIPTIONS
+from aggservice.engine import EngineSettings, InlineOpener, LocalEngine, Scope, ledger_terms
 from aggservice.engine.release.debug import debug_avro_rows
 from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.release.output import summary_rows
-from aggservice.engine.request import parse_filtering_ids, parse_laplace, parse_percentage
 from aggservice.files.atomic import whole_file
+from aggservice.job.errors import DESCRIPTIONS, TooManyBadReportsError
+from aggservice.job.request import HistogramRequest, parse_filtering_ids, parse_laplace, parse_percentage
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import SecureBits, SystemClock
 from aggservice.wire import Api, KeySet, read_domain, read_reports, write_buckets
 from aggservice.wire.avro.schemas import IN_DOMAIN
@@ -75,7 +75,7 @@ def aggregate(
     header = outcome.header
     if as_json:
         plain = {
-            "return_code": header.return_code.value,
+            "return_code": str(header.return_code),
             "error_counts": dict(header.error_counts),
             "rows": header.row_count,
             "epsilon": None if no_noising else epsilon,
@@ -140,7 +140,7 @@ def local_outcome(
         settings=EngineSettings(max_report_age_ms=1 << 62),
         noise_of=ExactNoise if noise else lambda _: NoNoise(),
     )
-    request = JobRequest(
+    request = HistogramRequest(
         job_request_id="local",
         attribution_report_to="any",
         mechanism=parse_laplace(epsilon),

@@ -12,14 +12,15 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError
-from aggservice.engine.jobs.session import EngineParts, Outcome, Scope, Session
+from aggservice.engine.jobs.session import EngineParts, Scope, Session
 from aggservice.engine.opening.coverage import PrivacyUnit
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.output import Destination
-from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.report_ids import ReportIds
 from aggservice.engine.tables.units import UnitList
+from aggservice.job.errors import EngineError
+from aggservice.job.request import JobRequest
+from aggservice.job.result import Outcome
 from aggservice.wire import UNIT_BYTES, Randomizer, ReportBatch
 from aggservice.wire.report.registry import TokenCheck
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import DomainError, EngineError, InvalidJobError
 from aggservice.engine.jobs.batches import BatchSession
-from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
+from aggservice.engine.jobs.session import EngineParts, Scope
 from aggservice.engine.opening.coverage import Coverage
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import OpeningSpec
@@ -19,9 +18,10 @@ from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.debug import debug_rows
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan, release
 from aggservice.engine.release.output import Destination, ResultBound
-from aggservice.engine.release.result import ResultHeader, Rows
-from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.sums import MOST_KEYS, KeySums, SumColumns
+from aggservice.job.errors import DomainError, EngineError, InvalidJobError
+from aggservice.job.request import JobRequest, SumRequest, TaskRequest
+from aggservice.job.result import Outcome, ResultHeader, Rows
 from aggservice.wire import Api, ReportBatch
 from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
 from budget import Ledger, Release
@@ -42,14 +42,14 @@ class Tally:
     sums: SumColumns
 
 
-def check_priced(request: JobRequest, ledger: Ledger) -> None:
+def check_priced(request: SumRequest, ledger: Ledger) -> None:
     """Refuse a mechanism that the ledger has no price for, before any report arrives."""
     ledger.filter.cost(Release(mechanisms=ReleasePlan.of(request, ledger.terms, {}).mechanisms()))
 
 
 def check_declarable(request: JobRequest, *, reading: bool) -> None:
     """Refuse keys declared after the first reports, or in a job with an attribution task, which has its own keys."""
-    if request.task is not None:
+    if not request.has_domain:
         raise DomainError("the keys of a W3C job are the indexes of its histogram: send no domain")
     if reading:
         raise DomainError("keys were declared after the first reports: send all domain parts first")
@@ -74,7 +74,7 @@ def check_discoverable(declared: int, payload_bytes: int) -> None:
 
 def check_batch_size(request: JobRequest, used: int, least: int) -> None:
     """Refuse a W3C job with fewer usable reports than the operator's minimum (specification, "aggregation")."""
-    if request.task is not None and used < least:
+    if isinstance(request, TaskRequest) and used < least:
         raise InvalidJobError(
             f"the job has {used} usable reports, and a job over W3C Attribution needs at least {least}; nothing was "
             "charged: send more reports"
@@ -97,7 +97,7 @@ class HistogramSession(BatchSession):
         self,
         parts: EngineParts,
         scope: Scope,
-        request: JobRequest,
+        request: SumRequest,
         *,
         destination: Destination,
         expected_keys: int,
@@ -106,6 +106,7 @@ class HistogramSession(BatchSession):
     ) -> None:
         check_priced(request, parts.ledger)
         super().__init__(parts, scope, request, destination=destination, cleartext=cleartext, debug_only=debug_only)
+        self._sum_request = request
         self._discovers = request.discovery is not None or request.debug_run
         self._sums = KeySums(
             salt=self._bits.child("key salt").word(),
@@ -113,9 +114,9 @@ class HistogramSession(BatchSession):
             mask=request.discovery.mask if request.discovery else None,
             expected=expected_keys,
         )
-        if request.task is not None:
+        if isinstance(request, TaskRequest):
             check_declared(request.task.histogram_size, parts.settings.max_domain_keys)
-            self._sums.declare(*request.task.keys())
+            self._sums.declare(*request.keys)
         self._coverage = Coverage()
         self._reading = False
         self._payload_bytes = 0
@@ -194,10 +195,10 @@ class HistogramSession(BatchSession):
                 self._lost = problem
 
     def _release(self, content: bytes) -> Outcome:
-        request = self._request
+        request = self._sum_request
         check_batch_size(request, self._counts.used, self._parts.settings.w3c_minimum_batch)
         covers = self._coverage.covers() if self._tally is None else self._tally.covers
-        plan, header, charge = self._planned(covers, content)
+        plan, header, charge = self._planned(request, covers, content)
         noise = self._parts.noise_of(self._bits.child("noise"))
         if request.debug_run:
             return self._debug(charge, header, plan, noise)
@@ -205,10 +206,8 @@ class HistogramSession(BatchSession):
         def make() -> tuple[ResultHeader, Rows]:
             if self._lost is not None:
                 raise self._lost
-            summary = release(self._columns(), plan, noise)
-            rows = Rows(high=summary.high, low=summary.low, metrics=summary.metrics)
-            named = replace(header, row_count=len(rows), others=summary.others, undeclared=summary.undeclared)
-            return named, rows
+            rows = release(self._columns(), plan, noise)
+            return replace(header, row_count=len(rows), others=rows.others, undeclared=rows.undeclared), rows
 
         return self._keep(charge, make, units=self._take_units(), failed=header, bound=self._bound())
 

@@ -7,7 +7,6 @@ failure is paid for.
 
 from __future__ import annotations
 
-import base64
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,19 +16,19 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import CancelledError, InputReadError, InvalidJobError, PaidFailureError, ReturnCode
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.opening.coverage import APIS, PrivacyUnit
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.opening.pool import BatchOpener
-from aggservice.engine.release.charging import Charge, Receipted, Result
+from aggservice.engine.release.charging import Charge, Result
 from aggservice.engine.release.debug import debug_code, write_debug_files
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
 from aggservice.engine.release.output import AvroShards, Destination, ResultBound
-from aggservice.engine.release.result import ResultHeader, Rows
-from aggservice.engine.release.statement import Statement, statement_of
-from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle import ShuffledRows, ShufflePlan, ShuffleSettings
+from aggservice.engine.release.statement import statement_of
+from aggservice.engine.shuffle import ShufflePlan, ShuffleSettings
+from aggservice.job.errors import CancelledError, InputReadError, InvalidJobError, ReturnCode
+from aggservice.job.request import JobRequest, SumRequest, TaskRequest
+from aggservice.job.result import Outcome, ResultHeader, Rows, Statement
 from aggservice.mechanisms import Bits, Clock
 from aggservice.wire import Api, BucketRows, Randomizer, ReportBatch, read_domain, read_reports
 from aggservice.wire.errors import AvroError
@@ -118,35 +117,6 @@ class EngineParts:
         return PrivacyUnit(self.ledger.terms.unit)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """A finished job: its header, its rows (None if they are in files), and the ledger's record of it.
-
-    A shuffle has ``shuffled`` reports instead of rows. A sealed result has a sealed document instead.
-    """
-
-    header: ResultHeader
-    rows: Rows | None
-    receipted: Receipted | None
-    repeated: bool = False
-    shuffled: ShuffledRows | None = None
-    sealed: bytes | None = None
-
-    @classmethod
-    def of(cls, paid: Receipted) -> Outcome:
-        """Return the outcome of a committed job; PaidFailureError if its summary was lost."""
-        if paid.header.failed:
-            raise PaidFailureError(paid.header.return_code)
-        return cls(
-            header=paid.header,
-            rows=paid.rows,
-            shuffled=paid.shuffled,
-            sealed=paid.sealed,
-            receipted=paid,
-            repeated=paid.repeated,
-        )
-
-
 class Session(ABC):
     """One job in progress: ``declare``, ``add``, ``finish``, or ``cancel`` from any thread.
 
@@ -182,8 +152,9 @@ class Session(ABC):
             threshold_percent=request.error_threshold_percent, announced=request.input_report_count
         )
         bounds = [parts.ledger.terms.bounds.get(api.value, Sensitivity()) for api in APIS]
-        task = request.task
-        if task is not None:
+        task, least_micro = None, 0
+        if isinstance(request, TaskRequest):
+            task, least_micro = request.task, request.mechanism.pure_micro
             bounds[APIS.index(Api.W3C_ATTRIBUTION)] = Sensitivity(l1=task.max_value, l0=task.max_value)
         self._spec = OpeningSpec(
             attribution_report_to=request.attribution_report_to,
@@ -201,7 +172,7 @@ class Session(ABC):
             randomizer=randomizer,
             evidence=evidence,
             task=task,
-            least_micro=request.mechanism.pure_micro if task is not None else 0,
+            least_micro=least_micro,
         )
         self._cancelled = threading.Event()
 
@@ -270,18 +241,20 @@ class Session(ABC):
             row_count=row_count,
             finished_ms=self._parts.clock.now_ms(),
             debug_run=self._request.debug_run,
-            output_public_key=base64.b64encode(self._request.output_key or b"").decode(),
+            output_public_key=self._request.output_key or b"",
         )
 
-    def _planned(self, covers: Mapping[Api, int], content: bytes) -> tuple[ReleasePlan, ResultHeader, Charge]:
+    def _planned(
+        self, request: SumRequest, covers: Mapping[Api, int], content: bytes
+    ) -> tuple[ReleasePlan, ResultHeader, Charge]:
         """Return the release plan of a histogram over these APIs, its header without rows, and its charge."""
-        plan = ReleasePlan.of(self._request, self._parts.ledger.terms, covers)
+        plan = ReleasePlan.of(request, self._parts.ledger.terms, covers)
         statement = statement_of(
             plan,
             self._parts.unit,
             self._parts.ledger.filter,
             private=self._parts.bits.private,
-            debug_run=self._request.debug_run,
+            debug_run=request.debug_run,
         )
         return plan, self._header(statement, row_count=0), self._charge(plan, content)
 
@@ -312,17 +285,15 @@ class Session(ABC):
             if staged is not None:
                 staged.discard()
             raise
-        return Outcome.of(
-            charge.commit(
-                make,
-                units=units,
-                destination=self._destination,
-                failed=failed,
-                bound=bound,
-                staged=staged,
-                make_room=make_room,
-            )
-        )
+        return charge.commit(
+            make,
+            units=units,
+            destination=self._destination,
+            failed=failed,
+            bound=bound,
+            staged=staged,
+            make_room=make_room,
+        ).checked
 
     def _debug_outcome(self, header: ResultHeader, rows: Rows, plan: ReleasePlan, *, payable: bool) -> Outcome:
         """Return a debug run's rows, and write them to files if the job asks for files."""
@@ -330,4 +301,4 @@ class Session(ABC):
         if isinstance(self._destination, AvroShards):
             header = replace(header, files=self._destination.names(len(rows)))
             write_debug_files(self._destination, header, rows, plan)
-        return Outcome(header=header, rows=rows, receipted=None)
+        return Outcome(header=header, rows=rows)

@@ -10,17 +10,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import DomainError, EngineError, InvalidJobError, ResultWriteError
 from aggservice.engine.jobs.batches import BatchSession
-from aggservice.engine.jobs.session import EngineParts, Outcome, Scope
+from aggservice.engine.jobs.session import EngineParts, Scope
 from aggservice.engine.opening.coverage import APIS
 from aggservice.engine.opening.judging import LdpBatch
 from aggservice.engine.opening.pool import Columns
 from aggservice.engine.release.output import AvroShards, Destination, ResultBound
-from aggservice.engine.release.result import ResultHeader
 from aggservice.engine.release.statement import shuffle_statement_of
-from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle import ShuffledRows, ShufflePlan, ShuffleRequest, random_order
+from aggservice.engine.shuffle import ShufflePlan, random_order
+from aggservice.job.errors import DomainError, EngineError, InvalidJobError, ResultWriteError
+from aggservice.job.request import ShuffleRequest
+from aggservice.job.result import Outcome, ResultHeader, ShuffledRows
 from aggservice.wire.avro.schemas import LONG_BYTES
 
 MOST_BYTES_IN_LEDGER = 240 << 20
@@ -36,21 +36,18 @@ class ShuffleSession(BatchSession):
         self,
         parts: EngineParts,
         scope: Scope,
-        request: JobRequest,
-        shuffle: ShuffleRequest,
+        request: ShuffleRequest,
         *,
         destination: Destination,
     ) -> None:
-        self._shuffle = shuffle
-        self._evidence = parts.settings.shuffle.evidence(
-            shuffle, origin=request.attribution_report_to, site=request.reporting_site
-        )
+        self._shuffle = request
+        self._evidence = parts.settings.shuffle.evidence(request)
         super().__init__(
             parts,
             scope,
             request,
             destination=destination,
-            randomizer=shuffle.randomizer,
+            randomizer=request.randomizer,
             evidence=self._evidence,
         )
         self._kept: list[NDArray[np.uint8]] = []
@@ -97,12 +94,7 @@ class ShuffleSession(BatchSession):
     def _release(self, content: bytes) -> Outcome:
         reports = np.concatenate(self._kept)
         self._kept = []
-        plan = ShufflePlan.of(
-            self._shuffle,
-            len(reports),
-            evidence=self._evidence,
-            scope=self._request.attribution_report_to or self._request.reporting_site or "",
-        )
+        plan = ShufflePlan.of(self._shuffle, len(reports), evidence=self._evidence)
         plan = replace(plan, covers={APIS[index]: 1 for index in sorted(self._apis)})
         header = self._header(shuffle_statement_of(plan, private=self._parts.bits.private), row_count=len(reports))
 

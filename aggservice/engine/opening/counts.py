@@ -7,47 +7,15 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import ReportVersionError, TooManyBadReportsError
+from aggservice.job.errors import (
+    NO_DEVICE_TOKEN,
+    NUM_REPORTS_WITH_ERRORS,
+    OTHER_RANDOMIZER,
+    REPEATED_REPORT_ID,
+    ReportVersionError,
+    TooManyBadReportsError,
+)
 from aggservice.wire import ReportStatus
-
-NUM_REPORTS_WITH_ERRORS = "NUM_REPORTS_WITH_ERRORS"
-REPEATED_REPORT_ID = "REPEATED_REPORT_ID"
-"""Our own name: reports whose id the job had seen before. They are left out, but are not errors."""
-
-OTHER_RANDOMIZER = "OTHER_RANDOMIZER"
-"""Our own name: local reports of another randomizer than the shuffle's. They are left out, but are not errors."""
-
-NO_DEVICE_TOKEN = "NO_DEVICE_TOKEN"
-"""Our own name: local reports without the device token that an amplified shuffle needs. Left out, but not errors."""
-
-DESCRIPTIONS = {
-    "DECRYPTION_ERROR": "The payload does not open. Pass shared_info on byte for byte, as the browser sent it.",
-    "DECRYPTION_KEY_NOT_FOUND": "No private key has this key_id. Check that the report was sealed for this service.",
-    "DECRYPTION_KEY_FETCH_ERROR": "The private key could not be loaded. Tell the operator.",
-    "REPORT_PARSING_ERROR": "The report is malformed: invalid JSON or CBOR, or an impossible size.",
-    "UNSUPPORTED_OPERATION": "The payload's operation is not the job's (histogram, or ldp for a shuffle).",
-    "UNSUPPORTED_REPORT_API_TYPE": "shared_info.api is not a supported API, or not the job's: W3C Attribution has jobs "
-    "of its own, with an attribution_task.",
-    "UNSUPPORTED_SHAREDINFO_VERSION": "shared_info.version is not 0.1 or 1.x.",
-    "REQUIRED_SHAREDINFO_FIELD_INVALID": "A field of shared_info that the budget needs is missing or invalid.",
-    "INVALID_REPORT_ID": "shared_info.report_id is missing or not a UUID.",
-    "ATTRIBUTION_REPORT_TO_MALFORMED": "shared_info.reporting_origin is not a secure origin with a registrable domain.",
-    "ATTRIBUTION_REPORT_TO_MISMATCH": "shared_info.reporting_origin is not the job's attribution_report_to.",
-    "REPORTING_SITE_MISMATCH": "shared_info.reporting_origin is not part of the job's reporting_site, or not yours.",
-    "DEBUG_NOT_ENABLED": "A debug run reads only reports whose shared_info has debug_mode enabled.",
-    "ORIGINAL_REPORT_TIME_TOO_OLD": "shared_info.scheduled_report_time is too long ago.",
-    "CONTRIBUTIONS_EXCEED_BOUNDS": "The report contributes more than the bounds (l1, l0) of its API allow per report.",
-    "ATTRIBUTION_TASK_MISMATCH": "attribution_destination, histogram_size or max_value of a W3C report is not the "
-    "job's. Aggregate reports of one attribution_task per job.",
-    "REPORT_EPSILON_TOO_LOW": "micro_epsilon of a W3C report is below the job's epsilon. Ask for a smaller epsilon.",
-    "INTERNAL_ERROR": "The service failed on this report.",
-    NO_DEVICE_TOKEN: "Local reports without a device token of the origin's registry for this collection and report_id, "
-    "left out and not charged. Not an error.",
-    NUM_REPORTS_WITH_ERRORS: "Reports left out because of an error.",
-    OTHER_RANDOMIZER: "Local reports of another randomizer than the job's, left out and not charged. Not an error.",
-    REPEATED_REPORT_ID: "Reports left out because an earlier one of this job had the same report_id. Not an error.",
-}
-"""What each counter means, and what to do."""
 
 
 class ReportCounts:

@@ -12,11 +12,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.opening.attribution_tasks import AttributionTask, judge_task, outside_histogram
 from aggservice.engine.opening.coverage import PrivacyUnit, debug_days, privacy_units
 from aggservice.engine.opening.histogram_columns import JudgedBatch
+from aggservice.job.parameters import AttributionTask
 from aggservice.wire import (
     UNIT_BYTES,
+    Api,
     KeySet,
     OpenedBatch,
     Randomizer,
@@ -30,11 +31,12 @@ from aggservice.wire import (
 )
 from aggservice.wire.batch.ldp_payloads import LdpColumns, decode_ldp_batch
 from aggservice.wire.batch.payloads import ContributionColumns
-from aggservice.wire.batch.shared_infos import SharedInfoColumns
+from aggservice.wire.batch.shared_infos import APIS, SharedInfoColumns
 from aggservice.wire.origins import site_of
 from aggservice.wire.report.registry import TokenCheck
 
 _OK = int(ReportStatus.OK)
+_W3C = APIS.index(Api.W3C_ATTRIBUTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +226,7 @@ def judge(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
     verdicts = np.array([judge_origin(spec, origin) for origin in infos.origins], dtype=np.uint8)
     good = statuses == _OK
     statuses[good] = verdicts[infos.origin[good]]
-    judge_task(spec.task, spec.least_micro, infos, statuses)
+    _judge_task(spec.task, spec.least_micro, infos, statuses)
     old = (statuses == _OK) & ~(infos.scheduled_report_time_s > spec.oldest_s)
     statuses[old] = ReportStatus.ORIGINAL_REPORT_TIME_TOO_OLD
     if spec.debug_run:
@@ -274,7 +276,7 @@ def _within_bounds(
     most = np.array(spec.bounds, dtype=np.int64)[apis]
     beyond = (totals > most[:, 0]) | (counts > most[:, 1])
     if spec.task is not None:
-        beyond |= outside_histogram(spec.task, columns, found.size)
+        beyond |= _outside_histogram(spec.task, columns, found.size)
     beyond &= found == _OK
     return np.where(beyond, np.uint8(ReportStatus.CONTRIBUTIONS_EXCEED_BOUNDS), found)
 
@@ -289,3 +291,31 @@ def _wanted(found: NDArray[np.uint64], asked: tuple[int, ...]) -> NDArray[np.boo
 def _units(spec: OpeningSpec, infos: SharedInfoColumns) -> NDArray[np.uint8]:
     """Return a unit per OK report and requested filtering ID, whether or not the report contains that ID."""
     return privacy_units(spec.unit, infos, spec.filtering_ids)
+
+
+def _judge_task(
+    task: AttributionTask | None, least_micro: int, infos: SharedInfoColumns, statuses: NDArray[np.uint8]
+) -> None:
+    """Write an error status for each report of another API or task, or made for a smaller ε than ``least_micro``.
+
+    The ε of a report is what its page asked for. What the device paid is secret and may be less.
+    """
+    good = statuses == _OK
+    mine = (infos.api == _W3C) == (task is not None)
+    statuses[good & ~mine] = ReportStatus.UNSUPPORTED_REPORT_API_TYPE
+    if task is None:
+        return
+    found = infos.destinations.index(task.conversion_site) if task.conversion_site in infos.destinations else None
+    same = (infos.histogram_size == task.histogram_size) & (infos.max_value == task.max_value)
+    if found is None:
+        same[:] = False
+    else:
+        same &= infos.destination == found
+    statuses[good & mine & ~same] = ReportStatus.ATTRIBUTION_TASK_MISMATCH
+    statuses[good & mine & same & (infos.epsilon_micro < least_micro)] = ReportStatus.REPORT_EPSILON_TOO_LOW
+
+
+def _outside_histogram(task: AttributionTask, columns: ContributionColumns, reports: int) -> NDArray[np.bool_]:
+    """Return which reports contribute to an index beyond the histogram."""
+    beyond = (columns.key_high != 0) | (columns.key_low >= np.uint64(task.histogram_size))
+    return np.bincount(columns.row[beyond], minlength=reports) > 0

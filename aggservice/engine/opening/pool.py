@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from aggservice.engine.errors import EngineError, WorkerLostError
 from aggservice.engine.opening.histogram_columns import JudgedBatch
 from aggservice.engine.opening.judging import LdpBatch, Opener, OpeningSpec
 from aggservice.engine.opening.shared_memory import Parcel, Slot, batch_from_arrays, batch_to_arrays
+from aggservice.job.errors import EngineError, WorkerLostError
 from aggservice.wire import KeySet, ReportBatch
 
 PRELOADED = (__name__, "aggservice.engine.opening.preload")

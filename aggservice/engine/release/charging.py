@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import (
+from aggservice.engine.release.noise import ReleasePlan
+from aggservice.engine.release.output import AvroShards, Destination, ResultBound, StagedRows
+from aggservice.engine.shuffle import ShufflePlan
+from aggservice.job.errors import (
     InputReadError,
     JobIdTakenError,
     PaidFailureError,
@@ -18,18 +21,17 @@ from aggservice.engine.errors import (
     ReturnCode,
     UnpaidError,
 )
-from aggservice.engine.release.noise import ReleasePlan
-from aggservice.engine.release.output import AvroShards, Destination, ResultBound, StagedRows
-from aggservice.engine.release.result import (
+from aggservice.job.request import JobRequest, ShuffleRequest, TaskRequest
+from aggservice.job.result import (
+    Outcome,
     ResultHeader,
     Rows,
+    ShuffledRows,
     decode_result,
     encode_failure,
     encode_result,
     seal_totals,
 )
-from aggservice.engine.request import JobRequest
-from aggservice.engine.shuffle import ShuffledRows, ShufflePlan
 from budget import BudgetError, BudgetExhaustedError, Check, Committed, JobKey, Ledger, Release, UnitSet
 from budget.answers import Remaining
 from budget.errors import JobConflictError, StagingError, StoreError
@@ -47,23 +49,6 @@ _TRIES = 2
 A store may accept at the second attempt what it refused at the first: SQLite empties its log in between. If a failure
 had fewer attempts than a result, a full disk would reveal for free which of the two a job had.
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipted:
-    """A committed result: the entry that paid for it, its signed receipt, and what its units have left.
-
-    A summary has ``rows``, a shuffle has ``shuffled``; if the job gave a key, either has only the document ``sealed``.
-    All three are None if the result is in files.
-    """
-
-    header: ResultHeader
-    rows: Rows | None
-    committed: Committed
-    remaining: Remaining | None
-    repeated: bool
-    shuffled: ShuffledRows | None = None
-    sealed: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +73,12 @@ class Charge:
         key = self.request.output_key
         return Release(
             mechanisms=self.plan.mechanisms(),
-            unit=REPORT_UNIT
-            if isinstance(self.plan, ShufflePlan) or self.plan.task is not None
-            else self.ledger.terms.unit,
+            unit=REPORT_UNIT if isinstance(self.request, TaskRequest | ShuffleRequest) else self.ledger.terms.unit,
             covers={api.value: times for api, times in self.plan.covers.items()},
             parameters={
                 **self.plan.parameters(),
                 "filtering_ids": ids if len(ids) <= 4000 else f"{len(self.request.filtering_ids)} ids",
-                "scope": self.request.attribution_report_to or self.request.reporting_site or "",
+                "scope": self.request.scope,
                 **({} if key is None else {"output_public_key": key.hex()}),
             },
         )
@@ -104,7 +87,7 @@ class Charge:
         """Return whether the units could pay, and which could not; nothing is charged."""
         return self.ledger.check(caller=self.caller, release=self.release, units=UnitSet(units))
 
-    def ask(self, units: UnitSet) -> Receipted | None:
+    def ask(self, units: UnitSet) -> Outcome | None:
         """Raise UnpaidError if a unit cannot pay now; return the job's result if it was committed in the meantime.
 
         Call it before noise is drawn: what a job does afterwards may be measured by others.
@@ -129,7 +112,7 @@ class Charge:
         bound: ResultBound,
         staged: Attempt | None = None,
         make_room: Callable[[], None] = lambda: None,
-    ) -> Receipted:
+    ) -> Outcome:
         """Charge ``units`` (distinct, ascending) and keep what ``make`` returns in one transaction; then publish files.
 
         First the units are asked, and the room that ``bound`` states is taken: UnpaidError or ResultWriteError, and
@@ -173,15 +156,11 @@ class Charge:
                 continue
             remaining = self.ledger.remaining(paying)
             if committed.repeated:
-                return _receipted(self.ledger, committed, remaining)
+                return _outcome(self.ledger, committed, remaining)
             released = decode_result(result)[1] if isinstance(result, bytes) and destination.sealer else rows
-            return _with_rows(
-                replace(header, files=_files(destination, rows)),
-                None if committed.manifest or not isinstance(released, Rows | ShuffledRows | bytes) else released,
-                committed,
-                remaining,
-                repeated=False,
-            )
+            kept = None if committed.manifest or not isinstance(released, Rows | ShuffledRows | bytes) else released
+            named = replace(header, files=_files(destination, rows))
+            return _with_rows(named, kept, committed, remaining, repeated=False)
         assert lost is not None
         make_room()
         return self._fail(lost, failed, paying)
@@ -224,7 +203,7 @@ class Charge:
         except JobConflictError as problem:
             raise JobIdTakenError(str(problem)) from problem
 
-    def _fail(self, problem: Exception, failed: ResultHeader, paying: UnitSet) -> Receipted:
+    def _fail(self, problem: Exception, failed: ResultHeader, paying: UnitSet) -> Outcome:
         """Charge for a result that was lost. Returns only if the same request was already committed."""
         lost = isinstance(problem, OSError | ResultWriteError | BudgetError)
         code = ReturnCode.RESULT_WRITE_ERROR if lost else ReturnCode.INTERNAL_ERROR
@@ -237,17 +216,17 @@ class Charge:
             committed = self._write(result, paying)
         if not committed.repeated:
             raise PaidFailureError(code) from problem
-        return _receipted(self.ledger, committed, self.ledger.remaining(paying))
+        return _outcome(self.ledger, committed, self.ledger.remaining(paying))
 
     @staticmethod
-    def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Receipted | None:
+    def find(ledger: Ledger, caller: str, request: JobRequest, digest: bytes) -> Outcome | None:
         """Return this request's result, or None if it is not paid for; JobIdTakenError if its id was used before."""
         committed = ledger.job(caller, request.job_request_id)
         if committed is None:
             return None
         if committed.entry.request_digest != digest:
             raise JobIdTakenError(f"the job id {request.job_request_id!r} was used for another request")
-        return _receipted(ledger, committed, ledger.remaining_of(committed.entry.seq))
+        return _outcome(ledger, committed, ledger.remaining_of(committed.entry.seq))
 
 
 def stage_for(
@@ -283,7 +262,7 @@ def stage_for(
     return attempt
 
 
-def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Receipted | None:
+def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remaining: bool = False) -> Outcome | None:
     """Return what a caller's job released; None if this caller has no such job, or it is not paid for.
 
     ``with_remaining`` also looks up what its units have left by now.
@@ -291,7 +270,7 @@ def find_result(ledger: Ledger, caller: str, job_request_id: str, *, with_remain
     committed = ledger.job(caller, job_request_id)
     if committed is None:
         return None
-    return _receipted(ledger, committed, ledger.remaining_of(committed.entry.seq) if with_remaining else None)
+    return _outcome(ledger, committed, ledger.remaining_of(committed.entry.seq) if with_remaining else None)
 
 
 def _files(destination: Destination, rows: Rows | ShuffledRows | StagedRows) -> tuple[str, ...]:
@@ -305,8 +284,8 @@ def _with_rows(
     remaining: Remaining | None,
     *,
     repeated: bool,
-) -> Receipted:
-    return Receipted(
+) -> Outcome:
+    return Outcome(
         header=header,
         rows=rows if isinstance(rows, Rows) else None,
         shuffled=rows if isinstance(rows, ShuffledRows) else None,
@@ -317,7 +296,7 @@ def _with_rows(
     )
 
 
-def _receipted(ledger: Ledger, committed: Committed, remaining: Remaining | None) -> Receipted:
+def _outcome(ledger: Ledger, committed: Committed, remaining: Remaining | None) -> Outcome:
     manifest = committed.manifest
     if manifest is None:
         header, rows = decode_result(committed.result)
@@ -331,6 +310,4 @@ def _receipted(ledger: Ledger, committed: Committed, remaining: Remaining | None
         raise InputReadError(
             f"the job was paid for and its files were written, but {named.name} has been moved or changed: restore it"
         )
-    return Receipted(
-        header=ResultHeader.from_bytes(raw), rows=None, committed=committed, remaining=remaining, repeated=True
-    )
+    return Outcome(header=ResultHeader.from_bytes(raw), committed=committed, remaining=remaining, repeated=True)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from aggservice.engine.errors import ResultWriteError, ReturnCode
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan, draws
 from aggservice.engine.release.output import AvroShards, summary_rows
-from aggservice.engine.release.result import ResultHeader, Rows
 from aggservice.engine.tables.sums import SumColumns
+from aggservice.job.errors import ResultWriteError, ReturnCode
+from aggservice.job.result import ResultHeader, Rows
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
 from budget.files.staging import move_new, new_file, open_below, opened_folder
@@ -50,7 +50,7 @@ def regular_rows(rows: Rows, plan: ReleasePlan) -> Rows:
     return Rows(high=rows.high[kept], low=rows.low[kept], metrics=rows.metrics[kept])
 
 
-def debug_code(code: ReturnCode, *, payable: bool) -> ReturnCode:
+def debug_code(code: str, *, payable: bool) -> str:
     """Return the code of a debug run; it shows whether a real run could have been paid."""
     return code if payable else ReturnCode.DEBUG_SUCCESS_WITH_PRIVACY_BUDGET_EXHAUSTED
 

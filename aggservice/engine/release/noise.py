@@ -13,10 +13,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import InvalidJobError
-from aggservice.engine.opening.attribution_tasks import AttributionTask
-from aggservice.engine.request import JobRequest
 from aggservice.engine.tables.sums import SumColumns
+from aggservice.job.errors import InvalidJobError
+from aggservice.job.parameters import AttributionTask
+from aggservice.job.request import SumRequest, TaskRequest, task_texts
+from aggservice.job.result import Rows
 from aggservice.mechanisms import Bits, NoiseLaw, ParameterError
 from aggservice.wire import Api
 from budget import DiscoveryRule, LaplaceNoise, Mechanism, Sensitivity, Terms
@@ -66,12 +67,12 @@ class ReleasePlan:
     task: AttributionTask | None = None
 
     @classmethod
-    def of(cls, request: JobRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
+    def of(cls, request: SumRequest, terms: Terms, covers: Mapping[Api, int]) -> ReleasePlan:
         """Return the plan of a request over these APIs, with the bounds of the request's task or else of the ledger."""
-        task = request.task
-        if task is not None:
-            bounds = Sensitivity(l1=task.sensitivity, l0=task.sensitivity)
-            return cls(mechanism=request.released, sensitivity=bounds, covers={Api.W3C_ATTRIBUTION: 1}, task=task)
+        if isinstance(request, TaskRequest):
+            bounds = Sensitivity(l1=request.sensitivity, l0=request.sensitivity)
+            once = {Api.W3C_ATTRIBUTION: 1}
+            return cls(mechanism=request.released, sensitivity=bounds, covers=once, task=request.task)
         try:
             sensitivity = terms.sensitivity({api.value: times for api, times in covers.items()})
         except TermsError as problem:
@@ -112,7 +113,7 @@ class ReleasePlan:
     def parameters(self) -> dict[str, str]:
         """Return the parameters that are logged for auditors besides the mechanisms."""
         bounds = {"l1": str(self.sensitivity.l1), "l0": str(self.sensitivity.l0), "threshold": str(self.threshold)}
-        return bounds if self.task is None else {**bounds, **self.task.to_plain()}
+        return bounds if self.task is None else {**bounds, **task_texts(self.task)}
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """Return the mechanisms that the ledger charges for."""
@@ -120,24 +121,18 @@ class ReleasePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class NoisyRows(Rows):
     """Noisy rows: declared keys in the order in which they were declared, then discovered keys in ascending order.
 
     ``others`` is the noisy total of what the rows leave out; ``undeclared`` the noisy total of all keys that were
-    not declared, from which it was computed. A summary holds no true value.
+    not declared, from which it was computed. No true value is among them.
     """
 
-    high: NDArray[np.uint64]
-    low: NDArray[np.uint64]
-    metrics: NDArray[np.int64]
     others: int | None = None
     undeclared: int | None = None
 
-    def __len__(self) -> int:
-        return self.metrics.size
 
-
-def release(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Summary:
+def release(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> NoisyRows:
     """Return the noisy summary of ``sums`` (Algorithm 1, phase 3). Noise is added to the sums in place.
 
     Every declared key gets noise, also with a sum of 0. Discovered keys get truncated noise and are kept if the noisy
@@ -149,11 +144,11 @@ def release(sums: SumColumns, plan: ReleasePlan, noise: NoiseSource) -> Summary:
     add_declared_noise(declared, plan, noise)
     if plan.discovery is None:
         high, low, metrics = declared.high, declared.low, declared.sums
-        return Summary(high=high, low=low, metrics=metrics, others=undeclared, undeclared=undeclared)
+        return NoisyRows(high=high, low=low, metrics=metrics, others=undeclared, undeclared=undeclared)
     kept = discovered(found, plan, noise)
     others = others_of(undeclared, sum(found.sums[kept].tolist()))
     rows = np.concatenate((np.arange(sums.declared), kept + sums.declared))
-    return Summary(
+    return NoisyRows(
         high=sums.high[rows], low=sums.low[rows], metrics=sums.sums[rows], others=others, undeclared=undeclared
     )
 

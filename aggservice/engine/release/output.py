@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from aggservice.engine.errors import ResultWriteError
-from aggservice.engine.release.result import ResultHeader, Rows, sealed_rows
-from aggservice.engine.shuffle import ShuffledRows
+from aggservice.job.errors import ResultWriteError
+from aggservice.job.result import ResultHeader, Rows, ShuffledRows, sealed_rows
 from aggservice.wire import BucketRows, write_buckets
 from aggservice.wire.avro.shards import shard_name
 from aggservice.wire.avro.shuffled import write_shuffled

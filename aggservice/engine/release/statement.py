@@ -2,54 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 from aggservice.engine.opening.coverage import PROTECTED, PrivacyUnit
 from aggservice.engine.release.noise import ReleasePlan
-from aggservice.engine.shuffle import ShufflePlan, ShuffleStatement, shuffle_part, shuffle_words
+from aggservice.engine.shuffle import ShufflePlan, shuffle_part, shuffle_words
+from aggservice.job.result import Statement
 from aggservice.mechanisms import NoiseLaw
 from budget import Delta, Filter
 from budget.filters import spend_to_plain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
-    """What a summary guarantees. Amounts are decimal text; half-widths are of 95 % intervals and whole numbers."""
-
-    mechanism: str
-    epsilon: str
-    rho: str
-    delta: str
-    others_epsilon: str
-    l1: int
-    l0: int
-    threshold: int
-    privacy_unit: str
-    noise_standard_deviation: str
-    interval_half_width: int
-    others_half_width: int
-    private: bool
-    text: str
-    shuffle: ShuffleStatement | None = None
-
-    def to_plain(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def of_nothing(cls) -> Statement:
-        """Return the statement of a job that released nothing."""
-        amounts = dict.fromkeys(("mechanism", "epsilon", "rho", "delta", "others_epsilon", "privacy_unit", "text"), "")
-        numbers = dict.fromkeys(("l1", "l0", "threshold", "interval_half_width", "others_half_width"), 0)
-        return cls(**amounts, **numbers, noise_standard_deviation="0", private=False)  # type: ignore[arg-type]
-
-    @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Statement:
-        """Return the statement from the plain values of ``to_plain``."""
-        part = plain.get("shuffle")
-        return cls(**{**plain, "shuffle": None if part is None else ShuffleStatement(**part)})
 
 
 def statement_of(

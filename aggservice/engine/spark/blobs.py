@@ -9,7 +9,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError
+from aggservice.job.errors import EngineError
 
 FINGERPRINT_BYTES = 16
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, TypeVar
 
-from aggservice.engine.errors import EngineError, WorkerLostError
 from aggservice.engine.spark.settings import SparkSettings
+from aggservice.job.errors import EngineError, WorkerLostError
 
 T = TypeVar("T")
 

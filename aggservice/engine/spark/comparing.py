@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError
 from aggservice.engine.spark.blobs import Blob, DomainFacts, IdBlob, IdReceipt, ReportFacts, joint_fingerprint
 from aggservice.engine.spark.plan import OpeningPlan
 from aggservice.engine.spark.scratch import check_size, mapped_column, new_name, write_columns
 from aggservice.engine.tables.report_ids import ReportIds
 from aggservice.engine.tables.units import UnitList, sort_units, squeeze
+from aggservice.job.errors import EngineError
 from aggservice.wire import UNIT_BYTES
 
 _SAMPLES = 64

@@ -5,10 +5,10 @@ from __future__ import annotations
 from aggservice.engine.jobs.session import Scope, Session
 from aggservice.engine.local import LocalEngine
 from aggservice.engine.release.output import AvroShards, Destination
-from aggservice.engine.request import JobRequest
 from aggservice.engine.spark.cluster import Cluster
 from aggservice.engine.spark.session import ClusterSession
 from aggservice.engine.spark.settings import SparkSettings
+from aggservice.job.request import JobRequest, SumRequest
 
 
 class SparkEngine(LocalEngine):
@@ -36,7 +36,7 @@ class SparkEngine(LocalEngine):
     ) -> Session:
         """Begin a job (see ``Engine.begin``): on the cluster if it is a large histogram job from files to files."""
         large = input_bytes is not None and input_bytes >= self._settings.least_input_bytes
-        if not large or request.shuffle is not None or not isinstance(destination, AvroShards):
+        if not large or not isinstance(request, SumRequest) or not isinstance(destination, AvroShards):
             return super().begin(
                 scope,
                 request,

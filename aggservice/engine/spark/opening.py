@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError
 from aggservice.engine.jobs.batches import pieces
 from aggservice.engine.jobs.session import read_domain_file, read_report_file
 from aggservice.engine.opening.histogram_columns import JudgedBatch
@@ -29,6 +28,7 @@ from aggservice.engine.spark.blobs import (
 from aggservice.engine.spark.plan import OpeningPlan, Split, TaskKeys, divide
 from aggservice.engine.spark.scratch import mapped_column
 from aggservice.engine.tables.sums import KeySums
+from aggservice.job.errors import EngineError
 from aggservice.wire import UNIT_BYTES, KeySet, read_key_set
 from aggservice.wire.errors import KeySetError
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.engine.release.output import write_shard
-from aggservice.engine.release.result import Rows
 from aggservice.engine.spark.blobs import PartReceipt
 from aggservice.engine.spark.scratch import check_size, mapped_column, new_name
+from aggservice.job.result import Rows
 from aggservice.wire.avro.schemas import IN_DOMAIN, IN_REPORTS
 from aggservice.wire.hpke.summaries import SummarySealer
 

@@ -10,12 +10,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.engine.jobs.session import InputFile
-from aggservice.engine.opening.attribution_tasks import AttributionTask
 from aggservice.engine.opening.judging import OpeningSpec
 from aggservice.engine.release.noise import NoiseSource, ReleasePlan
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.engine.tables.report_ids import first_slot
-from aggservice.engine.tables.sums import KeyMask
+from aggservice.job.parameters import AttributionTask
+from aggservice.job.request import KeyMask
 from aggservice.mechanisms import Bits
 
 DOMAIN_ROW_BYTES = 17

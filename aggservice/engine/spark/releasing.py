@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import EngineError
 from aggservice.engine.release.debug import debug_rows
 from aggservice.engine.release.noise import add_declared_noise, discovered
 from aggservice.engine.spark.blobs import Blob, DomainBlob, PartReceipt, RepeatedBlob, SumBlob
@@ -15,6 +14,7 @@ from aggservice.engine.spark.plan import SummingPlan
 from aggservice.engine.spark.scratch import write_columns
 from aggservice.engine.tables.report_ids import ReportIds
 from aggservice.engine.tables.sums import KeySums, SumColumns
+from aggservice.job.errors import EngineError
 
 PART = "part"
 """The kind of file that holds noisy rows in the scratch folder."""

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import CancelledError, EngineError, InputReadError, ResultWriteError
 from aggservice.engine.jobs.histogram import (
     check_batch_size,
     check_declarable,
@@ -24,13 +23,11 @@ from aggservice.engine.jobs.histogram import (
     check_priced,
     check_releasable,
 )
-from aggservice.engine.jobs.session import EngineParts, InputFile, Outcome, Scope, Session
+from aggservice.engine.jobs.session import EngineParts, InputFile, Scope, Session
 from aggservice.engine.opening.coverage import Coverage, PrivacyUnit
 from aggservice.engine.release.charging import Charge, stage_for
 from aggservice.engine.release.noise import noisy_total, others_of
 from aggservice.engine.release.output import AvroShards, ResultBound
-from aggservice.engine.release.result import ResultHeader
-from aggservice.engine.request import JobRequest
 from aggservice.engine.spark.blobs import IdReceipt, PartReceipt, joint_fingerprint
 from aggservice.engine.spark.cluster import Cluster, guarded
 from aggservice.engine.spark.comparing import SortedRun, compare_ids, join_runs, mapped_units, merge_range, ranges_of
@@ -40,6 +37,9 @@ from aggservice.engine.spark.plan import DOMAIN_ROW_BYTES, OpeningPlan, Partitio
 from aggservice.engine.spark.releasing import PART, release_part
 from aggservice.engine.spark.scratch import remove_written
 from aggservice.engine.spark.settings import SparkSettings
+from aggservice.job.errors import CancelledError, EngineError, InputReadError, ResultWriteError
+from aggservice.job.request import SumRequest, TaskRequest, task_of
+from aggservice.job.result import Outcome, ResultHeader
 from aggservice.mechanisms import SecureBits
 from aggservice.wire import UNIT_BYTES, ReportBatch, read_key_set
 from aggservice.wire.batch.payloads import SMALLEST_CONTRIBUTION_BYTES
@@ -103,7 +103,7 @@ class ClusterSession(Session):
         cluster: Cluster,
         settings: SparkSettings,
         scope: Scope,
-        request: JobRequest,
+        request: SumRequest,
         *,
         destination: AvroShards,
         cleartext: bool,
@@ -115,10 +115,11 @@ class ClusterSession(Session):
         self._settings = settings
         self._keys = None if cleartext else settings.keys
         self._key_ids = () if cleartext else _key_ids(settings.keys)
+        self._sum_request = request
         self._discovers = request.discovery is not None or request.debug_run
         self._domain: list[InputFile] = []
         self._reports: list[InputFile] = []
-        if request.task is not None:
+        if isinstance(request, TaskRequest):
             check_declared(request.task.histogram_size, parts.settings.max_domain_keys)
         self._group = f"job {SecureBits().read(8).hex()}"
         self._progress: Any = None
@@ -177,11 +178,11 @@ class ClusterSession(Session):
 
     def _key_sources(self) -> list[Split] | list[TaskKeys]:
         """Return where declared keys come from: domain files, or a W3C task."""
-        task = self._request.task
+        task = task_of(self._request)
         return splits(self._domain) if task is None else [TaskKeys(number=0, task=task)]
 
     def _plan(self, scratch: Path) -> OpeningPlan:
-        task = self._request.task
+        task = task_of(self._request)
         return OpeningPlan(
             spec=self._spec,
             keys=None if self._keys is None else str(self._keys.absolute()),
@@ -223,12 +224,12 @@ class ClusterSession(Session):
         bases, bound, fingerprints, coverage = self._count(found)
         units = self._units(exchange, plan.scratch, found)
         self._check_units(len(units))
-        release, header, charge = self._planned(coverage.covers(), content)
+        release, header, charge = self._planned(self._sum_request, coverage.covers(), content)
         summing = SummingPlan(
             opening=plan,
             release=release,
             discovers=self._discovers,
-            mask=self._request.discovery.mask if self._request.discovery else None,
+            mask=self._sum_request.discovery.mask if self._sum_request.discovery else None,
             debug_run=self._request.debug_run,
             bits=self._bits.child("noise"),
             noise_of=self._parts.noise_of,
@@ -239,7 +240,7 @@ class ClusterSession(Session):
         if not self._request.debug_run:
             known = charge.ask(UnitSet(units))
             if known is not None:
-                return Outcome.of(known)
+                return known.checked
             staged = self._stage(charge, bound, len(units))
         lost: Exception | None = None
         parts: list[PartReceipt] = []

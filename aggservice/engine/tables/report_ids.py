@@ -10,8 +10,9 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.engine.tables.sums import ALL_BITS, hash_key
+from aggservice.engine.tables.sums import hash_key
 from aggservice.engine.tables.units import mapped_zeros
+from aggservice.job.request import ALL_BITS
 
 _SMALLEST_TABLE = 1 << 10
 _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 9, 10

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from aggservice.engine.errors import DomainError
+from aggservice.job.request import ALL_BITS, KeyMask
 
 MOST_KEYS = (1 << 31) - 2
 """Declared and discovered keys of one job: the table's slots are 32-bit indexes."""
@@ -24,26 +24,6 @@ _LOAD_NUMERATOR, _LOAD_DENOMINATOR = 1, 2
 _AHEAD = 256
 
 DONE, GROW = 0, 1
-ALL_BITS = (1 << 64) - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyMask:
-    """Which keys may be discovered: those without a bit outside the mask. By default, all keys."""
-
-    high: int = ALL_BITS
-    low: int = ALL_BITS
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.high <= ALL_BITS and 0 <= self.low <= ALL_BITS):
-            raise DomainError("the key mask is out of range: use a number of at most 128 bits")
-
-    @classmethod
-    def of(cls, mask: int) -> KeyMask:
-        """Return the mask of a 128-bit number."""
-        if not 0 <= mask < 1 << 128:
-            raise DomainError("the key mask is out of range: use a number of at most 128 bits")
-        return cls(high=mask >> 64, low=mask & ALL_BITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

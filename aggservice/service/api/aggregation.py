@@ -8,19 +8,19 @@ from typing import Any, TypeVar
 
 import grpc
 
-from aggservice.engine import (
-    CancelledError,
-    Engine,
-    InvalidJobError,
-    JobRequest,
-    Outcome,
-    PaidFailureError,
-    Rows,
-    Session,
-)
+from aggservice.engine import Engine, Session
 from aggservice.engine.release.charging import find_result
-from aggservice.engine.request import check_job_id
-from aggservice.engine.shuffle import ShuffledRows
+from aggservice.job.errors import CancelledError, InvalidJobError
+from aggservice.job.messages import (
+    ROWS_PER_MESSAGE,
+    outcome_header,
+    request_of,
+    rows_message,
+    sealed_messages,
+    shuffled_messages,
+)
+from aggservice.job.request import JobRequest, check_job_id
+from aggservice.job.result import Outcome, Rows, ShuffledRows
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import aggregation_service_pb2_grpc as aggregation_grpc
 from aggservice.rpc.v1 import common_pb2
@@ -33,19 +33,7 @@ from aggservice.service.jobs.book import JobRecord
 from aggservice.service.jobs.desk import JobDesk
 from aggservice.service.jobs.dispatch import JobRunner, scope_of
 from aggservice.service.jobs.ends import IN_PROGRESS
-from aggservice.service.messages import (
-    ROWS_PER_MESSAGE,
-    ContentDigest,
-    batch_of,
-    header_message,
-    keys_of,
-    outcome_header,
-    page_size,
-    request_of,
-    rows_message,
-    sealed_messages,
-    shuffled_messages,
-)
+from aggservice.service.messages import ContentDigest, batch_of, keys_of, page_size
 
 T = TypeVar("T")
 
@@ -203,7 +191,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
                 digest.add_reports(batch_of(message.reports))
         found = await self._runner.blocking(self._engine.find, scope_of(caller), request, digest.digest())
         assert found is not None
-        return Outcome.of(found)
+        return found.checked
 
     async def CreateJob(
         self, request: aggregation_pb2.CreateJobRequest, context: grpc.aio.ServicerContext
@@ -247,9 +235,7 @@ class AggregationServicer(aggregation_grpc.AggregationServiceServicer):
         )
         rows: Rows | None
         if found is not None:
-            if found.header.failed:
-                raise PaidFailureError(found.header.return_code)
-            header, rows = header_message(found.header, found, self._engine.ledger.filter, repeated=True), found.rows
+            header, rows = outcome_header(found.checked, self._engine.ledger.filter), found.rows
         else:
             header, rows = await self._desk.unpaid_summary(caller.name, request.job_request_id)
         shuffled, sealed = (None, None) if found is None else (found.shuffled, found.sealed)

@@ -6,11 +6,13 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import Engine, InvalidJobError, JobRequest, ReleasePlan
+from aggservice.engine import Engine, ReleasePlan
 from aggservice.engine.opening.coverage import privacy_units
 from aggservice.engine.release.charging import Charge
-from aggservice.engine.request import parse_filtering_ids
 from aggservice.engine.shuffle import ShufflePlan
+from aggservice.job.errors import InvalidJobError
+from aggservice.job.messages import amount, request_of, timestamp
+from aggservice.job.request import JobRequest, ShuffleRequest, SumRequest, parse_filtering_ids
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.rpc.v1 import budget_service_pb2_grpc as budget_grpc
 from aggservice.rpc.v1 import common_pb2
@@ -18,7 +20,7 @@ from aggservice.service.api.gate import current_caller
 from aggservice.service.config.callers import Caller, Role
 from aggservice.service.errors import ForbiddenError
 from aggservice.service.jobs.dispatch import JobRunner
-from aggservice.service.messages import amount, page_size, request_of, shared_info_batch, timestamp
+from aggservice.service.messages import page_size, shared_info_batch
 from aggservice.wire import UNIT_BYTES, ReportStatus, parse_shared_info_batch, report_units
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
 from budget import Check, Receipt, Spend, verify_store
@@ -135,19 +137,14 @@ class BudgetServicer(budget_grpc.BudgetServiceServicer):
         columns = self._columns(caller, shared_infos)
         settings = self._engine.settings
         plan: ReleasePlan | ShufflePlan
-        if asked.shuffle is None:
+        if isinstance(asked, SumRequest):
             units = self._units(columns, asked.filtering_ids)
             plan = ReleasePlan.of(asked, self._ledger.terms, {})
         else:
+            assert isinstance(asked, ShuffleRequest)
             units = report_units(columns, (0,)).reshape(-1, UNIT_BYTES)
-            plan = ShufflePlan.of(
-                asked.shuffle,
-                len(np.unique(units, axis=0)),
-                evidence=settings.shuffle.evidence(
-                    asked.shuffle, origin=asked.attribution_report_to, site=asked.reporting_site
-                ),
-                scope=asked.attribution_report_to or asked.reporting_site or "",
-            )
+            reports = len(np.unique(units, axis=0))
+            plan = ShufflePlan.of(asked, reports, evidence=settings.shuffle.evidence(asked))
         charge = Charge(ledger=self._ledger, caller=caller.name, request=asked, digest=asked.digest(), plan=plan)
         return charge.check(np.unique(units, axis=0))
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from aggservice.engine import InvalidJobError, JobIdTakenError
+from aggservice.job.errors import InvalidJobError, JobIdTakenError
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.api.gate import Gate, current_caller

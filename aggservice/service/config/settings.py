@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from aggservice.engine import EngineError, PrivacyUnit, ShuffleSettings, ledger_terms
+from aggservice.engine import PrivacyUnit, ShuffleSettings, ledger_terms
 from aggservice.engine.opening.coverage import BOUNDED_APIS
 from aggservice.engine.spark.settings import SparkSettings
 from aggservice.files.settings import (
@@ -26,6 +26,7 @@ from aggservice.files.settings import (
     whole,
 )
 from aggservice.files.toml import FileError, Section, read_text, read_toml
+from aggservice.job.errors import EngineError
 from aggservice.service.config.callers import Caller, check_origin, check_site
 from aggservice.service.errors import ConfigError
 from aggservice.wire import Api

@@ -9,12 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggservice.engine import AvroShards, InvalidJobError, JobRequest, Outcome, Session, UnpaidError
+from aggservice.engine import AvroShards, Session
 from aggservice.engine.opening.coverage import PrivacyUnit, privacy_units
+from aggservice.job.errors import InvalidJobError, UnpaidError
+from aggservice.job.messages import request_of, timestamp
+from aggservice.job.request import HistogramRequest, JobRequest
+from aggservice.job.result import Outcome
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service.config.callers import Caller
 from aggservice.service.jobs.places import PlacedFile, Places, Prefix
-from aggservice.service.messages import request_of, timestamp
 from aggservice.wire import UNIT_BYTES, ReportStatus, SharedInfo, parse_shared_info_batch, read_reports
 
 MOST_LISTED: Final = 50_000
@@ -102,10 +105,10 @@ class AskedJob:
         parameters.job_request_id = message.job_request_id or parameters.job_request_id
         domain = message.output_domain_blob_prefix or None
         request = request_of(parameters, (*prefixes, "->", message.output_data_blob_prefix, "domain", domain or ""))
-        without_domain = request.shuffle is not None or request.task is not None
-        if domain is None and request.discovery is None and not request.debug_run and not without_domain:
+        needs_domain = isinstance(request, HistogramRequest) and not (request.discovery or request.debug_run)
+        if domain is None and needs_domain:
             raise InvalidJobError("the job names no keys: give output_domain_blob_prefix or key_discovery")
-        if domain is not None and without_domain:
+        if domain is not None and not request.has_domain:
             raise InvalidJobError(
                 "shuffles and jobs with an attribution_task have no output domain: leave output_domain_blob_prefix out"
             )

@@ -10,7 +10,10 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from aggservice.engine import CancelledError, JobIdTakenError, JobRequest, Rows, Session, UnpaidError
+from aggservice.engine import Session
+from aggservice.job.errors import CancelledError, JobIdTakenError, UnpaidError
+from aggservice.job.request import JobRequest
+from aggservice.job.result import Rows
 from aggservice.mechanisms import Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2

@@ -7,9 +7,10 @@ import re
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from aggservice.engine import CancelledError, InvalidJobError, JobIdTakenError, Rows
 from aggservice.engine.release.charging import find_result
-from aggservice.engine.request import check_job_id
+from aggservice.job.errors import CancelledError, InvalidJobError, JobIdTakenError
+from aggservice.job.request import check_job_id
+from aggservice.job.result import Rows
 from aggservice.mechanisms import Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from aggservice.engine import CancelledError, Engine, Outcome, PaidFailureError, Scope, Session, UnpaidError
+from aggservice.engine import Engine, Scope, Session
+from aggservice.job.errors import CancelledError, PaidFailureError, UnpaidError
+from aggservice.job.messages import outcome_header
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import Clock
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
@@ -26,7 +29,6 @@ from aggservice.service.jobs.ends import failed_end, finished_end
 from aggservice.service.jobs.places import Places
 from aggservice.service.jobs.slots import JobSlots
 from aggservice.service.log import EventLog
-from aggservice.service.messages import outcome_header
 from aggservice.service.metrics import Metrics
 from aggservice.service.queue.databases import PostgresQueue
 from aggservice.service.queue.queue import JobQueue
@@ -75,8 +77,8 @@ class JobRunner:
     def finished(self, record: JobRecord, outcome: Outcome) -> None:
         """Record a stream that ended with a summary."""
         summary = outcome_header(outcome, self.engine.ledger.filter)
-        self.book.close(record, summary=summary, debug_rows=outcome.rows if outcome.receipted is None else None)
-        self.log_end(record.key, outcome.header.return_code.value)
+        self.book.close(record, summary=summary, debug_rows=outcome.rows if outcome.committed is None else None)
+        self.log_end(record.key, str(outcome.header.return_code))
 
     def log_lost(self, key: tuple[str, str], problem: BaseException) -> None:
         """Log why a summary that was paid for could not be made or kept."""
@@ -349,7 +351,7 @@ class Dispatcher:
             await runner.blocking(engine.ledger.recover_staged)
         known = await runner.blocking(engine.find, scope_of(caller), asked.request)
         if known is not None:
-            return outcome_header(Outcome.of(known), engine.ledger.filter)
+            return outcome_header(known.checked, engine.ledger.filter)
         if row.cancelled:
             raise CancelledError("the job was cancelled; nothing was charged")
         if row.attempts > self._attempts:
@@ -373,7 +375,7 @@ class Dispatcher:
 
     async def _list_unpaid(self, job: FileJob, asked: AskedJob, row: QueuedJob, problem: UnpaidError) -> None:
         """Write which reports cannot pay into the caller's output. The refusal stands if that cannot be done."""
-        if asked.request.shuffle is not None or asked.request.task is not None:
+        if not asked.request.has_domain:
             return
         unit = self._runner.engine.unit
         try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from google.rpc import status_pb2
 
-from aggservice.engine import Outcome, PaidFailureError, ReturnCode
-from aggservice.engine.release.charging import Receipted
+from aggservice.job.errors import PaidFailureError, ReturnCode
+from aggservice.job.messages import outcome_header, timestamp
+from aggservice.job.result import Outcome
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import common_pb2
 from aggservice.service.errors import RememberedError
-from aggservice.service.messages import outcome_header, timestamp
 from aggservice.service.queue.rows import JobEnd, JobState, QueuedJob
 from aggservice.service.status import detail_of, message_of, status_of
 from budget import Filter
@@ -85,13 +85,13 @@ def finish_message(job: aggregation_pb2.Job, summary: common_pb2.SummaryHeader) 
     job.summary.CopyFrom(summary)
 
 
-def committed_message(job_request_id: str, paid: Receipted, chosen: Filter) -> aggregation_pb2.Job:
+def committed_message(job_request_id: str, paid: Outcome, chosen: Filter) -> aggregation_pb2.Job:
     """Return a job that the ledger has, with its summary or its paid failure."""
     message = aggregation_pb2.Job(job_request_id=job_request_id, job_status=FINISHED)
     if paid.header.failed:
-        fail_message(message, PaidFailureError(paid.header.return_code), paid.header.finished_ms)
+        fail_message(message, PaidFailureError(ReturnCode(paid.header.return_code)), paid.header.finished_ms)
     else:
-        finish_message(message, outcome_header(Outcome.of(paid), chosen))
+        finish_message(message, outcome_header(paid, chosen))
     message.request_updated_at.CopyFrom(message.result_info.finished_at)
     return message
 

@@ -13,9 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from aggservice.engine import AvroShards, ResultWriteError
-from aggservice.engine.errors import InputReadError
+from aggservice.engine import AvroShards
 from aggservice.files.below import Below
+from aggservice.job.errors import InputReadError, ResultWriteError
 from aggservice.service.errors import PathRefusedError
 
 _MAX_PATH_CHARACTERS = 1024

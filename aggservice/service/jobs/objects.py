@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
-from aggservice.engine import AvroShards, ResultWriteError
-from aggservice.engine.errors import InputReadError
+from aggservice.engine import AvroShards
+from aggservice.job.errors import InputReadError, ResultWriteError
 from aggservice.service.errors import ConfigError, PathRefusedError
 from aggservice.service.jobs.folders import parts_of
 from budget.errors import RemoteError, StagingError

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from aggservice.engine import ResultWriteError
+from aggservice.job.errors import ResultWriteError
 from aggservice.service.errors import BusyError
 from aggservice.service.queue.databases import Execute, QueueDatabase
 from aggservice.service.queue.rows import COLUMNS, JobEnd, JobState, NewJob, QueuedJob, row_of

@@ -22,7 +22,7 @@ from aggservice.campaign.requery.adversary import (
     RunOperation,
     play,
 )
-from aggservice.campaign.requery.interactive import ServiceBackend, SummaryMechanism, bounds_terms
+from aggservice.campaign.requery.interactive import SummaryMechanism, bounds_terms
 from aggservice.campaign.requery.random_adversary import GameResult, RandomAdversary, play_games, visible_spend
 from aggservice.campaign.service.config import memory_ledger
 from aggservice.client import Client
@@ -260,7 +260,7 @@ def test_random_adversaries_over_grpc_fare_no_better(tmp_path: Path) -> None:
                 keys=keys,
                 clock=clock,
                 bits=bits,
-                backend=ServiceBackend(client),
+                runner=client,
             )
             adversary = RandomAdversary(
                 api=api,

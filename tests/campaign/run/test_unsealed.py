@@ -18,9 +18,11 @@ from aggservice.campaign.service.unsealed import Payers, _contributions, _public
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
-from aggservice.engine import InvalidJobError, JobRequest, LocalEngine, Scope
+from aggservice.engine import LocalEngine, Scope
 from aggservice.engine.jobs.histogram import HistogramSession
 from aggservice.engine.opening.judging import Opener, OpeningSpec, judge_columns
+from aggservice.job.errors import InvalidJobError
+from aggservice.job.request import HistogramRequest
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.service.server import Service
 from aggservice.wire import KeySet, ReportBatch, Spans
@@ -195,7 +197,7 @@ def test_filtering_ids_release_the_same_rows() -> None:
         engine = local_engine(
             memory_ledger(config.filter, config.terms, clock=clock, bits=bits), clock=clock, bits=bits
         )
-        request = JobRequest(
+        request = HistogramRequest(
             job_request_id="job",
             attribution_report_to=campaign.reporting_origin,
             filtering_ids=(1, 2),
@@ -257,6 +259,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
             memory_ledger(config.filter, config.terms, clock=clock, bits=bits), clock=clock, bits=bits
         )
         session = engine.begin(
-            Scope(caller="a"), JobRequest(job_request_id="j", attribution_report_to="https://a.example")
+            Scope(caller="a"), HistogramRequest(job_request_id="j", attribution_report_to="https://a.example")
         )
         session.finish()

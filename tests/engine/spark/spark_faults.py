@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import EngineError, Outcome, PaidFailureError
 from aggservice.engine.spark.cluster import Cluster
+from aggservice.job.errors import EngineError, PaidFailureError
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import Bits, SecureBits
 from aggservice.wire import read_summary
 from budget import EpsilonDeltaFilter, JobKey, Ledger, SqliteStore, Store, verify_store

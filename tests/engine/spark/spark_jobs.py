@@ -16,21 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.engine import (
-    AvroShards,
-    EngineError,
-    InlineOpener,
-    JobRequest,
-    LocalEngine,
-    PrivacyUnit,
-    Scope,
-    ledger_terms,
-)
-from aggservice.engine.request import Discovery
+from aggservice.engine import AvroShards, InlineOpener, LocalEngine, PrivacyUnit, Scope, ledger_terms
 from aggservice.engine.spark.cluster import Cluster
 from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.settings import SparkSettings
-from aggservice.engine.tables.sums import KeyMask
+from aggservice.job.errors import EngineError
+from aggservice.job.request import Discovery, HistogramRequest, JobRequest, KeyMask
 from aggservice.mechanisms import Bits, ManualClock, SecureBits, SeededBits
 from aggservice.service.jobs.asked import FileJob
 from aggservice.service.jobs.folders import Folder
@@ -242,7 +233,7 @@ def random_job(folder: Path, seed: int, *, reports: int = 60, kind: str | None =
             low = np.array([keys[row] & ((1 << 64) - 1) for row in rows], dtype=np.uint64)
             write_buckets(folder / f"domain-{part}.avro", BucketRows.domain(high, low))
     gaussian = kind == "gaussian"
-    request = JobRequest(
+    request = HistogramRequest(
         job_request_id=f"job-{seed}",
         attribution_report_to=ORIGIN,
         mechanism=GaussianNoise.parse(rho="0.5") if gaussian else LaplaceNoise.parse(epsilon="60"),

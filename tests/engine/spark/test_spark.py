@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import EngineError, Outcome
 from aggservice.engine.spark.cluster import Cluster
+from aggservice.job.errors import EngineError
+from aggservice.job.result import Outcome
 from aggservice.wire.hpke.summaries import open_document
 from budget import MemoryStore, PostgresStore
 
@@ -90,12 +91,12 @@ def check_same_answers(cluster: Cluster, folder: Path, seed: int) -> str:
     if ours.rows is not None:
         for name in ("high", "low", "metrics", "unnoised", "annotations"):
             assert getattr(ours.rows, name).tolist() == getattr(theirs.rows, name).tolist(), (seed, name)
-    if ours.receipted is not None:
-        assert theirs.receipted is not None
-        mine, other = ours.receipted.committed.entry, theirs.receipted.committed.entry
+    if ours.committed is not None:
+        assert theirs.committed is not None
+        mine, other = ours.committed.entry, theirs.committed.entry
         assert (mine.units, mine.cost, mine.release) == (other.units, other.cost, other.release), seed
         assert mine.result.files == other.result.files
-        assert ours.receipted.remaining == theirs.receipted.remaining
+        assert ours.remaining == theirs.remaining
     return ours.header.return_code.value
 
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from aggservice.engine import Outcome, PrivacyUnit
-from aggservice.engine.errors import InputReadError, PaidFailureError, UnpaidError
-from aggservice.engine.request import Discovery
+from aggservice.engine import PrivacyUnit
 from aggservice.engine.spark import session as session_module
 from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.releasing import PART
 from aggservice.engine.spark.settings import SparkSettings
+from aggservice.job.errors import InputReadError, PaidFailureError, UnpaidError
+from aggservice.job.request import Discovery
+from aggservice.job.result import Outcome
 from aggservice.wire import ReportBatch, write_key_set
 from aggservice.wire.avro.reports import write_reports
 from budget import Delta, EpsilonDeltaFilter, LaplaceNoise, MemoryStore, Store
@@ -148,8 +149,8 @@ def test_a_file_that_changes_when_an_executor_is_lost_charges_nothing(
     assert list((tmp_path / "state" / "staging").iterdir()) == [] == list((tmp_path / "out").iterdir())
     tasks_run_here.between = staticmethod(lambda exchange, partition: None)
     ended = job.run(engine, tmp_path / "out")
-    assert isinstance(ended, Outcome) and ended.receipted is not None
-    assert ended.receipted.committed.entry.units.count == 13
+    assert isinstance(ended, Outcome) and ended.committed is not None
+    assert ended.committed.entry.units.count == 13
 
 
 def test_room_is_taken_by_public_numbers_before_noisy_rows_are_written(

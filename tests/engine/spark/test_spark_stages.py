@@ -13,18 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggservice.engine import (
-    AvroShards,
-    EngineError,
-    InlineOpener,
-    InvalidJobError,
-    JobRequest,
-    LocalEngine,
-    Outcome,
-    ledger_terms,
-)
-from aggservice.engine.errors import PaidFailureError
-from aggservice.engine.opening.attribution_tasks import AttributionTask
+from aggservice.engine import AvroShards, InlineOpener, LocalEngine, ledger_terms
 from aggservice.engine.release.noise import ExactNoise
 from aggservice.engine.spark import releasing
 from aggservice.engine.spark import session as spark_session
@@ -32,6 +21,10 @@ from aggservice.engine.spark.blobs import PartReceipt
 from aggservice.engine.spark.cluster import TaskError, guarded
 from aggservice.engine.spark.engine import SparkEngine
 from aggservice.engine.spark.settings import SparkSettings
+from aggservice.job.errors import EngineError, InvalidJobError, PaidFailureError
+from aggservice.job.parameters import AttributionTask
+from aggservice.job.request import HistogramRequest, JobRequest, TaskRequest
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import Bits, SecureBits
 from aggservice.service.jobs.folders import Folder
 from aggservice.service.jobs.places import PlacedFile
@@ -135,7 +128,7 @@ class Files:
         session = (engine or self.engine).begin(
             SCOPE, request, destination=AvroShards(prefix=output / "summary.avro"), input_bytes=1
         )
-        if request.task is None:
+        if request.has_domain:
             domain = BucketRows.domain(np.zeros(keys, dtype=np.uint64), np.arange(keys, dtype=np.uint64))
             write_buckets(self.folder / "domain.avro", domain)
             session.declare_files([PlacedFile(folder, "domain.avro")])
@@ -149,7 +142,8 @@ class Files:
 
 def request(name: str, **changes: Any) -> JobRequest:
     given = {"attribution_report_to": ORIGIN, "mechanism": LaplaceNoise.parse(epsilon="1"), **changes}
-    return JobRequest(job_request_id=name, **given)
+    kind = TaskRequest if "task" in given else HistogramRequest
+    return kind(job_request_id=name, **given)
 
 
 def test_every_partition_draws_from_secret_bits_of_its_own(tmp_path: Path, maker: Maker) -> None:

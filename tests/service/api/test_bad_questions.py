@@ -14,6 +14,7 @@ import pytest
 from google.protobuf import timestamp_pb2
 
 from aggservice.client import Client, ClientError, JobParameters
+from aggservice.job.messages import parameters_message
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 from aggservice.service import EmbeddedService
@@ -84,7 +85,7 @@ def test_a_log_that_cannot_be_written_ends_nothing(maker: Any) -> None:
 def test_fields_that_we_do_not_know_are_not_kept_with_a_job(service: EmbeddedService, client: Client) -> None:
     """The book keeps a thousand finished jobs; with a whole message each, one caller could fill memory."""
     unknown = b"\xfa\x3f" + _varint(3 << 20) + bytes(3 << 20)  # field 1023, a string of 3 MiB
-    asks = JobParameters(attribution_report_to=ORIGIN).message("a").SerializeToString() + unknown
+    asks = parameters_message(JobParameters(attribution_report_to=ORIGIN), "a").SerializeToString() + unknown
     first = b"\x0a" + _varint(len(asks)) + asks  # AggregateRequest.job_parameters
     end = aggregation_pb2.AggregateRequest(end=aggregation_pb2.EndOfReports(report_count=0)).SerializeToString()
     with grpc.insecure_channel(service.address) as channel:
@@ -124,7 +125,7 @@ def test_more_receipts_than_a_message_holds_are_checked_all_the_same(maker: Any,
     ],
 )
 def test_a_missing_amount_is_called_missing(client: Client, field: str, example: str) -> None:
-    asked = JobParameters(attribution_report_to=ORIGIN).message("a")
+    asked = parameters_message(JobParameters(attribution_report_to=ORIGIN), "a")
     part = asked
     for name in field.split(".")[:-1]:
         part = getattr(part, name)

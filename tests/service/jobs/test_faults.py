@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
+from aggservice.job.messages import parameters_message
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.wire import ReportBatch
 from budget import SqliteStore, verify_store
@@ -181,7 +182,7 @@ def test_a_client_that_stops_reading_is_let_go_and_holds_nobody_up(tmp_path: Pat
 
 
 def _big_job(reports: list[Any]) -> Iterator[aggregation_pb2.AggregateRequest]:
-    yield aggregation_pb2.AggregateRequest(job_parameters=ASKS.message("silent"))
+    yield aggregation_pb2.AggregateRequest(job_parameters=parameters_message(ASKS, "silent"))
     for start in range(0, 500_000, 100_000):
         both = np.zeros((100_000, 2), dtype=">u8")
         both[:, 1] = np.arange(start, start + 100_000)
@@ -201,7 +202,7 @@ def test_a_client_that_sends_nothing_is_let_go(tmp_path: Path) -> None:
         gate = threading.Event()
 
         def stalled() -> Iterator[aggregation_pb2.AggregateRequest]:
-            yield aggregation_pb2.AggregateRequest(job_parameters=ASKS.message("stalled"))
+            yield aggregation_pb2.AggregateRequest(job_parameters=parameters_message(ASKS, "stalled"))
             gate.wait(60)
 
         with grpc.insecure_channel(server.address) as channel:

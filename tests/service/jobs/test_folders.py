@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggservice.engine import EngineError
+from aggservice.job.errors import EngineError
 from aggservice.service.jobs import folders
 from aggservice.service.jobs.folders import Folder
 

@@ -16,6 +16,7 @@ import pytest
 
 from aggservice.client import Client, ClientError, Job, JobParameters, JobStatus
 from aggservice.engine.release import charging
+from aggservice.job.messages import parameters_message
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.service import EmbeddedService, ServiceConfig, embedded
 from aggservice.wire import BucketRows, ReportBatch, write_buckets, write_reports
@@ -35,7 +36,7 @@ def stream(service: EmbeddedService, messages: Iterator[Any], **more: Any) -> An
 
 
 def parts(maker: Any, job: str, pause_s: float) -> Iterator[aggregation_pb2.AggregateRequest]:
-    yield aggregation_pb2.AggregateRequest(job_parameters=ASKS.message(job))
+    yield aggregation_pb2.AggregateRequest(job_parameters=parameters_message(ASKS, job))
     yield aggregation_pb2.AggregateRequest(domain=(1).to_bytes(16, "big"))
     report = maker.report({1: 1})
     yield aggregation_pb2.AggregateRequest(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aggservice.client import Client, ClientError, JobParameters
-from aggservice.client.values import SummaryHeader
+from aggservice.job.result import SummaryHeader
 from aggservice.service import ServiceConfig, embedded
 from aggservice.wire import (
     BucketRows,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from aggservice.engine import ResultWriteError
+from aggservice.job.errors import ResultWriteError
 from aggservice.mechanisms import ManualClock
 from aggservice.service.errors import BusyError, ConfigError
 from aggservice.service.jobs.dispatch import Dispatcher

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
-from aggservice.engine import AvroShards, CancelledError, InLedger, UnpaidError
-from aggservice.engine.errors import DomainError, ResultWriteError
+from aggservice.engine import AvroShards, InLedger
 from aggservice.engine.jobs.histogram import HistogramSession, check_discoverable
 from aggservice.engine.opening.counts import ReportCounts
 from aggservice.engine.release import charging
 from aggservice.engine.release.charging import Charge
 from aggservice.engine.release.output import ResultBound
 from aggservice.engine.spark import session as spark_session
+from aggservice.job.errors import CancelledError, DomainError, ResultWriteError, UnpaidError
 from budget.files.staging import Attempt
 
 from .worlds import changed

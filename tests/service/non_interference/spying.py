@@ -14,10 +14,11 @@ from uuid import UUID
 
 import numpy as np
 
-from aggservice.engine import AvroShards, Outcome
-from aggservice.engine.errors import EngineError
+from aggservice.engine import AvroShards
 from aggservice.engine.jobs.session import Scope
-from aggservice.engine.request import JobRequest
+from aggservice.job.errors import EngineError
+from aggservice.job.request import HistogramRequest
+from aggservice.job.result import Outcome
 from aggservice.mechanisms import SeededBits
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
@@ -152,7 +153,7 @@ class Spy:
     def _measure(self, keys: int) -> tuple[str, ...]:
         """Run a job that declares so many keys; return how it ended."""
         self._jobs += 1
-        request = JobRequest(
+        request = HistogramRequest(
             job_request_id=f"look{self._jobs}",
             attribution_report_to=SPY_ORIGIN,
             mechanism=LaplaceNoise.parse(epsilon=_LEAST_EPSILON),

@@ -18,7 +18,7 @@ import pytest
 
 from aggservice.client import Client, ClientError, Credentials, JobParameters
 from aggservice.engine import AvroShards, InlineOpener, LocalEngine, Scope, ledger_terms
-from aggservice.engine.request import Discovery, JobRequest
+from aggservice.job.request import Discovery, HistogramRequest
 from aggservice.mechanisms import SeededBits
 from aggservice.service import Caller, EmbeddedService, Role, ServiceConfig, embedded, token_digest
 from aggservice.service.config.callers import Token
@@ -197,7 +197,7 @@ def test_what_is_staged_before_the_charge_depends_on_public_numbers_alone(
             staging=Staging(state / "staging", bits),
         )
         engine = LocalEngine(ledger=ledger, opener=InlineOpener(maker.keys), clock=maker.clock, bits=bits)
-        request = JobRequest(
+        request = HistogramRequest(
             job_request_id="job",
             attribution_report_to=ORIGIN,
             mechanism=LaplaceNoise.parse(epsilon="40"),
@@ -212,8 +212,8 @@ def test_what_is_staged_before_the_charge_depends_on_public_numbers_alone(
         session.add(ReportBatch.of(reports))
         outcome = session.finish()
         assert outcome.header.row_count == len(contributions)
-        assert outcome.receipted is not None and outcome.receipted.committed.manifest is not None
-        for one in outcome.receipted.committed.manifest.files:
+        assert outcome.committed is not None and outcome.committed.manifest is not None
+        for one in outcome.committed.manifest.files:
             assert (state / "out" / one.name).stat().st_size == one.size
         assert list((state / "staging").iterdir()) == []
         looks.append(store.looks)
