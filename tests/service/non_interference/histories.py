@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from aggservice.engine import PrivacyUnit
-from aggservice.job.messages import parameters_message
 from aggservice.rpc.v1 import aggregation_service_pb2 as aggregation_pb2
 from aggservice.rpc.v1 import budget_service_pb2 as budget_pb2
 
@@ -102,7 +101,7 @@ class Part(Brief):
         """Return the message in one world. Only the payloads of reports differ between worlds."""
         request = aggregation_pb2.AggregateRequest()
         if self.kind == "parameters":
-            request.job_parameters.CopyFrom(parameters_message(asks, job))
+            request.job_parameters.CopyFrom(asks.message(job))
         elif self.kind == "domain":
             raw = b"".join(key(BUCKETS[number]) for number in self.chosen)
             request.domain = raw + bytes(_JUNK_LENGTH) if self.junk else raw
@@ -145,7 +144,7 @@ class FileJob(Brief):
             job_request_id=self.job,
             output_data_blob_prefix=f"to/{self.job}",
             output_domain_blob_prefix=self.domain,
-            job_parameters=parameters_message(self.asks, self.job),
+            job_parameters=self.asks.message(self.job),
         )
         if len(self.inputs) == 1:
             request.input_data_blob_prefix = self.inputs[0]
@@ -174,9 +173,7 @@ class Ask(Brief):
         elif self.method == "ListUnpaidUnits":
             request = budget_pb2.ListUnpaidUnitsRequest(job_request_id=self.job)
         elif self.method == "CheckBudget":
-            request = budget_pb2.CheckBudgetRequest(
-                job_parameters=parameters_message(self.asks, self.job), shared_infos=infos
-            )
+            request = budget_pb2.CheckBudgetRequest(job_parameters=self.asks.message(self.job), shared_infos=infos)
         elif self.method == "GetBalance":
             request = budget_pb2.GetBalanceRequest(shared_infos=infos)
         elif self.method == "ListEntries":
