@@ -49,6 +49,8 @@ def check_mechanism(mechanism: Mechanism, bounds: Sensitivity = BOUNDS) -> None:
                 f"it states ε = {pure:g}, but a unit that moves the sums by {moves} loses {loss:.6g}: its cost is too "
                 "small, or its noise too narrow",
             )
+        if noise.largest is not None:
+            _check_bounded(mechanism, noise, moves, bounds.l0)
     rho = mechanism.zcdp_micro / 1e6
     for order, step in itertools.product(_ORDERS, steps):
         found = _renyi(noise, step, order) * (moves / step)
@@ -199,6 +201,20 @@ def _largest_ratio(noise: NoiseLaw, step: int) -> float:
         if here > 0 and there > 0:
             found = max(found, math.log(here / there))
     return found
+
+
+def _check_bounded(mechanism: Mechanism, noise: NoiseLaw, moves: int, keys: int) -> None:
+    """Compare δ with what noise of bounded size shows: results that are possible only with the unit, or without it."""
+    assert noise.largest is not None
+    base, epsilon, stated = 2 * noise.largest + 1, mechanism.pure_micro / 1e6, mechanism.delta_atto / 1e18
+    for part in _moves(moves, keys):
+        found = _delta(noise, -1, [(base, base + one) for one in part], epsilon)
+        if found > stated + _FLOAT:
+            _fail(
+                mechanism,
+                f"it states δ = {stated:g}, but its noise is at most {noise.largest}, and a unit that moves the sums by "
+                f"{part} shows itself with δ = {found:.6g}",
+            )
 
 
 def _renyi(noise: NoiseLaw, step: int, order: float) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from aggservice.kits.failures import KitFailure
 from aggservice.kits.mechanisms import check_discovery, check_filter, check_mechanism, check_noise, check_rule_beside
-from aggservice.mechanisms import Bits, DiscreteLaplace, NoiseLaw, Real
+from aggservice.mechanisms import Bits, DiscreteLaplace, NoiseLaw, Real, TruncatedDiscreteLaplace
 from budget import (
     DISCOVERY_RULES,
     FILTERS,
@@ -128,6 +128,20 @@ class Narrow(LaplaceNoise):
 
 def test_noise_that_is_too_narrow_fails(tables: None) -> None:
     refused(Narrow, r"states ε = 1, but a unit that moves the sums by 3 loses 1\.5")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutOff(LaplaceNoise):
+    """States δ = 0 for noise that is cut off, so that some results are possible in one world only."""
+
+    name = "cut_off"
+
+    def noise(self, bounds: Sensitivity) -> NoiseLaw:
+        return TruncatedDiscreteLaplace(epsilon_micro=self.epsilon.micro, sensitivity=bounds.l1, tau=20)
+
+
+def test_bounded_noise_without_a_delta_fails(tables: None) -> None:
+    refused(CutOff, r"states δ = 0, but its noise is at most 20, and a unit that moves the sums by \(3,\) shows itself")
 
 
 class OffLaw(DiscreteLaplace):
