@@ -229,6 +229,36 @@ class LaplaceDiscovery(DiscoveryRule):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BoundedNoise(Mechanism):
+    """Discrete Laplace noise that never exceeds τ = ⌈Λ₁(1 + ln(1/δ)/ε)⌉: (ε, δ)-DP, for sums that must not be far off.
+
+    A unit shows itself only where the noise and the moved noise do not overlap. That mass is superadditive in what the
+    unit adds to a key, so it is largest if all of Λ₁ goes to one, and at most δ/2 there.
+    """
+
+    name = "bounded_discrete_laplace"
+    epsilon: Epsilon
+    delta: Delta
+
+    def __post_init__(self) -> None:
+        if not self.delta.atto > 0:
+            raise ZeroAmountError("delta must be above 0 for bounded noise: at delta 0 no bound can hide a unit")
+
+    @property
+    def pure_micro(self) -> int:
+        return self.epsilon.micro
+
+    @property
+    def delta_atto(self) -> int:
+        return self.delta.atto
+
+    def noise(self, bounds: Sensitivity) -> NoiseLaw:
+        micro, l1 = self.epsilon.micro, bounds.l1
+        tau = discovery_threshold(epsilon_micro=micro, delta_atto=self.delta.atto, l0=1, l1=l1)
+        return TruncatedDiscreteLaplace(epsilon_micro=micro, sensitivity=l1, tau=tau)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Mechanism):
     """Discrete Gaussian noise: ρ-zCDP, or δ-approximate ρ-zCDP if a threshold also hides keys
     (the paper, Appendix B)."""
@@ -400,7 +430,9 @@ class OneUseNoise(Mechanism):
 MECHANISMS: Kinds[type[Mechanism]] = Kinds(
     "mechanism",
     base=Mechanism,
-    builtin={one.name: one for one in (LaplaceNoise, GaussianNoise, LocalReports, ShuffledReports, OneUseNoise)},
+    builtin={
+        one.name: one for one in (LaplaceNoise, GaussianNoise, BoundedNoise, LocalReports, ShuffledReports, OneUseNoise)
+    },
 )
 DISCOVERY_RULES: Kinds[type[DiscoveryRule]] = Kinds(
     "key discovery rule", base=DiscoveryRule, builtin={LaplaceDiscovery.name: LaplaceDiscovery}

@@ -28,10 +28,12 @@ FIELDS = {
     "discrete_laplace": {"epsilon"},
     "truncated_discrete_laplace": {"epsilon", "delta"},
     "discrete_gaussian": {"rho", "delta"},
+    "bounded_discrete_laplace": {"epsilon", "delta"},
     LOCAL: {"epsilon"},
     SHUFFLED: {"epsilon", "delta", "local_epsilon", "reports", "bound"},
     ONE_USE: {"epsilon", "max_value"},
 }
+DELTA_ABOVE_0 = ("truncated_discrete_laplace", "bounded_discrete_laplace")
 KEYS = {
     "genesis": {"format", "filter", "terms", "recovery", "public_key", "nonce", "unit_bytes"},
     "release": {"cost", "units", "caller", "job_id", "request", "release", "result"},
@@ -311,7 +313,7 @@ class Replay:
         """Return the loss and delta of one mechanism."""
         kind = one.get("name")
         need(kind in FIELDS and set(one) == FIELDS[kind] | {"name"}, f"{kind!r} is not a mechanism")
-        delta = amount(one.get("delta", "0"), ATTO, ATTO, 1 if kind == "truncated_discrete_laplace" else 0)
+        delta = amount(one.get("delta", "0"), ATTO, ATTO, 1 if kind in DELTA_ABOVE_0 else 0)
         if kind == "discrete_gaussian":
             need(self.loss == "rho", "Gaussian noise is not pure DP")
             return amount(one["rho"], MICRO, 2048 * MICRO, 1), delta
