@@ -148,9 +148,7 @@ class Session(ABC):
                 bits=self._bits.child("sealing"),
             )
             self._destination = replace(destination, sealer=sealer)
-        self._counts = ReportCounts(
-            threshold_percent=request.error_threshold_percent, announced=request.input_report_count
-        )
+        self._counts = ReportCounts(request)
         bounds = [parts.ledger.terms.bounds.get(api.value, Sensitivity()) for api in APIS]
         task, least_micro = None, 0
         if isinstance(request, TaskRequest):

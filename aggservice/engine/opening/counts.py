@@ -15,15 +15,15 @@ from aggservice.job.errors import (
     ReportVersionError,
     TooManyBadReportsError,
 )
+from aggservice.job.request import JobRequest
 from aggservice.wire import ReportStatus
 
 
 class ReportCounts:
     """The counters of one job."""
 
-    def __init__(self, *, threshold_percent: Fraction, announced: int | None) -> None:
-        self._threshold = threshold_percent
-        self._announced = announced
+    def __init__(self, request: JobRequest) -> None:
+        self._request = request
         self._by_status = np.zeros(256, dtype=np.int64)
         self.repeated = 0
         self.other_randomizer = 0
@@ -40,8 +40,9 @@ class ReportCounts:
             raise ReportVersionError(
                 "the shared_info.version of a report is newer than 1.x, the newest that this service supports"
             )
-        if self._announced is not None and self.bad > self._allowed(self._announced):
-            self._refuse(max(self.read, self._announced))
+        announced = self._request.input_report_count
+        if announced is not None and self.bad > self._allowed(announced):
+            self._refuse(max(self.read, announced))
 
     @property
     def by_status(self) -> NDArray[np.int64]:
@@ -49,7 +50,7 @@ class ReportCounts:
         return self._by_status.copy()
 
     def _allowed(self, read: int) -> Fraction:
-        return self._threshold * read / 100
+        return self._request.error_threshold_percent * read / 100
 
     @property
     def read(self) -> int:
@@ -72,7 +73,7 @@ class ReportCounts:
             self._refuse(self.read)
 
     def _refuse(self, read: int) -> None:
-        text = f"{float(self._threshold):g}"
+        text = f"{float(self._request.error_threshold_percent):g}"
         raise TooManyBadReportsError(bad=self.bad, read=read, threshold=text, counts=self.to_dict())
 
     def to_dict(self) -> dict[str, int]:
