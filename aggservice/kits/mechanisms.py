@@ -212,8 +212,8 @@ def _check_bounded(mechanism: Mechanism, noise: NoiseLaw, moves: int, keys: int)
         if found > stated + _FLOAT:
             _fail(
                 mechanism,
-                f"it states δ = {stated:g}, but its noise is at most {noise.largest}, and a unit that moves the sums by "
-                f"{part} shows itself with δ = {found:.6g}",
+                f"it states δ = {stated:g}, but its noise is at most {noise.largest}, and a unit that moves the sums "
+                f"by {part} shows itself with δ = {found:.6g}",
             )
 
 
