@@ -100,6 +100,7 @@ def request_of(parameters: aggregation_pb2.JobParameters, source: tuple[str, ...
         "reporting_site": parameters.reporting_site or None,
         "error_threshold_percent": parse_percentage(parameters.report_error_threshold_percentage),
         "input_report_count": parameters.input_report_count or None,
+        "minimum_report_count": parameters.minimum_report_count,
         "source": source,
         "output_key": parameters.output_public_key or None,
     }
@@ -134,8 +135,9 @@ def parameters_message(parameters: JobParameters, job_request_id: str) -> aggreg
     """Return the message for a job id; InvalidJobError for a number that does not fit into it."""
     if parameters.key_mask is not None and not 0 <= parameters.key_mask < 1 << 128:
         raise InvalidJobError(f"key_mask {parameters.key_mask} is outside 0 to 2^128 - 1")
-    if not -(1 << 63) <= parameters.input_report_count < 1 << 63:
-        raise InvalidJobError(f"input_report_count {parameters.input_report_count} does not fit into 64 bits")
+    for name in ("input_report_count", "minimum_report_count"):
+        if not -(1 << 63) <= getattr(parameters, name) < 1 << 63:
+            raise InvalidJobError(f"{name} {getattr(parameters, name)} does not fit into 64 bits")
     if sum(map(bool, (parameters.epsilon, parameters.rho, parameters.mechanism))) > 1:
         raise InvalidJobError("epsilon, rho and mechanism are different kinds of noise: give one of them")
     task = parameters.attribution_task
@@ -149,6 +151,7 @@ def parameters_message(parameters: JobParameters, job_request_id: str) -> aggreg
         reporting_site=parameters.reporting_site,
         report_error_threshold_percentage=parameters.report_error_threshold_percentage,
         input_report_count=parameters.input_report_count,
+        minimum_report_count=parameters.minimum_report_count,
         filtering_ids=",".join(map(str, parameters.filtering_ids)),
         debug_run=parameters.debug_run,
         output_public_key=parameters.output_public_key,

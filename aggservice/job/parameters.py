@@ -38,6 +38,7 @@ class JobParameters:
     ``discovery_delta`` also releases undeclared keys within ``key_mask``; ``others_epsilon`` also
     releases the total of what the summary leaves out. With ``shuffle`` the job releases local reports in random order
     instead. With ``attribution_task`` it aggregates W3C reports, each of which can be used once.
+    With fewer than ``minimum_report_count`` usable reports the job fails and charges nothing.
     ``output_public_key`` (32 bytes) seals the summary to that X25519 key; ``Summary.opened`` and
     ``aggservice job open-summary`` open it.
     """
@@ -55,6 +56,7 @@ class JobParameters:
     filtering_ids: Sequence[int] = ()
     report_error_threshold_percentage: str = ""
     input_report_count: int = 0
+    minimum_report_count: int = 0
     debug_run: bool = False
     shuffle: ShuffleParameters | None = None
     attribution_task: AttributionTask | None = None

@@ -94,6 +94,7 @@ class JobRequest(ABC):
     reporting_site: str | None = None
     error_threshold_percent: Fraction = Fraction(10)
     input_report_count: int | None = None
+    minimum_report_count: int = 0
     source: tuple[str, ...] = ()
     output_key: bytes | None = None
 
@@ -107,6 +108,8 @@ class JobRequest(ABC):
             raise InvalidJobError("report_error_threshold_percentage is out of range: use a number from 0 to 100")
         if self.input_report_count is not None and not self.input_report_count >= 0:
             raise InvalidJobError("input_report_count is negative: use 0 or more, or leave it out")
+        if not self.minimum_report_count >= 0:
+            raise InvalidJobError("minimum_report_count is negative: use 0 or more, or leave it out")
         if self.output_key is not None:
             check_key(self.output_key)
 
@@ -153,6 +156,8 @@ class JobRequest(ABC):
             **dict.fromkeys(("delta", "mask", "others")),
             **self.to_plain(),
         }
+        if self.minimum_report_count:
+            plain["minimum_report_count"] = self.minimum_report_count
         if self.output_key is not None:
             plain["output_public_key"] = self.output_key.hex()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))

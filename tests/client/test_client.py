@@ -173,6 +173,8 @@ def test_a_failed_job_says_why_and_may_be_sent_again(maker: Any, files: Any) -> 
         (asks(report_error_threshold_percentage="101"), "report_error_threshold_percentage"),
         (asks(report_error_threshold_percentage="nan"), "report_error_threshold_percentage"),
         (asks(input_report_count=-1), "input_report_count"),
+        (asks(minimum_report_count=-1), "minimum_report_count is negative"),
+        (asks(minimum_report_count=1_000), "usable reports, and its minimum_report_count is 1000"),
         (asks(filtering_ids=(1 << 64,)), "filtering ID"),
         (asks(filtering_ids=(-1,)), "filtering_ids"),
     ],

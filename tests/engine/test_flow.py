@@ -504,6 +504,7 @@ def test_every_parameter_is_part_of_what_a_repeated_job_is_recognised_by() -> No
         "others": [request(others=LaplaceNoise.parse(epsilon="1")), request(others=LaplaceNoise.parse(epsilon="2"))],
         "error_threshold_percent": [request(error_threshold_percent=Fraction(11))],
         "input_report_count": [request(input_report_count=7)],
+        "minimum_report_count": [request(minimum_report_count=7)],
         "filtering_ids": [request(filtering_ids=(0, 1)), request(filtering_ids=(1,))],
         "debug_run": [request(debug_run=True)],
         "source": [request(source=("a",)), request(source=("a", "b")), request(source=("ab",))],
@@ -527,3 +528,16 @@ def test_every_parameter_is_part_of_what_a_repeated_job_is_recognised_by() -> No
     asked = [request(), *(one for listed in others.values() for one in listed)]
     digests = [one.digest() for one in asked]
     assert len(set(digests)) == len(asked) and asked[0].digest(b"streamed") not in digests
+
+
+def test_a_job_with_fewer_usable_reports_than_its_minimum_is_free(maker: Any, engine_of: Any) -> None:
+    """Bad reports and repeated ids do not count; the same reports then pay for a job with a smaller minimum."""
+    engine = engine_of(maker)
+    reports = [maker.report({1: 1}) for _ in range(3)]
+    given = [*reports, reports[0]]
+    with pytest.raises(InvalidJobError, match="has 3 usable reports, and its minimum_report_count is 4; nothing was"):
+        run(engine, maker, request(minimum_report_count=4), given)
+    assert engine.ledger.job("adtech", "job") is None
+    assert run(engine, maker, request(minimum_report_count=3), given).committed is not None
+    with pytest.raises(InvalidJobError, match="minimum_report_count is negative"):
+        request(minimum_report_count=-1)

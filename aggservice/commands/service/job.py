@@ -56,6 +56,7 @@ def create(
         str, option("Fail above this percentage of bad reports; default: 10.")
     ] = "",
     input_report_count: Annotated[int, option("Number of reports, if known.")] = 0,
+    minimum_report_count: Annotated[int, option("Fail, without a charge, with fewer usable reports.")] = 0,
     debug_run: Annotated[
         bool, option("Show true values beside noisy ones; nothing is charged.", "--debug-run")
     ] = False,
@@ -95,6 +96,7 @@ def create(
         filtering_ids=ids,
         report_error_threshold_percentage=report_error_threshold_percentage,
         input_report_count=input_report_count,
+        minimum_report_count=minimum_report_count,
         debug_run=debug_run,
         shuffle=ShuffleParameters(
             randomizer=shuffle_randomizer, delta=shuffle_delta, bound=shuffle_bound, collection=shuffle_collection

@@ -12,6 +12,7 @@ from aggservice.job.errors import (
     NUM_REPORTS_WITH_ERRORS,
     OTHER_RANDOMIZER,
     REPEATED_REPORT_ID,
+    InvalidJobError,
     ReportVersionError,
     TooManyBadReportsError,
 )
@@ -68,9 +69,17 @@ class ReportCounts:
         return self.read - self.bad - self.repeated
 
     def check(self) -> None:
-        """Raise ``TooManyBadReportsError`` when the share of bad reports is above the threshold."""
+        """Raise ``TooManyBadReportsError`` if the share of bad reports is above the threshold, ``InvalidJobError`` if
+        the job uses fewer reports than its minimum.
+        """
         if self.bad > self._allowed(self.read):
             self._refuse(self.read)
+        least = self._request.minimum_report_count
+        if self.used < least:
+            raise InvalidJobError(
+                f"the job has {self.used} usable reports, and its minimum_report_count is {least}; nothing was "
+                "charged: send more reports, or ask for a smaller minimum"
+            )
 
     def _refuse(self, read: int) -> None:
         text = f"{float(self._request.error_threshold_percent):g}"
