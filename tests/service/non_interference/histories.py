@@ -57,6 +57,7 @@ class Asks(Brief):
     others: str = ""
     threshold: str = "100"
     count: int = 0
+    minimum: int = 0
     filtering_ids: str = ""
     debug_run: bool = False
     scope: str = "origin"
@@ -68,6 +69,7 @@ class Asks(Brief):
             job_request_id=job,
             report_error_threshold_percentage=self.threshold,
             input_report_count=self.count,
+            minimum_report_count=self.minimum,
             filtering_ids=self.filtering_ids,
             debug_run=self.debug_run,
             output_public_key=bytes.fromhex(self.output_key),
@@ -337,7 +339,7 @@ class Drawing:
             changes["count"] = self.pick((1, 3, 100))
         changes["filtering_ids"] = self.pick(("", "0,1", "0", "1", "0,1,2"))
         if self.rarely(40):
-            changes.update(self.pick(({"threshold": "101"}, {"filtering_ids": "x"}, {"count": -1})))
+            changes.update(self.pick(({"threshold": "101"}, {"filtering_ids": "x"}, {"count": -1}, {"minimum": 2})))
         changes["debug_run"] = self.rarely(12)
         changes["scope"] = "rival" if self.rarely(30) else self.pick(("origin", "origin", "site"))
         if self.rarely(8):
