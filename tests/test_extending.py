@@ -82,7 +82,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Outside:
 def test_every_kind_is_listed_with_its_package(outside: Outside) -> None:
     rows = json.loads(outside.run("-m", "aggservice", "kinds", "--json"))["kinds"]
     found = {(row["group"], row["name"]) for row in rows if row["from"] == "extending-example 1.0"}
-    assert found == KINDS and len(KINDS) == 10
+    assert found == KINDS and len(KINDS) == 11
     assert all(row["from"] == "built in" for row in rows if (row["group"], row["name"]) not in KINDS)
 
 
@@ -98,7 +98,7 @@ def test_the_code_of_the_page_runs(outside: Outside, tmp_path: Path) -> None:
     False alarms: below 1e-8 (five chi-square tests of noise at 1e-9).
     """
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     outside.run("-c", "\n".join(blocks), folder=tmp_path)
     verify = ("-m", "aggservice", "ledger", "verify", str(tmp_path / "state" / "ledger.sqlite"))
     assert "ok: log, receipts, jobs, results and balances agree" in outside.run(*verify)
