@@ -165,6 +165,12 @@ def test_a_campaign_sends_postbacks(outside: Outside, tmp_path: Path) -> None:
     assert sum(one["truth"] for one in job["slices"] if one["names"]["creative"] == "hidden") == 0
 
 
+def test_the_api_is_compared_with_a_built_in_one(outside: Outside, tmp_path: Path) -> None:
+    command = ("-m", "aggservice", "run", str(FOLDER / "postbacks.toml"), "--seed", "1", "--json")
+    found = json.loads(outside.run(*command, "--compare", "paa,postbacks", "--out", str(tmp_path / "out")))
+    assert list(found["apis"]) == ["paa", "postbacks"]
+
+
 def test_the_audit_attacks_mechanism_rule_and_api(outside: Outside) -> None:
     """False alarms: below 1e-9 for what is asserted, as before; the verdicts are those of the audit."""
     found = json.loads(outside.run("-m", "aggservice", "audit", "--path", "installed", "--json", codes=(0, 1)))

@@ -3,7 +3,7 @@
 A device's first conversion in an app is its install, which the last live ad wins. Each of three windows after it sends
 one postback, with the last conversion of the window, after a random delay. A postback's tier says what it shows. The
 tier follows from the crowd: how many installs the ad's source identifier has won so far. Left out: postbacks of ads
-that did not win, locked windows, re-engagement and countries.
+that did not win, locked windows, re-engagement, countries, and order numbers (``dedup_key``), which Apple has not.
 """
 
 from __future__ import annotations
