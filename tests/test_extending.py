@@ -172,13 +172,16 @@ def test_the_api_is_compared_with_a_built_in_one(outside: Outside, tmp_path: Pat
 
 
 def test_the_audit_attacks_mechanism_rule_and_api(outside: Outside) -> None:
-    """False alarms: below 1e-9 for what is asserted, as before; the verdicts are those of the audit."""
+    """What is tested is that it does, not its verdict.
+
+    False alarms: below 1e-12 (bounds are near 0.7 with a standard deviation of 0.05, and 0.25 is enough).
+    """
     found = json.loads(outside.run("-m", "aggservice", "audit", "--path", "installed", "--json", codes=(0, 1)))
     played = {one["part"]: one for one in found["paths"]}
     assert {name: one["charged"] for name, one in played.items()} == {
         "discrete_staircase": 1, "advertiser-quota": 0.5, "postbacks": 1
     }  # fmt: skip
-    assert all(played[name]["epsilon_at_least"] > 0.4 for name in ("discrete_staircase", "postbacks"))
+    assert all(played[name]["epsilon_at_least"] > 0.25 for name in ("discrete_staircase", "postbacks"))
 
 
 def test_the_studio_runs_the_campaigns(outside: Outside, tmp_path: Path) -> None:

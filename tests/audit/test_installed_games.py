@@ -1,7 +1,7 @@
 """The games against installed kinds find entries that break their promise.
 
-Entries that keep it are attacked in tests/test_extending.py. False alarms: these tests fail by chance only if a game
-does not see a fault that is many times as large as what was charged, less than once in 10⁹ runs.
+Entries of a package that keep it are attacked in tests/test_extending.py. False alarms: below 1e-8 a run (three bounds
+for correct entries at 1e-9 each; a fault of three times the charge or more goes unseen far less often).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from w3c_client.rules import ImpressionQuota, RuleCost
 
 def alarms(played: list[Played]) -> list[bool]:
     return [
-        lower_bound(one.first, one.second, delta=one.delta, alpha=1e-5).epsilon > one.epsilon + 1e-9 for one in played
+        lower_bound(one.first, one.second, delta=one.delta, alpha=1e-9).epsilon > one.epsilon + 1e-9 for one in played
     ]
 
 
