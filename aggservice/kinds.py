@@ -46,6 +46,11 @@ class Kinds(Generic[T]):
         """All names: built-in ones in their order, then installed and added ones."""
         return (*self._builtin, *sorted((self._installed.keys() | self._added.keys()) - self._builtin.keys()))
 
+    @property
+    def outside(self) -> tuple[str, ...]:
+        """The names that are not built in."""
+        return self.names[len(self._builtin) :]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.names)
 

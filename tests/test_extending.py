@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import site
 import subprocess
 import sys
 import tomllib
 import venv
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -21,12 +23,16 @@ import numpy as np
 import pytest
 from scipy.linalg import hadamard
 
-from aggservice.campaign import load_campaign
+from aggservice.campaign import load_campaign, parse_campaign
+from aggservice.campaign.columns import Conversions, Events, Impressions
 from aggservice.campaign.errors import CampaignFileError
+from aggservice.campaign.file.campaign import campaign_of
+from aggservice.campaign.settings.campaign import DAY_MS, HOUR_MS
 from aggservice.job.errors import InvalidJobError
 from aggservice.job.request import parse_mechanism
+from aggservice.kits.devices import check_device
 from aggservice.kits.tables import TABLES
-from aggservice.mechanisms import ParameterError, SecureBits
+from aggservice.mechanisms import ParameterError, SecureBits, SeededBits
 from budget import Sensitivity
 from ldp_client import LocalProtocol
 
@@ -76,7 +82,7 @@ def outside(tmp_path_factory: pytest.TempPathFactory) -> Outside:
 def test_every_kind_is_listed_with_its_package(outside: Outside) -> None:
     rows = json.loads(outside.run("-m", "aggservice", "kinds", "--json"))["kinds"]
     found = {(row["group"], row["name"]) for row in rows if row["from"] == "extending-example 1.0"}
-    assert found == KINDS and len(KINDS) == 7
+    assert found == KINDS and len(KINDS) == 11
     assert all(row["from"] == "built in" for row in rows if (row["group"], row["name"]) not in KINDS)
 
 
@@ -87,12 +93,12 @@ def test_every_kind_passes_its_kit(outside: Outside) -> None:
 
 
 def test_the_code_of_the_page_runs(outside: Outside, tmp_path: Path) -> None:
-    """Mechanism and discovery rule over gRPC, rules in browsers, the protocol and the metric, each with its kit.
+    """Every kind in use, and its kit: noise over gRPC, rules in browsers, an API on devices, events from a table.
 
     False alarms: below 1e-8 (five chi-square tests of noise at 1e-9).
     """
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 12
     outside.run("-c", "\n".join(blocks), folder=tmp_path)
     verify = ("-m", "aggservice", "ledger", "verify", str(tmp_path / "state" / "ledger.sqlite"))
     assert "ok: log, receipts, jobs, results and balances agree" in outside.run(*verify)
@@ -128,6 +134,90 @@ def test_the_audit_attacks_the_protocol(outside: Outside) -> None:
     assert game["charged"] == 1 and game["epsilon_at_least"] > 0.5
 
 
+def test_a_campaign_reads_a_table_and_has_the_noise_of_the_mechanism(outside: Outside, tmp_path: Path) -> None:
+    outside.run(
+        "-m", "aggservice", "run", str(FOLDER / "population.toml"), "--seed", "1", "--out", str(tmp_path / "out")
+    )
+    found = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))
+    rows = [line.split("\t") for line in (FOLDER / "counts.tsv").read_text(encoding="utf-8").splitlines()[1:]]
+    sold: Counter[tuple[str, str]] = Counter()
+    for _, ad, product, _, _, conversions in rows:
+        sold[ad, product] += int(conversions)
+    (job,) = found["jobs"]
+    assert {(one["names"]["ad"], one["names"]["product"]): one["truth"] for one in job["slices"]} == sold
+    assert job["figures"][0]["within_tenth"] >= 1
+    shown = outside.run("-m", "aggservice", "ledger", "log", str(tmp_path / "out" / "ledger" / "ledger.sqlite"))
+    assert "discrete_staircase" in shown
+
+
+def test_a_campaign_sends_postbacks(outside: Outside, tmp_path: Path) -> None:
+    """Small crowds hide: what campaigns know of creatives is less than what happened, and nothing is lost unseen."""
+    outside.run(
+        "-m", "aggservice", "run", str(FOLDER / "postbacks.toml"), "--seed", "1", "--out", str(tmp_path / "out")
+    )
+    (job,) = json.loads((tmp_path / "out" / "metrics.json").read_text(encoding="utf-8"))["jobs"]
+    steps = {one["step"]: one["conversions"] for one in job["waterfalls"][0]["steps"]}
+    assert job["waterfalls"][0]["adds_up"] and steps["deduplicated"] > 0 and steps["below threshold"] > 0
+    scale = 4096
+    hidden = sum(one["sent"] for one in job["slices"] if one["names"]["creative"] == "hidden") // scale
+    shown = sum(one["sent"] for one in job["slices"] if one["names"]["creative"] != "hidden") // scale
+    assert hidden > 20 and shown > 20
+    assert sum(one["truth"] for one in job["slices"] if one["names"]["creative"] == "hidden") == 0
+
+
+def test_the_api_is_compared_with_a_built_in_one(outside: Outside, tmp_path: Path) -> None:
+    command = ("-m", "aggservice", "run", str(FOLDER / "postbacks.toml"), "--seed", "1", "--json")
+    found = json.loads(outside.run(*command, "--compare", "paa,postbacks", "--out", str(tmp_path / "out")))
+    assert list(found["apis"]) == ["paa", "postbacks"]
+
+
+def test_the_audit_attacks_mechanism_rule_and_api(outside: Outside) -> None:
+    """What is tested is that it does, not its verdict.
+
+    False alarms: below 1e-12 (bounds are near 0.7 with a standard deviation of 0.05, and 0.25 is enough).
+    """
+    found = json.loads(outside.run("-m", "aggservice", "audit", "--path", "installed", "--json", codes=(0, 1)))
+    played = {one["part"]: one for one in found["paths"]}
+    assert {name: one["charged"] for name, one in played.items()} == {
+        "discrete_staircase": 1, "advertiser-quota": 0.5, "postbacks": 1
+    }  # fmt: skip
+    assert all(played[name]["epsilon_at_least"] > 0.25 for name in ("discrete_staircase", "postbacks"))
+
+
+def test_the_studio_runs_the_campaigns(outside: Outside, tmp_path: Path) -> None:
+    """Posted files name installed entries, and read tables below their own folder."""
+    for path in (*FOLDER.glob("*.toml"), FOLDER / "counts.tsv"):
+        if path.name != "pyproject.toml":
+            shutil.copy(path, tmp_path)
+    shown = outside.run(
+        "-c",
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from aggservice.studio import Shelf\n"
+        "from aggservice.studio.feeds import Feeds\n"
+        "from aggservice.studio.given import Given\n"
+        "from aggservice.studio.runs import Runs\n"
+        "from aggservice.studio.tune import Tune\n"
+        "shelf, feeds = Shelf([Path(sys.argv[1])]), Feeds()\n"
+        "runs, tune = Runs(shelf, feeds), Tune(shelf)\n"
+        "for item in shelf.items():\n"
+        "    toml = tune.campaign(Given({'campaign': item.id}))['toml']\n"
+        "    expected = tune.expect(Given({'campaign': item.id, 'toml': toml}))['queries'][0]['name']\n"
+        "    started = runs.start(Given({'campaign': item.id, 'toml': toml, 'seed': 'one'}))\n"
+        "    feed = feeds.get(started['feed'])\n"
+        "    while not feed.closed:\n"
+        "        time.sleep(0.05)\n"
+        "    jobs = len(runs.result(Given({'run': started['run']}))['metrics']['jobs'])\n"
+        "    print(item.name, expected, feed.last['state'], jobs)\n",
+        str(tmp_path),
+    )
+    assert shown.splitlines() == [
+        "population.toml sales finished 1",
+        "postbacks.toml installs finished 1",
+        "quota.toml sales finished 1",
+    ]
+
+
 def test_the_studio_offers_the_protocol_and_the_metric(outside: Outside) -> None:
     shown = outside.run(
         "-c",
@@ -145,6 +235,10 @@ def test_the_studio_offers_the_protocol_and_the_metric(outside: Outside) -> None
 def test_names_mean_nothing_without_the_package() -> None:
     with pytest.raises(CampaignFileError, match=r"client\.with is 'advertiser-quota'\. There is no on-device rule"):
         load_campaign(FOLDER / "quota.toml")
+    with pytest.raises(CampaignFileError, match=r"client\.api is 'postbacks'"):
+        load_campaign(FOLDER / "postbacks.toml")
+    with pytest.raises(CampaignFileError, match=r"population\.model is 'table'\. There is no population 'table'"):
+        load_campaign(FOLDER / "population.toml")
     with pytest.raises(InvalidJobError, match="there is no mechanism 'discrete_staircase'"):
         parse_mechanism("discrete_staircase", {"epsilon": "1"})
 
@@ -219,3 +313,108 @@ def test_columns_are_those_of_a_hadamard_matrix(example: Callable[[str], Any], k
     reports = protocol.fleet(500, SecureBits()).report(np.arange(500) % k)
     counted = LocalProtocol.estimate(protocol, reports).frequencies
     assert np.allclose(protocol.estimate(reports).frequencies, counted, rtol=0, atol=1e-12)
+
+
+def test_browsers_and_columns_send_the_same_postbacks(example: Callable[[str], Any]) -> None:
+    """Every tier, hidden values of every field, and last touch with and without clicks first."""
+    tables = [
+        {},
+        {"crowds": [1, 2, 4], "hidden": "p"},
+        {"crowds": [1, 2, 3], "hidden": "a", "view_days": 30},
+        {"crowds": [1, 1, 1], "view_days": 30, "click_priority": 0},
+    ]
+    assert check_device(example("postbacks").Postbacks, settings=tables, worlds=80) > 100
+
+
+def postbacks_of(example: Callable[[str], Any], bought_days: list[float], **client: Any) -> list[tuple[int, ...]]:
+    """Return (hours after the install, creative, level) of the postbacks of one device with one click."""
+    example("postbacks")
+    document = {
+        "name": "one device",
+        "population": {"size": 1, "days": 60},
+        "keys": {
+            "fields": [
+                {"name": "campaign", "values": ["autumn"]},
+                {"name": "creative", "values": ["film", "hidden"]},
+                {"name": "level", "from": "conversion", "values": ["low", "high", "hidden"]},
+            ]
+        },
+        "client": {"api": "extending_example.postbacks:Postbacks", **client},
+        "queries": [{"name": "all"}],
+    }
+    campaign = campaign_of(document, folder=FOLDER)
+    start, zero = campaign.population.start_ms, np.zeros(1, dtype=np.int64)
+    time_ms = start + np.array([int(day * DAY_MS) for day in bought_days])
+    none = np.zeros_like(time_ms)
+    events = Events(
+        impressions=Impressions(
+            time_ms=start + zero,
+            device=zero,
+            destination=zero,
+            click=np.array([True]),
+            codes={"campaign": zero, "creative": zero},
+        ),
+        conversions=Conversions(
+            time_ms=time_ms,
+            device=none,
+            destination=none,
+            value=none,
+            dedup_key=none - 1,
+            codes={"level": np.arange(none.size) % 2},
+        ),
+        devices=1,
+    )
+    reports, _ = campaign.client.reports(campaign, events, SeededBits("postbacks"))
+    codes = campaign.keys.decode(reports.key_high, reports.key_low)
+    hours = (reports.scheduled_ms - time_ms[0]) // HOUR_MS
+    return list(zip(hours.tolist(), codes["creative"].tolist(), codes["level"].tolist(), strict=True))
+
+
+def test_windows_delays_and_tiers_are_those_of_the_documentation(example: Callable[[str], Any]) -> None:
+    """Days 0 to 2, 3 to 7, 8 to 35; 24 to 48 and 24 to 144 hours; the last value counts; later ones are coarse."""
+    days = [1.0, 1.5, 2.5, 5.0, 12.0, 40.0]  # the install, then 0.5, 1.5, 4, 11 and 39 days after it
+    film, hidden, low, high, nothing = 0, 1, 0, 1, 2
+    (first, second, third) = postbacks_of(example, days, crowds=[1, 1, 1])
+    assert 48 + 24 <= first[0] <= 48 + 48 and first[1:] == (film, low)
+    assert 168 + 24 <= second[0] <= 168 + 144 and second[1:] == (hidden, high)
+    assert 840 + 24 <= third[0] <= 840 + 144 and third[1:] == (hidden, low)
+    assert [one[1:] for one in postbacks_of(example, days, crowds=[1, 2, 2])] == [
+        (hidden, low), (hidden, high), (hidden, low)
+    ]  # fmt: skip
+    assert [one[1:] for one in postbacks_of(example, days, crowds=[2, 2, 2])] == [(hidden, nothing)]
+    assert postbacks_of(example, [31.0]) == []  # the click lived 30 days
+
+
+def test_fields_that_no_postback_has_room_for_are_refused(example: Callable[[str], Any]) -> None:
+    example("postbacks")
+    text = (
+        (FOLDER / "postbacks.toml")
+        .read_text(encoding="utf-8")
+        .replace('"postbacks" ', '"extending_example.postbacks:Postbacks" ')
+    )
+    with pytest.raises(CampaignFileError, match="4 values of the first field from the conversion"):
+        parse_campaign(text.replace('"high", "hidden"]', '"high", "highest"]'), folder=FOLDER)
+    with pytest.raises(CampaignFileError, match="three whole numbers that do not decrease"):
+        parse_campaign(text.replace("[5, 20, 60]", "[5, 20, 6]"), folder=FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("2026-11-18,a,3,-1", "row 1: conversions is '-1', not a count"),
+        ("yesterday,a,3,1", "a day in counts.csv is 'yesterday'"),
+        ("2026-11-18,a,0,0", "no impressions and no conversions"),
+        ("2026-11-18,a,99999999,0", "impressions is '99999999', not a count"),
+    ],
+)
+def test_a_bad_table_is_refused(example: Callable[[str], Any], tmp_path: Path, row: str, sentence: str) -> None:
+    example("table")
+    (tmp_path / "counts.csv").write_text(f"day,ad,impressions,conversions\n{row}\n", encoding="utf-8")
+    document = {
+        "name": "bad",
+        "population": {"model": "extending_example.table:TablePopulation", "table": {"file": "counts.csv"}},
+        "keys": {"fields": [{"name": "ad"}]},
+        "queries": [{"name": "all"}],
+    }
+    with pytest.raises(CampaignFileError, match=re.escape(sentence)):
+        campaign_of(document, folder=tmp_path)

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from aggservice.audit.bounds import LowerBound, lower_bound
-from aggservice.audit.games import budgets, devices, local, sums, w3c
+from aggservice.audit.games import budgets, devices, installed, local, sums, w3c
 from aggservice.audit.games.game import Game
 from aggservice.audit.target import RemoteTarget, Target
 from aggservice.mechanisms import SecureBits, SystemClock
 
-GAMES: tuple[Game, ...] = (*sums.GAMES, *budgets.GAMES, *devices.GAMES, *w3c.GAMES, *local.GAMES)
+GAMES: tuple[Game, ...] = (
+    *sums.GAMES, *budgets.GAMES, *devices.GAMES, *w3c.GAMES, *local.GAMES, *installed.GAMES
+)  # fmt: skip
 FALSE_ALARM = 1e-4
 """The largest probability that a run against a correct service raises an alarm, over all of its bounds."""
 QUICK, THOROUGH = 1, 60

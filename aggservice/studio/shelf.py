@@ -28,6 +28,7 @@ _MAX_TEXT_BYTES: Final = 1 << 20
 MAX_FILE_BYTES: Final = 64 << 20
 """The largest file that the studio shows."""
 _SKIPPED: Final = frozenset({"batches", "domains", "summaries", "plots", "node_modules", "__pycache__"})
+_POPULATION: Final = re.compile(r"^\[population[].]", re.MULTILINE)
 _EVENTS: Final = re.compile(r'"events"\s*:\s*\[')
 _SQLITE: Final = b"SQLite format 3\x00"
 
@@ -161,7 +162,7 @@ def _kind_of(files: Below, path: Path) -> Kind | None:
             return Kind.RUN if files.is_file(path / "metrics.json") else None
         match path.suffix:
             case ".toml":
-                return Kind.CAMPAIGN if "\n[population]" in files.read(path, _MAX_TEXT_BYTES).decode() else None
+                return Kind.CAMPAIGN if _POPULATION.search(files.read(path, _MAX_TEXT_BYTES).decode()) else None
             case ".json" if path.name != "CONFIG.json":
                 return Kind.SCENARIO if _EVENTS.search(files.read(path, _MAX_TEXT_BYTES).decode()) else None
             case ".sqlite" | ".db" | ".log":

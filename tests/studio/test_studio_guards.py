@@ -189,3 +189,9 @@ def test_a_shelf_shows_what_it_recognises(shelf_folder: Path) -> None:
         shelf.path("0/small.toml", Kind.RUN)
     with pytest.raises(StudioError, match="is not a folder"):
         Shelf([shelf_folder / "small.toml"])
+
+
+def test_a_campaign_whose_population_is_only_a_log_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "log.toml").write_text('name = "a"\n[population.log]\nsources = "s.csv"\n', encoding="utf-8")
+    (tmp_path / "other.toml").write_text("[populations]\n", encoding="utf-8")
+    assert [(item.name, item.kind) for item in Shelf([tmp_path]).items()] == [("log.toml", Kind.CAMPAIGN)]

@@ -18,9 +18,10 @@ from aggservice.audit.target import Attacked, Target
 from aggservice.client import AttributionTask, JobParameters
 from aggservice.mechanisms import ManualClock
 from aggservice.wire import AggregatableReport
+from budget.amounts import MICRO_PLACES, decimal_text
 from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, ImpressionOptions, OnDeviceRule
 from w3c_client.config import DAY_MS
-from w3c_client.rules import GlobalBudget, ImpressionQuota, SiteBudget
+from w3c_client.rules import GlobalBudget, ImpressionQuota, ScopeColumn, SiteBudget
 
 _NEWS, _SHOP = "news.example", "shop.example"
 _VALUE = 4
@@ -31,17 +32,17 @@ _BUDGET_MICRO, _PLENTY_MICRO = 2_000_000, 64_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bought:
-    """A conversion at ε = 2 for all of maxValue; its window lies within the second week or covers the first one too."""
+    """A conversion for all of maxValue; its window lies within the second week or covers the first one too."""
 
     site: str = _SHOP
     both_weeks: bool = False
 
-    def measure(self, browser: Browser) -> tuple[AggregatableReport, tuple[int, ...]]:
+    def measure(self, browser: Browser, epsilon_micro: int) -> tuple[AggregatableReport, tuple[int, ...]]:
         """Return the report that the page gets, and its histogram."""
         asked = ConversionOptions(
             aggregation_service=DEFAULT_SERVICE,
             histogram_size=4 * _BATCH,
-            epsilon=2,
+            epsilon=epsilon_micro / 1e6,
             value=_VALUE,
             max_value=_VALUE,
             lookback_days=14 if self.both_weeks else 1,
@@ -51,22 +52,36 @@ class Bought:
         return done.sealed, done.histogram
 
 
-def _job(site: str) -> JobParameters:
+def _job(site: str, epsilon_micro: int) -> JobParameters:
     """Return the job of a conversion site over its reports."""
     task = AttributionTask(conversion_site=f"https://{site}", histogram_size=4 * _BATCH, max_value=_VALUE)
-    return JobParameters(reporting_site=f"https://{site}", epsilon="2", attribution_task=task)
+    epsilon = decimal_text(epsilon_micro, MICRO_PLACES)
+    return JobParameters(reporting_site=f"https://{site}", epsilon=epsilon, attribution_task=task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevicePlan:
-    """What each device does after an impression in each of two weeks, and which limit of ε = 2 bounds what it releases.
+    """What each device does after an impression in each of two weeks, and which limit bounds what it releases.
 
-    ``holder`` is the scope of ``limit``. Every other limit is too large to matter.
+    ``holder`` is the scope of ``limit``. Every conversion asks for all that the limit has. Every other limit is too
+    large to matter.
     """
 
     limit: OnDeviceRule
     bought: Sequence[Bought]
     holder: tuple[str, ...] = ()
+
+    @property
+    def config(self) -> Config:
+        """The browsers' limits: 2 for a limit that reads its capacity from the configuration."""
+        rules = tuple(dict.fromkeys((*Config().rules, self.limit)))
+        limits = {one.field: _BUDGET_MICRO if one == self.limit else _PLENTY_MICRO for one in rules if one.field}
+        return Config(max_histogram_size=4 * _BATCH, max_credits=1, rules=rules, **limits)  # type: ignore[arg-type]
+
+    @property
+    def epsilon_micro(self) -> int:
+        """What the limit has."""
+        return self.limit.capacity(self.config)
 
 
 _EVERYWHERE = [Bought(site=f"store{at}.example", both_weeks=True) for at in (0, 1) for _ in range(3)]
@@ -88,8 +103,7 @@ class Collected:
 
 def _device(attacked: Attacked, plan: DevicePlan, unit: int, neighbour: bool) -> tuple[dict[str, Collected], float]:
     """Return the reports of one device, by conversion site, and what its limit paid for the second week."""
-    limits = {rule.field: _BUDGET_MICRO if rule == plan.limit else _PLENTY_MICRO for rule in Config().rules}
-    config = Config(max_histogram_size=4 * _BATCH, max_credits=1, **limits)  # type: ignore[arg-type]
+    config = plan.config
     clock = ManualClock(attacked.clock.now_ms() - config.max_lookback_ms)
     browser = Browser(clock=clock, bits=attacked.bits, config=config, keys=attacked.keys)
     browser.measure_conversion(_NEWS, ConversionOptions(aggregation_service=DEFAULT_SERVICE, histogram_size=1))
@@ -101,12 +115,12 @@ def _device(attacked: Attacked, plan: DevicePlan, unit: int, neighbour: bool) ->
     clock.advance(DAY_MS)
     made: dict[str, Collected] = {}
     for one in plan.bought:
-        report, histogram = one.measure(browser)
+        report, histogram = one.measure(browser, plan.epsilon_micro)
         job = made.setdefault(one.site, Collected())
         job.reports.append(report)
         job.sums[neighbour] = job.sums.get(neighbour, 0) + np.array(histogram[2 * unit : 2 * unit + 2], dtype=np.int64)
     left_micro = max(0, browser.left(plan.limit, *plan.holder))  # a limit pays at most what it has
-    return made, (_BUDGET_MICRO - left_micro) / 1e6
+    return made, (plan.epsilon_micro - left_micro) / 1e6
 
 
 def _played(attacked: Attacked, plan: DevicePlan) -> tuple[Metrics, float]:
@@ -127,7 +141,7 @@ def _played(attacked: Attacked, plan: DevicePlan) -> tuple[Metrics, float]:
     ratio = np.zeros(2 * _BATCH, dtype=np.int64)
     for site, job in jobs.items():
         for _ in range(3):
-            summary = attacked.ask(_job(site), job.reports)
+            summary = attacked.ask(_job(site, plan.epsilon_micro), job.reports)
             if summary is None:
                 break
             metrics = attacked.metrics(summary).reshape(-1, 2)
@@ -135,10 +149,23 @@ def _played(attacked: Attacked, plan: DevicePlan) -> tuple[Metrics, float]:
     return ratio, most
 
 
+def plan_of(limit: OnDeviceRule) -> DevicePlan:
+    """Return the plan for any limit on a loss: six conversions within one scope, or on two sites if it covers them."""
+    holders = {ScopeColumn.CONVERSION_SITE: _SHOP, ScopeColumn.IMPRESSION_SITE: _NEWS, ScopeColumn.CALLER: _SHOP}
+    one_site = not {*limit.scope} <= {ScopeColumn.IMPRESSION_SITE}
+    bought = [Bought(), Bought(both_weeks=True)] * 3 if one_site else _EVERYWHERE
+    return DevicePlan(limit=limit, holder=tuple(holders[one] for one in limit.scope), bought=bought)
+
+
 def attribution_limits(target: Target, scale: int) -> list[Played]:
+    return limits_played(target, scale, PLANS)
+
+
+def limits_played(target: Target, scale: int, plans: Mapping[str, DevicePlan]) -> list[Played]:
+    """Play each plan, with what its devices paid."""
     played = []
     with target.open() as attacked:
-        for name, plan in PLANS.items():
+        for name, plan in plans.items():
             batches = [_played(attacked, plan) for _ in range(6 * scale)]
             halves = [worlds({"likelihood ratio": ratio}, _BATCH) for ratio, _ in batches]
             first, second = (

@@ -1,4 +1,4 @@
-"""What a conversion contributes to each measure."""
+"""Which conversions count, and what each contributes to each measure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from fractions import Fraction
 
 import numpy as np
 
-from aggservice.campaign.columns import Conversions, Ints
+from aggservice.campaign.columns import Conversions, Flags, Ints
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import Campaign
 
 _LARGEST_SUM = 1 << 62
+
+
+def accepted(campaign: Campaign, conversions: Conversions) -> Flags:
+    """Return which conversions the campaign's filters accept."""
+    if campaign.filters is None:
+        return np.ones(len(conversions), dtype=np.bool_)
+    field = campaign.keys.field(campaign.filters.field)
+    good = np.array([value in campaign.filters.accepts for value in field.values])
+    return np.asarray(good[conversions.codes[field.name]], dtype=np.bool_)
 
 
 def contribution_units(campaign: Campaign, conversions: Conversions) -> tuple[Ints, Ints, Ints]:

@@ -28,7 +28,7 @@ from aggservice.campaign.columns import (
     Words,
     report_ids,
 )
-from aggservice.campaign.devices.amounts import contribution_units
+from aggservice.campaign.devices.amounts import accepted, contribution_units
 from aggservice.campaign.devices.browsers import BrowserFleet, LateBits
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, Measure
@@ -166,7 +166,7 @@ class PrivateConversions(DeviceApi):
         shown, bought, origin = events.impressions, events.conversions, campaign.reporting_origin
         script = TouchScript(lifetime_ms=self._lifetime_ms, clicks_first=self.click_priority > 0)
         ads, pieces = _whole_keys(campaign, shown.codes, len(shown)), _pieces(campaign, events, amount.shape[1])
-        accepted = _accepted(campaign, events)
+        asks = accepted(campaign, bought)
 
         def new(device: int, clock: ManualClock) -> Browser:
             browser = Browser(clock=clock, bits=LateBits())
@@ -183,7 +183,7 @@ class PrivateConversions(DeviceApi):
             if place == 0:
                 data |= {"key": ads[row], "number": row, "click": bool(shown.click[row])}
                 browser.run(origin, "view", data)
-            elif accepted[row]:
+            elif asks[row]:
                 order = int(bought.dedup_key[row])
                 data["order"] = order if order >= 0 else None
                 data["contributions"] = [
@@ -203,15 +203,6 @@ def _check_sent(queued: QueuedReport, data: Mapping[str, Any], place: int) -> No
     asked = sorted(value for _, value in data.get("contributions", ()))
     if place == 0 or sorted(one.value for one in queued.report.contributions) != asked:
         raise RunError("a browser sent a report that no conversion asked for: its rules differ from the campaign's")
-
-
-def _accepted(campaign: Campaign, events: Events) -> Flags:
-    """Return which conversions the filters accept."""
-    if campaign.filters is None:
-        return np.ones(len(events.conversions), dtype=np.bool_)
-    field = campaign.keys.field(campaign.filters.field)
-    good = np.array([value in campaign.filters.accepts for value in field.values])
-    return np.asarray(good[events.conversions.codes[field.name]], dtype=np.bool_)
 
 
 def _last_touches(campaign: Campaign, events: Events, lifetime_ms: int, *, clicks_first: bool) -> Ints:
@@ -235,7 +226,7 @@ def _last_touches(campaign: Campaign, events: Events, lifetime_ms: int, *, click
         latest.append(np.where(alive, found, -1))
     view, click = latest
     best = np.where(click >= 0, click, view) if clicks_first else np.maximum(view, click)
-    return np.where(_accepted(campaign, events), best, -1)
+    return np.where(accepted(campaign, events.conversions), best, -1)
 
 
 def _group(events: Events, columns: Any, rows: Ints) -> Ints:

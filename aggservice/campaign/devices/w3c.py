@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from aggservice.campaign.columns import Events, Fate, Fates, Flags, Ints, MeasuredConversions, ReportColumns, report_ids
-from aggservice.campaign.devices.amounts import contribution_units
+from aggservice.campaign.devices.amounts import accepted, contribution_units
 from aggservice.campaign.devices.browsers import BrowserFleet
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.file.w3c import parse_w3c
@@ -241,11 +241,6 @@ class Touches:
         """Return the calls of some items; ``enabled`` is per device."""
         conversions, campaign = self.events.conversions, self.campaign
         of = self.conversion[rows]
-        accepted = np.ones(rows.size, dtype=np.bool_)
-        if campaign.filters is not None:
-            field = campaign.keys.field(campaign.filters.field)
-            good = np.array([value in campaign.filters.accepts for value in field.values])
-            accepted = good[conversions.codes[field.name][of]]
         return ConversionColumns.of(
             device=conversions.device[of],
             time_ms=conversions.time_ms[of],
@@ -256,7 +251,7 @@ class Touches:
             max_value=np.array(self.layout.max_values, dtype=np.int64)[self.measure[rows]],
             epsilon_micro=np.full(rows.size, epsilon_micro),
             lookback_days=self.days,
-            match_values=np.where(accepted, 0, 1 + self.layout.destinations),
+            match_values=np.where(accepted(campaign, conversions)[of], 0, 1 + self.layout.destinations),
             enabled=enabled[conversions.device[of]],
         )
 
