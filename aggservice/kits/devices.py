@@ -18,7 +18,7 @@ from aggservice.campaign.columns import Events, Fate, Ints, MeasuredConversions,
 from aggservice.campaign.file.campaign import campaign_of
 from aggservice.campaign.service.sealing import SealingSettings, sealed_batches, sealing_settings
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.settings.device import DeviceApi
+from aggservice.campaign.settings.device import DEVICES, DeviceApi
 from aggservice.kits.failures import KitFailure
 from aggservice.mechanisms import ManualClock, SeededBits
 from aggservice.wire import AggregatableReport, KeySet, SharedInfo, decode_payload, open_report
@@ -55,7 +55,7 @@ def check_device(
 
 def random_campaign(name: str, settings: Mapping[str, Any], draw: Random) -> Campaign:
     """Return a small campaign on a device, with random people, keys and measures."""
-    kind = name if name in ("reach", "frequency") else "attribution"
+    kind = DEVICES.find(name).kind
     client = {"kind": kind, **({} if kind == name else {"api": name}), **settings}
     views = kind != "attribution"
     keys = [
