@@ -27,22 +27,7 @@ if TYPE_CHECKING:
     from ara_client.reports import AggregatableAttributionReport, EventLevelReport, VerboseDebugReport
     from ara_client.requests import Request, Response
 else:
-    __getattr__ = exports_of(
-        __name__,
-        {
-            "browser": ("Browser",),
-            "event_noise.corrector": ("Corrector",),
-            "event_noise.response": ("channel_capacity", "draw_states", "response_rate"),
-            "event_noise.state_space": ("StateSpace", "TriggerDataSpec", "count_states"),
-            "fleet.columns": ("FleetReports", "SourceColumns", "TriggerColumns"),
-            "fleet.fleet": ("Fleet", "FleetRules", "TriggerOutcome", "match_table"),
-            "randomness": ("FixedChoices",),
-            "registration.source": ("parse_source",),
-            "reports": ("AggregatableAttributionReport", "EventLevelReport", "VerboseDebugReport"),
-            "requests": ("Request", "Response"),
-            "config": ("Config",),
-        },
-    )
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "AggregatableAttributionReport",

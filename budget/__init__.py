@@ -40,7 +40,7 @@ from budget.units import UnitSet
 if TYPE_CHECKING:
     from budget.audit.verify import verify_log, verify_store
 else:
-    __getattr__ = exports_of(__name__, {"audit.verify": ("verify_log", "verify_store")})
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "DISCOVERY_RULES",

@@ -71,8 +71,14 @@ class Mechanism(ABC):
 
     @property
     def pure_micro(self) -> int:
-        """The ε of pure DP in 10⁻⁶, or of (ε, δ)-DP with ``delta_atto``; MechanismNotAllowedError if it has none."""
-        raise MechanismNotAllowedError(f"{self.name} has no epsilon: use a ledger with another filter")
+        """The ε of pure DP in 10⁻⁶, or of (ε, δ)-DP with ``delta_atto``: here, that of the field ``epsilon``.
+
+        MechanismNotAllowedError if it has none.
+        """
+        epsilon: Epsilon | None = getattr(self, "epsilon", None)
+        if epsilon is None:
+            raise MechanismNotAllowedError(f"{self.name} has no epsilon: use a ledger with another filter")
+        return epsilon.micro
 
     @property
     def zcdp_micro(self) -> int:
@@ -81,8 +87,9 @@ class Mechanism(ABC):
 
     @property
     def delta_atto(self) -> int:
-        """The δ in 10⁻¹⁸."""
-        return 0
+        """The δ in 10⁻¹⁸: here, that of the field ``delta``, or 0 if it has none."""
+        delta: Delta | None = getattr(self, "delta", None)
+        return 0 if delta is None else delta.atto
 
     def moves(self, bounds: Sensitivity) -> int:
         """Return how far one unit can move the sums in total."""
@@ -177,10 +184,6 @@ class LaplaceNoise(Mechanism):
     name = "discrete_laplace"
     epsilon: Epsilon
 
-    @property
-    def pure_micro(self) -> int:
-        return self.epsilon.micro
-
     def noise(self, bounds: Sensitivity) -> NoiseLaw:
         return DiscreteLaplace(epsilon_micro=self.epsilon.micro, sensitivity=bounds.l1)
 
@@ -206,14 +209,6 @@ class LaplaceDiscovery(DiscoveryRule):
                 "name a rule for that mechanism"
             )
         return cls(epsilon=declared.epsilon, delta=delta)
-
-    @property
-    def pure_micro(self) -> int:
-        return self.epsilon.micro
-
-    @property
-    def delta_atto(self) -> int:
-        return self.delta.atto
 
     def noise(self, bounds: Sensitivity) -> NoiseLaw:
         return LaplaceNoise(epsilon=self.epsilon).noise(bounds)
@@ -278,10 +273,6 @@ class GaussianNoise(Mechanism):
         return self.rho.micro
 
     @property
-    def delta_atto(self) -> int:
-        return self.delta.atto
-
-    @property
     def words(self) -> str:
         return f"ρ = {self.rho} (zCDP)"
 
@@ -297,10 +288,6 @@ class LocalReports(Mechanism):
     final = of_reports = True
     in_jobs = False
     epsilon: Epsilon
-
-    @property
-    def pure_micro(self) -> int:
-        return self.epsilon.micro
 
     def derived(self, terms: Terms, release: Release, units: int) -> dict[str, str]:
         terms.sensitivity(release.covers)
@@ -371,10 +358,6 @@ class ShuffledReports(LocalReports):
         delta = Delta(atto=10**12)
         return cls(epsilon=Epsilon(micro=owed), delta=delta, local_epsilon=local, reports=10_000, bound=bound)
 
-    @property
-    def delta_atto(self) -> int:
-        return self.delta.atto
-
     def derived(self, terms: Terms, release: Release, units: int) -> dict[str, str]:
         terms.sensitivity(release.covers)
         if self.reports != units:
@@ -408,10 +391,6 @@ class OneUseNoise(Mechanism):
 
     def moves(self, bounds: Sensitivity) -> int:
         return self.sensitivity
-
-    @property
-    def pure_micro(self) -> int:
-        return self.epsilon.micro
 
     @property
     def words(self) -> str:

@@ -21,20 +21,7 @@ if TYPE_CHECKING:
     from paa_client.storage import WindowStorage, WorkletStorage
     from paa_client.worklet import PrivateAggregation
 else:
-    __getattr__ = exports_of(
-        __name__,
-        {
-            "auction.participants": ("Auction", "BaseValue", "Bid", "InterestGroup", "Score", "Signal"),
-            "auction.run": ("FencedFrame",),
-            "browser": ("Browser",),
-            "config": ("Config", "chromium", "specification"),
-            "fleet": ("Fleet", "RecipeReports"),
-            "model": ("PaaSrClient",),
-            "reporting.contributions": ("HistogramContribution",),
-            "storage": ("WindowStorage", "WorkletStorage"),
-            "worklet": ("PrivateAggregation",),
-        },
-    )
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "Auction",

@@ -32,48 +32,7 @@ if TYPE_CHECKING:
     from w3c_client.randomness import FixedW3cChoices
     from w3c_client.rules import RULES, OnDeviceRule, SharedCost
 else:
-    __getattr__ = exports_of(
-        __name__,
-        {
-            "attribution": ("EpochOutcome",),
-            "browser": (
-                "Browser",
-                "Conversion",
-                "ConversionReport",
-            ),
-            "columns": (
-                "ConversionColumns",
-                "ImpressionColumns",
-            ),
-            "config": (
-                "DEFAULT_SERVICE",
-                "DESIGNS",
-                "Arithmetic",
-                "Config",
-                "design_config",
-            ),
-            "credit": (
-                "ATTRIBUTION_RULES",
-                "AttributionRule",
-            ),
-            "errors": (
-                "ErrorName",
-                "HeaderError",
-            ),
-            "fleet": ("Fleet",),
-            "options": (
-                "ConversionOptions",
-                "ImpressionOptions",
-                "Page",
-            ),
-            "randomness": ("FixedW3cChoices",),
-            "rules": (
-                "RULES",
-                "OnDeviceRule",
-                "SharedCost",
-            ),
-        },
-    )
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "ATTRIBUTION_RULES",

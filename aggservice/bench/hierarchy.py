@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from statistics import median
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from aggservice.bench import conclude
+from aggservice.bench import conclude, interleaved
 from aggservice.campaign.estimates.hierarchy import Tree, fourth_cumulants, solve
 
 _PROMISED = 20
@@ -38,14 +36,7 @@ def command(
 
     estimate()
     cumulants()
-    works: dict[str, Callable[[], object]] = {"sum": below.sum, "solve": estimate, "cumulants": cumulants}
-    taken: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(_ROUNDS):
-        for name, work in works.items():
-            start = time.process_time()
-            work()
-            taken[name].append(time.process_time() - start)
-    times = {name: median(each) for name, each in taken.items()}
+    times = interleaved({"sum": below.sum, "solve": estimate, "cumulants": cumulants}, _ROUNDS, time.process_time)
     for name, words in (
         ("sum", f"a plain sum of {below.size:,} leaves"),
         ("solve", f"estimates and exact variances of {len(tree):,} nodes"),

@@ -11,7 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from aggservice.bench import conclude, interleaved
+from aggservice.bench import conclude, interleaved, seconds
 from aggservice.mechanisms import ManualClock, SeededBits
 from paa_client import Browser, Config, Fleet
 from paa_client.recipes.frequency import KPlusFrequency
@@ -90,9 +90,7 @@ def command(
         fleet_cpu_s: list[float] = []
 
         def timed_fleet(run: Callable[[], int] = run_fleet, into: list[float] = fleet_cpu_s) -> None:
-            started = time.process_time()
-            run()
-            into.append(time.process_time() - started)
+            into.append(seconds(run, time.process_time))
 
         times = interleaved({"fleet": timed_fleet, "browsers": run_few}, rounds)
         rate, browser_rate = made / times["fleet"], made_few / times["browsers"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from statistics import median
 from typing import Annotated
 
 import numpy as np
 import typer
 
-from aggservice.bench import conclude
+from aggservice.bench import conclude, interleaved, seconds
 from aggservice.mechanisms import ForbiddenBits, ManualClock, SeededBits
 from w3c_client import (
     DEFAULT_SERVICE,
@@ -99,13 +98,6 @@ def _options(value: int) -> ConversionOptions:
     )
 
 
-def core_seconds(work: Callable[[], object]) -> float:
-    """Return the CPU time that a call takes; nothing here uses a second core."""
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 def stored_rate(conversions: int) -> float:
     """Return the conversions per second of a browser that holds 1,000 impressions of the last 30 days."""
     clock = ManualClock(START_MS)
@@ -119,7 +111,7 @@ def stored_rate(conversions: int) -> float:
             clock.advance(1_000)
             browser.measure_conversion(f"site{SITES + number % SITES}.example", _options(1 + number % 5))
 
-    return conversions / core_seconds(measure)
+    return conversions / seconds(measure, time.process_time)
 
 
 def command(
@@ -148,12 +140,10 @@ def command(
         raise RuntimeError("the fleet and the browsers disagree on the histograms: the times mean nothing")
     attributed = sum(map(any, expected)) / len(expected)
     print(f"{len(expected):,} conversions by Fleet and by Browser: equal histograms, {attributed:.0%} of them not zero")
-    taken: dict[str, list[float]] = {"fleet": [], "browsers": []}
-    for _ in range(rounds):
-        taken["fleet"].append(core_seconds(lambda: fleet.run(*many)))
-        taken["browsers"].append(core_seconds(lambda: run_browsers(few, offsets, words)))
-    rate = devices * CONVERSIONS / median(taken["fleet"])
-    one = browsers * CONVERSIONS / median(taken["browsers"])
+    works = {"fleet": lambda: fleet.run(*many), "browsers": lambda: run_browsers(few, offsets, words)}
+    taken = interleaved(works, rounds, time.process_time)
+    rate = devices * CONVERSIONS / taken["fleet"]
+    one = browsers * CONVERSIONS / taken["browsers"]
     stored = median(stored_rate(2_000) for _ in range(rounds))
     print(f"Fleet: {rate:,.0f} conversions/s ({devices:,} devices); promised: {PROMISED_RATE:,}")
     print(f"Browser with {STORED:,} stored impressions: {stored:,.0f} conversions/s; promised: {PROMISED_STORED:,}")

@@ -21,21 +21,7 @@ if TYPE_CHECKING:
     from aggservice.campaign.sweep.grid import parse_field
     from aggservice.campaign.sweep.run import run_sweep
 else:
-    __getattr__ = exports_of(
-        __name__,
-        {
-            "assess.slices": ("Assessment",),
-            "errors": ("CampaignError", "CampaignFileError", "RunError"),
-            "file.campaign": ("load_campaign", "parse_campaign", "thanksgiving"),
-            "plan": ("BudgetPlan", "load_plan", "make_plan"),
-            "requery.file": ("load_scenario",),
-            "requery.run": ("RequeryResult", "run_scenario"),
-            "run": ("RemoteService", "RunResult", "run_campaign"),
-            "settings.campaign": ("Campaign",),
-            "sweep.grid": ("parse_field",),
-            "sweep.run": ("run_sweep",),
-        },
-    )
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "Assessment",

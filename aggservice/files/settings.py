@@ -1,14 +1,14 @@
 """Settings declared once: a field of a dataclass carries how it is read, its default, its range and its sentence.
 
 ``jobs: int = whole("jobs that run at once", default=4, least=1, most=1000)`` declares a setting. ``read_settings``
-builds the dataclass from a table of a file, and ``settings_table`` writes the table of its page. A bound, an option
-or a default that depends on other values is a function of what is ``known``: the fields that were read before, what
-the caller gave, the same of the table around, and the ``section`` itself.
+builds the dataclass from a table of a file; ``settings_table`` of the tests writes the table of its page. A bound, an
+option or a default that depends on other values is a function of what is ``known``: the fields that were read before,
+what the caller gave, the same of the table around, and the ``section`` itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from fractions import Fraction
 from types import SimpleNamespace
@@ -51,25 +51,6 @@ class Setting:
             return default
         found = self.read(section, key, known)
         return found if self.convert is None else self.convert(found)
-
-    @property
-    def default_text(self) -> str:
-        """The default as the docs show it."""
-        if self.shown or self.default is REQUIRED or callable(self.default):
-            return self.shown or "–"
-        if isinstance(self.default, bool):
-            return str(self.default).lower()
-        if isinstance(self.default, (int, Fraction)):
-            return f"{self.default:,}" if isinstance(self.default, int) else f"{float(self.default):g}"
-        if isinstance(self.default, tuple):
-            return ", ".join(map(str, self.default)) or "none"
-        return (
-            "none"
-            if self.default is None
-            else f"{self.default:g}"
-            if isinstance(self.default, float)
-            else (f"`{self.default}`" if self.default else '""')
-        )
 
 
 def setting(
@@ -263,19 +244,6 @@ def read_settings(
     if done:
         section.done()
     return built
-
-
-def settings_table(parts: Iterable[tuple[str, str, type]]) -> str:
-    """Return the table of a page in Markdown. A part is a header such as ``[limits]``, a sentence and a dataclass."""
-    lines = ["| field | default | allowed | meaning |", "| --- | --- | --- | --- |"]
-    for header, sentence, of in parts:
-        if header:
-            lines.append(f"| **`{header}`** | | | {sentence} |".replace("|  |", "| |"))
-        for one in fields(of):
-            if isinstance(found := one.metadata.get("setting"), Setting) and found.says:
-                name = found.key or one.name
-                lines.append(f"| `{name}` | {found.default_text} | {found.allowed} | {found.says} |")
-    return "\n".join(lines) + "\n"
 
 
 def _range(least: Any, most: Any) -> str:

@@ -22,7 +22,7 @@ from aggservice.mechanisms.shuffling import AmplificationBound, amplified_micro,
 if TYPE_CHECKING:
     from aggservice.mechanisms.clones import ExactBinaryShuffle, shuffled_epsilon
 else:
-    __getattr__ = exports_of(__name__, {"clones": ("ExactBinaryShuffle", "shuffled_epsilon")})
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "AmplificationBound",

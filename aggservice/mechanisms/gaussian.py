@@ -60,7 +60,6 @@ class DiscreteGaussian(NoiseLaw):
         return sqrt(self.variance_parameter)
 
     def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
-        """Return ``size`` independent samples, exact to the last bit."""
         shape = shape_of(Fraction(self.variance_parameter))
         digits, numbers, powers = shape.digits, shape.numbers, shape.powers
         tables = digits.thresholds, digits.guide, digits.shifts, digits.guide_bits, numbers, powers

@@ -142,16 +142,13 @@ class DiscreteLaplace(_Laplace):
     """
 
     def sample(self, bits: Bits, size: int) -> NDArray[np.int64]:
-        """Return ``size`` independent samples, exact to the last bit."""
         return sample_laplace(bits, self.rate, size)
 
     def pmf(self, x: int) -> Real:
-        """Return P[X = x]."""
         ratio = exp(-self.rate)
         return (1 - ratio) / (1 + ratio) * exp(-self.rate * abs(x))
 
     def cdf(self, x: int) -> Real:
-        """Return P[X ≤ x]."""
         beyond = exp(-self.rate * (x + 1 if x >= 0 else -x)) / (1 + exp(-self.rate))
         return 1 - beyond if x >= 0 else beyond
 
@@ -184,13 +181,11 @@ class TruncatedDiscreteLaplace(_Laplace):
         return 1 + exp(-self.rate) - 2 * exp(-self.rate * (self.tau + 1))
 
     def pmf(self, x: int) -> Real:
-        """Return P[X = x]."""
         if abs(x) > self.tau:
             return Real.of(0)
         return (1 - exp(-self.rate)) * exp(-self.rate * abs(x)) / self._normaliser()
 
     def cdf(self, x: int) -> Real:
-        """Return P[X ≤ x]."""
         if x < -self.tau:
             return Real.of(0)
         if x >= self.tau:

@@ -14,7 +14,7 @@ from aggservice.service.server import Service
 if TYPE_CHECKING:
     from aggservice.service.http.collector import Collector, collector_routes
 else:  # a service without HTTP needs no framework for it
-    __getattr__ = exports_of(__name__, {"http.collector": ("Collector", "collector_routes")})
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "Caller",

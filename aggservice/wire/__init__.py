@@ -7,7 +7,7 @@ from aggservice.wire.batch.payloads import decode_batch
 from aggservice.wire.batch.shared_infos import parse_shared_info_batch
 from aggservice.wire.batch.spans import Spans
 from aggservice.wire.batch.units import report_units, shared_id_units
-from aggservice.wire.errors import WireError
+from aggservice.wire.errors import ReportStatus, WireError
 from aggservice.wire.hpke.key_sets import KeySet, PublicKeySet, read_key_set, write_key_set
 from aggservice.wire.hpke.sealing import seal
 from aggservice.wire.limits import UNIT_BYTES
@@ -16,7 +16,6 @@ from aggservice.wire.report.body import AggregatableReport, make_report, open_re
 from aggservice.wire.report.ldp_payload import Randomizer
 from aggservice.wire.report.payload import Contribution, decode_payload, encode_payload
 from aggservice.wire.report.shared_info import Api, SharedInfo
-from aggservice.wire.status import ReportStatus
 
 __all__ = [
     "UNIT_BYTES",

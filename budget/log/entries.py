@@ -18,15 +18,14 @@ from budget.amounts import ATTO_PLACES, LIMIT_MAX_MICRO, MICRO_PLACES, limit_uni
 from budget.errors import BudgetError, FormatError, JobNameError
 from budget.filters import Filter, Spend, filter_from_plain, filter_to_plain, spend_to_plain
 from budget.release import Release, release_from_plain, release_to_plain
+from budget.store import HASH_BYTES
 from budget.terms import Terms, terms_from_plain, terms_to_plain
 from budget.units import UNIT_BYTES
 
-HASH_BYTES = 32
 
-
-def leaf_hash(entry: bytes) -> bytes:
-    """Return the hash of an entry: SHA-256 of a zero byte and the entry."""
-    return hashlib.sha256(b"\x00" + entry).digest()
+def entry_hash(raw: bytes) -> bytes:
+    """Return SHA-256 of a zero byte and an entry: the ``previous`` of the next one, its leaf in the Merkle tree."""
+    return hashlib.sha256(b"\x00" + raw).digest()
 
 
 def _node_hash(left: bytes, right: bytes) -> bytes:
@@ -296,11 +295,6 @@ def entry_to_plain(entry: Entry, loss_name: str) -> dict[str, Any]:
 def entry_to_bytes(entry: Entry, loss_name: str) -> bytes:
     """Return the canonical bytes of an entry."""
     return encode(entry_to_plain(entry, loss_name))
-
-
-def entry_hash(raw: bytes) -> bytes:
-    """Return the hash of an entry: the ``previous`` of the next one, and its leaf in the Merkle tree."""
-    return leaf_hash(raw)
 
 
 def _spend(plain: dict[str, str], loss_name: str) -> Spend:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -20,7 +20,6 @@ from aggservice.files.atomic import whole_file
 from aggservice.mechanisms import Bits
 from budget.errors import BudgetError, FormatError
 from budget.log.entries import (
-    HASH_BYTES,
     Entry,
     Genesis,
     decode,
@@ -32,6 +31,7 @@ from budget.log.entries import (
     root,
     root_from_path,
 )
+from budget.store import HASH_BYTES
 
 _CHECKPOINT: Final = "aggservice-checkpoint-1"
 _RECEIPT: Final = "aggservice-receipt-1"
@@ -230,17 +230,12 @@ def issue(
     return Receipt(entry=entry, path=last_path(frontier_before), checkpoint=checkpoint)
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint file; an error names the file."""
-    try:
-        return Checkpoint.from_bytes(path.read_bytes())
-    except (FormatError, OSError) as problem:
-        raise FormatError(f"{path} is not a valid checkpoint: {problem}") from problem
+Signed = TypeVar("Signed", Checkpoint, Receipt)
 
 
-def read_receipt(path: Path) -> Receipt:
-    """Read a receipt file; an error names the file."""
+def read_evidence(kind: type[Signed], path: Path) -> Signed:
+    """Read a checkpoint or a receipt from its file; an error names the file."""
     try:
-        return Receipt.from_bytes(path.read_bytes())
+        return kind.from_bytes(path.read_bytes())
     except (FormatError, OSError) as problem:
-        raise FormatError(f"{path} is not a valid receipt: {problem}") from problem
+        raise FormatError(f"{path} is not a valid {kind.__name__.lower()}: {problem}") from problem

@@ -14,9 +14,8 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, LiteralString
 
 from budget.errors import LedgerMismatchError, StoreError
-from budget.store import Store, T, Transaction, created_by
+from budget.store import COLUMN_TYPES, Store, T, Transaction, created_by
 from budget.stores.connections import Connections
-from budget.stores.sql import COLUMN_TYPES, SqlTransaction
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,7 +63,7 @@ def marked(statement: str) -> bytes:
     return statement.replace("?", "%s").encode()
 
 
-class _PostgresTransaction(SqlTransaction):
+class _PostgresTransaction(Transaction):
     def __init__(self, connection: psycopg.Connection[Any], guard: Guard | None = None) -> None:
         self._db = connection
         self._cursors = count()
@@ -99,18 +98,6 @@ class _PostgresTransaction(SqlTransaction):
                     size += sum(len(value) for value in row if isinstance(value, bytes))
                     if size >= _COPY_BYTES:
                         break
-
-    def block_index(self, low: bytes, high: bytes) -> list[bytes]:
-        below = self._rows(
-            "SELECT first_key FROM balances WHERE first_key <= ? ORDER BY first_key DESC LIMIT 1", (low,)
-        ) or self._rows("SELECT first_key FROM balances ORDER BY first_key LIMIT 1")
-        if not below:
-            return []
-        rows = self._rows(
-            "SELECT first_key FROM balances WHERE first_key > ? AND first_key <= ? ORDER BY first_key",
-            (below[0][0], high),
-        )
-        return [below[0][0], *(row[0] for row in rows)]
 
     def read_blocks(self, first_keys: list[bytes]) -> list[bytes]:
         rows = self._rows("SELECT records FROM balances WHERE first_key = ANY(%b) ORDER BY first_key", (first_keys,))

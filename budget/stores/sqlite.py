@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from budget.errors import LedgerMismatchError, StoreError
-from budget.store import Store, T, Transaction, created_by
+from budget.store import COLUMN_TYPES, Store, T, Transaction, created_by
 from budget.stores.connections import Connections
-from budget.stores.sql import COLUMN_TYPES, SqlTransaction
 
 _IN_CHUNK: Final = 500
 _WAL_KEPT_BYTES: Final = 64 << 20
@@ -43,7 +42,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 """The statements that bring a database from each schema version to the next."""
 
 
-class SqliteTransaction(SqlTransaction):
+class SqliteTransaction(Transaction):
     """A transaction on one SQLite connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -61,17 +60,6 @@ class SqliteTransaction(SqlTransaction):
     def _insert(self, table: str, rows: Iterable[tuple[object, ...]]) -> None:
         marks = ",".join("?" * len(COLUMN_TYPES[table]))
         self._db.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
-
-    def block_index(self, low: bytes, high: bytes) -> list[bytes]:
-        below = self._rows("SELECT max(first_key) FROM balances WHERE first_key <= ?", (low,))[0][0]
-        if below is None:
-            below = self._rows("SELECT min(first_key) FROM balances")[0][0]
-            if below is None:
-                return []
-        rows = self._rows(
-            "SELECT first_key FROM balances WHERE first_key > ? AND first_key <= ? ORDER BY first_key", (below, high)
-        )
-        return [below, *(row[0] for row in rows)]
 
     def read_blocks(self, first_keys: list[bytes]) -> list[bytes]:
         found: list[bytes] = []

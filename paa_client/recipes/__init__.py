@@ -15,18 +15,7 @@ if TYPE_CHECKING:
     from paa_client.recipes.sketches import ReachSketch, Readout, merge_sketches
     from paa_client.recipes.winning_bid import LossGap, WinningBidPrice
 else:
-    __getattr__ = exports_of(
-        __name__,
-        {
-            "conversions": ("CrossSiteConversion",),
-            "demographics": ("UNKNOWN", "Demographics"),
-            "estimates": ("RecipeEstimate", "estimate", "half_width", "service_noise"),
-            "frequency": ("FrequencyHistogram", "KPlusFrequency", "mean_frequency"),
-            "reach": ("CumulativeReach", "Reach"),
-            "sketches": ("ReachSketch", "Readout", "merge_sketches"),
-            "winning_bid": ("LossGap", "WinningBidPrice"),
-        },
-    )
+    __getattr__ = exports_of(__name__, __file__)
 
 __all__ = [
     "UNKNOWN",

@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from settings_table import settings_table
 
 from aggservice.files.below import Below
 from aggservice.files.settings import (
@@ -22,7 +23,6 @@ from aggservice.files.settings import (
     path,
     read_settings,
     setting,
-    settings_table,
     table,
     tables,
     text,

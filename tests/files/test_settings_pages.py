@@ -1,4 +1,4 @@
-"""The tables of settings in docs are those of the declarations. Run this file to write them again."""
+"""The tables of settings in docs are those of the declarations. Run this file with PYTHONPATH=tests to write them again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from aggservice.campaign.settings.campaign import (
     ServiceSettings,
 )
 from aggservice.campaign.world.log_events import LogFiles
-from aggservice.files.settings import settings_table
 from aggservice.service.config.callers import Caller
 from aggservice.service.config.settings import (
     BoundsTable,
@@ -37,6 +36,7 @@ from aggservice.service.config.settings import (
     SparkTable,
     TlsFiles,
 )
+from settings_table import settings_table
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TABLES: dict[str, tuple[str, list[tuple[str, str, type]]]] = {
@@ -128,7 +128,7 @@ def with_metrics(page: str) -> str:
 
 def test_the_table_of_metrics_is_that_of_the_classes() -> None:
     page = (DOCS / "campaign.md").read_text(encoding="utf-8")
-    assert with_metrics(page) == page, f"run python {Path(__file__).name}"
+    assert with_metrics(page) == page, f"run PYTHONPATH=tests python {Path(__file__).name}"
 
 
 def written(page: str, name: str) -> str:
@@ -142,7 +142,7 @@ def written(page: str, name: str) -> str:
 @pytest.mark.parametrize("name", TABLES)
 def test_the_table_of_the_page_is_that_of_the_declarations(name: str) -> None:
     page = (DOCS / TABLES[name][0]).read_text(encoding="utf-8")
-    assert written(page, name) == page, f"run python {Path(__file__).name}"
+    assert written(page, name) == page, f"run PYTHONPATH=tests python {Path(__file__).name}"
 
 
 def test_every_block_has_declarations() -> None:

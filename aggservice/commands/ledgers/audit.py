@@ -17,7 +17,7 @@ from aggservice.mechanisms import SystemClock
 from budget import ExportedLog, Ledger, Receipt, Signer, open_store, verify_log, verify_store, write_log
 from budget.audit.verify import AuditReport
 from budget.errors import FormatError, LedgerMismatchError
-from budget.log.proofs import read_checkpoint, read_receipt
+from budget.log.proofs import Checkpoint, read_evidence
 from budget.stores.locations import open_ledger_or_log
 
 
@@ -44,8 +44,8 @@ def verify(
     Names the first thing that disagrees; the exit code is then 1.
     """
     try:
-        signed = [read_checkpoint(path) for path in checkpoints or ()]
-        held = [read_receipt(path) for path in receipts or ()]
+        signed = [read_evidence(Checkpoint, path) for path in checkpoints or ()]
+        held = [read_evidence(Receipt, path) for path in receipts or ()]
         _check_summaries(summaries or [], held)
     except FormatError as problem:
         typer.echo(f"DISAGREEMENT: {problem}")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.wire.batch.opening import OpenedBatch
-from aggservice.wire.errors import WireError
+from aggservice.wire.errors import ReportStatus, WireError
 from aggservice.wire.report.ldp_payload import (
     HEAD,
     HEAD_WITH_TOKEN,
@@ -19,7 +19,6 @@ from aggservice.wire.report.ldp_payload import (
     decode_ldp_payload,
 )
 from aggservice.wire.report.registry import TOKEN_BYTES
-from aggservice.wire.status import ReportStatus
 
 _OK = int(ReportStatus.OK)
 

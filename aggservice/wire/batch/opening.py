@@ -11,11 +11,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from aggservice.wire.batch.spans import Spans
-from aggservice.wire.errors import EncodingError
+from aggservice.wire.errors import EncodingError, ReportStatus
 from aggservice.wire.hpke.sealing import INFO_PREFIX, OVERHEAD_BYTES, SUITE
 from aggservice.wire.limits import MAX_PAYLOAD_BYTES
 from aggservice.wire.report.body import AggregatableReport
-from aggservice.wire.status import ReportStatus
 
 _OK = int(ReportStatus.OK)
 _NO_KEY = int(ReportStatus.DECRYPTION_KEY_NOT_FOUND)

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from aggservice.wire.batch.opening import OpenedBatch
 from aggservice.wire.batch.spans import Spans
-from aggservice.wire.errors import WireError
+from aggservice.wire.errors import ReportStatus, WireError
 from aggservice.wire.limits import MAX_CONTRIBUTIONS
 from aggservice.wire.report.payload import Contribution, decode_payload
-from aggservice.wire.status import ReportStatus
 
 _OK = int(ReportStatus.OK)
 _UNRECOGNISED = 255

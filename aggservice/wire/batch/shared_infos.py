@@ -13,11 +13,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from aggservice.wire.batch.spans import Spans
-from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.errors import ReportStatus, SharedInfoError
 from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S
 from aggservice.wire.origins import is_reporting_origin
 from aggservice.wire.report.shared_info import UNVERSIONED, W3C_NUMBERS, Api, SharedInfo
-from aggservice.wire.status import ReportStatus
 
 APIS = tuple(Api)
 """The column ``api`` holds indexes into this tuple."""

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.wire.batch.shared_infos import SharedInfoColumns
+from aggservice.wire.errors import ReportStatus
 from aggservice.wire.limits import UNIT_BYTES
 from aggservice.wire.report.units import HOUR_S, checked_filtering_id, origin_prefix, shared_id_unit
-from aggservice.wire.status import ReportStatus
 
 _ID_BYTES = 16
 _HOUR_BYTES = 4

@@ -13,10 +13,9 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from aggservice.wire.errors import SharedInfoError
+from aggservice.wire.errors import ReportStatus, SharedInfoError
 from aggservice.wire.limits import MAX_SHARED_INFO_BYTES, MAX_TIME_S, MAX_UINT32, MAX_W3C_VALUE
 from aggservice.wire.origins import is_reporting_origin
-from aggservice.wire.status import ReportStatus
 
 UNVERSIONED = ""
 """The version of reports made before versions existed: read for Chromium's golden reports, refused by a service."""

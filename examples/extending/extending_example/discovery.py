@@ -37,14 +37,6 @@ class StaircaseDiscovery(DiscoveryRule):
             raise BudgetError(f"{cls.name} discovers keys beside {StaircaseNoise.name}: name that mechanism in the job")
         return cls(epsilon=declared.epsilon, delta=delta)
 
-    @property
-    def pure_micro(self) -> int:
-        return self.epsilon.micro
-
-    @property
-    def delta_atto(self) -> int:
-        return self.delta.atto
-
     def noise(self, bounds: Sensitivity) -> Staircase:
         return StaircaseNoise(epsilon=self.epsilon).noise(bounds)
 

@@ -38,7 +38,7 @@ from budget import (
 )
 from budget.audit import standalone
 from budget.filters import Spend
-from budget.log.entries import decode, encode, extend, leaf_hash, root
+from budget.log.entries import decode, encode, entry_hash, extend, root
 from budget.log.export import MAGIC, write_log
 from budget.log.proofs import Checkpoint, issue
 from budget.store import EntryRow, Head, JobRow, PartRow
@@ -103,7 +103,7 @@ def forge(log: Log, path: Path) -> Path:
         file.write(MAGIC)
         for seq, (plain, keys) in enumerate(log):
             raw = encode(plain | {"seq": seq, "previous": leaves[-1].hex()})
-            leaves.append(leaf_hash(raw))
+            leaves.append(entry_hash(raw))
             frontier = extend(frontier, seq, leaves[-1])
             file.write(len(raw).to_bytes(4, "big") + raw + keys)
         signed = Checkpoint(
@@ -127,7 +127,7 @@ def forge_store(log: Log, store: Store) -> Store:
         for seq, (plain, keys) in enumerate(log):
             entry = plain | {"seq": seq, "previous": last.hex()}
             raw = encode(entry)
-            last, before = leaf_hash(raw), frontier
+            last, before = entry_hash(raw), frontier
             frontier = extend(before, seq, last)
             ledger_id = ledger_id if seq else last
             receipt = issue(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from aggservice.mechanisms import SecureBits, SeededBits
 from budget import BudgetError, Receipt, Signer
 from budget.errors import FormatError
-from budget.log.entries import decode, encode, extend, last_path, leaf_hash, root, root_from_path
+from budget.log.entries import decode, encode, entry_hash, extend, last_path, root, root_from_path
 from budget.log.proofs import Checkpoint
 from twins.merkle import path, tree_root
 
@@ -34,14 +34,14 @@ def test_the_tree_has_the_roots_that_certificate_transparency_publishes() -> Non
     frontier: tuple[bytes, ...] = ()
     assert root(frontier).hex() == hashlib.sha256(b"").hexdigest()
     for size, (leaf, expected) in enumerate(zip(LEAVES, ROOTS, strict=True)):
-        frontier = extend(frontier, size, leaf_hash(bytes.fromhex(leaf)))
+        frontier = extend(frontier, size, entry_hash(bytes.fromhex(leaf)))
         assert root(frontier).hex() == expected
     assert len(ROOTS) == 8
 
 
 @given(st.integers(1, 70), st.data())
 def test_paths_lead_to_the_root_and_nowhere_else(size: int, data: st.DataObject) -> None:
-    leaves = [leaf_hash(bytes([i])) for i in range(size)]
+    leaves = [entry_hash(bytes([i])) for i in range(size)]
     frontiers: list[tuple[bytes, ...]] = [()]
     for i, leaf in enumerate(leaves):
         frontiers.append(extend(frontiers[-1], i, leaf))
@@ -136,7 +136,7 @@ def test_a_receipt_over_an_entry_of_no_shape_names_no_result(result: object) -> 
         ledger_id=bytes(32),
         entries=1,
         head=bytes(32),
-        root=leaf_hash(encode(entry)),
+        root=entry_hash(encode(entry)),
         time_ms=0,
         public_key=signer.public_key,
     ).signed_by(signer)
