@@ -239,14 +239,6 @@ class BoundedNoise(Mechanism):
         if not self.delta.atto > 0:
             raise ZeroAmountError("delta must be above 0 for bounded noise: at delta 0 no bound can hide a unit")
 
-    @property
-    def pure_micro(self) -> int:
-        return self.epsilon.micro
-
-    @property
-    def delta_atto(self) -> int:
-        return self.delta.atto
-
     def noise(self, bounds: Sensitivity) -> NoiseLaw:
         micro, l1 = self.epsilon.micro, bounds.l1
         tau = discovery_threshold(epsilon_micro=micro, delta_atto=self.delta.atto, l0=1, l1=l1)

@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from settings_table import settings_table
 
 from aggservice.files.below import Below
 from aggservice.files.settings import (
@@ -31,6 +30,7 @@ from aggservice.files.settings import (
 )
 from aggservice.files.toml import FileError, Section, read_toml
 from aggservice.kinds import Kinds
+from settings_table import settings_table
 
 
 class Shape:
