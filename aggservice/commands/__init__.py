@@ -23,8 +23,7 @@ from typer.main import get_command, get_group
 
 from aggservice import __version__
 
-#: Per command: the module below ``aggservice``, the name in it of a function or a ``Typer``, and the line of help. A
-#: group whose commands are in two modules is taken from the module that completes it.
+#: Per command: the module below ``aggservice``, the name in it of a function or a ``Typer``, and the line of help.
 COMMANDS = {
     "demo": ("commands.campaigns.run:demo", "Run the demo campaign, from ads to report: start here."),
     "run": ("commands.campaigns.run:run", "Run a campaign file and compare its results with the truth."),
@@ -38,12 +37,12 @@ COMMANDS = {
         "commands.service.aggregate:aggregate",
         "Aggregate cleartext debug reports on this machine.",
     ),
-    "ledger": ("commands.ledgers.backup:ledger", "Read, dry-run, audit and back up the privacy budget."),
+    "ledger": ("commands.ledgers:ledger", "Read, dry-run, audit and back up the privacy budget."),
     "keys": ("commands.service.keys:keys", "Make, list and rotate the keys that reports are sealed to."),
     "seal": ("commands.service.convert:seal", "Seal cleartext reports to the public keys of a service."),
     "convert": ("commands.service.convert:convert", "Convert buckets, reports, domains and summaries."),
     "noise": (
-        "commands.campaigns.noise:noise",
+        "commands.campaigns.estimate:noise",
         "Say how much noise an ε adds and how large slices must be.",
     ),
     "estimate": (

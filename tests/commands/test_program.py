@@ -74,11 +74,8 @@ def test_every_module_is_in_a_table() -> None:
         "console",
         "service.connection",
         "service.report_files",
-        "service.sealed",
         "campaigns.compare",  # run --compare
         "campaigns.sweep",  # run --sweep
-        "ledgers.reading",  # completed by ledgers.audit and ledgers.backup
-        "ledgers.audit",
     }
     assert {module.name for module in pkgutil.iter_modules(aggservice.bench.__path__)} == set(BENCHMARKS)
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from aggservice.campaign.errors import CampaignFileError
-from aggservice.campaign.file.w3c import parse_design
 from aggservice.campaign.settings.campaign import DEFAULT_START_MS
 from aggservice.campaign.settings.distributions import Distribution, distribution
+from aggservice.campaign.settings.w3c import DesignSettings
 from aggservice.campaign.sweep.grid import changed_document
 from aggservice.campaign.world.logs import read_column
-from aggservice.files.settings import Known, choice, day, number, read_settings, text, whole
+from aggservice.files.settings import Known, choice, day, number, read_settings, table, text, whole
 from aggservice.files.toml import Section, read_text, read_toml
 from w3c_client import Config
 
@@ -109,11 +109,11 @@ class AttackScenario:
 
     name: str = text("as it prints", example="Sybils at random")
     seed: str = text("the seed of visits and draws", default="attack")
-    population: VisitPopulation
-    queries: QuerySettings
+    population: VisitPopulation = table("", VisitPopulation)
+    queries: QuerySettings = table("", QuerySettings)
+    adversary: AdversarySettings = table("", AdversarySettings, key="attack")
     config: Config
     activation: bool
-    adversary: AdversarySettings
     document: Mapping[str, Any]
 
 
@@ -131,21 +131,11 @@ def with_fields(scenario: AttackScenario, fields: Mapping[str, Any]) -> AttackSc
 
 
 def _scenario(top: Section) -> AttackScenario:
-    known = Known(read_column=read_column)
     client = top.section("client")
     activation = client.choice("activation", ("none", "kept", "consumed"), "none")
-    known.config = parse_design(client).config(consume_activation=activation == "consumed")
+    config = DesignSettings.read(client).config(consume_activation=activation == "consumed")
     client.done()
-    scenario = read_settings(
-        top,
-        AttackScenario,
-        done=False,
-        population=read_settings(top.section("population"), VisitPopulation, known),
-        queries=read_settings(top.section("queries"), QuerySettings),
-        config=known.config,
-        activation=activation != "none",
-        adversary=read_settings(top.section("attack"), AdversarySettings, known),
-        document=top.values,
+    around = Known(read_column=read_column)
+    return read_settings(
+        top, AttackScenario, around, config=config, activation=activation != "none", document=top.values
     )
-    top.done()
-    return scenario

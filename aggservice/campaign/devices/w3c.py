@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import ceil
 from typing import Self
 
@@ -17,13 +18,12 @@ from aggservice.campaign.columns import Events, Fate, Fates, Flags, Ints, Measur
 from aggservice.campaign.devices.amounts import accepted, contribution_units
 from aggservice.campaign.devices.browsers import BrowserFleet
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.file.w3c import parse_w3c
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.settings.device import DeviceApi
 from aggservice.campaign.settings.distributions import coins, uniform
 from aggservice.campaign.settings.tasks import TaskLayout, mixed_radix
-from aggservice.campaign.settings.w3c import W3cSettings
-from aggservice.files.settings import Known, kind, read_settings
+from aggservice.campaign.settings.w3c import LARGEST_EPSILON, MICRO, DesignSettings
+from aggservice.files.settings import Known, amount, kind, number, read_settings, whole
 from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits, ForbiddenBits, ManualClock, uniform_below_batch
 from aggservice.wire import Api
@@ -37,6 +37,7 @@ from w3c_client import (
     ConversionOptions,
     ImpressionOptions,
     Page,
+    design_config,
 )
 from w3c_client.columns import (
     ClearColumns,
@@ -75,10 +76,20 @@ class W3cAttribution(DeviceApi):
     task_jobs = True
     other_keys = (
         "design", "without", "with", *(rule.field.removesuffix("_micro") for rule in map(rule_of, RULES)), "epoch_days",
-        "call_epsilon", "histogram_size", "cleared", "disabled", "inactive",
     )  # fmt: skip
 
-    w3c: W3cSettings
+    design: DesignSettings
+    call_epsilon: str = amount("W3C: ε of every call, one per conversion and measure", default="0.25")
+    histogram_size: int | None = whole(
+        "W3C: smaller loses the ads with higher indexes",
+        default=None,
+        shown="room for all",
+        least=1,
+        most=design_config("w3c").max_histogram_size,
+    )
+    cleared: float = number("W3C: the share of devices that clear their history once", default=0.0, least=0, most=1)
+    disabled: float = number("W3C: the share of devices whose API is off", default=0.0, least=0, most=1)
+    inactive: float = number("W3C: the share of conversions without an activation", default=0.0, least=0, most=1)
     attribution: AttributionRule | type[AttributionRule] = kind(
         "W3C: which touch a conversion counts for, an attribution rule that gives all of it to one touch, by its name "
         "or `module:Name`",
@@ -88,12 +99,18 @@ class W3cAttribution(DeviceApi):
 
     @classmethod
     def read(cls, section: Section) -> Self:
-        """Read the settings of every device, the design of on-device budgets, and how it is called."""
-        return read_settings(section, cls, done=False, w3c=parse_w3c(section))
+        """Read the design of on-device budgets and the settings of the device."""
+        return read_settings(section, cls, done=False, design=DesignSettings.read(section))
 
     def check(self, section: Section, known: Known) -> None:
-        """Refuse a rule that divides conversions too: the ground truth has one key per conversion and measure."""
+        """Refuse an ε that browsers cannot hold, and a rule that divides conversions: the ground truth has one key per
+        conversion and measure.
+        """
         DeviceApi.check(self, section, known)
+        exact = Fraction(self.call_epsilon) * MICRO
+        if exact.denominator != 1 or exact > LARGEST_EPSILON * MICRO:
+            remedy = "Write at most 4294 with at most six decimal places"
+            section.refuse("call_epsilon", f"is {self.call_epsilon}", remedy)
         rule = attribution_rule_of(self.attribution)
         for touches in range(1, _TOUCHES + 1):
             if len(credited(rule, touches, (1,), Config().max_credits)[0]) > 1:
@@ -133,48 +150,44 @@ class W3cAttribution(DeviceApi):
 
     def tasks(self, campaign: Campaign) -> TaskLayout:
         """Return how reports divide into tasks: each measure, conversion site and kind of conversion has its own."""
-        config = self.w3c.design.config()
-        return TaskLayout.of(
-            campaign,
-            histogram_size=self.w3c.histogram_size,
-            slots=config.payload_slots,
-            epsilon=self.w3c.epsilon,
-        )
+        slots = self.design.config().payload_slots
+        return TaskLayout.of(campaign, histogram_size=self.histogram_size, slots=slots, epsilon=self.call_epsilon)
 
     def reports(self, campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
         """Run the events through every W3C browser; return the reports and the ground truth."""
-        settings = self.w3c
         touches = Touches(campaign, self.tasks(campaign), self, events)
         layout = touches.layout
         size = layout.histogram_size
-        config = settings.design.config(impressions_per_site=None, attribution=self.attribution)
+        config = self.design.config(impressions_per_site=None, attribution=self.attribution)
         if max(size, layout.size) > config.max_histogram_size:
             raise RunError(
                 f"the fields of impressions have {layout.size:,} combinations: a histogram has room for "
                 f"{config.max_histogram_size:,}. Give them fewer values"
             )
         items = touches.measured(*touches.uncapped(bits.child("uncapped W3C fleet")))
-        enabled = ~coins(bits.child("disabled"), settings.disabled, events.devices)
-        active = ~coins(bits.child("inactive"), settings.inactive, len(events.conversions))
+        enabled = ~coins(bits.child("disabled"), self.disabled, events.devices)
+        active = ~coins(bits.child("inactive"), self.inactive, len(events.conversions))
         rows = np.flatnonzero((items.amount > 0) & active[items.conversion])
         fate = items.fate.copy()
         fate[(items.amount > 0) & ~active[items.conversion]] = Fate.INACTIVE
-        calls = touches.calls(rows, enabled, histogram_size=size, epsilon_micro=settings.epsilon_micro)
-        clears, shown = _clears(campaign, settings, events, bits), touches.impressions(enabled)
+        calls = touches.calls(
+            rows, enabled, histogram_size=size, epsilon_micro=int(Fraction(self.call_epsilon) * MICRO)
+        )
+        clears, shown = _clears(campaign, self.cleared, events, bits), touches.impressions(enabled)
         if self.uses_browsers(events):
             offset_ms = uniform_below_batch(bits.child("W3C fleet"), config.epoch_ms, events.devices)
-            made = _run_browsers(config, touches.lists, shown, calls, clears, offset_ms)
+            made: _Calls | FleetConversions = _run_browsers(config, touches.lists, shown, calls, clears, offset_ms)
             # A browser has forgotten what it cleared; the one without clears and budgets has not.
             forgot = (made.outcome == ConversionOutcome.NO_MATCH) & items.attributable[rows]
             made.outcome[forgot] = ConversionOutcome.CLEARED
         else:
             fleet = touches.fleet(config, bits.child("W3C fleet"))
-            made = _Calls.of(fleet.run(shown, calls, clears, devices=events.devices))
+            made = fleet.run(shown, calls, clears, devices=events.devices)
         lookup = np.array([_FATES.get(outcome, Fate.QUOTA) for outcome in ConversionOutcome], dtype=np.int8)
         fate[rows] = lookup[made.outcome]
-        refused = made.outcome == ConversionOutcome.REFUSED
+        refused, by = made.outcome == ConversionOutcome.REFUSED, made.refused.astype(np.int64)
         for place, rule in reversed(list(enumerate(config.rules))):
-            fate[rows[refused & (made.refused >> place & 1 > 0)]] = Fate[rule.refusal.upper()]
+            fate[rows[refused & (by >> place & 1 > 0)]] = Fate[rule.refusal.upper()]
         sizes = np.diff(made.offset)
         lost = (made.outcome == ConversionOutcome.ATTRIBUTED) & (sizes == 0)
         fate[rows[lost]] = Fate.OUTSIDE
@@ -289,10 +302,10 @@ class Touches:
         )
 
 
-def _clears(campaign: Campaign, settings: W3cSettings, events: Events, bits: Bits) -> ClearColumns:
+def _clears(campaign: Campaign, share: float, events: Events, bits: Bits) -> ClearColumns:
     """Return the clears of all history: at most one per device, at a random time."""
     population = campaign.population
-    devices = np.flatnonzero(coins(bits.child("cleared"), settings.cleared, events.devices))
+    devices = np.flatnonzero(coins(bits.child("cleared"), share, events.devices))
     span = population.days * DAY_MS
     when = population.start_ms + (uniform(bits.child("clear times"), devices.size) * span).astype(np.int64)
     return ClearColumns.of(
@@ -309,12 +322,6 @@ class _Calls:
     index: Ints
     amount: Ints
     refused: Ints
-
-    @classmethod
-    def of(cls, found: FleetConversions) -> _Calls:
-        """Return the columns of a fleet's results."""
-        refused = found.refused.astype(np.int64)
-        return cls(outcome=found.outcome, offset=found.offset, index=found.index, amount=found.amount, refused=refused)
 
 
 def _run_browsers(

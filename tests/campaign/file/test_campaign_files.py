@@ -180,7 +180,7 @@ def w3c_campaign(tmp_path: Path, client: str, files: Below | None = None) -> Cam
 def test_a_file_of_yours_names_rules_by_their_modules(tmp_path: Path, own_rules: str) -> None:
     campaign = w3c_campaign(tmp_path, f"with = ['{own_rules}:Delegated']\nattribution = '{own_rules}:First'")
     client = campaign.client
-    assert isinstance(client, W3cAttribution) and client.w3c.design.rules[-1] == "delegated-for-test"
+    assert isinstance(client, W3cAttribution) and client.design.rules[-1] == "delegated-for-test"
     assert client.attribution is ATTRIBUTION_RULES["first-for-test"]
 
 

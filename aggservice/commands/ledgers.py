@@ -1,12 +1,11 @@
-"""``aggservice ledger``: read a ledger, dry-run a job against it, list its log or an exported one.
-
-``aggservice.commands.ledgers.audit`` and ``backup`` add their commands to this group.
-"""
+"""``aggservice ledger``: read a ledger or an exported log, dry-run a job, audit, recover, back up and restore."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from datetime import UTC, datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from aggservice.commands.console import NO, Json, option, print_json, show, unit_count, utc
+from aggservice.commands.console import NO, Json, option, print_json, progress_bar, show, unit_count, utc
 from aggservice.commands.service.report_files import (
     FilteringIds,
     PrivacyUnit,
@@ -23,7 +22,9 @@ from aggservice.commands.service.report_files import (
     reports_of,
     unit_batches,
 )
-from aggservice.mechanisms import SystemClock
+from aggservice.files.atomic import whole_file
+from aggservice.mechanisms import SecureBits, SystemClock
+from aggservice.service.config.keyring import retire_keys
 from aggservice.wire import UNIT_BYTES
 from budget import (
     Delta,
@@ -35,17 +36,28 @@ from budget import (
     LaplaceNoise,
     Ledger,
     Mechanism,
+    PostgresStore,
+    Receipt,
     Release,
     Rho,
+    Signer,
     Spend,
     Store,
     open_store,
+    verify_log,
+    verify_store,
+    write_log,
 )
 from budget.answers import Shortfall
+from budget.audit.verify import AuditReport
+from budget.backup import check_free, copy_ledger, copy_to_file
+from budget.errors import FormatError, LedgerMismatchError
 from budget.filters import filter_to_plain, spend_to_plain
 from budget.log.history import EntryQuery, ListedEntry, find_entries
+from budget.log.proofs import Checkpoint, read_evidence
 from budget.stores.balances import balance_totals
-from budget.stores.locations import open_ledger_or_log
+from budget.stores.locations import is_dsn, open_ledger_or_log
+from budget.witness import SeenLog, seen_in
 
 ledger = typer.Typer(
     help="Read, dry-run, audit and back up the privacy budget.\n\nA ledger is a SQLite file or a PostgreSQL schema.",
@@ -77,7 +89,7 @@ def _moment(what: str, text: str | None) -> int | None:
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def hex_bytes(text: str, length: int, what: str) -> bytes:
+def _hex_bytes(text: str, length: int, what: str) -> bytes:
     """Return the bytes that hexadecimal digits stand for."""
     try:
         raw = bytes.fromhex(text.strip())
@@ -89,7 +101,7 @@ def hex_bytes(text: str, length: int, what: str) -> bytes:
 
 
 def _unit(text: str) -> bytes:
-    return hex_bytes(text, UNIT_BYTES, "unit key")
+    return _hex_bytes(text, UNIT_BYTES, "unit key")
 
 
 def _gather(
@@ -312,3 +324,260 @@ def _line(listed: ListedEntry) -> str:
         return f"{start}  {plain['operator']} gave back entry {plain['recovers']} ({charged}): {plain['reason']}"
     how = " + ".join(one["name"] for one in plain["release"]["mechanisms"])
     return f"{start}  {plain['caller']}  {plain['job_id']}  {how}  {charged}"
+
+
+@ledger.command()
+def verify(
+    ledger: Place,
+    checkpoints: Annotated[
+        list[Path] | None,
+        option("A checkpoint kept elsewhere; may be repeated.", "--checkpoint", exists=True),
+    ] = None,
+    receipts: Annotated[
+        list[Path] | None, option("The receipt of a summary; may be repeated.", "--receipt", exists=True)
+    ] = None,
+    summaries: Annotated[
+        list[Path] | None,
+        option("A summary that a receipt must name: a file, or what job summary --json printed.", "--summary"),
+    ] = None,
+    public_key: Annotated[str | None, option("The ledger's public key, if known: 64 hex digits.")] = None,
+    schema: Schema = SCHEMA,
+    as_json: Json = False,
+) -> None:
+    """Audit: replay the log and compare everything with it.
+
+    Names the first thing that disagrees; the exit code is then 1.
+    """
+    try:
+        signed = [read_evidence(Checkpoint, path) for path in checkpoints or ()]
+        held = [read_evidence(Receipt, path) for path in receipts or ()]
+        _check_summaries(summaries or [], held)
+    except FormatError as problem:
+        typer.echo(f"DISAGREEMENT: {problem}")
+        raise typer.Exit(NO) from None
+    key = None if public_key is None else _hex_bytes(public_key, 32, "public key")
+    source = open_ledger_or_log(ledger, schema=schema)
+    with unit_count("verifying") as count:
+        if isinstance(source, ExportedLog):
+            report = verify_log(source, checkpoints=signed, receipts=held, public_key=key, progress=count)
+        else:
+            report = verify_store(source, checkpoints=signed, receipts=held, public_key=key, progress=count)
+            source.close()
+    _show_audit(report, as_json, exported=isinstance(source, ExportedLog))
+    raise typer.Exit(0 if report.ok else NO)
+
+
+def _check_summaries(summaries: list[Path], receipts: list[Receipt]) -> None:
+    """Check that a receipt names the digest of each summary file."""
+    named = {digest for receipt in receipts for digest in receipt.result_digests()}
+    for path in summaries:
+        if _summary_digest(path) not in named:
+            raise FormatError(f"{path} is not a result of any given receipt: give the --receipt of its job")
+
+
+def _summary_digest(path: Path) -> str:
+    """Return SHA-256 of a summary file, or of the result in what ``job summary --json`` printed."""
+    raw = path.read_bytes()
+    if not raw.startswith(b"{") or b'"result_head"' not in raw:
+        return hashlib.sha256(raw).hexdigest()
+    try:
+        plain = json.loads(raw)
+        keys = [int(fact["bucket"], 16).to_bytes(16, "big") for fact in plain["facts"]]
+        metrics = [fact["metric"].to_bytes(8, "big", signed=True) for fact in plain["facts"]]
+        body = [bytes.fromhex(plain["result_head"]), *keys, *metrics, *map(bytes.fromhex, plain["reports"])]
+        body.append(bytes.fromhex(plain.get("sealed", "")))
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError) as problem:
+        raise FormatError(f"{path} is not what 'job summary --json' prints: {problem!r}") from problem
+    return hashlib.sha256(b"".join(body)).hexdigest()
+
+
+def _show_audit(report: AuditReport, as_json: bool, exported: bool) -> None:
+    found = report.disagreement
+    plain = {
+        "ok": report.ok,
+        "disagreement": None if found is None else {"entry": found.seq, "what": found.what, "text": found.text},
+        "entries": report.entries,
+        "releases": report.releases,
+        "recoveries": report.recoveries,
+        "units_charged": report.units_charged,
+        "units_known": report.units_known,
+        "evidence_compared": report.evidence,
+        "ledger": report.ledger_id.hex(),
+        "public_key": report.public_key.hex(),
+        "head": report.head.hex(),
+        "root": report.root.hex(),
+    }
+    if as_json:
+        print_json(plain)
+        return
+    what = "the log agrees with itself" if exported else "log, receipts, jobs, results and balances agree"
+    for name in ("ledger", "public_key", "entries", "releases", "recoveries", "units_charged", "units_known", "root"):
+        typer.echo(f"{name.replace('_', ' '):<14} {plain[name]}")
+    typer.echo(f"{'evidence':<14} {report.evidence} checkpoints and receipts compared")
+    if found is not None:
+        typer.echo(f"DISAGREEMENT at {found}")
+        return
+    typer.echo(f"ok: {what}")
+    if report.evidence <= int(exported):
+        typer.echo("to find out whether the last entries were removed, give a --checkpoint or --receipt", err=True)
+
+
+@ledger.command()
+def verifier() -> None:
+    """Print a verifier of exported logs: one file of plain Python.
+
+    It needs Python and cryptography, and nothing of this program: aggservice ledger verifier > verify.py
+    """
+    typer.echo((files("budget.audit") / "standalone.py").read_text(encoding="utf-8"), nl=False)
+
+
+@ledger.command()
+def export(
+    ledger: Database,
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    schema: Schema = SCHEMA,
+) -> None:
+    """Write the whole log and a signed checkpoint to one file.
+
+    The file can be verified on any machine.
+    """
+    with unit_count("exporting") as count:
+        store = open_store(ledger, schema=schema)
+        signed = write_log(store, file, count)
+        store.close()
+    typer.echo(f"{signed.entries} entries, root {signed.root.hex()}, in {file}")
+
+
+@ledger.command()
+def checkpoint(
+    ledger: Database,
+    file: Annotated[Path | None, typer.Argument(help="The file to write; default: print it.")] = None,
+    schema: Schema = SCHEMA,
+) -> None:
+    """Write a signed checkpoint over the whole log.
+
+    Keep it where the operator of the ledger cannot change it: verify compares it with the log later.
+    """
+    store, opened = reading(ledger, schema)
+    _write(opened.checkpoint().to_bytes(), file)
+    store.close()
+
+
+@ledger.command()
+def receipt(
+    ledger: Database,
+    caller: Annotated[str, option("The caller of the job.")],
+    job: Annotated[str, option("The job id.")],
+    file: Annotated[Path | None, typer.Argument(help="The file to write; default: print it.")] = None,
+    schema: Schema = SCHEMA,
+) -> None:
+    """Write the signed receipt of a job once more."""
+    store, opened = reading(ledger, schema)
+    found = opened.job(caller, job)
+    store.close()
+    if found is None:
+        raise LedgerMismatchError(f"caller {caller!r} has no job {job!r} in this ledger: check both names")
+    _write(found.receipt, file)
+
+
+def _write(raw: bytes, file: Path | None) -> None:
+    if file is None:
+        typer.echo(raw.decode("ascii"))
+    else:
+        with whole_file(file) as staged:
+            staged.write_bytes(raw)
+        typer.echo(f"{len(raw)} bytes in {file}")
+
+
+@ledger.command()
+def recover(
+    ledger: Database,
+    entry: Annotated[int, option("Number of the entry whose units get back what they paid.")],
+    operator: Annotated[str, option("Who decided this.")],
+    reason: Annotated[str, option("Why; it is written to the log.")],
+    key: Annotated[Path, option("The ledger's signing key file.", exists=True)],
+    schema: Schema = SCHEMA,
+) -> None:
+    """Give back the budget that one entry charged.
+
+    An entry can be given back once, and only in a ledger that was created with recovery on.
+    """
+    store = open_store(ledger, schema=schema, read_only=False)
+    opened = Ledger.open(store, clock=SystemClock(), signer=Signer.load(key))
+    opened.recover_budget(operator=operator, reason=reason, seq=entry)
+    store.close()
+    typer.echo(f"entry {entry} was given back by {operator}: {reason}")
+
+
+@ledger.command()
+def backup(
+    ledger: Database,
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    schema: Schema = SCHEMA,
+    as_json: Json = False,
+) -> None:
+    """Copy a ledger to a file while services go on using it.
+
+    The copy holds all that was committed before it began. It is a SQLite ledger: all commands can read it. Keep the
+    signing key elsewhere: the copy does not hold it.
+    """
+    source = open_store(ledger, schema=schema)
+    seen = _to_file(source, file)
+    source.close()
+    plain = {"ledger": seen.ledger_id, "entries": seen.entries, "last_entry": seen.last}
+    show(plain, [f"{seen.entries} entries of ledger {seen.ledger_id.hex()[:16]} in {file}"], as_json=as_json)
+
+
+@ledger.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that backup wrote.", exists=True, dir_okay=False)],
+    ledger: Database,
+    keys: Annotated[
+        list[Path] | None,
+        option("The key file of a service that used the ledger; give those of all.", exists=True),
+    ] = None,
+    schema: Schema = SCHEMA,
+    as_json: Json = False,
+) -> None:
+    """Put a backup where there is no ledger; stop the services first.
+
+    Nobody knows what was spent after the backup. So keys that have seen a later entry are retired, and replaced by new
+    ones: reports that were sealed to them can no longer be opened. Keys that have seen nothing later stay.
+    """
+    source = open_store(str(file))
+    with unit_count("verifying") as count:
+        report = verify_store(source, progress=count)
+    if not report.ok:
+        raise LedgerMismatchError(f"{file} is not a whole ledger: {report.disagreement}; use another backup")
+    seen = seen_in(source)
+    target = PostgresStore(ledger, schema=schema) if is_dsn(ledger) else None
+    check_free(target or Path(ledger))
+    retired = {str(path): retire_keys(path, source, SecureBits(), SystemClock()) for path in keys or ()}
+    if target is None:
+        _to_file(source, Path(ledger))
+    else:
+        with progress_bar() as bar:
+            copy_ledger(source, target, lambda done: bar("copying entries", done, seen.entries))
+        target.close()
+    source.close()
+    if as_json:
+        replaced = {path: None if old is None else str(old) for path, old in retired.items()}
+        print_json({"ledger": seen.ledger_id, "entries": seen.entries, "retired_keys": replaced})
+        return
+    typer.echo(f"{seen.entries} entries of ledger {seen.ledger_id.hex()[:16]} are restored")
+    for path, old in retired.items():
+        typer.echo(
+            f"{path} has seen nothing later, and stays as it is"
+            if old is None
+            else f"{path} has seen later entries: it has new keys, and the old ones are in {old}; reports that were "
+            "sealed to them can no longer be opened"
+        )
+    if not retired:
+        typer.echo(
+            "a service refuses this ledger if its keys have seen later entries: then restore with --keys", err=True
+        )
+
+
+def _to_file(source: Store, file: Path) -> SeenLog:
+    with progress_bar() as bar:
+        return copy_to_file(source, file, lambda done: bar("copying entries", done, None))

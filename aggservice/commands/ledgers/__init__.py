@@ -1,1 +1,0 @@
-"""Commands over a ledger or an exported log: reading and auditing."""
