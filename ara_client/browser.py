@@ -28,7 +28,7 @@ from ara_client.randomness import DrawnChoices, RandomChoices
 from ara_client.reports import OutgoingReport
 from ara_client.requests import OpenRequest, Registrar, Request, Response
 from ara_client.sending import Assembler, ReportPost
-from ara_client.storage.browser_state import BrowserState, PendingReport
+from ara_client.storage.browser_state import BrowserState
 
 _BEGINNING_MS = -(1 << 62)
 _END_MS = 1 << 62
@@ -169,7 +169,7 @@ class Browser:
     @property
     def pending(self) -> list[OutgoingReport]:
         """The pending reports, earliest first; ``time_ms`` of each is the time it is due."""
-        return [_as_due(pending) for pending in self._state.pending]
+        return [replace(pending.report, time_ms=pending.due_ms) for pending in self._state.pending]
 
     def check(self) -> None:
         """Assert every invariant of the stored sources and reports."""
@@ -180,7 +180,3 @@ class Browser:
         if isinstance(keys, PublicKeySet):
             return dict.fromkeys(self.config.aggregation_coordinators, keys)
         return {parse_suitable_origin(url): own for url, own in keys.items()}
-
-
-def _as_due(pending: PendingReport) -> OutgoingReport:
-    return replace(pending.report, time_ms=pending.due_ms)

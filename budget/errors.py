@@ -12,10 +12,14 @@ class BudgetError(Exception):
     code = "PRIVACY_BUDGET_ERROR"
 
 
-class AmountError(BudgetError, ValueError):
-    """An amount (ε, δ or ρ) that no job may request. The subclass says what is wrong with it."""
+class RefusedJobError(BudgetError):
+    """The base of errors about what a job asks for."""
 
     code = "INVALID_JOB"
+
+
+class AmountError(RefusedJobError, ValueError):
+    """An amount (ε, δ or ρ) that no job may request. The subclass says what is wrong with it."""
 
 
 class NotANumberError(AmountError):
@@ -46,34 +50,24 @@ class AmountTooLongError(AmountError):
     """The text has more characters than any amount needs."""
 
 
-class MechanismNotAllowedError(BudgetError):
+class MechanismNotAllowedError(RefusedJobError):
     """The ledger's filter has no price for this mechanism (Gaussian noise on an (ε, δ) ledger)."""
 
-    code = "INVALID_JOB"
 
-
-class UnsupportedMechanismError(BudgetError, TypeError):
+class UnsupportedMechanismError(RefusedJobError, TypeError):
     """A release has a mechanism that no log entry can hold, so it would make the log unreadable: it is not charged."""
 
-    code = "INVALID_JOB"
 
-
-class UnitKeyError(BudgetError, ValueError):
+class UnitKeyError(RefusedJobError, ValueError):
     """Unit keys have the wrong shape, length or order."""
 
-    code = "INVALID_JOB"
 
-
-class JobNameError(BudgetError, ValueError):
+class JobNameError(RefusedJobError, ValueError):
     """A caller name or job id is empty, too long or not printable ASCII."""
 
-    code = "INVALID_JOB"
 
-
-class JobConflictError(BudgetError):
+class JobConflictError(RefusedJobError):
     """The caller already used this job id for another request."""
-
-    code = "INVALID_JOB"
 
 
 class LedgerMismatchError(BudgetError):
@@ -84,10 +78,8 @@ class LedgerRewoundError(LedgerMismatchError):
     """The ledger lacks entries that its keys have seen: it is an older copy, or its log was cut."""
 
 
-class TermsError(BudgetError):
+class TermsError(RefusedJobError):
     """A release or a service does not fit the privacy unit and the bounds in the ledger's first entry."""
-
-    code = "INVALID_JOB"
 
 
 class StoreError(BudgetError):

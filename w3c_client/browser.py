@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Lock
@@ -401,18 +401,26 @@ class Browser:
     def _seal(
         self, options: ConversionOptions, histogram: tuple[int, ...], sites: CallSites, now_ms: int, micro: int
     ) -> AggregatableReport | None:
+        """Return the report that a page receives. A histogram of zeros has the same size as any other."""
         if self._keys is None or self.config.aggregation_services[options.aggregation_service] != TEE_PROTOCOL:
             return None
-        return seal_histogram(
-            histogram,
-            caller=sites.caller,
-            conversion_site=sites.top_level,
+        info = SharedInfo(
+            api=Api.W3C_ATTRIBUTION,
+            report_id=str(UUID(bytes=self._bits.read(16), version=4)),
+            reporting_origin=f"https://{sites.caller}",
+            attribution_destination=f"https://{sites.top_level}",
+            scheduled_report_time_s=now_ms // 1000,
+            histogram_size=len(histogram),
             max_value=options.max_value,
             epsilon_micro=micro,
-            time_ms=now_ms,
-            slots=self.config.payload_slots(options.histogram_size),
+        )
+        return make_report(
+            [Contribution(bucket=index, value=amount) for index, amount in enumerate(histogram) if amount],
+            shared_info=info,
             keys=self._keys,
             bits=self._bits,
+            maximum=self.config.payload_slots(options.histogram_size),
+            aggregation_coordinator_origin=None,
         )
 
     @staticmethod
@@ -424,32 +432,3 @@ class Browser:
                 raise CallError(ErrorName.SYNTAX, f"{text!r} is not a site: use a host name with a registrable domain")
             parsed.add(site)
         return frozenset(parsed)
-
-
-def seal_histogram(
-    histogram: Sequence[int],
-    *,
-    caller: str,
-    conversion_site: str,
-    max_value: int,
-    epsilon_micro: int,
-    time_ms: int,
-    slots: int,
-    keys: PublicKeySet,
-    bits: Bits,
-) -> AggregatableReport:
-    """Return the report that a page receives. A histogram of zeros has the same size as any other."""
-    info = SharedInfo(
-        api=Api.W3C_ATTRIBUTION,
-        report_id=str(UUID(bytes=bits.read(16), version=4)),
-        reporting_origin=f"https://{caller}",
-        attribution_destination=f"https://{conversion_site}",
-        scheduled_report_time_s=time_ms // 1000,
-        histogram_size=len(histogram),
-        max_value=max_value,
-        epsilon_micro=epsilon_micro,
-    )
-    amounts = [Contribution(bucket=index, value=amount) for index, amount in enumerate(histogram) if amount]
-    return make_report(
-        amounts, shared_info=info, keys=keys, bits=bits, maximum=slots, aggregation_coordinator_origin=None
-    )

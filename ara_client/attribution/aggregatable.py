@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from aggservice.wire import Contribution
 from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
 from ara_client.constants import AGGREGATABLE_BUDGET, DAY_MS, NULL_REPORT_LOOKBACK_DAYS
+from ara_client.registration.filters import FilterSubject, first_match
 from ara_client.registration.trigger import TriggerRegistration
 from ara_client.reports import AggregatableAttributionReport
 from ara_client.sending import rounded_source_time_s
 from ara_client.storage.browser_state import BrowserState, PendingReport
-from ara_client.storage.sources import FilterSubject, StoredSource, first_match
+from ara_client.storage.sources import StoredSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

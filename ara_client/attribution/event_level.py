@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
+from ara_client.registration.filters import FilterSubject, first_match
 from ara_client.registration.trigger import EventTriggerData
 from ara_client.reports import EventLevelReport
 from ara_client.storage.browser_state import BrowserState, PendingReport, is_event_level
-from ara_client.storage.sources import FilterSubject, StoredSource, first_match
+from ara_client.storage.sources import StoredSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

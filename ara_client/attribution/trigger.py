@@ -24,8 +24,9 @@ from ara_client.attribution.event_level import (
     store_event_report,
 )
 from ara_client.attribution.outcomes import NOT_REGISTERED, SUCCESS, AttributionResult, TriggerEvent
+from ara_client.registration.filters import FilterSubject
 from ara_client.storage.browser_state import BrowserState, PendingReport, is_event_level
-from ara_client.storage.sources import AttributedTrigger, FilterSubject, FlexibleLedger, PlannedReport, StoredSource
+from ara_client.storage.sources import AttributedTrigger, FlexibleLedger, PlannedReport, StoredSource
 
 # Event-level attribution to a source with ``trigger_specs`` (the full-flexible form, which no browser ships).
 #

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ara_client import constants
 from ara_client.registration.nodes import Node
 
-# Filter data of sources and filters of triggers: their values and their parsers.
+# Filter data of sources and filters of triggers: their values, their parsers, and whether they match.
 #
 # Lengths count bytes and an empty filter is no filter, as in Chromium's components/attribution_reporting/filters.cc.
-# ``ara_client.storage.sources`` matches them.
 
 FilterMap = Mapping[str, frozenset[str]]
 SOURCE_TYPE = "source_type"
@@ -36,6 +36,16 @@ class FilterPair:
 
 
 NO_FILTERS = FilterPair()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filtered:
+    """The base of a part of a trigger that applies only to sources that match its filters."""
+
+    filters: FilterPair = NO_FILTERS
+
+
+T = TypeVar("T", bound=Filtered)
 
 
 def parse_filter_data(node: Node | None) -> FilterMap:
@@ -90,6 +100,44 @@ def _values(node: Node, max_bytes: int | None, max_values: int | None) -> dict[s
                 listed.problem(f"must not have more than {max_values} distinct values")
             out[key] = values
     return out
+
+
+class FilterSubject:
+    """The view that filters have of a source at a trigger: its filter data, type and age.
+
+    WICG, "match an attribution source against filters".
+    """
+
+    __slots__ = ("age_ms", "data", "source_type")
+
+    def __init__(self, data: FilterMap, source_type: str, age_ms: int) -> None:
+        self.data = data
+        self.source_type = frozenset((source_type,))
+        self.age_ms = max(age_ms, 0)
+
+    def matches(self, filters: FilterPair) -> bool:
+        """Return whether the source matches one of ``filters`` and one of ``not_filters``; an empty list matches."""
+        positive, negative = filters.positive, filters.negative
+        return (not positive or any(self._matches(config, negated=False) for config in positive)) and (
+            not negative or any(self._matches(config, negated=True) for config in negative)
+        )
+
+    def _matches(self, config: FilterConfig, *, negated: bool) -> bool:
+        if config.lookback_ms is not None and (self.age_ms > config.lookback_ms) != negated:
+            return False
+        for key, wanted in config.values.items():
+            have = self.source_type if key == SOURCE_TYPE else self.data.get(key)
+            if have is None:
+                continue
+            meets = not wanted.isdisjoint(have) if wanted else not have
+            if meets == negated:
+                return False
+        return True
+
+
+def first_match(subject: FilterSubject, candidates: Iterable[T]) -> T | None:
+    """Return the first candidate whose filters match, or None."""
+    return next((candidate for candidate in candidates if subject.matches(candidate.filters)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

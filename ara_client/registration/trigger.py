@@ -24,7 +24,7 @@ from ara_client.registration.debug_reporting import (
     parse_coordinator,
     parse_trigger_debug_reporting,
 )
-from ara_client.registration.filters import NO_FILTERS, FilterPair, parse_filter_pair, parse_trigger_scopes
+from ara_client.registration.filters import Filtered, FilterPair, parse_filter_pair, parse_trigger_scopes
 from ara_client.registration.nodes import Node, Parsed, parse_registration
 
 
@@ -37,11 +37,10 @@ class KeyValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableValues:
+class AggregatableValues(Filtered):
     """Values by key; only the first configuration with matching filters is used."""
 
     values: Mapping[str, KeyValue]
-    filters: FilterPair = NO_FILTERS
 
 
 def parse_aggregatable_values(node: Node | None, max_bytes: int) -> tuple[AggregatableValues, ...]:
@@ -102,7 +101,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventTriggerData:
+class EventTriggerData(Filtered):
     """One event-level configuration; the first with matching filters is used.
 
     Only sources in the full-flexible form sum ``value``."""
@@ -110,33 +109,29 @@ class EventTriggerData:
     data: int
     priority: int
     dedup_key: int | None
-    filters: FilterPair
     value: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableTriggerData:
+class AggregatableTriggerData(Filtered):
     """A key piece to combine (bitwise or) with the named aggregation keys of a source that matches the filters."""
 
     key_piece: int
     source_keys: frozenset[str]
-    filters: FilterPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AggregatableDedupKey:
+class AggregatableDedupKey(Filtered):
     """A deduplication key for the aggregatable report; the first with matching filters is used."""
 
     key: int | None
-    filters: FilterPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedBudgetChoice:
+class NamedBudgetChoice(Filtered):
     """The named budget of the source to charge; the first with matching filters is used."""
 
     name: str | None
-    filters: FilterPair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

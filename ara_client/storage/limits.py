@@ -18,8 +18,8 @@ from ara_client.storage.sources import StoredSource, count
 # The attribution rate-limit cache: records of registrations and attributions, and the limits on them.
 #
 # WICG, "attribution rate-limit record"; boundaries as in Chromium's ``RateLimitTable``: a record has the time of its
-# source and counts while that time is strictly later than the beginning of the window. The limits on destinations
-# (``ara_client.storage.destination_limits``) use the same records.
+# source and counts while that time is strictly later than the beginning of the window. ``DestinationLimits``
+# uses the same records.
 
 AttributionScope = Literal["event", "aggregatable"]
 
@@ -324,7 +324,7 @@ def _living_keys(record: RateLimitRecord) -> tuple[tuple[str, ...], tuple[str, .
 
 # Limits on the destinations of a source site: per minute, per day, and among unexpired sources.
 #
-# WICG, "processing an attribution source"; over the records of ``ara_client.storage.rate_limits``.
+# WICG, "processing an attribution source"; over the records of ``RateLimits``.
 
 WindowVerdict = Literal["allowed", "hit global limit", "hit reporting limit"]
 

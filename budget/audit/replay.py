@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -203,14 +204,24 @@ UNREADABLE: Final = (BudgetError, ValueError, TypeError, OverflowError, sqlite3.
 """What reading bytes that were changed may raise."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disagreement:
+    """The first difference. ``seq`` is the entry (None: no single one), ``what`` the part, ``text`` the explanation."""
+
+    seq: int | None
+    what: str
+    text: str
+
+    def __str__(self) -> str:
+        return ("" if self.seq is None else f"entry {self.seq}: ") + f"{self.what}: {self.text}"
+
+
 class DisagreementError(BudgetError):
-    """Two values that must agree differ. ``seq`` is the entry (None: no single one), ``what`` the part."""
+    """Two values that must agree differ: ``found`` says which, with the arguments of ``Disagreement``."""
 
     def __init__(self, seq: int | None, what: str, text: str) -> None:
-        super().__init__(("" if seq is None else f"entry {seq}: ") + f"{what}: {text}")
-        self.seq = seq
-        self.what = what
-        self.text = text
+        self.found = Disagreement(seq=seq, what=what, text=text)
+        super().__init__(str(self.found))
 
 
 class LogReplay:

@@ -19,6 +19,7 @@ from budget.audit.replay import (
     EVERY_KEY,
     UNREADABLE,
     ChargedTally,
+    Disagreement,
     DisagreementError,
     Evidence,
     LogReplay,
@@ -37,18 +38,6 @@ from budget.units import UNIT_BYTES, UnitSet, ascending, contains, rows
 _BLOCKS_AT_ONCE: Final = 4096
 UNITS_AT_ONCE: Final = 30_000_000
 """About how many units are compared in one pass over the log: 50 to 100 bytes of memory each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disagreement:
-    """The first difference. ``seq`` is the entry (None: no single one), ``what`` the part, ``text`` the explanation."""
-
-    seq: int | None
-    what: str
-    text: str
-
-    def __str__(self) -> str:
-        return ("" if self.seq is None else f"entry {self.seq}: ") + f"{self.what}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,5 +332,5 @@ def verify_log(
 
 def _disagreement(problem: BaseException, log: LogReplay) -> Disagreement:
     if isinstance(problem, DisagreementError):
-        return Disagreement(seq=problem.seq, what=problem.what, text=problem.text)
+        return problem.found
     return Disagreement(seq=log.entries, what="unreadable", text=str(problem))

@@ -9,21 +9,24 @@ from fractions import Fraction
 from aggservice.mechanisms import DiscreteLaplace
 from aggservice.wire.device import DeviceConfigError
 from paa_client.auction.participants import LOSS, AuctionAggregation, ResultSignals, Signal
-from paa_client.recipes.estimates import (
-    CONTRIBUTION_BUDGET,
-    DEFAULT_LEVEL,
-    RecipeEstimate,
-    Summary,
-    budget_share,
-    estimate,
-)
+from paa_client.recipes.estimates import DEFAULT_LEVEL, CappedRecipe, RecipeEstimate, Summary, estimate
 
 _BUYER_BITS = 64
 _COUNT, _PRICE = 0, 1
 
 
+class _CountAndSum(CappedRecipe):
+    """The base of a recipe whose events contribute to a count and to a sum, with half of the budget each."""
+
+    __slots__ = ()
+
+    @property
+    def parts(self) -> int:
+        return 2 * self.cap
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WinningBidPrice:
+class WinningBidPrice(_CountAndSum):
     """Wins and prices by buyer, contributed in ``reportResult()`` (README, "Protected Audience reporting").
 
     ``cap`` is how many auctions of this seller a device may have in ten minutes. Prices are clipped at
@@ -32,19 +35,11 @@ class WinningBidPrice:
 
     buyers: Sequence[str]
     max_price: float
-    cap: int = 1
-    budget: int = CONTRIBUTION_BUDGET
-    filtering_id: int = 0
 
     def __post_init__(self) -> None:
         if not self.max_price > 0:
             raise DeviceConfigError(f"max_price must be positive, got {self.max_price}")
-        budget_share(self.budget, 2 * self.cap)
-
-    @property
-    def value(self) -> int:
-        """The value that a win contributes to the count, and the most that it contributes to the price."""
-        return budget_share(self.budget, 2 * self.cap)
+        CappedRecipe.__post_init__(self)
 
     @property
     def price_scale(self) -> float:
@@ -83,7 +78,7 @@ class WinningBidPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossGap:
+class LossGap(_CountAndSum):
     """The sum of the gaps between the winning bid and a buyer's own bid, over the auctions that the buyer lost.
 
     ``generateBid()`` contributes a signal value, which the browser fills in after the auction: the gap times the scale
@@ -93,18 +88,11 @@ class LossGap:
     bucket: int
     count_bucket: int
     max_gap: float
-    cap: int = 1
-    budget: int = CONTRIBUTION_BUDGET
 
     def __post_init__(self) -> None:
         if not self.max_gap > 0:
             raise DeviceConfigError(f"max_gap must be positive, got {self.max_gap}")
-        budget_share(self.budget, 2 * self.cap)
-
-    @property
-    def value(self) -> int:
-        """The value that a loss contributes to the count, and that a gap of ``max_gap`` contributes to the sum."""
-        return budget_share(self.budget, 2 * self.cap)
+        CappedRecipe.__post_init__(self)
 
     @property
     def scale(self) -> float:
@@ -114,8 +102,10 @@ class LossGap:
     def contribute(self, aggregation: AuctionAggregation, bid: float) -> None:
         """Call from ``generate_bid`` with the bid that it returns."""
         gap = Signal(base_value="winning-bid", scale=self.scale, offset=-round(bid * self.scale))
-        aggregation.contribute_to_histogram_on_event(LOSS, bucket=self.bucket, value=gap)
-        aggregation.contribute_to_histogram_on_event(LOSS, bucket=self.count_bucket, value=self.value)
+        for bucket, value in ((self.bucket, gap), (self.count_bucket, self.value)):
+            aggregation.contribute_to_histogram_on_event(
+                LOSS, bucket=bucket, value=value, filtering_id=self.filtering_id
+            )
 
     def estimate(
         self, summary: Summary, noise: DiscreteLaplace, *, confidence: Fraction = DEFAULT_LEVEL

@@ -1,4 +1,4 @@
-"""The tables of settings in docs are those of the declarations. Write them again: PYTHONPATH=tests python THIS_FILE."""
+"""The tables of settings in docs are those of the declarations. Run with PYTHONPATH=tests to write them again."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -183,9 +183,7 @@ class KeySet:
         for pair in self.pairs:
             expiry = min(pair.expiry_ms, max(now + overlap_ms, pair.not_before_ms + 1))
             if expiry + RETENTION_MS > now:
-                kept.append(
-                    KeyPair(id=pair.id, private=pair.private, not_before_ms=pair.not_before_ms, expiry_ms=expiry)
-                )
+                kept.append(replace(pair, expiry_ms=expiry))
         new = (KeyPair.create(bits, not_before_ms=now, expiry_ms=now + lifetime_ms) for _ in range(count))
         return KeySet((*kept, *new), self.account)
 
