@@ -141,10 +141,6 @@ class Section:
             return default
         return str(value)
 
-    def optional_text(self, key: str) -> str | None:
-        """Return a string; None if absent."""
-        return self.text(key) if self.take(key) is not None else None
-
     def choice(self, key: str, options: Sequence[str], default: str | None = None) -> str:
         """Return a string that must be one of ``options``; without a default the key is required."""
         value = self.text(key, default, example=options[0])
