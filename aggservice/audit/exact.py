@@ -16,11 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.assess.losses import ContributionBounds
 from aggservice.campaign.requery.adversary import MechanismAnswer, Move, PlayedMechanism
-from aggservice.campaign.requery.interactive import Sent
+from aggservice.campaign.requery.interactive import Sent, SummaryMechanism, Without, bounds_terms
+from aggservice.campaign.service.config import memory_ledger
+from aggservice.campaign.service.runner import EngineRunner
+from aggservice.engine import InlineOpener, LocalEngine
 from aggservice.engine.release.noise import NoiseSource
-from aggservice.mechanisms import NoiseLaw, Real, exp
+from aggservice.mechanisms import ManualClock, NoiseLaw, Real, SecureBits, exp
+from aggservice.wire import Api, KeySet
 from ara_client.model import InteractiveRandomizedResponse
+from budget import EpsilonDeltaFilter
 from ldp_client.enumeration import Branch, cut, distribution
 
 Hidden = tuple[tuple[int, ...], ...]
@@ -205,3 +211,33 @@ def merged(
             for one, chance in part.items():
                 into[one] = into.get(one, Fraction(0)) + chance
     return list(found.values())
+
+
+def summary_world(
+    api: Api, bounds: ContributionBounds, *, epsilon: str, delta: str = "0", without: Without | None = None
+) -> Make:
+    """Return what makes a new world, of Attribution Reporting or Private Aggregation, with ε* and δ* per report.
+
+    With ``without`` it is the neighbouring world. The clients, seals, engine and ledger are the real ones.
+    """
+    limits = EpsilonDeltaFilter.parse(epsilon=epsilon, delta=delta)
+    clock = ManualClock(1_700_000_000_000)
+    keys = KeySet.create(SecureBits(), clock)
+
+    def make(noise: NoiseSource, pick: Pick) -> SummaryMechanism:
+        bits = SecureBits()
+        ledger = memory_ledger(limits, bounds_terms(api, bounds), clock=clock, bits=bits)
+        engine = LocalEngine(ledger=ledger, opener=InlineOpener(keys), clock=clock, bits=bits, noise_of=lambda _: noise)
+        return SummaryMechanism(
+            api=api,
+            bounds=bounds,
+            ledger=ledger,
+            keys=keys,
+            clock=clock,
+            bits=bits,
+            runner=EngineRunner(engine=engine),
+            without=without,
+            respond=responses(pick),
+        )
+
+    return make

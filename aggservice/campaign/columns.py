@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from aggservice.mechanisms import Bits
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Words = NDArray[np.uint64]
 Fates = NDArray[np.int8]
 Flags = NDArray[np.bool_]
@@ -28,7 +29,7 @@ class Impressions:
     time_ms: Ints
     device: Ints
     destination: Ints
-    click: NDArray[np.bool_]
+    click: Flags
     codes: Mapping[str, Ints]
 
     def __len__(self) -> int:
@@ -114,7 +115,7 @@ class ReportColumns:
     key_low: Words
     value: Ints
     filtering_id: Words
-    null: NDArray[np.bool_]
+    null: Flags
     unit: Ints | None = None
     task: Ints | None = None
 
@@ -154,7 +155,7 @@ class MeasuredConversions:
     natural: Ints
     asked: Ints
     amount: Ints
-    attributable: NDArray[np.bool_]
+    attributable: Flags
     true_high: Words
     true_low: Words
     key_high: Words

@@ -10,15 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Flags, Floats
 from aggservice.kinds import Kinds
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 _ROUNDED_UP = 1 + 1e-12
 """Ends of intervals are divided by a scale; a truth on the very end counts as held."""
@@ -36,8 +33,8 @@ class SliceColumns:
     sent: Floats
     estimate: Floats
     width: Floats
-    covered: Bools
-    above_noise: Bools
+    covered: Flags
+    above_noise: Flags
     tau: float
 
 
@@ -94,15 +91,17 @@ class MeasureErrors:
         return {**plain, **self.values}
 
 
-class DiscoveryFigures(Protocol):
-    """What a metric of key discovery reads of a job: see ``DiscoveryScore``."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoveryScore:
+    """How well discovery found keys. Precision: released keys with a true sum; recall: true keys that were released."""
 
-    @property
-    def precision(self) -> float | None: ...
-    @property
-    def recall(self) -> float | None: ...
-    @property
-    def left_out_share(self) -> float: ...
+    released: int
+    true_keys: int
+    precision: float | None
+    recall: float | None
+    left_out_keys: int
+    left_out_share: float
+    others: int | None
 
 
 Jobs = Sequence[MeasureErrors]
@@ -159,7 +158,7 @@ class Metric:
         slices = sum(count for _, count in known)
         return sum(value * count for value, count in known) / slices if slices else None
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         """Return the value over the releases of one point of a sweep: the mean of theirs.
 
         ``found`` are the scores of the jobs that discovered keys.
@@ -201,7 +200,7 @@ class RootMeanSquare(Metric):
         square = self.mean_square(jobs)
         return None if square is None else square**0.5
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         square = self.mean_square([job for jobs in releases for job in jobs])
         return None if square is None else math.sqrt(square)
 
@@ -240,7 +239,7 @@ class RelativeRmse(Metric):
     places = frozenset({"sweep"})
     in_job = in_query = ""
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         error = RMSE.over_releases(releases, found)
         jobs = [job for release in releases for job in release]
         slices = sum(job.slices for job in jobs)
@@ -268,7 +267,7 @@ class MedianRelativeError(Metric):
         known = [value for job in jobs if (value := job[self]) is not None]
         return median(known) if known else None
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         """Return the mean over all jobs."""
         return mean_of(job[self] for jobs in releases for job in jobs)
 
@@ -320,7 +319,7 @@ class SweepFigure(Metric):
     def says(self) -> str:
         return self._says
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         return mean_of(value for jobs in releases for value in self._of(jobs))
 
 
@@ -331,7 +330,7 @@ class DiscoveryMetric(Metric):
     places = frozenset({"sweep"})
     in_job = in_query = ""
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         return mean_of(getattr(one, self.name) for one in found)
 
 
@@ -384,7 +383,7 @@ class StandardError(Metric):
     places = frozenset()
     in_job = in_query = ""
 
-    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryFigures]) -> float | None:
+    def over_releases(self, releases: Sequence[Jobs], found: Sequence[DiscoveryScore]) -> float | None:
         """Return the standard error over jobs; None for fewer than two."""
         values = [job.estimate for jobs in releases for job in jobs]
         mean, count = mean_of(values), len(values)

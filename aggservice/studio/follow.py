@@ -33,6 +33,7 @@ from ara_client.reports import AggregatableAttributionReport
 from budget import EpsilonDeltaFilter, Ledger, MemoryStore, Signer
 
 _MAX_PEOPLE: Final = 50_000
+_WORDS: Final = {int(fate): fate.words for fate in Fate}
 _PATH: Final = "/.well-known/attribution-reporting/report-aggregate-attribution"
 SOURCE, TRIGGER = "Attribution-Reporting-Register-Source", "Attribution-Reporting-Register-Trigger"
 
@@ -70,8 +71,8 @@ def follow(shelf: Shelf, given: Given) -> dict[str, Any]:
     return {
         "conversions": count,
         "conversion": chosen,
-        "fate": _words(int(fates[chosen])),
-        "fates": {_words(int(one)): int((fates == one).sum()) for one in np.unique(fates)},
+        "fate": _WORDS[int(fates[chosen])],
+        "fates": {_WORDS[int(one)]: int((fates == one).sum()) for one in np.unique(fates)},
         "steps": _Walk(campaign, truth, chosen, bits.child("walk")).steps(),
     }
 
@@ -81,10 +82,6 @@ def _fate(words: str) -> Fate:
         if fate.words == words:
             return fate
     raise StudioError(f"{words!r} is not a fate: use one of {', '.join(fate.words for fate in Fate)}")
-
-
-def _words(number: int) -> str:
-    return next(fate.words for fate in Fate if fate == number)
 
 
 class _Walk:
@@ -155,7 +152,7 @@ class _Walk:
         pending = [one for one in self._browser.pending if isinstance(one, AggregatableAttributionReport)]
         mine = [one for one in pending if one.scheduled_time_ms >= began]
         sent = self._browser.advance(began + DAY_MS)
-        fate = _words(int(self._truth.items.fate[self._conversion * len(self._campaign.measures)]))
+        fate = _WORDS[int(self._truth.items.fate[self._conversion * len(self._campaign.measures)])]
         real = [
             one for one in sent if isinstance(one, AggregatableAttributionReport) and one.scheduled_time_ms >= began
         ]
@@ -233,7 +230,7 @@ class _Walk:
         buckets = [one.bucket for one in report.contributions] or [0]
         summary = EngineRunner(engine=engine).aggregate("follow", asked, batch, domain=buckets)
         unit = report_units(parse_shared_info_batch(batch.shared_infos), [0]).reshape(-1, 20)[0].tobytes()
-        spent = ledger.balances(unit_row(unit)).of(0)
+        spent = ledger.balances(unit).of(0)
         self._add(
             "The charge",
             f"The service opened the report and charged its unit ε = {query.epsilon} before it released anything.",
@@ -269,11 +266,6 @@ class _Walk:
             "mechanisms.md",
             rows=rows,
         )
-
-
-def unit_row(unit: bytes) -> Any:
-    """Return one unit key as a row."""
-    return np.frombuffer(unit, dtype=np.uint8).reshape(1, -1)
 
 
 def _days(campaign: Campaign, time_ms: int) -> float:

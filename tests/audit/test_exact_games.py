@@ -18,8 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pytest
 
-from aggservice.audit.exact import ExactGame, Make, Pick
-from aggservice.audit.worlds import summary_world
+from aggservice.audit.exact import ExactGame, Make, Pick, summary_world
 from aggservice.campaign.assess.losses import ContributionBounds
 from aggservice.campaign.requery.adversary import (
     AddSource,

@@ -11,19 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.assess.slices import Slice
-from aggservice.campaign.columns import Events
+from aggservice.campaign.columns import Events, Flags, Floats
 from aggservice.campaign.metrics import MeasureErrors, SliceColumns
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, EventLevelSettings
 from aggservice.mechanisms import Bits
 from ara_client import Corrector, StateSpace, TriggerDataSpec, draw_states, response_rate
 from ara_client.event_noise.response import TRUTHFUL
 from ara_client.model import EventClient, EventSource, Trigger, TrigSpec
-
-Ints = NDArray[np.int64]
-Cells = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +28,9 @@ class EventReports:
     one was sent."""
 
     columns: tuple[tuple[str, int], ...]
-    true: Cells
-    sent: Cells
-    truthful: Cells
+    true: Flags
+    sent: Flags
+    truthful: Flags
     attributed: int
 
     def __len__(self) -> int:
@@ -220,15 +216,13 @@ def write_labels(campaign: Campaign, events: Events, reports: EventReports, path
             writer.writerow([ad, *features, int(views.click[ad]), int(label[ad]), f"{corrected[ad]:.6f}", *found])
 
 
-def labels(
-    settings: EventLevelSettings, reports: EventReports
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def labels(settings: EventLevelSettings, reports: EventReports) -> tuple[Floats, Floats, Floats]:
     """Return noisy labels (1 if any report came), corrected labels and true labels."""
     space = space_of(settings)
     rate = response_rate(space.count, float(settings.epsilon))
     by_chance = 1 - 1 / space.count  # every state but the empty one has a report
-    noisy: NDArray[np.float64] = np.asarray(reports.sent.any(axis=1), dtype=np.float64)
-    true: NDArray[np.float64] = np.asarray(reports.true.any(axis=1), dtype=np.float64)
+    noisy: Floats = np.asarray(reports.sent.any(axis=1), dtype=np.float64)
+    true: Floats = np.asarray(reports.true.any(axis=1), dtype=np.float64)
     return noisy, (noisy - rate * by_chance) / (1 - rate), true
 
 

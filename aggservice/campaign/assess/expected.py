@@ -12,24 +12,19 @@ from fractions import Fraction
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import job_truth, sums_at
-from aggservice.campaign.columns import Fate
+from aggservice.campaign.columns import Fate, Floats, Ints, Words
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.estimates.noise_sums import chance_between
 from aggservice.campaign.metrics import MeasureErrors, Metric, SliceLaws
 from aggservice.campaign.service.jobs import QueryJob
 from aggservice.campaign.settings.campaign import Campaign, Query
-from aggservice.campaign.settings.key_layout import Words
 from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth
 from aggservice.mechanisms import DiscreteLaplace, NoiseLaw
 from budget import Sensitivity
 from paa_client.recipes.estimates import half_width
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 _LEVEL: Final = Fraction(95, 100)
 _ROUNDING: Final = 1e-6

@@ -14,17 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import JobTruth
 from aggservice.campaign.assess.slices import Comparison, noise_of, slice_names
+from aggservice.campaign.columns import Flags, Floats, Ints, Words
 from aggservice.campaign.estimates.hierarchy import Tree, least_squares
 from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign, Hierarchy
-from aggservice.campaign.settings.key_layout import KeyTable, Words
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from aggservice.campaign.settings.key_layout import KeyTable
 
 HEADINGS = (
     "hierarchy", "query", "job", "slice", "measure", "truth", "before", "before_low", "before_high", "after",
@@ -156,10 +153,7 @@ def _nodes(campaign: Campaign, answers: Sequence[QueryAnswer], truths: Mapping[s
 
 def _parents(campaign: Campaign, above: _Nodes, below: _Nodes) -> Ints:
     """Return the node of the level above that each node belongs to."""
-    by = above.answers[0].job.query.by
-    fields = [field for field in campaign.keys.fields if field.name in by or field.origin == "measure"]
-    codes = {field.name: field.decode(below.high, below.low) for field in fields}
-    high, low = campaign.keys.keys(codes, below.job.size)
+    high, low = campaign.keys.slices(above.answers[0].job.query.by, below.high, below.low)
     found = np.empty(below.job.size, dtype=np.int64)
     wider = [set(answer.job.batches) for answer in above.answers]
     for number, answer in enumerate(below.answers):
@@ -172,13 +166,11 @@ def _parents(campaign: Campaign, above: _Nodes, below: _Nodes) -> Ints:
     return found
 
 
-def _errors(
-    query: str, measure: str, nodes: _Nodes, mine: NDArray[np.bool_], made: Floats, width: Floats
-) -> LevelErrors:
+def _errors(query: str, measure: str, nodes: _Nodes, mine: Flags, made: Floats, width: Floats) -> LevelErrors:
     known = mine & np.isfinite(nodes.variance)
     got = mine & np.isfinite(made)
 
-    def root(values: Floats, chosen: NDArray[np.bool_]) -> float | None:
+    def root(values: Floats, chosen: Flags) -> float | None:
         off = (values - nodes.truth)[chosen]
         return float(np.sqrt(np.mean(off**2))) if off.size else None
 

@@ -8,16 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aggservice.campaign.columns import Fate
+from aggservice.campaign.columns import Fate, Ints, Words
 from aggservice.campaign.service.jobs import QueryJob
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.settings.key_layout import KeyTable, Words
+from aggservice.campaign.settings.key_layout import KeyTable
 from aggservice.campaign.stages import RunChain, RunStage
 from aggservice.campaign.world.truth import COLLECT, Truth
-
-Ints = NDArray[np.int64]
 
 TRUTH = RunStage(name="truth", reads=("population", "collection", "keys", "measures"), after=(COLLECT,))
 
@@ -102,7 +99,9 @@ def _job_truth(
     at = items.measure[waiting] * size + table.find(items.key_high[waiting], items.key_low[waiting])
     settled = np.flatnonzero(inside)[~on_the_way]
     fated = place[~on_the_way] * len(Fate) + fate[~on_the_way]
-    slices, slice_of = _slices(campaign, table, by)
+    slice_keys = campaign.keys.slices(by, table.high, table.low)
+    slices = KeyTable(*slice_keys)
+    slice_of = slices.find(*slice_keys)
     slice_measure = np.zeros(len(slices), dtype=np.int64)
     slice_measure[slice_of] = measure
     by_key = table.find(items.true_high[true], items.true_low[true])
@@ -125,15 +124,6 @@ def _job_truth(
         slice_measure=slice_measure,
         slice_truth=sums_at(slice_of, truth, len(slices)),
     )
-
-
-def _slices(campaign: Campaign, table: KeyTable, by: tuple[str, ...]) -> tuple[KeyTable, Ints]:
-    """Return the slices by these fields and the measure, and the slice of each key."""
-    fields = [field for field in campaign.keys.fields if field.name in by or field.origin == "measure"]
-    codes = {field.name: field.decode(table.high, table.low) for field in fields}
-    high, low = campaign.keys.keys(codes, len(table))
-    slices = KeyTable(high, low)
-    return slices, slices.find(high, low)
 
 
 def sums_at(places: Ints, values: Ints, size: int) -> Ints:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.assess.losses import ATTO, MICRO, PrivacyLoss, event_level_to_plain, loss_to_plain
+from aggservice.campaign.columns import Flags, Ints
 from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.world.truth import Truth
@@ -27,7 +28,6 @@ from aggservice.wire.report.units import shared_id_unit
 from budget import Delta, Epsilon, EpsilonDeltaFilter, Ledger, SqliteStore, UnitSet
 from budget.amounts import decimal_text
 
-Ints = NDArray[np.int64]
 Wide = NDArray[np.object_]
 """Python integers, of any size."""
 
@@ -61,7 +61,7 @@ class UnitColumns:
         units, place = np.unique(reports.unit[report], return_inverse=True)
         return cls(report=report, unit=place.reshape(-1), value=value[report], count=count[report], units=units)
 
-    def sums(self, chosen: NDArray[np.bool_], column: Ints) -> Wide:
+    def sums(self, chosen: Flags, column: Ints) -> Wide:
         """Return the sum of a column over the chosen reports of each unit."""
         found = np.zeros(self.units.size, dtype=np.int64)
         np.add.at(found, self.unit[chosen], column[chosen])

@@ -11,21 +11,17 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.assess.job_truth import JobTruth, sums_at
-from aggservice.campaign.columns import LOSSES, Fate
-from aggservice.campaign.metrics import MeasureErrors, SliceColumns
+from aggservice.campaign.columns import LOSSES, Fate, Flags, Ints, Words
+from aggservice.campaign.metrics import DiscoveryScore, MeasureErrors, SliceColumns
 from aggservice.campaign.service.jobs import QueryAnswer
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.settings.key_layout import Words
 from aggservice.client import ClientError
 from aggservice.job.result import SummaryHeader
 from aggservice.mechanisms import NoiseLaw
 from budget import Sensitivity
 from paa_client.recipes.estimates import half_width
-
-Ints = NDArray[np.int64]
 
 
 class WaterfallStep(NamedTuple):
@@ -96,7 +92,7 @@ class Waterfall:
 
 
 def waterfall_of(
-    truth: JobTruth, released: NDArray[np.bool_] | None, *, discovery: bool, place: int, measure: str, metric: Ints
+    truth: JobTruth, released: Flags | None, *, discovery: bool, place: int, measure: str, metric: Ints
 ) -> Waterfall:
     """Return the waterfall of one measure. ``released`` says which keys have a row, and is None for a job that was
     refused; ``metric`` holds the released metrics by key, and 0 for other keys.
@@ -123,7 +119,6 @@ def waterfall_of(
     )
 
 
-Floats = NDArray[np.float64]
 _LEVEL = Fraction(95, 100)
 
 
@@ -153,19 +148,6 @@ class Slice:
     def relative_error(self) -> float | None:
         """|estimate − truth| / truth; None if the truth is 0."""
         return abs(self.estimate - self.truth) / self.truth if self.truth else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiscoveryScore:
-    """How well discovery found keys. Precision: released keys with a true sum; recall: true keys that were released."""
-
-    released: int
-    true_keys: int
-    precision: float | None
-    recall: float | None
-    left_out_keys: int
-    left_out_share: float
-    others: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,8 +224,7 @@ def assess(campaign: Campaign, answer: QueryAnswer, truth: JobTruth) -> Assessme
 
 def slice_names(campaign: Campaign, by: tuple[str, ...], high: Words, low: Words) -> dict[str, str]:
     """Return the values by field of one slice, from its key (columns of one row)."""
-    fields = [field for field in campaign.keys.fields if field.name in by or field.origin == "measure"]
-    return {field.name: field.value_of(int(field.decode(high, low)[0])) for field in fields}
+    return {field.name: field.value_of(int(field.decode(high, low)[0])) for field in campaign.keys.shown(by)}
 
 
 class Comparison:

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.attacks.run import run_attack
 from aggservice.campaign.attacks.settings import AttackScenario, with_fields
+from aggservice.campaign.columns import Ints
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.output.plots import BLUE, GREEN, GREY, ORANGE, RED, pyplot, save
 from aggservice.campaign.settings.campaign import DAY_MS
@@ -30,8 +30,6 @@ from w3c_client import DEFAULT_SERVICE, Browser, Config, ConversionOptions, Impr
 from w3c_client.budgets import BudgetStores, epsilon_micro
 from w3c_client.randomness import RandomW3cChoices
 from w3c_client.rules import EpochUse
-
-Ints = NDArray[np.int64]
 
 START_MS = 1_704_067_200_000
 """2024-01-01, a whole hour."""

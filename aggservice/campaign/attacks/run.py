@@ -13,7 +13,6 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.attacks.settings import (
     AdversaryKind,
@@ -22,6 +21,7 @@ from aggservice.campaign.attacks.settings import (
     QuerySettings,
     VisitPopulation,
 )
+from aggservice.campaign.columns import Floats, Ints
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS
 from aggservice.campaign.settings.distributions import coins, weighted_indexes
@@ -39,8 +39,6 @@ from w3c_client import (
     design_config,
 )
 from w3c_client.rules import GlobalBudget, ScopeColumn, rules_in_order
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +98,7 @@ def simulate_visits(population: VisitPopulation, queries: QuerySettings, bits: B
     )
 
 
-def _zipf(population: VisitPopulation, sites: int) -> NDArray[np.float64]:
+def _zipf(population: VisitPopulation, sites: int) -> Floats:
     """Return the weights of sites by rank."""
     return np.asarray((1.0 + np.arange(sites)) ** -population.exponent, dtype=np.float64)
 
@@ -216,8 +214,6 @@ class Attack:
             pool[place], pool[other] = pool[other], pool[place]
         return pool[:count]
 
-
-Floats = NDArray[np.float64]
 
 _MICRO = 1_000_000
 _SISTER = 1 << 40

@@ -1,25 +1,18 @@
-"""Which conversions count, and what each contributes to each measure."""
+"""What conversions contribute to each measure, and which of them the ads accept."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from aggservice.campaign.columns import Conversions, Flags, Ints
 from aggservice.campaign.errors import RunError
-from aggservice.campaign.settings.campaign import Campaign
+from aggservice.campaign.settings.campaign import Campaign, FilterSettings
 
+KEY_COLUMNS = ("true_high", "true_low", "key_high", "key_low")
 _LARGEST_SUM = 1 << 62
-
-
-def accepted(campaign: Campaign, conversions: Conversions) -> Flags:
-    """Return which conversions the campaign's filters accept."""
-    if campaign.filters is None:
-        return np.ones(len(conversions), dtype=np.bool_)
-    field = campaign.keys.field(campaign.filters.field)
-    good = np.array([value in campaign.filters.accepts for value in field.values])
-    return np.asarray(good[conversions.codes[field.name]], dtype=np.bool_)
 
 
 def contribution_units(campaign: Campaign, conversions: Conversions) -> tuple[Ints, Ints, Ints]:
@@ -36,6 +29,32 @@ def contribution_units(campaign: Campaign, conversions: Conversions) -> tuple[In
         if not (total := float(column.sum(dtype=np.float64))) < _LARGEST_SUM:
             raise RunError(f"the {what} come to {total:.3g}: make the values or the scale smaller")
     return natural, asked, amount
+
+
+def item_columns(conversions: Conversions, natural: Ints, asked: Ints, amount: Ints) -> dict[str, Any]:
+    """Return the columns of ``MeasuredConversions`` that no device changes, from amounts by (conversion, measure)."""
+    count, measures = amount.shape
+    conversion = np.repeat(np.arange(count), measures)
+    return {
+        "conversion": conversion,
+        "measure": np.tile(np.arange(measures), count),
+        "time_ms": conversions.time_ms[conversion],
+        "natural": natural.reshape(-1),
+        "asked": asked.reshape(-1),
+        "amount": amount.reshape(-1),
+    }
+
+
+def accepted_values(campaign: Campaign, filters: FilterSettings) -> Flags:
+    """Return which values of the filters' field ads accept, by code."""
+    return np.array([value in filters.accepts for value in campaign.keys.field(filters.field).values], dtype=np.bool_)
+
+
+def accepted(campaign: Campaign, conversions: Conversions) -> Flags:
+    """Return which conversions the filters accept."""
+    if (filters := campaign.filters) is None:
+        return np.ones(len(conversions), dtype=np.bool_)
+    return accepted_values(campaign, filters)[conversions.codes[filters.field]]
 
 
 def _scaled(values: Ints, scale: Fraction) -> Ints:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggservice.campaign.columns import Events, Fate, Fates, Ints, MeasuredConversions, ReportColumns
-from aggservice.campaign.devices.amounts import contribution_units
+from aggservice.campaign.devices.amounts import KEY_COLUMNS, accepted_values, contribution_units, item_columns
 from aggservice.campaign.devices.browsers import BrowserFleet, LateBits
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, EventLevelSettings
@@ -35,7 +35,6 @@ from ara_client import (
     TriggerColumns,
     TriggerOutcome,
     VerboseDebugReport,
-    match_table,
 )
 from ara_client.fleet.fleet import ReportDraws
 from ara_client.model import Source, SummaryClient
@@ -159,7 +158,6 @@ class AttributionReporting(DeviceApi):
 
     @property
     def can_follow(self) -> bool:
-        """Whether the studio can follow one conversion."""
         return self.form == "deployed"
 
     def unit_name(self, unit: int) -> str:
@@ -167,10 +165,10 @@ class AttributionReporting(DeviceApi):
         return f"source {unit}"
 
     def reports(self, campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
-        """Run the events through every browser; return the reports and the ground truth."""
         paper = self.form == "paper"
         sources, trigger_order = _sources(campaign, self, events)
         natural, asked, amount = contribution_units(campaign, events.conversions)
+        flat = item_columns(events.conversions, natural, asked, amount)
         triggers = _triggers(campaign, events, amount, trigger_order, paper)
         matches = _matches(campaign)
         rules = self._rules()
@@ -187,11 +185,9 @@ class AttributionReporting(DeviceApi):
         happened = triggers if same else _triggers(campaign, events, wanted, trigger_order, paper)
         truth = Fleet(bits=bits.child("uncapped fleet"), rules=free, matches=matches).register(sources, happened)
 
-        count, measures = amount.shape
-        items = count * measures
-        flat_amount = amount.reshape(-1)
+        items, measures, flat_amount = amount.size, amount.shape[1], flat["amount"]
         attributable = np.zeros(items, dtype=np.bool_)
-        columns = {name: np.zeros(items, dtype=np.uint64) for name in ("true_high", "true_low", "key_high", "key_low")}
+        columns: dict[str, Any] = {name: np.zeros(items, dtype=np.uint64) for name in KEY_COLUMNS}
         report = np.full(items, -1, dtype=np.int64)
         rows, inner = _rows_of(happened, wanted.reshape(-1), measures, paper, truth.trigger, truth.offset)
         attributable[rows] = True
@@ -206,12 +202,10 @@ class AttributionReporting(DeviceApi):
         fate[(flat_amount == 0)] = Fate.NO_VALUE
         if paper:
             _name_caps(self.l1, fate, made.outcome, made, truth, flat_amount)
-        conversion = np.repeat(np.arange(count), measures)
-        destination = triggers.destination[made.trigger]
         reports = ReportColumns(
             scheduled_ms=made.scheduled_ms,
             report_id=made.report_id,
-            destination=destination,
+            destination=triggers.destination[made.trigger],
             offset=made.offset,
             key_high=made.key_high,
             key_low=made.key_low,
@@ -220,18 +214,7 @@ class AttributionReporting(DeviceApi):
             null=made.source < 0,
             unit=made.source,
         )
-        return reports, MeasuredConversions(
-            conversion=conversion,
-            measure=np.tile(np.arange(measures), count),
-            time_ms=events.conversions.time_ms[conversion],
-            natural=natural.reshape(-1),
-            asked=asked.reshape(-1),
-            amount=flat_amount,
-            attributable=attributable,
-            report=report,
-            fate=fate,
-            **columns,
-        )
+        return reports, MeasuredConversions(attributable=attributable, report=report, fate=fate, **flat, **columns)
 
     def _rules(self) -> FleetRules:
         if self.form == "paper":
@@ -296,9 +279,7 @@ def check_event_level(settings: EventLevelSettings | None, top: Section, campaig
 def _matches(campaign: Campaign) -> NDArray[np.bool_]:
     if campaign.filters is None:
         return np.ones((1, 1), dtype=np.bool_)
-    field = campaign.keys.field(campaign.filters.field)
-    accepts = frozenset(campaign.filters.accepts)
-    return match_table([accepts], list(field.values), lambda accepted, value: value in accepted)
+    return accepted_values(campaign, campaign.filters)[None]
 
 
 def _sources(campaign: Campaign, device: AttributionReporting, events: Events) -> tuple[SourceColumns, Ints]:

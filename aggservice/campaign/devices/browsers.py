@@ -46,13 +46,10 @@ class LateBits(Bits):
     private = False
 
     def read(self, count: int) -> bytes:
-        """Return zeros."""
         return bytes(count)
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """Return zeros."""
         return np.zeros(count, dtype=np.uint64)
 
     def child(self, label: str) -> Bits:
-        """Return this source."""
         return self

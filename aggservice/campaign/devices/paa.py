@@ -28,12 +28,13 @@ from aggservice.campaign.columns import (
     Words,
     report_ids,
 )
-from aggservice.campaign.devices.amounts import accepted, contribution_units
+from aggservice.campaign.devices.amounts import accepted, contribution_units, item_columns
 from aggservice.campaign.devices.browsers import BrowserFleet, LateBits
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, Measure
 from aggservice.campaign.settings.device import DeviceApi
 from aggservice.campaign.settings.key_layout import KeyField, KeyTable
+from aggservice.campaign.settings.tasks import mixed_radix
 from aggservice.files.settings import Known, setting, whole
 from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits, ManualClock, uniform_below_batch
@@ -102,10 +103,9 @@ class PrivateConversions(DeviceApi):
         return int(self.expiry_days * DAY_MS)
 
     def reports(self, campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
-        """Run the worklets of every device; return the reports and the ground truth."""
         config, conversions = Config(), events.conversions
         natural, asked, amount = contribution_units(campaign, conversions)
-        count, measures = amount.shape
+        measures = amount.shape[1]
         touch = _last_touches(campaign, events, self._lifetime_ms, clicks_first=self.click_priority > 0)
         high, low = _item_keys(campaign, events, touch, measures)
         flat = amount.reshape(-1)
@@ -144,14 +144,8 @@ class PrivateConversions(DeviceApi):
             null=np.zeros(conversion.size, dtype=np.bool_),
             unit=conversions.device[conversion] << 32 | time_ms // WINDOW_MS,
         )
-        of = np.repeat(np.arange(count), measures)
         return reports, MeasuredConversions(
-            conversion=of,
-            measure=np.tile(np.arange(measures), count),
-            time_ms=conversions.time_ms[of],
-            natural=natural.reshape(-1),
-            asked=asked.reshape(-1),
-            amount=flat,
+            **item_columns(conversions, natural, asked, amount),
             attributable=attributable,
             true_high=np.where(attributable, high, none),
             true_low=np.where(attributable, low, none),
@@ -166,7 +160,7 @@ class PrivateConversions(DeviceApi):
         shown, bought, origin = events.impressions, events.conversions, campaign.reporting_origin
         script = TouchScript(lifetime_ms=self._lifetime_ms, clicks_first=self.click_priority > 0)
         ads, pieces = _whole_keys(campaign, shown.codes, len(shown)), _pieces(campaign, events, amount.shape[1])
-        asks = accepted(campaign, bought)
+        wanted = accepted(campaign, bought)
 
         def new(device: int, clock: ManualClock) -> Browser:
             browser = Browser(clock=clock, bits=LateBits())
@@ -183,7 +177,7 @@ class PrivateConversions(DeviceApi):
             if place == 0:
                 data |= {"key": ads[row], "number": row, "click": bool(shown.click[row])}
                 browser.run(origin, "view", data)
-            elif asks[row]:
+            elif wanted[row]:
                 order = int(bought.dedup_key[row])
                 data["order"] = order if order >= 0 else None
                 data["contributions"] = [
@@ -340,7 +334,6 @@ class PrivateReach(DeviceApi):
             )
 
     def with_cap(self, cap: int) -> PrivateReach:
-        """Return the device with another cap."""
         return replace(self, cap=cap)
 
     @property
@@ -504,7 +497,6 @@ class PrivateFrequency(PrivateReach):
 
     @property
     def recipe(self) -> Reach | KPlusFrequency:
-        """The recipe that every device runs at each view."""
         return KPlusFrequency(thresholds=self.thresholds, cap=self.cap, budget=self.l1)
 
 
@@ -548,14 +540,11 @@ def _reports(
 
 def slice_numbers(campaign: Campaign, views: Impressions) -> Ints:
     """Return the slice of each view as a number: its codes in mixed radix, or its rank if slices are too many."""
-    fields = [field for field in campaign.keys.fields if field.name in views.codes]
+    fields = tuple(field for field in campaign.keys.fields if field.name in views.codes)
     if math.prod(len(field.values) for field in fields) > _MAX_SLICES:
         high, low = campaign.keys.keys(views.codes, len(views))
         return KeyTable(high, low).find(high, low)
-    number = np.zeros(len(views), dtype=np.int64)
-    for field in fields:
-        number = number * len(field.values) + views.codes[field.name]
-    return number
+    return mixed_radix(fields, views.codes, len(views))
 
 
 def moments(thresholds: tuple[int, ...], views: Impressions, slices: Ints) -> tuple[Ints, Ints]:

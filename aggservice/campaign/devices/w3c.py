@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from aggservice.campaign.columns import Events, Fate, Fates, Flags, Ints, MeasuredConversions, ReportColumns, report_ids
-from aggservice.campaign.devices.amounts import accepted, contribution_units
+from aggservice.campaign.devices.amounts import KEY_COLUMNS, accepted, contribution_units, item_columns
 from aggservice.campaign.devices.browsers import BrowserFleet
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
@@ -154,7 +154,6 @@ class W3cAttribution(DeviceApi):
         return TaskLayout.of(campaign, histogram_size=self.histogram_size, slots=slots, epsilon=self.call_epsilon)
 
     def reports(self, campaign: Campaign, events: Events, bits: Bits) -> tuple[ReportColumns, MeasuredConversions]:
-        """Run the events through every W3C browser; return the reports and the ground truth."""
         touches = Touches(campaign, self.tasks(campaign), self, events)
         layout = touches.layout
         size = layout.histogram_size
@@ -216,11 +215,9 @@ class Touches:
     def __init__(self, campaign: Campaign, layout: TaskLayout, device: W3cAttribution, events: Events) -> None:
         self.campaign, self.device, self.events = campaign, device, events
         self.layout = layout
-        self.natural, self.asked, self.amount = contribution_units(campaign, events.conversions)
-        measures = len(campaign.measures)
-        self.measure = np.tile(np.arange(measures), len(events.conversions))
-        self.conversion = np.repeat(np.arange(len(events.conversions)), measures)
         conversions = events.conversions
+        self.columns = item_columns(conversions, *contribution_units(campaign, conversions))
+        self.conversion, self.measure, self.amount = (self.columns[x] for x in ("conversion", "measure", "amount"))
         codes = {field.name: conversions.codes[field.name][self.conversion] for field in self.layout.of_conversion}
         self.task = self.layout.task(self.measure, conversions.destination[self.conversion], codes)
         self.days = ceil(device.expiry_days)
@@ -260,7 +257,7 @@ class Touches:
             site=conversions.destination[of],
             intermediary=self.layout.destinations + len(campaign.population.sites),
             histogram_size=np.full(rows.size, histogram_size),
-            value=self.amount.reshape(-1)[rows],
+            value=self.amount[rows],
             max_value=np.array(self.layout.max_values, dtype=np.int64)[self.measure[rows]],
             epsilon_micro=np.full(rows.size, epsilon_micro),
             lookback_days=self.days,
@@ -270,7 +267,7 @@ class Touches:
 
     def uncapped(self, bits: Bits) -> tuple[Ints, Ints]:
         """Return the items that browsers without budgets attribute, and the index that each goes to."""
-        rows = np.flatnonzero(self.amount.reshape(-1) > 0)
+        rows = np.flatnonzero(self.amount > 0)
         enabled = np.ones(self.events.devices, dtype=np.bool_)
         attribution = attribution_rule_of(self.device.attribution)
         fleet = self.fleet(Config(rules=(), impressions_per_site=None, attribution=attribution), bits)
@@ -281,20 +278,14 @@ class Touches:
     def measured(self, attributable: Ints, index: Ints) -> MeasuredConversions:
         """Return the ground truth before any report is made: every fate is NOT_ATTRIBUTED or NO_VALUE."""
         items = self.conversion.size
-        words = {name: np.zeros(items, dtype=np.uint64) for name in ("true_high", "true_low", "key_high", "key_low")}
+        words: dict[str, Any] = {name: np.zeros(items, dtype=np.uint64) for name in KEY_COLUMNS}
         high, low = self.layout.key(self.task[attributable], index)
         words["true_high"][attributable], words["true_low"][attributable] = high, low
-        amount = self.amount.reshape(-1)
         known = np.zeros(items, dtype=np.bool_)
         known[attributable] = True
-        fate = np.where(amount > 0, Fate.NOT_ATTRIBUTED, Fate.NO_VALUE).astype(np.int8)
+        fate = np.where(self.amount > 0, Fate.NOT_ATTRIBUTED, Fate.NO_VALUE).astype(np.int8)
         return MeasuredConversions(
-            conversion=self.conversion,
-            measure=self.measure,
-            time_ms=self.events.conversions.time_ms[self.conversion],
-            natural=self.natural.reshape(-1),
-            asked=self.asked.reshape(-1),
-            amount=amount,
+            **self.columns,
             attributable=known,
             report=np.full(items, -1, dtype=np.int64),
             fate=fate,

@@ -290,11 +290,6 @@ def level_variances(branching: Sequence[int], shares: Sequence[float]) -> list[f
     return found
 
 
-def sums_of_leaves(branching: Sequence[int]) -> list[float]:
-    """Return the variance of each level if only the leaves are asked for, with all of ε, and added up."""
-    return level_variances(branching, [0.0] * len(branching) + [1.0])
-
-
 def separate_shares(weights: Sequence[float]) -> list[float]:
     """Return the shares that minimise the weighted variance of levels that are not combined: cube roots of weights."""
     roots = [weight ** (1 / 3) for weight in weights]

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from aggservice.campaign.errors import CampaignError, CampaignFileError
-from aggservice.campaign.settings.campaign import (
-    Campaign,
-    CollectionSettings,
-    FilterSettings,
-    Hierarchy,
-    Measure,
-    PlotSettings,
-    Population,
-    Query,
-    ServiceSettings,
-)
+from aggservice.campaign.settings.campaign import Campaign, Measure, Population
 from aggservice.campaign.settings.device import DeviceApi, read_device
 from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Origin, merged_values
 from aggservice.campaign.settings.population import POPULATIONS, PopulationModel
@@ -81,27 +71,16 @@ def _campaign(top: Section) -> Campaign:
     known = Known(read_column=read_column, client=(client := read_device(top.section("client"))))
     known.population = _population(top.section("population"), known)
     known.measures = _measures(top, client, known)
-    known.keys = _keys(top.section("keys"), client, known)
-    known.queries = tuple(read_settings(one, Query, known) for one in top.sections("queries"))
-    _check_queries(top, client, known.queries)
-    hierarchies = tuple(read_settings(one, Hierarchy, known) for one in top.sections("hierarchies"))
-    if len({one.name for one in hierarchies}) != len(hierarchies):
-        top.refuse("hierarchies", "has two of the same name", "Give each hierarchy its own name")
-    filters = top.section("filters")
+    keys = _keys(top.section("keys"), client, known)
     campaign = read_settings(
         top,
         Campaign,
+        known,
         done=False,
         population=known.population,
-        keys=known.keys,
-        filters=read_settings(filters, FilterSettings, known) if "filters" in top else None,
+        keys=keys,
         measures=known.measures,
         client=client,
-        collection=read_settings(top.section("collection"), CollectionSettings, known),
-        service=read_settings(top.section("service"), ServiceSettings),
-        queries=known.queries,
-        hierarchies=hierarchies,
-        drawing=read_settings(top.section("draw"), PlotSettings),
         document=top.values,
         folder=top.folder,
         files=top.files,
@@ -321,17 +300,16 @@ def _own_field(
     return KeyField(name=name, origin=origin, offset=offset, bits=bits, values=values, weights=(1.0,) * len(values))
 
 
-def _check_queries(top: Section, client: DeviceApi, queries: tuple[Query, ...]) -> None:
-    # A space becomes a dash in the names of jobs and files.
-    if len({query.label for query in queries}) != len(queries):
-        top.refuse("queries", "has two of the same name (a space counts as a dash)", "Give each query its own name")
-    if not queries and client.aggregatable:
-        top.refuse("queries", "is missing", 'Write [[queries]] with epsilon = "10"')
-
-
 def _check_together(top: Section, campaign: Campaign) -> None:
     """Check settings of different tables against each other."""
     client, population = campaign.client, campaign.population
+    # A space becomes a dash in the names of jobs and files.
+    if len({query.label for query in campaign.queries}) != len(campaign.queries):
+        top.refuse("queries", "has two of the same name (a space counts as a dash)", "Give each query its own name")
+    if not campaign.queries and client.aggregatable:
+        top.refuse("queries", "is missing", 'Write [[queries]] with epsilon = "10"')
+    if len({one.name for one in campaign.hierarchies}) != len(campaign.hierarchies):
+        top.refuse("hierarchies", "has two of the same name", "Give each hierarchy its own name")
     population.model.check_campaign(top, campaign)
     client.check_campaign(top, campaign)
     age_hours = population.days * 24 + campaign.collection.close_after_hours

@@ -21,11 +21,10 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.assess.expected import laplace_of_query
 from aggservice.campaign.assess.job_truth import job_truth, sums_at
-from aggservice.campaign.columns import Fate, MeasuredConversions
+from aggservice.campaign.columns import Fate, Floats, Ints, MeasuredConversions
 from aggservice.campaign.optimise.choices import MOST_EPSILON, Choice, jobs_per_batch, round_scale, windows_from_batches
 from aggservice.campaign.optimise.errors import ErrorTarget, chance_within, payable_windows
 from aggservice.campaign.service.jobs import QueryJob
@@ -35,8 +34,6 @@ from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import Truth, simulate_reports
 from aggservice.mechanisms import DiscreteLaplace
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _GRID, _PARTS = 96, 400
 _PARTS_OF_SHARES = 48
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from aggservice.campaign.assess.expected import SliceSums, expected_errors, laplace_of_query, slice_sums
 from aggservice.campaign.assess.job_truth import JobTruth, job_truth
 from aggservice.campaign.assess.slices import Comparison
+from aggservice.campaign.columns import Floats, Ints
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.estimates.noise_sums import chance_between
 from aggservice.campaign.metrics import RMSRE
@@ -28,7 +28,6 @@ from aggservice.campaign.sweep.draws import releases_of
 from aggservice.campaign.world.truth import simulate_reports
 from aggservice.mechanisms import DiscreteLaplace
 
-Floats = NDArray[np.float64]
 Taus = Mapping[tuple[str, str], float]
 """τ by (query, measure), in natural units."""
 
@@ -179,8 +178,8 @@ def _expected_of(sums: SliceSums, noise: DiscreteLaplace, query: str, target: Er
 
 
 def chance_within(
-    sent: NDArray[np.int64] | Floats,
-    keys: NDArray[np.int64],
+    sent: Ints | Floats,
+    keys: Ints,
     allowed: Floats,
     *,
     truth: Floats,

@@ -17,16 +17,14 @@ from itertools import product
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Floats
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.optimise.choices import Choice, Groups, with_batch_hours, with_value
 from aggservice.campaign.optimise.search import Search
 from aggservice.campaign.settings.campaign import Campaign
 from aggservice.campaign.stages import RunChain
 from aggservice.campaign.world.truth import simulate_reports
-
-Floats = NDArray[np.float64]
 
 _COMBINATIONS = 64
 """About how many combinations of numbers of values are computed, before the best of them is refined."""

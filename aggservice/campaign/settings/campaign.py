@@ -33,6 +33,8 @@ from aggservice.files.settings import (
     kinds,
     number,
     setting,
+    table,
+    tables,
     text,
     texts,
     whole,
@@ -479,17 +481,17 @@ class Campaign:
     )
     population: Population
     keys: KeyLayout
-    filters: FilterSettings | None
     measures: tuple[Measure, ...]
     client: DeviceApi
-    collection: CollectionSettings
-    service: ServiceSettings
-    queries: tuple[Query, ...]
-    drawing: PlotSettings
+    queries: tuple[Query, ...] = tables("", Query)
+    hierarchies: tuple[Hierarchy, ...] = tables("", Hierarchy)
+    filters: FilterSettings | None = table("", FilterSettings, default=None)
+    collection: CollectionSettings = table("", CollectionSettings)
+    service: ServiceSettings = table("", ServiceSettings)
+    drawing: PlotSettings = table("", PlotSettings, key="draw")
     document: Mapping[str, Any]
     folder: Path
     file: str
-    hierarchies: tuple[Hierarchy, ...] = ()
     files: Below | None = None
 
     @property

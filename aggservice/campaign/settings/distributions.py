@@ -12,15 +12,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Flags, Floats, Ints
 from aggservice.campaign.errors import CampaignError, RunError
 from aggservice.files.settings import Known, setting
 from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 #: The parameters of each distribution, with an example of each.
 PARAMETERS: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
@@ -177,7 +174,7 @@ def weighted_indexes(bits: Bits, weights: Floats, size: int) -> Ints:
     return np.minimum(np.searchsorted(total, uniform(bits, size) * total[-1], side="right"), weights.size - 1)
 
 
-def coins(bits: Bits, probability: float, size: int) -> NDArray[np.bool_]:
+def coins(bits: Bits, probability: float, size: int) -> Flags:
     """Return ``size`` coins, each true with this probability."""
     return uniform(bits, size) < probability
 

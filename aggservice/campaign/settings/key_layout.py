@@ -10,10 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Ints, Words
 from aggservice.campaign.errors import CampaignError
 
-Words = NDArray[np.uint64]
-Ints = NDArray[np.int64]
 Origin = Literal["impression", "conversion", "interaction", "site", "measure", "threshold"]
 
 KEY_BITS = 128
@@ -145,6 +144,15 @@ class KeyLayout:
             if one.name == name:
                 return one
         raise CampaignError(f"there is no field {name!r}; fields: {', '.join(field.name for field in self.fields)}")
+
+    def shown(self, by: Iterable[str]) -> list[KeyField]:
+        """Return the fields of a query's slices: those that it shows, and the measure."""
+        return [field for field in self.fields if field.name in by or field.origin == "measure"]
+
+    def slices(self, by: Iterable[str], high: Words, low: Words) -> tuple[Words, Words]:
+        """Return the keys of the slices that keys belong to: only the bits of the fields that slices show."""
+        codes = {field.name: field.decode(high, low) for field in self.shown(by)}
+        return self.keys(codes, high.size)
 
     def keys(self, codes: Mapping[str, Ints], size: int, *, names: Iterable[str] | None = None) -> tuple[Words, Words]:
         """Return the keys (or the parts of ``names``) with these codes, as two columns of ``size``."""

@@ -12,12 +12,10 @@ from fractions import Fraction
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from aggservice.campaign.columns import Ints, Words
 from aggservice.campaign.settings.campaign import Campaign
-from aggservice.campaign.settings.key_layout import KeyField, KeyLayout, Words
-
-Ints = NDArray[np.int64]
+from aggservice.campaign.settings.key_layout import KeyField, KeyLayout
 
 
 def mixed_radix(fields: tuple[KeyField, ...], codes: Mapping[str, Ints], size: int) -> Ints:

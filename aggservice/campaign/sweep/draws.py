@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from aggservice.campaign.assess.job_truth import JobTruth, job_truth
-from aggservice.campaign.assess.slices import Assessment, Comparison, DiscoveryScore, assess
+from aggservice.campaign.assess.job_truth import job_truth
+from aggservice.campaign.assess.slices import Assessment, Comparison, assess
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.event_run import release_events
-from aggservice.campaign.metrics import MeasureErrors
+from aggservice.campaign.metrics import DiscoveryScore, MeasureErrors
 from aggservice.campaign.output.metrics import RunMetrics, metrics_of
 from aggservice.campaign.service.config import local_engine, memory_ledger, service_config
 from aggservice.campaign.service.jobs import QueryAnswer, add_up, jobs_of, windows_of
@@ -104,15 +104,14 @@ def _event_draws(campaign: Campaign, chain: RunChain, seed: str, repetitions: in
 def _draws(campaign: Campaign, chain: RunChain, seed: str, repetitions: int) -> NoiseDraws:
     truth = simulate_reports(campaign, chain)
     truths = [job_truth(campaign, chain, truth, job) for job in windows_of(campaign, truth.collected.closes_ms)]
-    released = releases_of(campaign, chain, truth, repetitions)
-    first = next(released)
-    found = tuple(assess(campaign, answer, by_key) for answer, by_key in zip(first, truths, strict=True))
-    laws = [_Law(campaign, answer, by_key) for answer, by_key in zip(first, truths, strict=True)]
-    releases = [tuple(map(JobFigures.of, found))]
-    for law, answer, by_key in zip(laws, first, truths, strict=True):
-        law.add(Comparison(campaign, answer, by_key))
-    for answers in released:
+    found: tuple[Assessment, ...] = ()
+    laws: list[_Law] = []
+    releases: list[tuple[JobFigures, ...]] = []
+    for answers in releases_of(campaign, chain, truth, repetitions):
         compared = [Comparison(campaign, answer, by_key) for answer, by_key in zip(answers, truths, strict=True)]
+        if not releases:
+            found = tuple(assess(campaign, answer, by_key) for answer, by_key in zip(answers, truths, strict=True))
+            laws = [_Law(one) for one in compared]
         for law, one in zip(laws, compared, strict=True):
             law.add(one)
         releases.append(tuple(map(_figures, compared)))
@@ -153,16 +152,15 @@ def releases_of(campaign: Campaign, chain: RunChain, truth: Truth, repetitions: 
 class _Law:
     """Means and deviations of the largest slices of a job; by Welford's method, for any number of releases."""
 
-    def __init__(self, campaign: Campaign, answer: QueryAnswer, truth: JobTruth) -> None:
-        compared = Comparison(campaign, answer, truth)
-        self._campaign, self._first = campaign, compared
-        self._chosen = [] if not answer.paid else [compared.largest(place) for place in range(len(campaign.measures))]
+    def __init__(self, first: Comparison) -> None:
+        self._first, self._measures = first, first.campaign.measures
+        self._chosen = [first.largest(place) for place in range(len(self._measures))] if first.answer.paid else []
         size = sum(one.size for one in self._chosen)
         self._count = 0
         self._mean, self._squares, self._covered = (np.zeros(size) for _ in range(3))
 
     def _estimates(self, compared: Comparison) -> NDArray[np.float64]:
-        scales = [float(one.scale) for one in self._campaign.measures]
+        scales = [float(one.scale) for one in self._measures]
         return np.concatenate([compared.estimate[one] / s for one, s in zip(self._chosen, scales, strict=True)])
 
     def add(self, compared: Comparison) -> None:
@@ -181,7 +179,7 @@ class _Law:
         if self._count < 2:
             return
         place: dict[int, tuple[Measure, int]] = {}
-        for measure, chosen in zip(self._campaign.measures, self._chosen, strict=True):
+        for measure, chosen in zip(self._measures, self._chosen, strict=True):
             for at in chosen.tolist():
                 place[len(place)] = measure, at
         job = self._first.answer.job

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aggservice.campaign.columns import Conversions, Events, Impressions
+from aggservice.campaign.columns import Conversions, Events, Impressions, Ints
 from aggservice.campaign.errors import CampaignError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign, LogTable, LogTables
 from aggservice.campaign.settings.population import Extent, PopulationModel
@@ -30,8 +29,6 @@ from aggservice.campaign.world.logs import (
 from aggservice.files.settings import Known, kind, read_settings, setting
 from aggservice.files.toml import Section
 from aggservice.mechanisms import Bits
-
-Ints = NDArray[np.int64]
 
 
 def _log_path(section: Section, key: str, known: Known) -> Path:
@@ -127,7 +124,6 @@ class LogPopulation(PopulationModel):
         return {name: str(folder / f"{name}.csv") for name in ("sources", "triggers")}
 
     def column(self, origin: str, name: str) -> Sequence[Any]:
-        """Return a column of the sources or of the triggers."""
         return (self.tables.sources if origin == "impression" else self.tables.triggers).column(name)
 
     def check_campaign(self, top: Section, campaign: Campaign) -> None:
@@ -142,11 +138,9 @@ class LogPopulation(PopulationModel):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files, or folders, of sources and triggers."""
         return tuple(table.file for table in self.tables.both)
 
     def shifted(self, by_ms: int) -> Self:
-        """Return the log with later times."""
         return replace(self, shift_ms=self.shift_ms + by_ms)
 
     def half(self, which: int) -> Self:

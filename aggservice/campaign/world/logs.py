@@ -152,13 +152,11 @@ class CsvLog(LogReader):
 
     @classmethod
     def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
-        """Write two rows."""
         path, rows = folder / "log.csv", [_EXAMPLE, *zip(*_EXAMPLE.values(), strict=True)]
         path.write_text("\n".join(",".join(row) for row in rows), encoding="utf-8")
         return path, _EXAMPLE
 
     def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
-        """Return the columns of the one file."""
         (path,) = files
         try:
             with TextIOWrapper(opened(path), newline="", encoding="utf-8-sig") as file:
@@ -192,7 +190,6 @@ class ParquetLog(LogReader):
 
     @classmethod
     def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
-        """Write two rows."""
         parquet, path = _pyarrow_parquet("log.parquet"), folder / "log.parquet"
         import pyarrow
 
@@ -200,7 +197,6 @@ class ParquetLog(LogReader):
         return path, _EXAMPLE
 
     def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:
-        """Return the columns of the one file."""
         (path,) = files
         parquet = _pyarrow_parquet(path.name)
         try:
@@ -246,13 +242,11 @@ class JsonLog(LogReader):
 
     @classmethod
     def example(cls, folder: Path) -> tuple[Path, Mapping[str, Sequence[Any]]]:
-        """Write two objects."""
         path, rows = folder / "log.json", zip(*_EXAMPLE.values(), strict=True)
         path.write_text("\n".join(json.dumps(dict(zip(_EXAMPLE, row, strict=True))) for row in rows), encoding="utf-8")
         return path, _EXAMPLE
 
     def files(self, path: Path, kind: str) -> list[Path]:
-        """Return the file, or those of a folder."""
         return log_files(path, kind)
 
     def read(self, files: Sequence[Path], opened: Opener) -> dict[str, list[Any]]:

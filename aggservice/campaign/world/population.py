@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from aggservice.campaign.columns import Conversions, Events, Impressions
+from aggservice.campaign.columns import Conversions, Events, Flags, Floats, Impressions, Ints
 from aggservice.campaign.errors import RunError
 from aggservice.campaign.settings.campaign import DAY_MS, Campaign
 from aggservice.campaign.settings.distributions import coins, uniform, weighted_indexes
 from aggservice.campaign.settings.population import PopulationModel
 from aggservice.mechanisms import Bits
-
-Ints = NDArray[np.int64]
 
 MAX_EVENTS = 500_000_000
 
@@ -88,7 +85,7 @@ def _check_sum(what: str, counts: Ints) -> None:
         raise RunError(f"the population comes to {total:.3g} {what}, more than {MAX_EVENTS:,}: make it smaller")
 
 
-def coins_each(bits: Bits, probability: NDArray[np.float64]) -> NDArray[np.bool_]:
+def coins_each(bits: Bits, probability: Floats) -> Flags:
     """Return one coin per probability, true with that probability."""
     return uniform(bits, probability.size) < probability
 
@@ -103,9 +100,7 @@ def _device(bits: Bits, person: Ints, first: Ints, owned: Ints) -> Ints:
     return first[person] + extra
 
 
-def _codes(
-    campaign: Campaign, bits: Bits, person: Ints, click: NDArray[np.bool_], people: int, of_source: bool
-) -> dict[str, Ints]:
+def _codes(campaign: Campaign, bits: Bits, person: Ints, click: Flags, people: int, of_source: bool) -> dict[str, Ints]:
     """Return the codes of every field that comes from the source, or from the conversion."""
     codes: dict[str, Ints] = {}
     for field in campaign.keys.fields:

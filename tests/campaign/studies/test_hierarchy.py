@@ -16,7 +16,6 @@ from aggservice.campaign.estimates.hierarchy import (
     least_squares,
     level_variances,
     separate_shares,
-    sums_of_leaves,
     without_negatives,
 )
 from aggservice.mechanisms import DiscreteLaplace, SecureBits
@@ -204,7 +203,7 @@ def test_the_table_of_the_page() -> None:
         levels = len(branching) + 1
         uniform = [1 / levels] * levels
         found = (
-            sums_of_leaves(branching),
+            level_variances(branching, [0.0] * len(branching) + [1.0]),  # the leaves alone, added up
             [2 * levels**2] * levels,
             level_variances(branching, uniform),
             level_variances(branching, best_shares(branching, uniform)),
