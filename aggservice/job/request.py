@@ -213,7 +213,7 @@ class HistogramRequest(SumRequest):
             raise InvalidJobError(
                 "a debug run is not sealed, because it shows true values for debugging: leave output_public_key out"
             )
-        assert self.released  # a rule that does not fit beside the mechanism is refused here
+        _ = self.released  # refuses a rule that does not fit beside the mechanism
 
     @property
     def released(self) -> Mechanism:
