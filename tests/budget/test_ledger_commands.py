@@ -174,6 +174,17 @@ def test_log_filters(desk: Desk) -> None:
     assert len(words) == 4 and "anna  job-0  discrete_laplace  50 units, each epsilon 40" in words[1]
     exported = desk.folder / "log"
     desk.run("export", str(exported))
+    assert run("log", str(exported)).stdout.splitlines() == words
+    assert json.loads(run("log", str(exported), "--json").stdout) == json.loads(desk.run("log", "--json").stdout)
+    for number in range(40):  # entries of which no unit, the first or a later one is asked for
+        both = [
+            json.loads(found.stdout)
+            for found in (
+                run("log", str(exported), "--unit", unit(number), "--json"),
+                desk.run("log", "--unit", unit(number), "--json"),
+            )
+        ]
+        assert both[0] == both[1]
     there = json.loads(run("log", str(exported), "--unit", unit(25), "--caller", "anna", "--json").stdout)
     assert [one["seq"] for one in there["entries"]] == [1, 3]
 
